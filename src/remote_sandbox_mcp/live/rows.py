@@ -1,0 +1,204 @@
+"""Values as rows: what the tools return of them, and what a person also wants to see."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..app import View
+from ..core.disposable import Disposable
+from ..core.job import Checkpoint, JobState
+from ..core.port import Forward
+from ..core.redact import shorten_safely
+from ..core.transfer import Headway
+from ..core.usage import as_resources
+from ..core.watch import Event, Watch
+from ..core.workspace import WorkspaceState
+from ..history import call_fields
+from ..jobs.values import Sight
+from ..mcp_server.results import lean, plain_text, sandbox_fields, sentence
+from ..mcp_server.tools.job_results import checkpoint_fields, event_fields, sight_fields
+from ..mcp_server.tools.sync_results import headway_fields, transfer_fields
+
+if TYPE_CHECKING:
+    from ..store.history import CallRow
+    from ..store.transfers import Transfer
+
+# Clocks of two machines may differ, and an answer takes a moment: by less than this a beginning has not moved.
+SAME_S = 3.0
+LONGEST_COMMAND = 2000
+# States in which a job may be resumed by hand.
+RESUMABLE = ("gone", "ended")
+
+Known = tuple[str, ...]
+
+
+def finite(value: Any) -> Any:
+    """Without numbers that JSON does not have: another machine may say that its load is infinite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@functools.lru_cache(2048)
+def hidden(text: str, known: Known) -> str:
+    """A command as it may be shown: without secrets, safe, and not endless."""
+    return plain_text(shorten_safely(text, known, LONGEST_COMMAND))
+
+
+# Machines
+
+
+def machine_row(view: View, state: str, sampled: float) -> dict[str, Any]:
+    """`state` is one of up, asking, down, unasked."""
+    fields = sandbox_fields(view) | {"name": view.name, "state": state}
+    fields.pop("connection_alive")
+    fields.pop("connection_error", None)
+    fields |= lean(trouble=sentence(view.cause or view.trouble or view.usage_trouble))
+    if view.usage is not None:
+        fields |= {"resources": as_resources(view.usage, view.score), "idle_score": view.score}
+    elif "resources" in fields:
+        del fields["resources"]
+    return finite(fields | lean(sampled=sampled or None))  # type: ignore[no-any-return]
+
+
+# Jobs
+
+
+def job_id(sight: Sight) -> str:
+    return f"{sight.sandbox}/{session_of(sight)}"
+
+
+def session_of(sight: Sight) -> str:
+    return sight.seen.session if sight.seen else sight.record.session if sight.record else ""
+
+
+def job_row(
+    sight: Sight,
+    watch: Watch | None,
+    now: float,
+    before: Mapping[str, Any] | None,
+    known: Known,
+    checkpoint: Checkpoint | None = None,
+) -> dict[str, Any]:
+    """One job. `before` is its row until now, from which its beginning is taken where that has hardly moved.
+
+    Without a `checkpoint` it is the one that the watchdog saw last.
+    """
+    fields = sight_fields(sight)
+    seen, record = sight.seen, sight.record
+    state = "gone" if sight.state == JobState.MISSING.value else sight.state
+    command = (seen.command if seen else "") or (record.command if record else "")
+    for name in ("status", "started_ts", "seconds", "connection_error", "command"):
+        fields.pop(name, None)
+    fields |= {"state": state} | lean(command=hidden(command, known), trouble=sentence(sight.trouble))
+    fields |= _times(sight, state, now, before)
+    if watch is not None:
+        fields["watch"] = watch_fields(watch, known)
+        fields |= lean(checkpoint=_checkpoint(watch, checkpoint))
+    can_resume = bool(watch and watch.policy.resume_command) and state in RESUMABLE
+    return finite(fields | {"can_resume": can_resume})  # type: ignore[no-any-return]
+
+
+def _checkpoint(watch: Watch, found: Checkpoint | None) -> dict[str, Any] | None:
+    last = watch.last_checkpoint.encode("utf-8", "replace")
+    if found is None and last:
+        found = Checkpoint(text=last, mtime=0.0)
+    return checkpoint_fields(found, watch.policy.checkpoint_format) if found else None
+
+
+def _times(sight: Sight, state: str, now: float, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """When it began, by this computer's clock; how long it ran, once it is over: until then that changes all the time.
+
+    A job that waits in a queue has not begun.
+    """
+    if state == "pending":
+        return {}
+    seen, began = sight.seen, sight.began
+    if seen and state == "running" and seen.seconds:
+        began = now - seen.seconds
+        if before and abs(before.get("began", 0.0) - began) < SAME_S:
+            began = before["began"]
+    # When one that is gone has ended, no one knows: its seconds are those since it began.
+    is_over = state not in ("running", "gone")
+    ran = round(seen.seconds, 1) if seen and is_over and seen.seconds else None
+    return lean(began=round(began, 3) or None, running_s=ran)
+
+
+def watch_fields(watch: Watch, known: Known) -> dict[str, Any]:
+    policy = watch.policy
+    fields = {"id": watch.id, "status": watch.status.value, "last_state": watch.last_state}
+    fields |= {"resume_attempts": watch.resume_attempts, "max_resume_attempts": policy.max_resume_attempts}
+    fields |= {"auto_resume": policy.auto_resume, "resume_command": hidden(policy.resume_command, known)}
+    return fields | {"last_summary": hidden(watch.last_summary, known)}
+
+
+# Disposable sandboxes
+
+
+def disposable_row(made: Disposable, forwards: Sequence[Forward]) -> dict[str, Any]:
+    ports = [{"port": it.port, "url": it.url} for it in forwards if it.sandbox in (made.id, made.name)]
+    fields: dict[str, Any] = {"id": made.id, "kind": made.kind, "status": made.status, "network": made.network}
+    fields |= lean(name=made.name, image=made.image, on=made.machine, reason=sentence(made.reason))
+    fields |= lean(created_at=made.created or None, expires_at=made.expires or None)
+    return fields | {"ports": ports} | lean(notes=[sentence(note) for note in made.notes])
+
+
+# Transfers
+
+
+def transfer_row(transfer: Transfer, stale: bool) -> dict[str, Any]:
+    order = transfer.order
+    source, target = bool(order.source.sandbox), bool(order.target.sandbox)
+    direction = "between" if source and target else "down" if source else "up"
+    fields = transfer_fields(transfer, stale)
+    fields |= {"direction": direction, "from": plain_text(str(order.source)), "to": plain_text(str(order.target))}
+    if transfer.headway is not None:
+        fields["progress"] = progress_fields(transfer.headway)
+    fields |= lean(began=round(transfer.created, 3), ended=round(transfer.ended, 3) or None)
+    return finite(fields)  # type: ignore[no-any-return]
+
+
+def progress_fields(headway: Headway) -> dict[str, Any]:
+    told = headway_fields(headway)
+    names = {"files_done": "files", "bytes_done": "bytes", "bytes_per_s": "rate_bps"}
+    return {names.get(name, name): value for name, value in told.items()}
+
+
+# Workspaces
+
+
+def workspace_row(state: WorkspaceState, word: str, last_pass: float) -> dict[str, Any]:
+    workspace = state.workspace
+    fields: dict[str, Any] = {
+        "id": workspace.id,
+        "folder": plain_text(workspace.folder),
+        "sandbox": workspace.sandbox,
+        "remote_folder": plain_text(workspace.remote),
+        "state": word,
+        "conflicts": [{"path": plain_text(path)} for path in state.conflicts],
+    }
+    fields |= lean(to_send=state.to_send or None, to_come=state.to_come or None, trouble=sentence(state.trouble))
+    return fields | lean(last_pass=last_pass or None)
+
+
+# Events and calls
+
+
+def event_row(event: Event, watches: Mapping[int, Watch], known: Known = ()) -> dict[str, Any]:
+    fields, watch = event_fields(event), watches.get(event.watch_id)
+    fields.pop("payload")
+    fields["summary"] = hidden(event.summary, known)
+    return fields | lean(sandbox=watch.sandbox if watch else "", tmux_session=watch.session if watch else "")
+
+
+def call_row(call: CallRow) -> dict[str, Any]:
+    return finite(call_fields(call) | {"began": call.begun})  # type: ignore[no-any-return]
+
+
+def by_id(rows: Collection[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {str(row["id"]): row for row in rows}

@@ -1,0 +1,222 @@
+"""Live: the rows of all topics for any number of lookers; nothing is asked for that nobody looks at."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from .. import __version__
+from ..app import App
+from ..core.errors import SandboxError
+from ..core.trend import thinned
+from ..core.watch import Watch
+from ..history import all_spellings
+from ..jobs.service import once
+from ..jobs.values import Sight
+from ..mcp_server.results import plain_text, sentence
+from ..store.history import Wanted
+from ..waiting import Chores, within
+from .attention import Attention
+from .board import Board, Change, Looker, Row
+from .places import SANDBOXES, WORKSPACES, WorkspaceLooks, look_at_disposables
+from .rows import Known, job_id, job_row
+from .state_file import CALLS, EVENTS, TRANSFERS, StateFile
+from .watcher import MACHINES, TRENDS, Watcher
+
+ABOUT, JOBS = "about", "jobs"
+TOPICS = (ABOUT, MACHINES, TRENDS, JOBS, SANDBOXES, WORKSPACES, TRANSFERS, EVENTS, CALLS)
+# How often the state file's counter of changes, and the list of sandboxes, are looked at.
+GLANCE_S = 1.0
+# How often providers of disposable sandboxes are asked.
+PROVIDERS_S = 5.0
+# Jobs are shown when all machines have told theirs, or after this time.
+FIRST_JOBS_S = 1.5
+MOST_JOBS = 500
+# Answers of several machines within this time are shown together.
+TOGETHER_S = 0.1
+
+About = Callable[[], Mapping[str, Any]]
+
+
+class Live:
+    """What goes on under one app. `about` gives what only the process knows: when it began, and its clients."""
+
+    def __init__(self, app: App, about: About = dict) -> None:
+        self._app = app
+        self._about = about
+        self._began = time.time()
+        self._board = Board()
+        self._attention = Attention()
+        self._watchers: dict[str, tuple[Watcher, asyncio.Future[None]]] = {}
+        self._state = StateFile(app, self._board, self._secrets)
+        self._workspaces = WorkspaceLooks(app, self._board)
+        self._following = Chores("asking a sandbox how it stands")
+        # What is done only while anybody looks.
+        self._looking = Chores("looking at what goes on")
+        self._news = asyncio.Event()
+        self._jobs_wait_until = 0.0
+        self._showing: asyncio.TimerHandle | None = None
+
+    # Looking
+
+    async def look(self, topics: Collection[str] = TOPICS) -> AsyncIterator[Change]:
+        """Changes, the first of each topic whole, until the caller ends it (contextlib.aclosing)."""
+        with self.looking(topics) as looker:
+            while True:
+                for change in await looker.changes():
+                    yield change
+
+    @contextmanager
+    def looking(self, topics: Collection[str] = TOPICS) -> Iterator[Looker]:
+        """For callers that also wait for something else: `await looker.changes()` may be cancelled at any time."""
+        looker = Looker(self._board, topics, {TRENDS: _grown, ABOUT: _dated})
+        is_first = not self._board.has_lookers
+        self._board.enter(looker)
+        if is_first:
+            self._begin()
+        try:
+            yield looker
+        finally:
+            self._board.leave(looker)
+            if not self._board.has_lookers:
+                self._end()
+
+    def stir(self) -> None:
+        """Something was done in this process: look at jobs and all else that it may have changed now."""
+        for watcher, _ in self._watchers.values():
+            watcher.stir(all=False)
+        self._news.set()
+
+    async def older_calls(self, wanted: Wanted) -> list[Mapping[str, Any]]:
+        """Calls that are on no row any more, oldest first. Raises ConfigError."""
+        return await self._state.older_calls(wanted)
+
+    async def older_events(self, before: int, limit: int) -> list[Mapping[str, Any]]:
+        """Events that are on no row any more, oldest first. Raises ConfigError."""
+        return await self._state.older_events(before, limit)
+
+    async def close(self) -> None:
+        if self._showing is not None:
+            self._showing.cancel()
+        await self._looking.close()
+        await self._following.close()
+        await self._state.close()
+
+    # While anybody looks
+
+    def _begin(self) -> None:
+        self._attention.begin()
+        self._jobs_wait_until = time.monotonic() + FIRST_JOBS_S
+        for watcher, _ in self._watchers.values():
+            watcher.stir()
+        loops = (
+            (self._look_at_fleet, GLANCE_S),
+            (self._look_at_state, GLANCE_S),
+            (self._look_at_workspaces, GLANCE_S),
+            (self._look_at_disposables, PROVIDERS_S),
+        )
+        for look, every_s in loops:
+            self._looking.start(self._repeat(look, every_s))
+
+    def _end(self) -> None:
+        self._attention.end()
+        self._looking.cancel()
+
+    async def _repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
+        while True:
+            # What cannot be read or asked for a moment is found by the next look.
+            with suppress(SandboxError):
+                await look()
+            with suppress(asyncio.TimeoutError):
+                await within(self._news.wait(), every_s)
+            # One more turn of the loop, so that the others are woken by the same news.
+            await asyncio.sleep(0)
+            self._news.clear()
+
+    async def _look_at_fleet(self) -> None:
+        """A watcher for each sandbox, and an end of those whose sandbox has gone or is another one now."""
+        self._board.put(ABOUT, {"hub": self._about_row()})
+        members = {member.name: member for member in await self._app.fleet.offered()}
+        before = {*self._watchers}
+        for name, (watcher, following) in [*self._watchers.items()]:
+            if members.get(name) is not watcher.member:
+                following.cancel()
+                watcher.remove()
+                del self._watchers[name]
+            elif following.done():
+                del self._watchers[name]
+        for name, member in members.items():
+            if name not in self._watchers:
+                watcher = Watcher(self._app, member, self._board, self._attention, self._show_jobs_soon, self._watch_of)
+                self._watchers[name] = watcher, self._following.start(watcher.follow())
+        for topic in (MACHINES, TRENDS):
+            self._board.put(topic, self._board.rows(topic))
+        if before != {*self._watchers} or not self._board.knows(JOBS):
+            self._show_jobs()
+
+    async def _look_at_state(self) -> None:
+        if await self._state.look():
+            self._show_jobs()
+
+    async def _look_at_workspaces(self) -> None:
+        await self._workspaces.look()
+
+    async def _look_at_disposables(self) -> None:
+        await look_at_disposables(self._app, self._board)
+
+    # Rows that are put together here
+
+    def _show_jobs_soon(self) -> None:
+        """Once for all machines that answer at about the same time."""
+        if self._showing is None:
+            self._showing = asyncio.get_running_loop().call_later(TOGETHER_S, self._show_jobs)
+
+    def _show_jobs(self) -> None:
+        if self._showing is not None:
+            self._showing.cancel()
+            self._showing = None
+        told = [watcher.sights for watcher, _ in self._watchers.values()]
+        is_whole = all(sights is not None for sights in told)
+        if not self._board.knows(JOBS) and not is_whole and time.monotonic() < self._jobs_wait_until:
+            return
+        sights = sorted(
+            once(sight for part in told for sight in part or ()), key=lambda sight: sight.began, reverse=True
+        )
+        before, known, now = self._board.rows(JOBS), self._secrets(), time.time()
+        found = [watcher.checkpoints.found for watcher, _ in self._watchers.values()]
+        checkpoints = {id: checkpoint for part in found for id, checkpoint in part.items()}
+        rows: dict[str, Row] = {}
+        for sight in sights[:MOST_JOBS]:
+            watch, id = self._watch_of(sight), job_id(sight)
+            checkpoint = checkpoints.get(watch.id) if watch else None
+            # The newest of a session comes first.
+            rows.setdefault(id, job_row(sight, watch, now, before.get(id), known, checkpoint))
+        self._board.put(JOBS, rows)
+
+    def _watch_of(self, sight: Sight) -> Watch | None:
+        return self._state.watches.get(sight.record.watch_id) if sight.record else None
+
+    def _about_row(self) -> Row:
+        told: dict[str, Any] = {"version": __version__, "pid": os.getpid(), "began": self._began, "clients": []}
+        file = self._app.jobs.config_file
+        told |= {"config_file": plain_text(str(file)) if file else ""}
+        return told | {"problems": [sentence(problem) for problem in self._app.problems]} | dict(self._about())
+
+    def _secrets(self) -> Known:
+        return tuple(all_spellings())
+
+
+def _grown(before: Row | None, row: Row) -> Row:
+    """A trend as it is shown: at first all of it, thinned, and then the points that are new."""
+    if before is None or not before["points"]:
+        return {"points": thinned(row["points"])}
+    last = before["points"][-1][0]
+    return {"add": [point for point in row["points"] if point[0] > last]}
+
+
+def _dated(before: Row | None, row: Row) -> Row:
+    return {**row, "now": time.time()}

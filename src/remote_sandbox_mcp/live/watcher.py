@@ -1,0 +1,180 @@
+"""Asks one sandbox how it stands: one question at a time, in a task of its own, so that it delays no other."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from ..app import UNASKED, App, View
+from ..core.disposable import DISPOSABLE_ID
+from ..core.errors import ConnectError, LostContact, SandboxError, Unsupported
+from ..core.trend import Point, point_of, recent
+from ..fleet import Member, unforeseen
+from ..jobs.values import Sight
+from ..probe.measure import measure
+from ..waiting import within
+from .attention import JOBS_S, Attention
+from .board import Board
+from .checkpoints import Checkpoints, WatchOf
+from .rows import machine_row
+
+# How often it is looked whether another caller has opened a machine that was down.
+GLANCE_S = 2.0
+LEAST_PAUSE_S = 0.05
+
+MACHINES, TRENDS = "machines", "trends"
+
+
+class Watcher:
+    """One member of the fleet. A disposable one is asked for its jobs only, and in a way that does not renew it."""
+
+    def __init__(
+        self,
+        app: App,
+        member: Member,
+        board: Board,
+        attention: Attention,
+        told_jobs: Callable[[], None],
+        watch_of: WatchOf,
+    ) -> None:
+        """`told_jobs` is called when `sights` or `checkpoints` are new; `watch_of` gives the watch of a job."""
+        self.member = member
+        self.checkpoints = Checkpoints()
+        self._watch_of = watch_of
+        self.sights: Sequence[Sight] | None = None
+        self._app = app
+        self._board = board
+        self._attention = attention
+        self._told_jobs = told_jobs
+        self._is_machine = not DISPOSABLE_ID.match(member.name)
+        self._points: tuple[Point, ...] = ()
+        self._sample_at = self._jobs_at = 0.0
+        # Empty: it has not been asked yet, or it answers.
+        self._trouble = ""
+        self._stirred = asyncio.Event()
+        if self._is_machine:
+            self._show(View(member.name, member.describe(), self._is_active, False), self._first_state)
+
+    def stir(self, *, all: bool = True) -> None:
+        """Ask now: for its jobs or, with `all`, how busy it is, too."""
+        self._jobs_at = 0.0
+        self._sample_at = 0.0 if all else self._sample_at
+        self._stirred.set()
+
+    async def follow(self) -> None:
+        """Until nobody has looked for long."""
+        while not self._attention.is_over:
+            self._stirred.clear()
+            await self._ask()
+            with suppress(asyncio.TimeoutError):
+                await within(self._stirred.wait(), self._pause())
+
+    def remove(self) -> None:
+        """Take its rows from the board."""
+        for topic in (MACHINES, TRENDS) if self._is_machine else ():
+            self._board.put_row(topic, self.member.name, None)
+
+    # When
+
+    async def _ask(self) -> None:
+        if self._trouble and self._is_open:
+            # Another caller has just opened it.
+            self._sample_at = 0.0
+        if self._is_machine and time.monotonic() >= self._sample_at:
+            await self._sample()
+        if self._attention.is_looked_at and time.monotonic() >= self._jobs_at:
+            await self._list_jobs()
+        if self._attention.is_looked_at and self._may_ask and not self._trouble:
+            await self._look_at_checkpoints()
+
+    def _pause(self) -> float:
+        jobs_at = self._jobs_at if self._attention.is_looked_at else math.inf
+        due = min(self._sample_at if self._is_machine else math.inf, jobs_at) - time.monotonic()
+        return max(LEAST_PAUSE_S, min(due, GLANCE_S))
+
+    @property
+    def _is_open(self) -> bool:
+        return self.member.sandbox is not None and self.member.sandbox.is_open
+
+    @property
+    def _is_active(self) -> bool:
+        return self.member.name == self._app.fleet.default
+
+    @property
+    def _may_ask(self) -> bool:
+        if not self._attention.is_looked_at or not self._is_machine:
+            return self._is_open
+        return self.member.may_open_unasked
+
+    @property
+    def _first_state(self) -> str:
+        return "asking" if self.member.may_open_unasked else "unasked"
+
+    # How busy it is
+
+    async def _sample(self) -> None:
+        begun = time.monotonic()
+        if not self._may_ask:
+            self._sample_at = begun + self._attention.pause_after(0.0, is_up=True)
+            return
+        view, is_up = await self._view_in_any_case()
+        self._trouble = "" if is_up else view.cause or view.trouble
+        if view.usage is not None:
+            now = time.time()
+            self._points = recent((*self._points, point_of(view.usage, now)), now)
+            self._board.put_row(TRENDS, self.member.name, {"points": self._points})
+        self._show(view, "up" if is_up else "down")
+        now = time.monotonic()
+        self._sample_at = now + self._attention.pause_after(now - begun, is_up=is_up)
+
+    async def _view(self) -> tuple[View, bool]:
+        """How it stands, and whether it answers."""
+        member, active = self.member, self._is_active
+        try:
+            sandbox = await member.open()
+            usage = await measure(sandbox, cluster=member.slurm)
+            return View(member.name, sandbox.description, active, True, usage=usage), True
+        except (ConnectError, Unsupported, LostContact) as problem:
+            return View(member.name, member.describe(), active, False, str(problem), cause=problem.cause), False
+        except SandboxError as problem:
+            return View(member.name, member.describe(), active, True, usage_trouble=str(problem)), True
+
+    async def _view_in_any_case(self) -> tuple[View, bool]:
+        """The same; what was not foreseen is a trouble of this sandbox alone."""
+        (found,) = await asyncio.gather(self._view(), return_exceptions=True)
+        if not isinstance(found, BaseException):
+            return found
+        why = unforeseen(found, f"looking at {self.member.name}")
+        return View(self.member.name, self.member.describe(), self._is_active, False, why, cause=why), False
+
+    def _show(self, view: View, state: str) -> None:
+        if state == "unasked":
+            view = View(view.name, view.description, view.active, False, UNASKED)
+        sampled = 0.0 if state in ("asking", "unasked") else time.time()
+        self._board.put_row(MACHINES, self.member.name, machine_row(view, state, sampled))
+
+    # Its jobs
+
+    async def _list_jobs(self) -> None:
+        begun = time.monotonic()
+        (found,) = await asyncio.gather(self._ask_for_jobs(), return_exceptions=True)
+        if isinstance(found, BaseException):
+            unforeseen(found, f"listing the jobs of {self.member.name}")
+        self.sights = self.sights or () if isinstance(found, BaseException) else found
+        now = time.monotonic()
+        self._jobs_at = now + max(JOBS_S, 2 * (now - begun))
+        self._told_jobs()
+
+    async def _look_at_checkpoints(self) -> None:
+        if self.sights and self.member.sandbox is not None:
+            sandbox = getattr(self.member.sandbox, "unnoticed", self.member.sandbox)
+            if await self.checkpoints.look(sandbox, self.sights, self._watch_of):
+                self._told_jobs()
+
+    async def _ask_for_jobs(self) -> Sequence[Sight]:
+        if self._may_ask and not self._trouble:
+            return await self._app.jobs.jobs_of(self.member, noticed=self._is_machine)
+        return await self._app.jobs.recorded_of(self.member, self._trouble or UNASKED)
