@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from clients import calls, coding_agents, places, serving
+from clients import accessibility, calls, coding_agents, places, registration, serving
 from clients.calls import Call
 
 HERE = Path(__file__).parent
@@ -118,21 +118,45 @@ def drive_all(folder: Path, only: str) -> Iterator[tuple[str, list[str]]]:
                 server = http if way == "http" else serving.over_stdio(folder / f"home-{number}")
                 made = [*calls.good(project, f"client-{number}-{way}"), *calls.bad()]
                 yield title, list(problems(made, driver(server, made, folder)))
-        if only in "Inspector, strict schemas":
-            yield "Inspector, strict schemas", list(_strict(http, folder))
-        if only in "mcporter":
-            yield "mcporter", list(_mcporter(folder))
-    for agent in coding_agents.AGENTS:
-        if only in (title := f"{agent.name} in a workspace"):
-            yield title, list(coding_agents.problems(agent, folder / agent.name.replace(" ", "-")))
-    if only in "conformance suite":
-        yield "conformance suite", list(_conformance(folder))
+        for title, check in (
+            ("Inspector, strict schemas", _strict),
+            ("Inspector, apps", _apps),
+        ):
+            if only in title:
+                yield title, list(check(http, folder))
+    checks: dict[str, Callable[[Path], Iterable[str]]] = {
+        "mcporter": _mcporter,
+        **{f"{agent.name} in a workspace": _in_a_workspace(agent) for agent in coding_agents.AGENTS},
+        "axe on the page": accessibility.problems,
+        "setup": lambda folder: registration.problems(folder / "setup"),
+        "conformance suite": _conformance,
+    }
+    for title, look in checks.items():
+        if only in title:
+            yield title, list(look(folder))
+
+
+def _in_a_workspace(agent: coding_agents.Agent) -> Callable[[Path], Iterable[str]]:
+    return lambda folder: coding_agents.problems(agent, folder / agent.name.replace(" ", "-"))
 
 
 def _strict(server: Server, folder: Path) -> Iterator[str]:
     done = _inspector(folder, *_target(server), "--method", "tools/list", "--strict", "--quiet")
     if done.returncode:
         yield f"the tool list is not portable: {done.stderr.strip()[-600:]}"
+
+
+def _apps(server: Server, folder: Path) -> Iterator[str]:
+    """The tools whose results are shown as cards, and the document that shows them."""
+    done = _inspector(folder, *_target(server), "--method", "tools/list", "--app-info", "--advertise-apps", "--quiet")
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found = {row["toolName"] for row in told if row["hasApp"]}
+    if found != {"list_sandboxes", "check_background_task"}:
+        yield f"tools with an app: {sorted(found) or (done.stdout + done.stderr).strip()[-400:]}"
+    words = ("--method", "resources/read", "--uri", "ui://remote-sandbox/cards.html", "--format", "json", "--quiet")
+    done = _inspector(folder, *_target(server), *words)
+    if "text/html;profile=mcp-app" not in done.stdout or "ui/initialize" not in done.stdout:
+        yield f"the document of the cards: {(done.stdout + done.stderr).strip()[-400:]}"
 
 
 def _mcporter(folder: Path) -> Iterator[str]:

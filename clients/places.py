@@ -19,6 +19,7 @@ PACKAGES = (
     "mcporter@0.12.3",
     "@anthropic-ai/claude-code@2.1.325",
     "@openai/codex@0.166.0",
+    "axe-core@4.14.0",
 )
 LIBRARIES = ("openai-agents==0.24.0", "langchain-mcp-adapters==0.3.2")
 INSTALL_S = 600

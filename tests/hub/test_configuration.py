@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.hub_place import Place, done, logins, names, told
+from tests.support.pace import Deadline
 from tests.support.server import Wire
 from tests.support.sshd import Fleet, Sshd
 
@@ -26,18 +27,18 @@ def table(sshd: Sshd, name: str = "", **more: str) -> str:
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> Any:
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        assert not deadline.has_passed(), f"waited {seconds} s for {what}"
         time.sleep(0.05)
     return found
 
 
 def heard(line: Wire, wanted: str, seconds: float = 10.0) -> None:
     """Wait for a notification."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while line.receive().get("method") != wanted:
-        assert time.monotonic() < deadline, wanted
+        assert not deadline.has_passed(), wanted
 
 
 def run(line: Wire, sandbox: str, command: str = "echo here") -> str:

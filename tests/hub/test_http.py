@@ -31,6 +31,7 @@ from tests.web.conftest import Service, connected, service
 KEY = "a-key-of-the-operators"
 BOTH_MODES = ("legacy", "auto")
 IDLE_S = 0.5
+HANDED_FILE = "/etc/passwd"
 
 
 class Shared:
@@ -224,7 +225,7 @@ async def test_a_front_that_is_killed_frees_its_port_and_its_commands_end(tmp_pa
 def test_a_signal_ends_it_before_the_options_are_parsed() -> None:
     script = (
         "import os, signal, remote_sandbox_mcp.cli.main as command\n"
-        "command.parser = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "command.parser = lambda **_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "command.main(['--mode', 'http'])"
     )
     assert subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False).returncode == 0
@@ -291,14 +292,19 @@ def test_http_is_served_without_a_hub_that_hangs(tmp_path: Path) -> None:
 
 
 class Attacker:
-    """A process of the same user that speaks as a front does; `descriptors` are those that the hub has open."""
+    """A process of the same user that speaks as a front does."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
 
     @property
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{hub_pid(Path(self._place.state).parent)}/fd"))
+        """How many of the kinds that are handed over the hub has open; it may open its own files at any time."""
+        folder, found = f"/proc/{hub_pid(Path(self._place.state).parent)}/fd", []
+        for name in os.listdir(folder):
+            with suppress(OSError):
+                found.append(os.readlink(f"{folder}/{name}"))
+        return sum(link.startswith("socket:") or link == HANDED_FILE for link in found)
 
     def hand_over(self, *passed: int, early: bool = False, **terms: Any) -> dict[str, Any]:
         """What the hub says in the end."""
@@ -358,7 +364,7 @@ def unix_listener() -> socket.socket:
         pytest.param(lambda: [], 0, "0 descriptors", id="nothing"),
         pytest.param(lambda: [listening(), listening()], 2, "2 descriptors", id="two"),
         pytest.param(lambda: [listening() for _ in range(40)], 40, "16 descriptors", id="many"),
-        pytest.param(lambda: [open("/etc/passwd", "rb")], 1, "no socket", id="a file"),
+        pytest.param(lambda: [open(HANDED_FILE, "rb")], 1, "no socket", id="a file"),
         pytest.param(connected_pair, 1, "no socket that listens", id="a connected socket"),
         pytest.param(lambda: [bound(socket.SOCK_STREAM)], 1, "no socket that listens", id="one that does not listen"),
         pytest.param(lambda: [bound(socket.SOCK_DGRAM)], 1, "no socket that listens", id="UDP"),

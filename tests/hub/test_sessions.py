@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 import remote_sandbox_mcp
 from tests.support.hub_place import Place, done, logins, names, told
+from tests.support.pace import Deadline
 from tests.support.server import entry
 from tests.support.sshd import Fleet, Sshd
 
@@ -151,10 +151,10 @@ def test_a_background_transfer_has_the_sessions_machines(place: Place, machine: 
     env = {"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1"}
     with place.front(entry(machine, name="mine"), env=env, cwd=tmp_path) as line:
         begun = done(line.call("sync_local_to_remote_background", local_path="file", remote_path="far-file"))
-        deadline = time.monotonic() + 20
+        deadline = Deadline(20)
         while (seen := done(line.call("check_file_transfer_task", task_id=begun["task_id"])))["status"] != "completed":
             assert seen["status"] in ("queued", "running"), seen
-            assert time.monotonic() < deadline, seen
+            assert not deadline.has_passed(), seen
         assert done(line.call("exec_bash", command="cat far-file"))["stdout"] == "moved"
 
 

@@ -21,7 +21,8 @@ from tests.support.server import Caller, Entry, arguments, environment
 from tests.support.sshd import wait_until
 from tests.support.warm import NURSERY, Forked, start_hub
 
-START_S = 20.0
+# Beside other work: alone it takes a second or two.
+START_S = 60.0
 
 
 class Service:
@@ -48,7 +49,7 @@ class Service:
 
     def ask(self, method: str = "POST", path: str = "/mcp", body: bytes = b"{}", **headers: str) -> tuple[int, Any]:
         """A request by hand: the status, and the headers of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_S)
         try:
             connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()

@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ def add_arguments(subparsers: Any) -> None:
     log.add_argument("-n", "--lines", type=int, default=LOGGED, metavar="N", help=f"how many lines (default: {LOGGED})")
     log.add_argument("-f", "--follow", action="store_true", help="go on as the log grows, until Ctrl-C")
     add_json(parser, status, stop, restart)
+    add_json(log, help="for programs: one JSON object, with -f one on each line")
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -120,6 +121,9 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "memory", size(facts["memory"])
     yield from _sessions(facts)
     yield "connected", ", ".join(facts.get("connected", ())) or "no machine"
+    for served in facts.get("http", ()):
+        if served.get("page"):
+            yield "page", f"{served['page']} (process {served['process']}); dashboard opens it"
     yield from _needed(facts)
     yield "socket", str(facts["socket"])
     yield "log", str(facts["log"])
@@ -205,20 +209,28 @@ def _tell_to_stop(facts: dict[str, Any]) -> None:
 
 
 async def _gone(facts: dict[str, Any]) -> bool:
+    from ..hub_contact.place import Place
+    from ..processes.locks import holder
     from ..processes.process import started
     from ..watchdog.service import until
 
+    lock = Path(Place(os.environ, Path(facts["socket"]).stem).lock)
+
+    def is_gone() -> bool:
+        # Its threads may hold the lock for a moment after the process has ended: the next hub could not start.
+        found = holder(lock)
+        return (found is None or found.pid != facts["pid"]) and not started(facts["pid"])
+
     # Another process may get its pid, but not within seconds.
-    return await until(lambda: not started(facts["pid"]), ENDING_S)
+    return await until(is_gone, ENDING_S)
 
 
 async def _restart(options: argparse.Namespace) -> int:
     found = [facts for facts in await asyncio.to_thread(all_facts) if facts["own"]]
     if not found:
-        say(NONE)
-        return NOT_RUNNING
+        return _not_restarted(NONE, NOT_RUNNING, options.json)
     if not await _end(found[0], options.json):
-        return FAILED
+        return _not_restarted(f"process {found[0]['pid']} does not end", FAILED, options.json)
     # A service manager starts the hub again by itself.
     if found[0].get("lives_on"):
         await _until_service_is_back()
@@ -232,6 +244,16 @@ async def _restart(options: argparse.Namespace) -> int:
     if facts.get("trouble"):
         complain(str(facts["trouble"]))
     return 0 if facts["pid"] and not facts.get("trouble") else FAILED
+
+
+def _not_restarted(why: str, code: int, as_json: bool) -> int:
+    if as_json:
+        from .render import print_json
+
+        print_json({"pid": 0, "trouble": why})
+    elif code == NOT_RUNNING:
+        say(why)
+    return code
 
 
 async def _until_service_is_back() -> None:
@@ -269,39 +291,66 @@ async def _log(options: argparse.Namespace) -> int:
     found = await asyncio.to_thread(all_facts)
     # The log of the last hub stays after its end.
     file = Path(found[0]["log"] if found else Place(os.environ).log)
+    tell = _print_lines if options.json else _print
     try:
-        position = _print_end(file, max(0, options.lines))
+        end, position = _read_end(file, max(0, options.lines))
     except OSError as error:
-        complain(f"unable to read {file}: {error.strerror}")
-        return NOT_RUNNING
+        return _unread(f"unable to read {file}: {error.strerror}", options.json)
+    if options.json and not options.follow:
+        from ..core.text import harmless
+        from .render import print_json
+
+        print_json({"log_file": str(file), "log": harmless(end).splitlines()})
+        return 0
+    tell(end)
     while options.follow:
         await asyncio.sleep(FOLLOW_S)
-        position = _print_new(file, *position)
+        position = _print_new(file, *position, tell)
     return 0
 
 
-def _print_end(file: Path, lines: int) -> tuple[int, int]:
-    """Print the last lines; returns which file it was and how far it was read. Raises OSError."""
+def _unread(why: str, as_json: bool) -> int:
+    if as_json:
+        from .render import print_json
+
+        print_json({"error": why, "code": "file"})
+    else:
+        complain(why)
+    return NOT_RUNNING
+
+
+def _read_end(file: Path, lines: int) -> tuple[bytes, tuple[int, int]]:
+    """The last lines; and which file it was, and how far it was read. Raises OSError."""
     with file.open("rb") as opened:
         found = os.fstat(opened.fileno())
         opened.seek(max(0, found.st_size - LOG_TAIL))
         data = opened.read()
-        _print(b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b"")
-        return found.st_ino, opened.tell()
+        end = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
+        return end, (found.st_ino, opened.tell())
 
 
-def _print_new(file: Path, inode: int, read: int) -> tuple[int, int]:
+def _print_new(file: Path, inode: int, read: int, tell: Callable[[bytes], None]) -> tuple[int, int]:
     """Print what was added since; all of it if the file was replaced."""
     try:
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())
             is_same = found.st_ino == inode and found.st_size >= read
             opened.seek(read if is_same else 0)
-            _print(opened.read(LOG_TAIL))
+            tell(opened.read(LOG_TAIL))
             return found.st_ino, opened.tell()
     except OSError:
         # The file is being replaced.
         return inode, read
+
+
+def _print_lines(data: bytes) -> None:
+    """For a program that follows it."""
+    import json
+
+    from ..core.text import harmless
+    from .render import write
+
+    write("".join(f"{json.dumps({'line': line})}\n" for line in harmless(data).splitlines()))
 
 
 def _print(data: bytes) -> None:

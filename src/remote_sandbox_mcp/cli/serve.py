@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from socket import socket
 
+    from ..config.schema import Configuration
     from ..config.source import Source
     from ..hub_contact.hello import Handed
     from ..mcp_server.early import Early
@@ -55,7 +56,7 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
         sys.setswitchinterval(turn)
         loading.end()
 
-    asyncio.run(ahead.serve(_configured(config), early, loaded))
+    asyncio.run(ahead.serve(configured(config), early, loaded))
     return 0
 
 
@@ -67,27 +68,39 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     from dataclasses import replace
 
     from ..config import paths
-    from ..config.schema import SERVICE_VARIABLES
     from ..web.listener import listen
     from ..web.terms import agree
 
-    configuration = _configured(config).current
+    configuration = configured(config).current
     http = configuration.settings.http
     http = replace(http, host=host or http.host, port=http.port if port is None else port)
     terms = agree(http, paths.state_folder(), without_key=without_key)
-    for name in SERVICE_VARIABLES["http"]["api_key"]:
-        # The key is part of the terms now; programs that we start must not inherit it.
-        os.environ.pop(name, None)
+    forget_key()
     with listen(terms.host, terms.port) as listener:
         _tell(terms, listener.getsockname()[1])
-        if hub and not os.environ.get(NO_HUB):
-            _serve_http_by_hub(listener, terms, config)
-        leave_when_told()
-        from ..app import compose
-        from ..web import serve
-
-        serve.serve(compose(configuration), listener, terms)
+        serve_http(listener, terms, configuration, config, hub=hub)
     return 0
+
+
+def forget_key() -> None:
+    """Drop the key from our variables: it is part of the terms now, and programs that we start must not inherit it."""
+    from ..config.schema import SERVICE_VARIABLES
+
+    for name in SERVICE_VARIABLES["http"]["api_key"]:
+        os.environ.pop(name, None)
+
+
+def serve_http(
+    listener: socket, terms: Terms, configuration: Configuration, config: Path | None, *, hub: bool = True
+) -> None:
+    """Serve on this socket, through the hub where there is one; the process ends here."""
+    if hub and not os.environ.get(NO_HUB):
+        _serve_http_by_hub(listener, terms, config)
+    leave_when_told()
+    from ..app import compose
+    from ..web import serve
+
+    serve.serve(compose(configuration), listener, terms)
 
 
 def _serve_http_by_hub(listener: socket, terms: Terms, config: Path | None) -> None:
@@ -109,7 +122,8 @@ def leave_when_told() -> None:
 def _tell(terms: Terms, port: int) -> None:
     """Print the address and, if we made it, the key: the only place that shows it."""
     host = f"[{terms.host}]" if ":" in terms.host else terms.host
-    lines = [f"remote-sandbox-mcp: serving MCP at http://{host}:{port} and http://{host}:{port}/mcp"]
+    page = f", and the page at http://{host}:{port}/ui/" if terms.key else ""
+    lines = [f"remote-sandbox-mcp: serving MCP at http://{host}:{port} and http://{host}:{port}/mcp{page}"]
     if terms.kept_in and terms.key:
         told = f"Authorization: Bearer {terms.key.reveal()}"
         lines.append(f"remote-sandbox-mcp: clients send {told} (kept in {terms.kept_in})")
@@ -117,7 +131,7 @@ def _tell(terms: Terms, port: int) -> None:
     print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
-def _configured(config: Path | None) -> Source:
+def configured(config: Path | None) -> Source:
     """Read the configuration, report its problems, and begin the log."""
     from ..config.source import Source
     from ..mcp_server import logs

@@ -23,6 +23,7 @@ from ..session import Session
 from ..waiting import Chores
 
 if TYPE_CHECKING:
+    from ..live.service import Live
     from ..mcp_server.logs import SessionLog
     from ..mcp_server.server import SandboxServer
     from ..mcp_server.upkeep import Upkeep
@@ -101,6 +102,14 @@ class House:
     left_at: float = 0.0
     reviving: asyncio.Task[None] | None = None
     _making: asyncio.Task[tuple[SandboxServer, Upkeep]] | None = None
+    _live: Live | None = None
+
+    def live(self, about: Callable[[], Mapping[str, Any]]) -> Live:
+        """What goes on under this configuration, for all pages that show it; made once."""
+        from ..live.service import Live
+
+        self._live = self._live or Live(self.app, about)
+        return self._live
 
     @property
     def is_made(self) -> bool:
@@ -139,6 +148,8 @@ class House:
     async def close(self) -> None:
         if self.reviving:
             self.reviving.cancel()
+        if self._live:
+            await self._live.close()
         await self.app.close()
         if self._making:
             _, upkeep = await self.made()
@@ -167,6 +178,8 @@ class Houses:
         # Makes this process the watchdog.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         self.stock = Stock()
+        # What is told of this process to those who look at what goes on.
+        self.about: Callable[[], Mapping[str, Any]] = dict
         self._turn = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
         self._following = Chores("taking transfers over")

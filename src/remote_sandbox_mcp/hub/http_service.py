@@ -105,7 +105,8 @@ class HttpService:
         self._http: HttpServer | None = None
 
     def fields(self) -> dict[str, Any]:
-        return {"address": self.address, "process": self.front, "since": self._since}
+        page = {"page": f"http://{self.address}/ui/"} if self._terms.key else {}
+        return {"address": self.address, "process": self.front, "since": self._since, **page}
 
     async def run(
         self,
@@ -146,7 +147,7 @@ class HttpService:
 
         # Connections are accepted, and requests answered, in this task's context.
         begin(session)
-        self._http = HttpServer(server, self._listener, self._terms, unfinished)
+        self._http = HttpServer(server, self._listener, self._terms, house.live(self._houses.about), unfinished)
         await _say(writer, {"serving": True})
         await self._http.begin()
 

@@ -103,6 +103,7 @@ class Hub:
         from .houses import Houses
 
         self._houses = Houses(self._idle_s)
+        self._houses.about = self._about
         self.watching = Watching(Path(place.state), self._houses.stock)
         self._houses.begin_watching = self.watching.begin
         self._http: HttpServices | None = None
@@ -282,6 +283,12 @@ class Hub:
             "needs": await self._needs(),
             **self._houses.facts(),
         }
+
+    def _about(self) -> dict[str, Any]:
+        """What a page shows of this process."""
+        names = ("client", "folder", "since")
+        clients = [{name: visit.fields()[name] for name in names} for visit in self._visits]
+        return {"began": self._began, "clients": clients}
 
     # The end
 

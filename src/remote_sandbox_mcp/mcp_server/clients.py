@@ -19,12 +19,25 @@ LEAST_PATIENCE_S = 5.0
 
 # The client whose call is being answered.
 calling: ContextVar[Client] = ContextVar("calling", default=STRANGER)
+# The name of a front end of ours that makes the call itself, without the protocol; empty for all others.
+own_front: ContextVar[str] = ContextVar("own_front", default="")
+
+
+def named_client(context: Context[None, Any] | None) -> str:
+    """The name with which the client of a call has introduced itself; empty if it has not."""
+    params = context.session.client_params if context else None
+    return params.client_info.name if params else ""
+
+
+def asked_by(context: Context[None, Any] | None) -> str:
+    """Where a call comes from, for a sentence: a front end of ours has no context that could tell."""
+    front = own_front.get()
+    return f"the {front}" if front else named_client(context) or "an agent"
 
 
 def client_of(context: Context[None, Any] | None) -> Client:
     """The client of a call, by the name that it gave when it connected or, since 2026-07-28, with the call."""
-    params = context.session.client_params if context else None
-    name = params.client_info.name if params else ""
+    name = named_client(context)
     if heard := introduced.get():
         heard(name)
     return client_named(name)

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, InputRequiredResult, TextContent
+from mcp.types import CallToolResult, Implementation, InputRequiredResult, TextContent
 
+from .. import __version__
 from ..history import MOST_TEXT, History, MadeCall
 from ..session import current
+from .clients import own_front
 from .results import about_error
 
 
@@ -23,10 +25,12 @@ def note(
     outcome: str,
     seconds: float,
 ) -> None:
-    """Keep a call of a client; calls of our own, which have no context, are not kept."""
-    if context is None:
+    """Keep a call of a client, or of a front end of ours; other calls of our own have no context, and are not kept."""
+    own = own_front.get()
+    if context is None and not own:
         return
-    params, fields, session = context.session.client_params, _fields(answer), current()
+    info = _client_info(context)
+    fields, session = _fields(answer), current()
     exit_code = fields.get("exit_code")
     history.note(
         MadeCall(
@@ -37,13 +41,18 @@ def note(
             seconds=round(seconds, 3),
             session=history.label(session),
             folder=session.folder,
-            client=params.client_info.name if params else "",
-            version=params.client_info.version if params else "",
+            client=own or (info.name if info else ""),
+            version=__version__ if own else info.version if info else "",
             sandbox=str(fields.get("sandbox") or (fields.get("sandbox_id") if tool == "create_sandbox" else "") or ""),
             exit_code=exit_code if isinstance(exit_code, int) else None,
             text=_text(answer),
         )
     )
+
+
+def _client_info(context: Context[None, Any] | None) -> Implementation | None:
+    params = context.session.client_params if context else None
+    return params.client_info if params else None
 
 
 def _fields(answer: object) -> Mapping[str, Any]:

@@ -1,20 +1,25 @@
-"""MCP resources: the list of sandboxes, the status of one, and the last commands that were run in it."""
+"""MCP resources: the list of sandboxes, the status of one, the last commands that were run in it, and the cards."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from mcp.server.apps import APP_MIME_TYPE
 from mcp.server.mcpserver.exceptions import ResourceError
 
 from ..core.errors import SandboxError
 from ..core.text import visible
+from .cards import cards_page
 from .results import sandbox_fields, sentence
 from .server import SandboxServer
+from .toolbox import CARDS
 from .tools.app_results import disposable_fields, log_text
 from .tools.sandboxes import active_sandbox
 
 JSON, TEXT = "application/json", "text/plain"
+# Cards have the client's background, so it should draw a line around them.
+BORDERED = {"ui": {"prefersBorder": True}}
 
 
 def offer(server: SandboxServer) -> None:
@@ -49,6 +54,11 @@ def offer(server: SandboxServer) -> None:
             return visible(log_text(await app.jobs.commands.latest(app.fleet.member(id))))
         except SandboxError as problem:
             raise ResourceError(sentence(problem)) from None
+
+    @server.resource(CARDS, title="Machines and jobs as cards", mime_type=APP_MIME_TYPE, meta=BORDERED)
+    def cards() -> str:
+        """Shows the results of list_sandboxes and check_background_task inside clients that render apps."""
+        return cards_page()
 
 
 def _more(made: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from mcp.server.apps import Apps
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions
@@ -40,7 +41,7 @@ from ..core.client import Client, current_call
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..session import InProgress, Session, begin, current
 from ..waiting import Chores, within
-from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of
+from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
 from .forms import Forms
 from .journal import Journal, is_kept
 from .noting import note
@@ -129,7 +130,9 @@ class SandboxServer(MCPServer[None]):
 
     def __init__(self, app: App, clients: Clients | None = None) -> None:
         with sdk_logs_nothing_of_its_own():
-            super().__init__("remote-sandbox-mcp", version=__version__, instructions=INSTRUCTIONS)
+            # Without resources of its own: the one that it needs is offered with the rest, on first use.
+            apps = [Apps()]
+            super().__init__("remote-sandbox-mcp", version=__version__, instructions=INSTRUCTIONS, extensions=apps)
         self.app = app
         self.clients: Clients = clients or OneClient()
         self._tool_manager = self._toolbox = Toolbox()
@@ -243,6 +246,16 @@ class SandboxServer(MCPServer[None]):
             note(self.app.history, context, name, arguments, answer, outcome, time.monotonic() - begun)
             if log.isEnabledFor(logging.INFO):
                 log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+
+    async def call_as(self, front: str, name: str, arguments: dict[str, Any]) -> CallToolResult | InputRequiredResult:
+        """A call that a front end of ours makes in the current session; it is kept in the history under that name."""
+        await self.before_call()
+        named = own_front.set(front)
+        try:
+            with self.calls.one():
+                return await self.call_tool(name, arguments)
+        finally:
+            own_front.reset(named)
 
     def _turn(self, session: Session | None, name: str) -> AbstractAsyncContextManager[None]:
         """Waits while the client, or all HTTP clients that cannot be told apart, have too many calls at work."""

@@ -130,7 +130,7 @@ class LineReader(Protocol):
     async def readline(self) -> bytes: ...
 
 
-class Sink(Protocol):
+class MessageSink(Protocol):
     """Where messages to the client go."""
 
     async def write(self, text: str) -> None: ...
@@ -142,7 +142,7 @@ class Lines:
     def __init__(
         self,
         reader: LineReader,
-        answers: Sink,
+        answers: MessageSink,
         ended: asyncio.Event,
         calls: Calls | None = None,
         learner: Learner | None = None,

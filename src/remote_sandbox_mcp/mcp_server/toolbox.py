@@ -14,6 +14,9 @@ ToolFunction = Callable[..., Awaitable[CallToolResult]]
 # Claude Code hides tools behind a search, except for those marked like this: the ones that work begins with.
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
 FIRST_TOOLS = frozenset({"list_sandboxes", "exec_bash", "read_remote_file"})
+# Clients that render MCP Apps show the results of these tools as cards; the others ignore the mark.
+CARDS = "ui://remote-sandbox/cards.html"
+SHOWN_AS_CARDS = frozenset({"list_sandboxes", "check_background_task"})
 _MARK = "unlisted"
 # Marks a parameter that only old configurations send: still accepted, but not listed.
 UNLISTED = Field(json_schema_extra={_MARK: True})
@@ -80,13 +83,20 @@ class Toolbox(ToolManager):
             title=offer.title,
             description=" ".join((offer.function.__doc__ or "").split()),
             annotations=offer.annotations,
-            meta=ALWAYS_LOADED if name in FIRST_TOOLS else None,
+            meta=meta_of(name),
         )
         taken, required = made.parameters["properties"], made.parameters.get("required", ())
         # SandboxServer refuses unknown arguments, and the schema says so.
         made.parameters = listed_input(made.parameters) | {"additionalProperties": False}
         made.fn_metadata.output_schema = listed_output(made.fn_metadata.output_schema)
         self._parameters[name] = Parameters(tuple(taken), tuple(made.parameters["properties"]), tuple(required))
+
+
+def meta_of(name: str) -> dict[str, Any] | None:
+    """What the tool list tells particular clients about a tool."""
+    first = ALWAYS_LOADED if name in FIRST_TOOLS else {}
+    cards = {"ui": {"resourceUri": CARDS}} if name in SHOWN_AS_CARDS else {}
+    return first | cards or None
 
 
 def listed_input(schema: Mapping[str, Any]) -> dict[str, Any]:

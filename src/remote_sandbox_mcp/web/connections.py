@@ -17,6 +17,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ..page.paths import is_open_to_strangers
+
 # All connections, including those being served; a client beyond that gets 503.
 MOST_CONNECTIONS = 1000
 # Limit for strangers, and the same again for clients that were let in: more than begin a request at the same moment.
@@ -90,7 +92,8 @@ class Connection(H11Protocol):
                 self._await(HEAD_S)
                 self._awaits_head = True
         else:
-            self.was_let_in = True
+            # Anybody may send a key to the page, and ask for its files.
+            self.was_let_in = self.was_let_in or not is_open_to_strangers(self.scope["path"])
             if self.conn.their_state is h11.SEND_BODY:
                 self._await(BODY_PIECE_S)
             else:

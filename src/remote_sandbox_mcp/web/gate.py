@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..page.paths import is_page
 from .terms import Terms
 
 Scope = MutableMapping[str, Any]
@@ -23,6 +24,7 @@ Header = tuple[bytes, bytes]
 
 PATHS = ("/", "/mcp", "/mcp/")
 CHALLENGE = 'Bearer realm="remote-sandbox-mcp"'
+NO_PAGE = "there is no page without a key: leave --no-auth out, or use remote-sandbox-mcp dashboard"
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
     (b"access-control-allow-headers", b"authorization, content-type, last-event-id, mcp-protocol-version, "
@@ -49,7 +51,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """An answer that is sent in place of the server's."""
 
     status: int
@@ -58,10 +60,11 @@ class Answer:
 
 
 class Gate:
-    """ASGI application around the one that serves MCP."""
+    """ASGI application around the one that serves MCP, and the page, which has a key check of its own."""
 
-    def __init__(self, app: AsgiApp, terms: Terms) -> None:
+    def __init__(self, app: AsgiApp, terms: Terms, page: AsgiApp | None = None) -> None:
         self._app = app
+        self._page = page
         self._terms = terms
         self._digest = None if terms.key is None else _digest(terms.key.reveal().encode())
 
@@ -70,22 +73,33 @@ class Gate:
         if answer := self.decide(asked):
             await _say(answer, send)
             return
+        if self._page and is_page(asked.path):
+            await self._page(scope, receive, send)
+            return
         if (origin := asked.one("origin")) in self._terms.origins:
             send = _sharing(send, origin)
         await self._app(scope, receive, send)
 
-    def decide(self, asked: Asked) -> Answer | None:
+    def decide(self, asked: Asked) -> HttpAnswer | None:
         """The answer to a request that is refused; None where it may pass."""
         origin = asked.one("origin")
         if not self._is_our_name(asked.one("host")):
-            return Answer(421, "this server is not called by that name; its operator can allow it under [http]")
+            return HttpAnswer(421, "this server is not called by that name; its operator can allow it under [http]")
         if asked.all("origin") and not self._is_allowed_page(origin, asked.one("host")):
-            return Answer(403, "web pages of that origin may not call this server; its operator can allow it")
+            return HttpAnswer(403, "web pages of that origin may not call this server; its operator can allow it")
+        if is_page(asked.path):
+            return self._decide_page(asked, origin)
         if asked.path not in PATHS:
-            return Answer(404, "MCP is served at / and /mcp")
+            return HttpAnswer(404, "MCP is served at / and /mcp")
         if asked.method == "OPTIONS" and origin in self._terms.origins:
-            return Answer(204, headers=(*PREFLIGHT, *_shared(origin)))
+            return HttpAnswer(204, headers=(*PREFLIGHT, *_shared(origin)))
         return None if self._is_known(asked) else _unknown(asked)
+
+    def _decide_page(self, asked: Asked, origin: str) -> HttpAnswer | None:
+        """Origins that the operator allows are for MCP: the page is used by itself alone."""
+        if asked.all("origin") and not _is_own_page(origin, asked.one("host")):
+            return HttpAnswer(403, "only the page itself may ask for this")
+        return None if self._page else HttpAnswer(404, NO_PAGE)
 
     def _is_our_name(self, host: str) -> bool:
         name = host.lower()
@@ -94,8 +108,7 @@ class Gate:
 
     def _is_allowed_page(self, origin: str, host: str) -> bool:
         """Whether a web page of this origin may call us: the server's own origin, or one that the operator allows."""
-        named = origin.lower()
-        return named in self._terms.origins or named in (f"http://{host.lower()}", f"https://{host.lower()}")
+        return origin.lower() in self._terms.origins or _is_own_page(origin, host)
 
     def _is_known(self, asked: Asked) -> bool:
         digest = self._digest
@@ -105,15 +118,19 @@ class Gate:
         return any([hmac.compare_digest(_digest(given), digest) for given in _given(asked)])
 
 
+def _is_own_page(origin: str, host: str) -> bool:
+    return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+
 def _given(asked: Asked) -> list[bytes]:
     words = (value.split(None, 1) for value in asked.all("authorization"))
     bearers = [pair[1] for pair in words if len(pair) == 2 and pair[0].lower() == "bearer"]
     return [value.strip().encode("latin-1") for value in (*bearers, *asked.all("x-api-key"))]
 
 
-def _unknown(asked: Asked) -> Answer:
+def _unknown(asked: Asked) -> HttpAnswer:
     challenge = f'{CHALLENGE}, error="invalid_token"' if _given(asked) else CHALLENGE
-    return Answer(
+    return HttpAnswer(
         401,
         "the key is missing or wrong; send it as Authorization: Bearer KEY, or as X-API-Key: KEY",
         ((b"www-authenticate", challenge.encode()),),
@@ -124,7 +141,7 @@ def _digest(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()
 
 
-async def _say(answer: Answer, send: Send) -> None:
+async def _say(answer: HttpAnswer, send: Send) -> None:
     body = f"{answer.text}\n".encode() if answer.text else b""
     # The body was not read, so the connection cannot be reused.
     headers = [*answer.headers, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]

@@ -15,10 +15,12 @@ import uvicorn
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from ..app import App
+from ..live.service import Live
 from ..mcp_server.clients import Sessions
 from ..mcp_server.server import SandboxServer, build
 from ..mcp_server.stdio import leave
 from ..mcp_server.watchdog import revive
+from ..page.app import Page
 from .connections import Connection, Unfinished
 from .gate import Gate
 from .terms import Terms
@@ -44,21 +46,29 @@ async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    http = HttpServer(build(app, Sessions()), listener, terms)
+    live = Live(app)
+    http = HttpServer(build(app, Sessions()), listener, terms, live)
     serving = http.begin()
     reviving = asyncio.ensure_future(revive(app))
     await asyncio.wait((serving, asyncio.ensure_future(stopped.wait())), return_when=asyncio.FIRST_COMPLETED)
     reviving.cancel()
-    await leave(app, await http.wind_down(), FAREWELL_S)
+    failed = await http.wind_down()
+    await live.close()
+    await leave(app, failed, FAREWELL_S)
 
 
 class HttpServer:
     """One listening socket at which a server is reached over HTTP. A process may have several."""
 
     def __init__(
-        self, server: SandboxServer, listener: socket.socket, terms: Terms, unfinished: Unfinished | None = None
+        self,
+        server: SandboxServer,
+        listener: socket.socket,
+        terms: Terms,
+        live: Live,
+        unfinished: Unfinished | None = None,
     ) -> None:
-        """`unfinished` is passed where several servers share their limits."""
+        """`unfinished` is passed where several servers share their limits. Without a key there is no page."""
         self._listener = listener
         self._manager = StreamableHTTPSessionManager(
             server._lowlevel_server,
@@ -66,7 +76,8 @@ class HttpServer:
             session_idle_timeout=IDLE_S,
             max_sessions=MOST_SESSIONS,
         )
-        self._web = _web(Gate(self._manager.handle_request, terms), unfinished)
+        self._page = Page(server, live, terms.key, terms.seal) if terms.key else None
+        self._web = _web(Gate(self._manager.handle_request, terms, self._page), unfinished)
         self._serving: asyncio.Future[None] | None = None
 
     def begin(self) -> asyncio.Future[None]:
@@ -84,6 +95,8 @@ class HttpServer:
         web, serving = self._web, self._serving
         # uvicorn looks at this flag ten times a second.
         web.should_exit = True
+        if self._page:
+            self._page.end()
         await asyncio.wait((serving,), timeout=GRACE_S)
         # uvicorn would log the calls that we cancel as failed.
         web.troubles.disabled = True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What applies to every request. `key` None: no key is needed; `kept_in` is the file of a key that we made."""
+    """What applies to every request. `key` None: no key is needed; `kept_in` is the file of a key that we made.
+
+    `seal` is new with each process that listens: what it lets in, it lets in only while that process lives.
+    """
 
     host: str
     port: int
@@ -27,11 +31,13 @@ class Terms:
     hosts: tuple[str, ...]
     origins: tuple[str, ...] = ()
     kept_in: Path | None = None
+    seal: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
 
     def told(self) -> dict[str, Any]:
         """As JSON for another process of the same user, sent over its private socket; includes the key."""
         key = None if self.key is None else self.key.reveal()
-        return {"host": self.host, "port": self.port, "key": key, "hosts": self.hosts, "origins": self.origins}
+        names = {"hosts": self.hosts, "origins": self.origins}
+        return {"host": self.host, "port": self.port, "key": key, "seal": self.seal, **names}
 
 
 def terms_told(told: Mapping[str, Any]) -> Terms:
@@ -48,6 +54,8 @@ def terms_told(told: Mapping[str, Any]) -> Terms:
         key=None if key is None else Secret(key),
         hosts=tuple(str(name) for name in hosts),
         origins=tuple(str(name) for name in origins),
+        # A front of an earlier version sends none.
+        seal=str(told.get("seal") or secrets.token_hex(16)),
     )
 
 

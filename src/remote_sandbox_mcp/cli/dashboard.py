@@ -1,0 +1,205 @@
+"""`dashboard`: a page in the browser that shows what goes on, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from .verb import add_json, complain, say
+
+if TYPE_CHECKING:
+    import webbrowser
+    from collections.abc import Mapping
+    from pathlib import Path
+    from socket import socket
+
+    from ..processes.locks import Lock
+    from ..web.terms import Terms
+
+HOST, PORT = "127.0.0.1", 3117
+# While one runs: its lock, and where it listens.
+LOCK_FILE, PLACE_FILE = "dashboard.lock", "dashboard.json"
+# Files that lead a browser to the page; each is removed after this time.
+LEADS, LEAD_S, SWEEP_S = "open-page-*.html", 30.0, 10.0
+# How long a dashboard that has just begun may take to say where it listens.
+BEGINNING_S = 3.0
+# They would take the terminal.
+TEXT_BROWSERS = frozenset({"www-browser", "links", "elinks", "lynx", "w3m"})
+SSH_VARIABLES = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "dashboard",
+        help="what goes on, as a page in the browser",
+        description="Opens a page that shows machines, jobs and their logs, sandboxes, workspaces and what agents do, "
+        "and serves it on 127.0.0.1 until Ctrl-C. One that runs already is opened again.",
+    )
+    parser.add_argument("--no-open", action="store_true", help="only print the address")
+    told = f"the port (default: {PORT}, or any that is free; 0: any)"
+    parser.add_argument("--port", type=_port, default=None, metavar="N", help=told)
+    add_json(parser)
+
+
+def _port(word: str) -> int:
+    from .main import port
+
+    return port(word)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal ends the process; returns only where there is nothing to serve. Raises ConfigError."""
+    from dataclasses import replace
+
+    from ..config import paths
+    from ..processes.locks import Lock
+    from ..web.terms import agree
+    from .serve import configured, forget_key, serve_http
+
+    configuration, state = configured(options.config).current, paths.state_folder()
+    http = replace(configuration.settings.http, host=HOST, port=PORT if options.port is None else options.port)
+    terms = agree(http, state)
+    forget_key()
+    try:
+        lock = Lock.take(state / LOCK_FILE)
+    except BlockingIOError:
+        return _open_again(state, terms, options)
+    with _listen(options.port) as listener:
+        port = listener.getsockname()[1]
+        _note(lock, state, port)
+        _show(state, terms, port, options)
+        threading.Thread(target=_keep_sweeping, args=(state,), daemon=True).start()
+        serve_http(listener, terms, configuration, options.config)
+    return 0
+
+
+def _listen(port: int | None) -> socket:
+    """At the wanted port, which must be free; or else at ours, so that bookmarks hold. Raises ConfigError."""
+    from ..core.errors import ConfigError
+    from ..web.listener import listen
+
+    if port is not None:
+        return listen(HOST, port)
+    try:
+        return listen(HOST, PORT)
+    except ConfigError:
+        return listen(HOST, 0)
+
+
+def _note(lock: Lock, state: Path, port: int) -> None:
+    """Say where it listens, for another `dashboard` that is to open this one."""
+    lock.sign()
+    fresh = state / f".{PLACE_FILE}.{os.getpid()}"
+    with open(os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w", encoding="ascii") as opened:
+        json.dump({"pid": os.getpid(), "port": port}, opened)
+    os.replace(fresh, state / PLACE_FILE)
+
+
+def _open_again(state: Path, terms: Terms, options: argparse.Namespace) -> int:
+    """Open the one that runs. Raises ConfigError where it does not say where."""
+    from ..core.errors import ConfigError
+    from ..processes.locks import holder
+
+    deadline = time.monotonic() + BEGINNING_S
+    while time.monotonic() < deadline:
+        found = holder(state / LOCK_FILE)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            place = json.loads((state / PLACE_FILE).read_text(encoding="ascii"))
+            if found and found.pid == place["pid"]:
+                _show(state, terms, int(place["port"]), options, running=found.pid)
+                return 0
+        time.sleep(0.05)
+    raise ConfigError("a dashboard is just beginning or ending; try again in a moment.")
+
+
+def _show(state: Path, terms: Terms, port: int, options: argparse.Namespace, running: int = 0) -> None:
+    """Print the address, which has the key in it, and open it where there is a browser."""
+    assert terms.key is not None
+    page = f"http://{HOST}:{port}/ui/"
+    address = f"{page}#key={_quoted(terms.key.reveal())}"
+    browser = None if options.no_open else browser_here(os.environ)
+    if options.json:
+        told = {"url": address, "page": page, "port": port, "pid": running or os.getpid(), "running": bool(running)}
+        say(json.dumps(told))
+    else:
+        say(address)
+        complain(*_hints(port, running, is_opened=browser is not None))
+    sys.stdout.flush()
+    if browser is not None:
+        lead = write_lead(state, address)
+        threading.Thread(target=_open, args=(browser, lead), daemon=not running).start()
+
+
+def _hints(port: int, running: int, *, is_opened: bool) -> list[str]:
+    runs = f"it runs already, as process {running}" if running else "Ctrl-C ends it"
+    if is_opened:
+        return [f"the page opens in the browser; {runs}"]
+    return [
+        f"open that address in a browser on this computer; {runs}",
+        f"from another computer: ssh -L {port}:{HOST}:{port} THIS_COMPUTER, then open the same address there",
+    ]
+
+
+def _quoted(key: str) -> str:
+    from urllib.parse import quote
+
+    return quote(key, safe="")
+
+
+# The browser
+
+
+def browser_here(environ: Mapping[str, str]) -> webbrowser.BaseBrowser | None:
+    """A browser with windows that shows them to the person at this terminal; None where there is none."""
+    if any(environ.get(name) for name in SSH_VARIABLES):
+        return None
+    import webbrowser
+
+    try:
+        found = webbrowser.get()
+    except webbrowser.Error:
+        return None
+    name = os.path.basename(str(getattr(found, "name", "")))
+    return None if name in TEXT_BROWSERS else found
+
+
+def write_lead(state: Path, address: str) -> Path:
+    """A file of the owner's alone that leads a browser to the page: arguments of programs are visible to all users."""
+    import html
+    import secrets
+
+    lead = state / LEADS.replace("*", secrets.token_hex(8))
+    target = html.escape(address, quote=True)
+    text = (
+        '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+        f'<meta http-equiv="refresh" content="0; url={target}"><title>remote-sandbox-mcp</title>'
+    )
+    with open(os.open(lead, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as opened:
+        opened.write(text)
+    return lead
+
+
+def _open(browser: webbrowser.BaseBrowser, lead: Path) -> None:
+    # That it cannot be started is no error: the address was printed.
+    with contextlib.suppress(Exception):
+        browser.open(lead.as_uri())
+
+
+def _keep_sweeping(state: Path) -> None:
+    while True:
+        sweep(state, time.time() - LEAD_S)
+        time.sleep(SWEEP_S)
+
+
+def sweep(state: Path, before: float) -> None:
+    """Remove the files that led a browser to the page, also those of earlier processes."""
+    for lead in state.glob(LEADS):
+        with contextlib.suppress(OSError):
+            if lead.stat().st_mtime < before:
+                lead.unlink()

@@ -1,0 +1,182 @@
+"""The page's requests, one by one: which are let in, and what answers them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from ..core.disposable import Choice, SandboxOrder
+from ..core.errors import BadArgument, SandboxError, UnknownSandbox
+from ..core.secret import Secret
+from ..live.service import Live
+from ..mcp_server.results import sentence
+from ..mcp_server.server import SandboxServer
+from ..store.history import Wanted
+from ..waiting import within
+from .calls import Caller
+from .conflicts import Conflicts
+from .entering import Door
+from .http import CLOSING, Answer, Receive, Refused, Request, Scope, Send, answer_error, answer_json, send_answer
+from .logs import LogStream
+from .paths import API, ROOT
+from .static import answer_file
+from .streams import Streams, changes
+
+LARGEST_KEY, LARGEST_CALL = 4 << 10, 1 << 20
+# For a stranger's request to come to its end.
+ENTER_S = 5.0
+MOST_OLDER = 500
+ASK_FOR_KEY = "enter the key of this server again"
+WRONG_KEY = "that is not the key of this server; remote-sandbox-mcp dashboard opens the page with the right one"
+
+
+class Page:
+    """ASGI application for all under /ui. The name of the server and the origin were checked before."""
+
+    def __init__(self, server: SandboxServer, live: Live, key: Secret, seal: str) -> None:
+        self._app = server.app
+        self._live = live
+        self._door = Door(key, seal)
+        self._caller = Caller(server)
+        self._conflicts = Conflicts(server.app)
+        self._streams = Streams()
+        self._routes: Mapping[tuple[str, str], Callable[[Request], Awaitable[Answer]]] = {
+            ("GET", "calls"): self._calls,
+            ("GET", "events"): self._events,
+            ("GET", "choices"): self._choices,
+            ("GET", "conflict"): self._conflict,
+            ("POST", "call"): self._call,
+        }
+
+    def end(self) -> None:
+        """End all streams now: the service winds down."""
+        self._streams.end()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request: Request | None = None
+        try:
+            request = Request.of(scope, receive)
+            answer = await self._answer(request, receive, send)
+        except Refused as refused:
+            answer = answer_error(refused.status, str(refused))
+        except SandboxError as problem:
+            is_unknown = isinstance(problem, BadArgument | UnknownSandbox)
+            answer = answer_json({"error": sentence(problem), "code": problem.code}, 404 if is_unknown else 502)
+        if answer is not None:
+            await send_answer(answer, send, without_body=bool(request and request.method == "HEAD"))
+
+    async def _answer(self, request: Request, receive: Receive, send: Send) -> Answer | None:
+        """None where the answer was a stream."""
+        if not request.path.startswith(API):
+            return await self._answer_stranger(request)
+        self._check(request)
+        name = request.path.removeprefix(API)
+        if (request.method, name) == ("GET", "stream"):
+            await self._streams.run(changes(self._live), receive, send)
+            return None
+        if (request.method, name) == ("GET", "log"):
+            log = LogStream(self._app, request.query.get("sandbox", ""), request.query.get("job", ""))
+            await log.find()
+            await self._streams.run(log.events(), receive, send)
+            return None
+        if route := self._routes.get((request.method, name)):
+            return await route(request)
+        raise Refused(404, f"there is no {request.method} {request.path[:100]}")
+
+    def _check(self, request: Request) -> str:
+        """The cookie of a request of our page, in a browser that has entered. Raises Refused."""
+        _refuse_other_sites(request)
+        token = request.header("x-page-token")
+        for cookie in request.cookies(self._door.cookie_name):
+            if self._door.knows(cookie, token):
+                return cookie
+        raise Refused(401, ASK_FOR_KEY)
+
+    # Without a key
+
+    async def _answer_stranger(self, request: Request) -> Answer:
+        if request.method == "POST" and request.path == "/ui/enter":
+            return await self._enter(request)
+        if request.method == "POST" and request.path == "/ui/leave":
+            return self._leave(request)
+        if request.method not in ("GET", "HEAD"):
+            raise Refused(405, f"{request.method} is not for this address")
+        if request.path == ROOT:
+            # The browser keeps what follows the #.
+            return Answer(308, b"", ((b"location", b"/ui/"), CLOSING))
+        found = answer_file(request, request.path.removeprefix(f"{ROOT}/"))
+        if found is None:
+            raise Refused(404, f"there is no {request.path[:100]}")
+        return Answer(found.status, found.body, (*found.headers, CLOSING))
+
+    async def _enter(self, request: Request) -> Answer:
+        _refuse_other_sites(request)
+        try:
+            given = (await within(request.json(LARGEST_KEY), ENTER_S)).get("key")
+        except asyncio.TimeoutError:
+            raise Refused(408, "the key did not come in time") from None
+        if not isinstance(given, str) or not self._door.is_key(given.strip()):
+            if not await self._door.slow_down():
+                raise Refused(429, "too many wrong keys; wait a moment")
+            raise Refused(401, WRONG_KEY)
+        new = self._door.new_pass()
+        cookie = self._door.set_cookie(new.cookie)
+        return answer_json({"token": new.token}, 200, (b"set-cookie", cookie.encode()), CLOSING)
+
+    def _leave(self, request: Request) -> Answer:
+        self._door.leave(self._check(request))
+        return answer_json({}, 200, (b"set-cookie", self._door.set_cookie("").encode()), CLOSING)
+
+    # With one
+
+    async def _calls(self, request: Request) -> Answer:
+        query = request.query
+        wanted = Wanted(
+            before=request.number("before", 0, 1 << 62),
+            limit=request.number("limit", 100, MOST_OLDER),
+            client=query.get("client", ""),
+            sandbox=query.get("sandbox", ""),
+            tool=query.get("tool", ""),
+            failed=query.get("failed") == "1",
+        )
+        return answer_json({"calls": await self._live.older_calls(wanted)})
+
+    async def _events(self, request: Request) -> Answer:
+        before, limit = request.number("before", 0, 1 << 62), request.number("limit", 100, MOST_OLDER)
+        return answer_json({"events": await self._live.older_events(before, limit)})
+
+    async def _choices(self, request: Request) -> Answer:
+        return answer_json(choices_fields(self._app.disposables.choices()))
+
+    async def _conflict(self, request: Request) -> Answer:
+        found = self._conflicts.both(request.query.get("workspace", ""), request.query.get("path", ""))
+        return answer_json(await found)
+
+    async def _call(self, request: Request) -> Answer:
+        answer = await self._caller.call(await request.json(LARGEST_CALL))
+        self._live.stir()
+        return answer_json(answer)
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """Refuse what another web page has sent, where the browser says so."""
+    if request.header("sec-fetch-site") not in ("", "same-origin"):
+        raise Refused(403, "only the page itself may ask for this")
+
+
+def choices_fields(choices: Sequence[Choice]) -> dict[str, Any]:
+    return {
+        "providers": [
+            {
+                "provider": choice.kind,
+                "on": choice.traits.machine or choice.kind,
+                "default_image": choice.image,
+                "is_default": choice.is_default,
+                "has_cards": choice.traits.has_cards,
+                "is_queue": choice.traits.is_queue,
+            }
+            for choice in choices
+        ],
+        "timeout_s": SandboxOrder().timeout_s,
+    }

@@ -1,0 +1,423 @@
+// Machines and jobs as they are shown: each function makes a node from a row, and an update for the next row.
+// Free of page state, so that they work inside other pages.
+
+import { bar, spark } from "./chart.js";
+import { arrange, attribute, h, put, replace } from "./dom.js";
+import { disk, duration, gigabytes, percent, ranges, share } from "./format.js";
+import { t } from "./words.js";
+
+// Decisions
+
+// A driver and a desktop take a few percent; more means that somebody works there.
+const HELD_SHARE = 0.1;
+const COMPUTING_PCT = 5;
+const HOT_C = 85;
+
+// "free", "busy", "unknown" or "held": full of somebody's model that does not compute now.
+export function gpuState(gpu) {
+  const memory = share(gpu.mem_used_mb, gpu.mem_total_mb);
+  const isHeld = gpu.processes?.length > 0 || memory > HELD_SHARE;
+  if (gpu.compute_mode === "Prohibited") return "busy";
+  if ((gpu.util_pct ?? 0) > COMPUTING_PCT) return "busy";
+  if (isHeld) return "held";
+  return Number.isFinite(gpu.util_pct) || Number.isFinite(gpu.mem_used_mb) ? "free" : "unknown";
+}
+
+export function gpusOf(machine) {
+  return machine.resources?.gpu || [];
+}
+
+export function freeGpus(machine) {
+  return gpusOf(machine).filter((gpu) => gpuState(gpu) === "free");
+}
+
+export function scoreOf(machine) {
+  return machine.idle_score ?? machine.resources?.idle_score ?? null;
+}
+
+export function stateOf(machine) {
+  return machine.state || (machine.connection_alive === false ? "down" : machine.resources ? "up" : "unasked");
+}
+
+// idle_score as a plain word.
+export function scoreWord(machine) {
+  const score = scoreOf(machine);
+  if (score === null) return "";
+  const all = gpusOf(machine).length;
+  if (!all && !machine.resources?.cluster && score >= 0.3) return t("idle, no GPU");
+  const part = all ? freeGpus(machine).length / all : score;
+  if (part >= 0.85) return t("free");
+  if (part >= 0.5) return t("mostly free");
+  return part >= (all ? 0.01 : 0.3) ? t("partly free") : t("busy");
+}
+
+const PAIRS = [
+  ["step", "total", "total_steps", "max_steps", "steps", "num_steps"],
+  ["global_step", "total", "total_steps", "max_steps", "steps"],
+  ["iteration", "total", "iterations", "max_iterations", "total_iterations"],
+  ["iter", "total", "iters", "max_iters"],
+  ["epoch", "epochs", "total_epochs", "max_epochs", "num_epochs"],
+  ["batch", "batches", "total_batches"],
+  ["done", "total"],
+  ["current", "total"],
+  ["completed", "total"],
+];
+const SHARES = ["percent", "pct", "percentage", "progress", "progress_pct"];
+
+// How far a job is, read from its checkpoint: {share, words}; null where that cannot be told.
+export function progressOf(job) {
+  const found = job.checkpoint;
+  if (!found) return null;
+  const value = found.value ?? parsed(found.text);
+  if (value && typeof value === "object") return ofObject(value);
+  if (typeof value === "number") return ofShare("percent", value);
+  return ofText(found.text);
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+function ofObject(value) {
+  for (const [name, ...totals] of PAIRS) {
+    const total = totals.find((other) => Number(value[other]) > 0);
+    if (total && Number.isFinite(Number(value[name])) && value[name] !== null)
+      return { share: share(Number(value[name]), Number(value[total])), words: `${name} ${amount(value[name])} / ${amount(value[total])}` };
+  }
+  const name = SHARES.find((one) => Number.isFinite(value[one]));
+  return name ? ofShare(name, value[name]) : null;
+}
+
+// 0 to 1 is a share, unless its name says percent.
+function ofShare(name, value) {
+  const part = value <= 1 && !/^per|pct/.test(name) ? value : value / 100;
+  return { share: Math.min(1, Math.max(0, part)), words: percent(part) };
+}
+
+function ofText(text) {
+  const pair = /(\d[\d,_]*)\s*(?:\/|of)\s*(\d[\d,_]*)/.exec(text || "");
+  if (pair) {
+    const [done, total] = pair.slice(1).map((digits) => Number(digits.replace(/[,_]/g, "")));
+    if (total > 0) return { share: share(done, total), words: `${amount(done)} / ${amount(total)}` };
+  }
+  const found = /(\d+(?:\.\d+)?)\s*%/.exec(text || "");
+  return found ? ofShare("percent", Number(found[1])) : null;
+}
+
+function amount(value) {
+  return Number(value).toLocaleString("en-US", { maximumFractionDigits: 2 });
+}
+
+// A job's state in one word: an end with another exit code than 0 is a failure.
+// What a person or the machine asked to end did not fail.
+const ASKED_TO_END = ["SIGTERM", "SIGINT"];
+
+export function jobState(job) {
+  const state = job.state || job.status || "unknown";
+  if (state === "ended" && ASKED_TO_END.includes(job.signal)) return "stopped";
+  if (state === "ended" && job.exit_code !== undefined && job.exit_code !== null && job.exit_code !== 0) return "failed";
+  return state;
+}
+
+export function ranFor(job, now) {
+  const began = job.began ?? job.started_ts;
+  const told = job.running_s ?? job.seconds;
+  const state = job.state || job.status;
+  if ((state === "running" || state === "pending") && began) return now - began;
+  return told ?? null;
+}
+
+// Machines
+
+export function machineCard(row, trend) {
+  const parts = {
+    name: h("h2.machine-name"),
+    where: h("span.machine-where"),
+    verdict: h("span.verdict"),
+    score: h("span.score", { title: t("How free a machine is: 1 is all GPUs free, 0 is busy") }),
+    trouble: h("p.trouble"),
+    meters: h("div.meters"),
+    cards: h("p.gpu-kind"),
+    gpus: h("ul.gpus"),
+    processes: h("details.processes"),
+    cluster: h("div.cluster"),
+    foot: h("p.machine-foot"),
+  };
+  const meters = { cpu: meter(t("CPU")), memory: meter(t("Memory")), disk: meter(t("Disk")) };
+  parts.meters.append(meters.cpu.node, meters.memory.node, meters.disk.node);
+  const head = h("header.machine-head", {}, h("span.dot", { "aria-hidden": "true" }), h("div.machine-title", {}, parts.name, parts.where), h("div.machine-say", {}, parts.verdict, parts.score));
+  const node = h("article.machine", {}, head, parts.trouble, parts.meters, parts.cards, parts.gpus, parts.processes, parts.cluster, parts.foot);
+  const gpus = [];
+  const card = {
+    node,
+    update(row) {
+      attribute(node, "data-state", stateOf(row));
+      head_(parts, row);
+      meters_(parts, meters, row);
+      gpuRows(parts, gpus, row);
+      processes_(parts.processes, row);
+      cluster_(parts.cluster, row);
+      foot_(parts, row);
+    },
+    trend(trend) {
+      const points = trend?.points || [];
+      meters.cpu.trend(points.map((point) => [point[0], point[1]]));
+      meters.memory.trend(points.map((point) => [point[0], point[2]]));
+      gpus.forEach((gpu, at) => gpu.trend(points.map((point) => [point[0], point[3]?.[at]])));
+    },
+  };
+  card.update(row);
+  card.trend(trend);
+  return card;
+}
+
+function head_(parts, row) {
+  put(parts.name, row.name);
+  const place = row.host ? `${row.user ? `${row.user}@` : ""}${row.host}${row.port && row.port !== 22 ? `:${row.port}` : ""}` : "";
+  put(parts.where, [place, row.kind === "ssh" ? "" : row.kind].filter(Boolean).join(" · "));
+  const state = stateOf(row);
+  const [all, free] = [gpusOf(row).length, freeGpus(row).length];
+  if (state === "down" || state === "unasked") verdict(parts, state, t(state));
+  else if (all) verdict(parts, free ? "free" : "busy", free === all ? t("all free") : free ? t("{free} of {total} free", { free, total: all }) : t("none free"));
+  else verdict(parts, "", state === "asking" && !row.resources ? t("asking …") : "");
+  const score = state === "down" ? null : scoreOf(row);
+  put(parts.score, score === null ? "" : scoreWord(row));
+}
+
+function verdict(parts, state, words) {
+  attribute(parts.verdict, "data-state", state);
+  put(parts.verdict, words);
+}
+
+function meters_(parts, meters, row) {
+  const { cpu, memory, disk: space } = row.resources || {};
+  parts.meters.hidden = !cpu && !memory && !space;
+  if (cpu) meters.cpu.update(share(cpu.load_1m, cpu.count), t("load {load} on {n} CPUs", { load: cpu.load_1m.toFixed(1), n: cpu.count }));
+  if (memory) meters.memory.update(share(memory.used_mb, memory.total_mb), t("{used} of {total} GB", { used: gigabytes(memory.used_mb), total: gigabytes(memory.total_mb) }));
+  if (space) meters.disk.update(Number.isFinite(space.used_pct) ? space.used_pct / 100 : null, t("{free} free", { free: disk(space.free_gb) }));
+}
+
+// A share with its word and, where it is known, its last hour.
+function meter(label) {
+  const value = h("span.meter-value");
+  const detail = h("span.meter-detail");
+  const line = spark();
+  const fill = bar(label);
+  const node = h("div.meter", {}, h("span.meter-label", {}, label), value, h("div.meter-picture", {}, line.node), fill.node, detail);
+  return {
+    node,
+    update(part, words) {
+      put(value, percent(part));
+      put(detail, words);
+      fill.update(part, "", `${label} ${percent(part)}`);
+      attribute(node, "data-level", part >= 0.95 ? "full" : part >= 0.85 ? "high" : null);
+    },
+    trend: (points) => line.update(points),
+  };
+}
+
+function gpuRows(parts, gpus, row) {
+  const found = gpusOf(row);
+  parts.gpus.hidden = parts.cards.hidden = !found.length;
+  while (gpus.length < found.length) gpus.push(gpuRow());
+  gpus.length = found.length;
+  found.forEach((gpu, at) => gpus[at].update(gpu));
+  arrange(parts.gpus, gpus.map((gpu) => gpu.node));
+  put(parts.cards, found.length ? kinds(found) : "");
+}
+
+// "8 × NVIDIA H200, 141 GB"
+function kinds(gpus) {
+  const counts = new Map();
+  for (const gpu of gpus) {
+    const kind = `${(gpu.name || t("GPU")).replace(/^NVIDIA /, "")}, ${gigabytes(gpu.mem_total_mb)} GB`;
+    counts.set(kind, (counts.get(kind) || 0) + 1);
+  }
+  return [...counts].map(([kind, count]) => `${count} × ${kind}`).join(" · ");
+}
+
+function gpuRow() {
+  const index = h("span.gpu-index");
+  const memory = bar("");
+  const use = h("span.gpu-use");
+  const heat = h("span.gpu-heat");
+  const power = h("span.gpu-power");
+  const who = h("span.gpu-who");
+  const line = spark();
+  const node = h("li.gpu", {}, index, memory.node, h("span.gpu-line", {}, line.node), use, heat, power, who);
+  return {
+    node,
+    update(gpu) {
+      const state = gpuState(gpu);
+      const sum = `${gigabytes(gpu.mem_used_mb)} / ${gigabytes(gpu.mem_total_mb)}`;
+      attribute(node, "data-state", state);
+      put(index, gpu.index);
+      memory.update(share(gpu.mem_used_mb, gpu.mem_total_mb), sum, `${t("GPU {n}", { n: gpu.index })}, ${t("Memory")} ${sum} GB`);
+      put(use, Number.isFinite(gpu.util_pct) ? `${Math.round(gpu.util_pct)}%` : "–");
+      put(heat, Number.isFinite(gpu.temperature_c) ? `${Math.round(gpu.temperature_c)}°` : "");
+      attribute(heat, "data-level", gpu.temperature_c >= HOT_C ? "high" : null);
+      put(power, Number.isFinite(gpu.power_w) ? `${Math.round(gpu.power_w)} W` : "");
+      put(who, holders(gpu, state));
+      attribute(node, "title", gpuTitle(gpu, state));
+    },
+    trend: (points) => line.update(points),
+  };
+}
+
+function holders(gpu, state) {
+  if (state === "free" || state === "unknown") return t(state);
+  const users = [...new Set((gpu.processes || []).map((process) => process.user).filter(Boolean))];
+  const first = gpu.processes?.[0];
+  const words = [users.join(", "), users.length < 2 ? first?.name : ""].filter(Boolean).join(" · ");
+  return words || t(state === "held" ? "held" : "in use");
+}
+
+function gpuTitle(gpu, state) {
+  const lines = [`${t("GPU {n}", { n: gpu.index })}: ${gpu.name || ""} (${t(state === "held" ? "held, not computing" : state)})`];
+  for (const process of gpu.processes || [])
+    lines.push([process.user, process.name, process.pid, Number.isFinite(process.mem_mb) ? `${gigabytes(process.mem_mb)} GB` : "", process.elapsed].filter(Boolean).join("  "));
+  if (gpu.more_processes) lines.push(t("and {n} more", { n: gpu.more_processes }));
+  return lines.join("\n");
+}
+
+// Every process on a GPU, for those who want to know.
+function processes_(node, row) {
+  const found = gpusOf(row).flatMap((gpu) => (gpu.processes || []).map((process) => [gpu.index, process]));
+  const text = JSON.stringify(found);
+  if (node.shown === text) return;
+  node.shown = text;
+  node.hidden = !found.length;
+  const rows = found.map(([index, { user, name, pid, mem_mb: used, elapsed }]) =>
+    h("tr", {}, [t("GPU {n}", { n: index }), [user, name].filter(Boolean).join(" · "), pid, Number.isFinite(used) ? `${gigabytes(used)} GB` : "", elapsed].map((cell) => h("td", {}, cell ?? ""))));
+  replace(node, h("summary", {}, t("{n} processes", { n: found.length })), h("table", {}, h("tbody", {}, rows)));
+}
+
+function cluster_(node, row) {
+  const cluster = row.resources?.cluster;
+  node.hidden = !cluster;
+  const text = cluster ? JSON.stringify(cluster) : "";
+  // Partitions change seldom: made anew when they do.
+  if (node.shown === text) return;
+  node.shown = text;
+  if (cluster) replace(node, partitions(cluster.partitions || []), mine(cluster), (cluster.problems || []).map((problem) => h("p.trouble", {}, problem)));
+}
+
+function partitions(rows) {
+  const titles = ["partition", "nodes idle", "GPUs idle", "CPUs idle", "waiting", "limit"].map((title) => h("th", { scope: "col" }, t(title)));
+  return h("table.partitions", {}, h("thead", {}, h("tr", {}, titles)), h("tbody", {}, rows.map(partition)));
+}
+
+function partition(row) {
+  const nodes = row.nodes || {};
+  const all = ["idle", "mixed", "allocated", "down"].reduce((sum, name) => sum + (nodes[name] || 0), 0);
+  const isFree = (row.gpus || []).some((gpus) => gpus.idle > 0);
+  const gpus = (row.gpus || []).map((kind) => `${kind.type || t("GPU")} ${kind.idle}/${kind.total}`).join(", ");
+  const name = [row.name, row.default ? h("span.tag", {}, t("default")) : "", row.state ? h("span.tag", {}, row.state) : ""];
+  const cells = [`${nodes.idle || 0}/${all}`, gpus || "–", row.cpus ? `${row.cpus.idle}/${row.cpus.total}` : "–", row.waiting_jobs || 0, row.time_limit ? timeLimit(row.time_limit) : "–"];
+  return h("tr", { "data-state": isFree ? "free" : "busy" }, h("th", { scope: "row" }, name), cells.map((cell) => h("td", {}, cell)));
+}
+
+// Slurm's 2-00:00:00 as 2d, 04:00:00 as 4h; words such as infinite stay.
+export function timeLimit(text) {
+  const found = /^(?:(\d+)-)?(\d+):(\d+):(\d+)$/.exec(text);
+  if (!found) return text;
+  const [days, hours, minutes] = found.slice(1).map((part) => Number(part || 0));
+  return [[days, "d"], [hours, "h"], [minutes, "m"]].filter(([amount]) => amount).map(([amount, unit]) => `${amount}${unit}`).join(" ") || text;
+}
+
+function mine(cluster) {
+  const count = (jobs) => Object.values(jobs || {}).reduce((sum, number) => sum + number, 0);
+  const { running, pending } = cluster.my_jobs || {};
+  const oldest = cluster.oldest_pending;
+  const words = t("Yours: {running} running, {pending} pending", { running: count(running), pending: count(pending) });
+  return h("p.machine-note", {}, words, oldest ? ` (${oldest.job}: ${oldest.reason})` : "");
+}
+
+function foot_(parts, row) {
+  const state = stateOf(row);
+  const trouble = row.trouble || row.connection_error || row.resources?.error || "";
+  put(parts.trouble, trouble || (state === "unasked" ? t("Not asked: only a pattern of the configuration offers this host.") : ""));
+  attribute(parts.trouble, "data-quiet", state === "unasked");
+  parts.trouble.hidden = !parts.trouble.textContent;
+  const notes = [row.resources?.gpu_error, ...(row.resources?.problems || [])].filter(Boolean);
+  if (row.resources?.measured_on) notes.unshift(t("measured on {where}", { where: row.resources.measured_on }));
+  put(parts.foot, notes.join(" · "));
+  parts.foot.hidden = !notes.length;
+}
+
+// Every GPU of a machine as a small square: the whole fleet at one glance.
+export function gpuSquares(row) {
+  const node = h("a.squares", {});
+  const update = (row) => {
+    const gpus = gpusOf(row);
+    const free = freeGpus(row).map((gpu) => gpu.index);
+    attribute(node, "data-machine", stateOf(row));
+    while (node.childElementCount > gpus.length) node.lastElementChild.remove();
+    while (node.childElementCount < gpus.length) node.append(h("i.square"));
+    gpus.forEach((gpu, at) => attribute(node.children[at], "data-state", gpuState(gpu)));
+    const words = free.length ? `${row.name}: ${t("{free} of {total} free", { free: free.length, total: gpus.length })} (${ranges(free)})` : `${row.name}: ${t("none free")}`;
+    attribute(node, "aria-label", words);
+    attribute(node, "title", words);
+  };
+  update(row);
+  return { node, update };
+}
+
+// Jobs
+
+export function jobCard(row, now) {
+  const parts = {
+    state: h("span.state"),
+    name: h("span.job-name"),
+    command: h("span.job-command"),
+    machine: h("span.job-machine"),
+    time: h("span.job-time"),
+    progress: bar(t("Progress")),
+    exit: h("span.job-exit"),
+    restarts: h("span.job-restarts"),
+  };
+  const node = h("div.job", {}, parts.state, h("span.job-what", {}, parts.name, parts.command), parts.machine, parts.time, h("span.job-progress", {}, parts.progress.node), parts.exit, parts.restarts);
+  const card = {
+    node,
+    row,
+    update(row, now) {
+      card.row = row;
+      const state = jobState(row);
+      attribute(node, "data-state", state);
+      put(parts.state, t(state));
+      put(parts.name, row.tmux_session);
+      put(parts.command, row.trouble || row.command || "");
+      put(parts.machine, row.sandbox);
+      progress_(parts.progress, row);
+      put(parts.exit, row.exit_code === undefined || row.exit_code === null ? "" : row.signal || t("exit {code}", { code: row.exit_code }));
+      put(parts.restarts, restarts(row));
+      card.tick(now);
+    },
+    // Run times go on by themselves.
+    tick: (now) => put(parts.time, waitsFor(card.row) || duration(ranFor(card.row, now) ?? NaN)),
+  };
+  card.update(row, now);
+  return card;
+}
+
+function waitsFor(row) {
+  return jobState(row) === "pending" && row.queue?.reason ? row.queue.reason : "";
+}
+
+function progress_(bar, row) {
+  const found = progressOf(row);
+  bar.node.hidden = !found;
+  if (found) bar.update(found.share, found.words, found.words);
+}
+
+function restarts(row) {
+  const { resume_attempts: tried, max_resume_attempts: most, auto_resume: resumes } = row.watch || {};
+  const queued = row.queue?.restarts;
+  if (tried) return `↻ ${tried}/${most}`;
+  if (queued) return `↻ ${queued}`;
+  return resumes ? `↻ 0/${most}` : "";
+}

@@ -1,0 +1,288 @@
+// Everything that is asked of the server: entering, streams that connect again by themselves, rows by topic, calls.
+
+const TOKEN = "remote-sandbox-token";
+// Without a byte for so long a line is dead: the server writes at least every 10 s.
+const SILENT_MS = 25000;
+// A page that is not looked at lets its lines go: machines are not asked for no reader, and a browser has six lines.
+const UNSEEN_MS = 60000;
+const FIRST_WAIT_MS = 400;
+const LONGEST_WAIT_MS = 10000;
+const MOST_POINTS = 240;
+
+export class Refused extends Error {
+  constructor(status, sentence) {
+    super(sentence);
+    this.status = status;
+  }
+}
+
+// The events of a response, one after another: {event, data}.
+async function* events(response, heard) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    heard();
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const event = read(part);
+      if (event) yield event;
+    }
+  }
+}
+
+function read(part) {
+  let event = "message";
+  const data = [];
+  for (const line of part.split(/\r?\n/)) {
+    if (line.startsWith("event:")) event = line.slice(6).trim();
+    else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+  }
+  return data.length ? { event, data: JSON.parse(data.join("\n")) } : null;
+}
+
+// A line of events that connects again until it is closed.
+class Stream {
+  constructor(feed, path, hear, tell) {
+    this._feed = feed;
+    this._path = path;
+    this._hear = hear;
+    this._tell = tell;
+    this._failures = 0;
+    this._heard = 0;
+    this.isClosed = false;
+    this._silence = setInterval(() => this._check(), 5000);
+    this._go();
+  }
+
+  close() {
+    this.isClosed = true;
+    clearInterval(this._silence);
+    this._abort?.abort();
+    this._wake?.();
+  }
+
+  // Connect at once, if there is no living line.
+  nudge() {
+    if (Date.now() - this._heard > 12000) this._abort?.abort();
+    this._failures = 0;
+    this._wake?.();
+  }
+
+  // Let the line go until the next nudge.
+  rest() {
+    this._isResting = true;
+    this._abort?.abort();
+  }
+
+  _check() {
+    if (this._abort && Date.now() - this._heard > SILENT_MS) this._abort.abort();
+  }
+
+  async _go() {
+    while (!this.isClosed) {
+      let problem = null;
+      try {
+        await this._once();
+      } catch (found) {
+        problem = found;
+      }
+      this._abort = null;
+      if (this.isClosed) return;
+      if (problem instanceof Refused && problem.status !== 429 && problem.status < 500) {
+        this._tell("refused", problem);
+        await this._pause(null);
+      } else if (this._isResting) await this._pause(null);
+      else await this._retry(problem);
+      this._isResting = false;
+    }
+  }
+
+  async _retry(problem) {
+    const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this._failures++) * (0.75 + Math.random() / 2);
+    this._tell("lost", problem, Date.now() + wait);
+    await this._pause(wait);
+  }
+
+  _pause(ms) {
+    return new Promise((done) => {
+      const timer = ms === null ? 0 : setTimeout(done, ms);
+      this._wake = () => {
+        clearTimeout(timer);
+        done();
+      };
+    });
+  }
+
+  async _once() {
+    this._abort = new AbortController();
+    this._heard = Date.now();
+    const response = await this._feed.fetch(this._path, { signal: this._abort.signal });
+    this._tell("live");
+    for await (const { event, data } of events(response, () => (this._heard = Date.now()))) {
+      this._failures = 0;
+      this._hear(event, data);
+      if (this.isClosed) return;
+    }
+  }
+}
+
+export class Feed {
+  constructor(base = "/ui") {
+    this._base = base;
+    this._topics = new Map();
+    this._listeners = new Map();
+    this._streams = new Set();
+    this.phase = "starting";
+    this.problem = "";
+    this.retryAt = 0;
+    this._ahead = 0;
+  }
+
+  // Rows
+
+  rows(topic) {
+    let rows = this._topics.get(topic);
+    if (!rows) this._topics.set(topic, (rows = new Map()));
+    return rows;
+  }
+
+  // Whether the first, whole message of a topic has come.
+  has(topic) {
+    return Boolean(this._topics.get(topic)?.isWhole);
+  }
+
+  // `hear()` after each change of one of these topics ("phase": the connection); returns how to end that.
+  listen(topics, hear) {
+    for (const topic of topics) {
+      if (!this._listeners.has(topic)) this._listeners.set(topic, new Set());
+      this._listeners.get(topic).add(hear);
+    }
+    return () => topics.forEach((topic) => this._listeners.get(topic).delete(hear));
+  }
+
+  // The server's clock, in seconds.
+  now() {
+    return Date.now() / 1000 + this._ahead;
+  }
+
+  _changed(topic) {
+    for (const hear of this._listeners.get(topic) || []) hear(topic);
+  }
+
+  _hear(event, change) {
+    if (event !== "change") return;
+    const { topic, whole, put = {}, gone = [] } = change;
+    const rows = this.rows(topic);
+    if (whole) rows.clear();
+    rows.isWhole = true;
+    for (const [id, row] of Object.entries(put)) rows.set(id, topic === "trends" ? grown(rows.get(id), row) : row);
+    for (const id of gone) rows.delete(String(id));
+    const told = topic === "about" && rows.get("hub")?.now;
+    if (told) this._ahead = told - Date.now() / 1000;
+    this._changed(topic);
+  }
+
+  // Connection
+
+  start() {
+    document.addEventListener("visibilitychange", () => this._seen());
+    window.addEventListener("online", () => this.retry());
+    // After a sleep, and when a page comes back from the browser's cache.
+    window.addEventListener("pageshow", () => this.retry());
+    document.addEventListener("resume", () => this.retry());
+    // Another tab has entered.
+    window.addEventListener("storage", (event) => event.key === TOKEN && event.newValue && this.retry());
+    if (!localStorage.getItem(TOKEN)) this._tell("refused", new Refused(401, ""));
+    this._main = this.stream("/api/stream", (event, data) => this._hear(event, data), (...told) => this._tell(...told));
+  }
+
+  stream(path, hear, tell) {
+    const stream = new Stream(this, path, hear, tell);
+    this._streams.add(stream);
+    return { close: () => (stream.close(), this._streams.delete(stream)), nudge: () => stream.nudge() };
+  }
+
+  retry() {
+    for (const stream of this._streams) stream.nudge();
+  }
+
+  _seen() {
+    clearTimeout(this._unseen);
+    if (!document.hidden) this.retry();
+    else this._unseen = setTimeout(() => this._streams.forEach((stream) => stream.rest()), UNSEEN_MS);
+  }
+
+  _tell(phase, problem, retryAt = 0) {
+    this.phase = phase === "refused" ? (problem.status === 401 ? "key" : "refused") : phase;
+    this.problem = problem instanceof Refused ? problem.message : "";
+    this.retryAt = retryAt;
+    this._changed("phase");
+  }
+
+  // Requests
+
+  async fetch(path, options = {}) {
+    const headers = { "X-Page-Token": localStorage.getItem(TOKEN) || "", ...options.headers };
+    const response = await fetch(this._base + path, { ...options, headers, credentials: "same-origin", cache: "no-store" });
+    if (response.ok) return response;
+    throw new Refused(response.status, await sentence(response));
+  }
+
+  async get(path, parameters = {}) {
+    const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined && value !== null);
+    return this._asked(() => this.fetch(`${path}?${new URLSearchParams(given)}`));
+  }
+
+  // Call a tool. Returns {is_error, text, structured}.
+  call(tool, given) {
+    return this._asked(() => this._post("/api/call", { tool, arguments: given }));
+  }
+
+  _post(path, value) {
+    return this.fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
+  }
+
+  async _asked(ask) {
+    try {
+      return await (await ask()).json();
+    } catch (problem) {
+      if (problem instanceof Refused && problem.status === 401) this._tell("refused", problem);
+      throw problem;
+    }
+  }
+
+  async enter(key) {
+    const { token } = await (await this._post("/enter", { key })).json();
+    localStorage.setItem(TOKEN, token);
+    this.retry();
+  }
+
+  async leave() {
+    try {
+      await this._post("/leave", {});
+    } finally {
+      localStorage.removeItem(TOKEN);
+      this._streams.forEach((stream) => stream.rest());
+      this._tell("refused", new Refused(401, ""));
+    }
+  }
+}
+
+async function sentence(response) {
+  try {
+    return String((await response.json()).error || response.statusText);
+  } catch {
+    return response.statusText || String(response.status);
+  }
+}
+
+// A trend with its new points; the oldest leave.
+function grown(known, row) {
+  if (!row.add) return row;
+  return { points: [...(known?.points || []), ...row.add].slice(-MOST_POINTS) };
+}
+
+export const feed = new Feed();

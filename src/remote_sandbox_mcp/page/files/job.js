@@ -1,0 +1,168 @@
+// One job: its facts, its log, and what can be done to it.
+
+import { jobState, progressOf, ranFor } from "./cards.js";
+import { bar } from "./chart.js";
+import { attribute, h, put, replace, soon } from "./dom.js";
+import { bytes, clock, duration, gigabytes } from "./format.js";
+import { LogView } from "./log.js";
+import { button, confirmed, doing, done, icon, say } from "./parts.js";
+import { t } from "./words.js";
+
+const BEGINS = { running: true, pending: true };
+
+export function mount(root, { feed, id, keys }) {
+  let row = feed.rows("jobs").get(id);
+  const slash = id.indexOf("/");
+  const [sandbox, job] = [id.slice(0, slash), id.slice(slash + 1)];
+  const state = h("span.state");
+  const time = h("span.job-clock");
+  const progress = bar(t("Progress"));
+  const facts = h("dl.facts");
+  const stop = button(t("Stop"), () => stopJob(feed, stop, sandbox, job), "danger");
+  const resume = button(t("Resume"), () => resumeJob(feed, resume, sandbox, job, row), "primary");
+  const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, sandbox)), h("div.tools", {}, state, time, resume, stop));
+  const details = h("details.facts-box", { open: innerWidth > 700 }, h("summary", {}, t("Command")), progress.node, facts);
+  const log = new LogView();
+  root.append(head, details, log.node);
+  root.classList.add("full");
+  keys(log);
+
+  function draw() {
+    row = feed.rows("jobs").get(id) || row;
+    const now = row ? jobState(row) : "unknown";
+    attribute(head, "data-state", now);
+    put(state, t(now));
+    stop.hidden = !BEGINS[now];
+    resume.hidden = !row?.can_resume || Boolean(BEGINS[now]);
+    const found = row && progressOf(row);
+    progress.node.hidden = !found;
+    if (found) progress.update(found.share, found.words, found.words);
+    showFacts(facts, row, feed);
+    tick();
+    // It was resumed after its log had come to an end.
+    if (BEGINS[now]) line.again();
+  }
+
+  function tick() {
+    const seconds = row ? ranFor(row, feed.now()) : null;
+    put(time, seconds === null ? "" : duration(seconds));
+  }
+
+  log.say(t("Loading …"));
+  const line = follow(feed, log, sandbox, job, (found) => {
+    // The log does not know of a watch, and so not whether the job can be resumed.
+    feed.rows("jobs").set(id, { ...row, ...found, can_resume: Boolean(row?.can_resume) });
+    soon(draw);
+  });
+  draw();
+  const end = feed.listen(["jobs"], () => soon(draw));
+  const timer = setInterval(tick, 1000);
+  return () => {
+    end();
+    clearInterval(timer);
+    line.close();
+    log.end();
+    keys(null);
+    root.classList.remove("full");
+  };
+}
+
+// Write what the job prints into the log; after a cut, and after an end, go on where it was.
+function follow(feed, log, sandbox, job, changed) {
+  let at = null;
+  let line = null;
+  const hear = (event, data) => {
+    log.say(t("The job has printed nothing yet."));
+    if (event === "text") at = written(log, data, at);
+    else changed(data);
+    if (event === "end") close();
+  };
+  const tell = (phase, problem) => {
+    if (phase === "refused" && problem.status !== 401) log.say(t("The log cannot be read: {why}", { why: problem.message }));
+  };
+  const close = () => {
+    line?.close();
+    line = null;
+  };
+  const again = () => {
+    line ??= feed.stream(`/api/log?${new URLSearchParams({ sandbox, job })}`, hear, tell);
+  };
+  again();
+  return { close, again };
+}
+
+function written(log, { text, from, to, skipped }, at) {
+  if (skipped) log.note(t("{size} skipped: the job prints faster than they can be shown", { size: bytes(skipped) }));
+  if (at === null || from === at || !Number.isFinite(from)) log.write(text);
+  else if (from > at) {
+    if (!skipped) log.note(t("the log goes on here after a gap"));
+    log.write(text);
+  } else if (to > at) log.write(rest(log, text, at - from, to - from));
+  else if (to < at) {
+    // A shorter file than before: it was begun anew.
+    log.clear();
+    log.write(text);
+  }
+  return to ?? at;
+}
+
+// What follows the first `known` bytes; where bytes cannot be counted in the text, all of it in a fresh log.
+function rest(log, text, known, whole) {
+  const all = new TextEncoder().encode(text);
+  if (all.length === whole) return new TextDecoder().decode(all.slice(known));
+  log.clear();
+  return text;
+}
+
+async function stopJob(feed, button, sandbox, job) {
+  const text = t("All of its processes on {sandbox} are ended; it gets 10 seconds to finish.", { sandbox });
+  if (!(await confirmed({ title: t("Stop {job}?", { job }), text, yes: t("Stop") }))) return;
+  const answer = await doing(feed, button, "stop_background_task", { tmux_session: job, sandbox_name: sandbox });
+  if (answer) say(done(answer));
+}
+
+async function resumeJob(feed, button, sandbox, job, row) {
+  const text = t("This runs on {sandbox}:", { sandbox });
+  const code = row?.watch?.resume_command || row?.command || "";
+  if (!(await confirmed({ title: t("Resume {job}?", { job }), text, code, yes: t("Resume"), isDanger: false }))) return;
+  const answer = await doing(feed, button, "resume_background_task", { tmux_session: job, sandbox_name: sandbox });
+  if (answer) say(done(answer));
+}
+
+function showFacts(node, row, feed) {
+  const found = row ? pairs(row, feed.now()) : [["", t("This job is not known here (any more).")]];
+  const text = JSON.stringify(found);
+  if (node.shown === text) return;
+  node.shown = text;
+  replace(node, found.map(([name, value, isCode]) => h("div.fact", {}, h("dt", {}, name), h(isCode ? "dd.code" : "dd", {}, value))));
+}
+
+function pairs(row, now) {
+  const { queue, watch, checkpoint } = row;
+  const shown = checkpoint && (checkpoint.value !== undefined ? JSON.stringify(checkpoint.value) : checkpoint.text || checkpoint.error);
+  const found = [
+    [t("Command"), row.command, true],
+    [t("Trouble"), row.trouble || row.error || (row.state === "gone" ? t("It left no exit code: it was killed, or its machine was started anew.") : "")],
+    [t("Began"), Number.isFinite(row.began ?? row.started_ts) ? clock(row.began ?? row.started_ts, now) : ""],
+    [t("Exit"), [row.exit_code, row.signal].filter((value) => value !== undefined && value !== null && value !== "").join(" ")],
+    [t("Queue"), queue ? [queue.job, queue.partition, queue.nodes, queue.reason, row.fate].filter(Boolean).join(" · ") : row.fate],
+    [t("Checkpoint"), shown, true],
+    [t("Uses"), row.usage ? usageWords(row.usage) : ""],
+    [t("Watch"), watch ? watchWords(watch) : ""],
+    [t("Last word"), watch?.last_summary],
+    [t("Log file"), row.log_file, true],
+  ];
+  return found.filter(([, value]) => value !== undefined && value !== null && value !== "");
+}
+
+function usageWords({ processes, memory_mb: memory, gpu = [] }) {
+  const cards = gpu.map(({ index, mem_mb: used }) => `${t("GPU {n}", { n: index })}: ${gigabytes(used)} GB`);
+  return [t("{n} processes", { n: processes }), bytes(memory * 1e6), ...cards].join(" · ");
+}
+
+function watchWords(watch) {
+  const words = [watch.status];
+  if (watch.auto_resume) words.push(t("resumes by itself"));
+  if (watch.resume_attempts) words.push(t("resumed {n} of {most} times", { n: watch.resume_attempts, most: watch.max_resume_attempts }));
+  return words.join(" · ");
+}

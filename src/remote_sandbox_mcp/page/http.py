@@ -1,0 +1,131 @@
+"""Requests and answers of the page, over ASGI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+# On everything under /ui, so that no other page can use it, frame it, or read it.
+EVERYWHERE: tuple[Header, ...] = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+NOT_KEPT: Header = (b"cache-control", b"no-store")
+# A request that was not let in may have a body that was not read; and a stranger must not hold a connection.
+CLOSING: Header = (b"connection", b"close")
+# Of one name, of which one is ours.
+MOST_COOKIES = 50
+
+
+class Refused(Exception):
+    """A request that is not carried out: its status, and a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer that is sent at once."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[Header, ...] = ()
+
+
+def answer_json(value: object, status: int = 200, *headers: Header) -> Answer:
+    return Answer(status, to_json(value), ((b"content-type", b"application/json"), NOT_KEPT, *headers))
+
+
+def answer_error(status: int, sentence: str, *headers: Header) -> Answer:
+    return answer_json({"error": sentence}, status, CLOSING, *headers)
+
+
+def to_json(value: object) -> bytes:
+    """JSON on one line. A name that is not valid UTF-8 is written as an escape."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request. Headers that are given more than once count as missing."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: tuple[Header, ...]
+    receive: Receive = field(repr=False)
+
+    @classmethod
+    def of(cls, scope: Scope, receive: Receive) -> Request:
+        """Raises Refused."""
+        try:
+            query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=20)
+        except ValueError:
+            raise Refused(400, "the query has too many fields") from None
+        return cls(scope["method"], scope["path"], dict(query), tuple(scope["headers"]), receive)
+
+    def header(self, name: str) -> str:
+        values = [value.decode("latin-1") for key, value in self.headers if key == name.encode()]
+        return values[0].strip() if len(values) == 1 else ""
+
+    def cookies(self, name: str) -> list[str]:
+        """All of this name: a server at another port of this host can add some of its own."""
+        parts = (part.strip().partition("=") for part in self.header("cookie").split(";"))
+        return [value for key, _, value in parts if key == name][:MOST_COOKIES]
+
+    def number(self, name: str, usual: int, most: int) -> int:
+        """A number of the query. Raises Refused."""
+        text = self.query.get(name, "")
+        if text and not (text.isdecimal() and len(text) < 19):
+            raise Refused(400, f"{name} must be a whole number")
+        return min(int(text), most) if text else usual
+
+    async def json(self, most: int) -> dict[str, Any]:
+        """The body, which is a JSON object. Raises Refused."""
+        if self.header("content-type").partition(";")[0].strip().lower() != "application/json":
+            raise Refused(415, "send Content-Type: application/json")
+        try:
+            value = json.loads(await self._body(most))
+        except (ValueError, RecursionError):
+            raise Refused(400, "the body is not valid JSON") from None
+        if not isinstance(value, dict):
+            raise Refused(400, "the body must be a JSON object")
+        return value
+
+    async def _body(self, most: int) -> bytes:
+        parts, size = [], 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise Refused(400, "the body did not come to its end")
+            size += len(message.get("body", b""))
+            if size > most:
+                raise Refused(413, f"the body is over {most} bytes")
+            parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+
+async def send_answer(answer: Answer, send: Send, *, without_body: bool = False) -> None:
+    headers = [*EVERYWHERE, *answer.headers, (b"content-length", str(len(answer.body)).encode())]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if without_body else answer.body})

@@ -1,0 +1,88 @@
+"""Streams of server-sent events: each ends with its browser, with the service, or by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+from ..live.service import TOPICS, Live
+from ..waiting import within
+from .http import EVERYWHERE, NOT_KEPT, Receive, Refused, Send, to_json
+
+log = logging.getLogger(__name__)
+
+# Something is sent at least so often, so that both sides notice that the other has gone.
+HEARTBEAT_S = 10.0
+HEARTBEAT = b":\n\n"
+MOST_STREAMS = 100
+# For the end of a stream that is cut short.
+LAST_WORD_S = 0.1
+
+
+def event(name: str, data: object) -> bytes:
+    # A line break in a text is an escape in JSON, so that data is always one line.
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), to_json(data))
+
+
+async def changes(live: Live) -> AsyncGenerator[bytes, None]:
+    """All topics, whole at first. A browser that does not read holds this up, and gets merged changes later."""
+    with live.looking(TOPICS) as looker:
+        while True:
+            try:
+                found = await within(looker.changes(), HEARTBEAT_S)
+            except asyncio.TimeoutError:
+                yield HEARTBEAT
+                continue
+            for change in found:
+                yield event("change", change.fields())
+
+
+class Streams:
+    """The streams that are open now."""
+
+    def __init__(self) -> None:
+        self._ended = asyncio.Event()
+        self._count = 0
+
+    def end(self) -> None:
+        """End all of them, and those that come later at once."""
+        self._ended.set()
+
+    async def run(self, source: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
+        """Send what the source gives until the browser goes, or the service ends. Raises Refused for one too many."""
+        if self._count >= MOST_STREAMS:
+            await source.aclose()
+            raise Refused(503, "too many streams are open; close some pages")
+        self._count += 1
+        work = asyncio.ensure_future(_pump(source, send))
+        gone, ended = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait((work, gone, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._count -= 1
+            is_cut, problem = not work.done() and not gone.done(), work.exception() if work.done() else None
+            for task in (work, gone, ended):
+                task.cancel()
+            await asyncio.gather(work, gone, ended, return_exceptions=True)
+        if problem is not None:
+            log.error("a stream of the page failed", exc_info=problem)
+        if is_cut or problem is not None:
+            # A browser that does not read has no room for it, and its connection is closed in any case.
+            with suppress(asyncio.TimeoutError):
+                await within(send({"type": "http.response.body", "body": b""}), LAST_WORD_S)
+
+
+async def _pump(source: AsyncGenerator[bytes, None], send: Send) -> None:
+    headers = [*EVERYWHERE, NOT_KEPT, (b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async with aclosing(source) as parts:
+        async for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

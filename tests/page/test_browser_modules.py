@@ -1,0 +1,234 @@
+"""The page's modules in a real browser, with rows and texts made up for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.chromium import Tab, chromium, tabs
+
+if TYPE_CHECKING:
+    from playwright.async_api import Route
+
+FILES = resources.files("remote_sandbox_mcp.page").joinpath("files")
+TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
+ORIGIN = "http://page.example.org"
+CARD = {"index": 0, "mem_total_mb": 1000, "mem_used_mb": 5, "util_pct": 0, "processes": []}
+HELD = CARD | {"mem_used_mb": 900, "processes": [{"user": "ann", "pid": 1, "name": "python"}]}
+
+
+@pytest.fixture(scope="module")
+async def tab() -> AsyncIterator[Tab]:
+    """A page with nothing on it that has our modules at hand."""
+
+    async def serve(route: Route) -> None:
+        name = route.request.url.removeprefix(f"{ORIGIN}/")
+        if name == "blank":
+            await route.fulfill(body="<!doctype html><title>blank</title>", content_type="text/html")
+        else:
+            body = FILES.joinpath(name).read_text(encoding="utf-8")
+            await route.fulfill(body=body, content_type=TYPES[name.rpartition(".")[2]])
+
+    async with chromium() as browser, tabs(browser) as new_tab:
+        opened = await new_tab()
+        await opened.page.route(f"{ORIGIN}/**", serve)
+        await opened.page.goto(f"{ORIGIN}/blank")
+        yield opened
+
+
+async def ask(tab: Tab, module: str, script: str, given: Any = None) -> Any:
+    """What a function of a module gives; it is called with the module `m` and the argument `given`."""
+    whole = f"async (given) => {{ const m = await import('/{module}'); return ({script}); }}"
+    return await tab.page.evaluate(whole, given)
+
+
+# Terminal output
+
+LINES = {
+    "plain": (["a\nb\n"], ["a", "b", ""]),
+    "a progress bar writes over itself": (["10%\r20%\r100%\n"], ["100%", ""]),
+    "what is longer stays": (["longer\rab\n"], ["abnger", ""]),
+    "erased to the end": (["longer\r\x1b[Kab\n"], ["ab", ""]),
+    "backspace": (["abc\b\bX\n"], ["aXc", ""]),
+    "tab": (["a\tb"], ["a       b"]),
+    "cut in a sequence": (["\x1b[3", "1mred\x1b", "[0m!\n"], ["red!", ""]),
+    "titles and screens are dropped": (["\x1b]0;title\x07a\x1b[2J\x1b[Hb\x1b(Bc\x1b7\n"], ["abc", ""]),
+    "an escape that is none": (["a\x1b\x01b\n"], ["a␁b", ""]),
+    "invisible characters are shown": (["a\u202eb\u200bc\x00\x7f\n"], ["a\\u202eb\\u200bc␀␡", ""]),
+    "letters of all scripts stay": (
+        ["日本 \u0645\u0631 \U0001f468\u200d\U0001f469\n"],
+        ["日本 \u0645\u0631 \U0001f468\u200d\U0001f469", ""],
+    ),
+}
+
+
+@pytest.mark.parametrize(("pieces", "lines"), LINES.values(), ids=LINES)
+async def test_a_terminal_shows_what_was_printed(tab: Tab, pieces: list[str], lines: list[str]) -> None:
+    script = (
+        "(() => { const t = new m.Terminal(); given.forEach((p) => t.write(p)); return t.lines.map((l) => l.text) })()"
+    )
+    assert await ask(tab, "ansi.js", script, pieces) == lines
+
+
+STYLES = {
+    "1;31": {"bold": True, "ink": 1},
+    "92;44": {"ink": 10, "paper": 4},
+    "38;5;208": {"ink": "rgb(255 135 0)"},
+    "48;5;3": {"paper": 3},
+    "38;5;244": {"ink": "rgb(128 128 128)"},
+    "38;2;1;2;300": {"ink": "rgb(1 2 255)"},
+    "38:2::10:20:30": {"ink": "rgb(10 20 30)"},
+    "1;31;0": {},
+    "4;9;24": {"strike": True},
+    "999": {},
+}
+
+
+@pytest.mark.parametrize(("codes", "style"), STYLES.items(), ids=STYLES)
+async def test_colours_are_read(tab: Tab, codes: str, style: dict[str, Any]) -> None:
+    assert await ask(tab, "ansi.js", "m.styled({}, given)", codes) == style
+
+
+async def test_a_log_of_any_size_stays_small(tab: Tab) -> None:
+    many = """(() => { const t = new m.Terminal(); for (let i = 0; i < 60; i++) t.write("line\\n".repeat(1000));
+        return [t.lines.length, t.dropped + t.lines.length, t.lines.at(-1).number] })()"""
+    kept, all_lines, number = await ask(tab, "ansi.js", many)
+    assert kept <= 22_001
+    assert all_lines == number == 60_001
+    long = """(() => { const t = new m.Terminal(); for (let i = 0; i < 100; i++) t.write("x".repeat(100000));
+        t.write("\\nnext"); return t.lines.map((l) => [l.text.length, l.cut]) })()"""
+    assert await ask(tab, "ansi.js", long) == [[8000, 9_992_000], [4, 0]]
+
+
+# Cards
+
+PROGRESS = {
+    "steps": ({"value": {"step": 50, "total_steps": 200}}, 0.25),
+    "epochs": ({"value": {"epoch": 3, "epochs": 4}}, 0.75),
+    "percent": ({"value": {"percent": 23.5}}, 0.235),
+    "a share": ({"value": {"progress": 0.4}}, 0.4),
+    "json as text": ({"text": '{"step": 1, "total": 2, "loss": 1.5}'}, 0.5),
+    "words": ({"text": "epoch 3/12, loss 1.2"}, 0.25),
+    "a percent sign": ({"text": "done: 42 %"}, 0.42),
+    "more than all": ({"value": {"step": 300, "total": 200}}, 1),
+    "nothing to tell": ({"text": "loss 1.2"}, None),
+    "a list": ({"value": [1, 2]}, None),
+    "no checkpoint": (None, None),
+}
+
+
+@pytest.mark.parametrize(("checkpoint", "share"), PROGRESS.values(), ids=PROGRESS)
+async def test_progress_is_read_from_a_checkpoint(tab: Tab, checkpoint: Any, share: float | None) -> None:
+    assert await ask(tab, "cards.js", "m.progressOf(given)?.share ?? null", {"checkpoint": checkpoint}) == share
+
+
+LIMITS = {
+    "2-00:00:00": "2d",
+    "04:00:00": "4h",
+    "1-06:30:00": "1d 6h 30m",
+    "00:00:30": "00:00:30",
+    "infinite": "infinite",
+}
+
+
+async def test_a_time_limit_is_short(tab: Tab) -> None:
+    assert await ask(tab, "cards.js", "given.map(m.timeLimit)", [*LIMITS]) == [*LIMITS.values()]
+
+
+GPUS = {
+    "free": (CARD, "free"),
+    "a desktop on it": (CARD | {"mem_used_mb": 80}, "free"),
+    "full and idle": (HELD, "held"),
+    "memory without a process, as in containers": (CARD | {"mem_used_mb": 500}, "held"),
+    "computing": (HELD | {"util_pct": 90}, "busy"),
+    "closed to all": (CARD | {"compute_mode": "Prohibited"}, "busy"),
+    "memory that the card does not tell": ({"index": 0, "util_pct": 0}, "free"),
+    "nothing known": ({"index": 0}, "unknown"),
+}
+
+
+@pytest.mark.parametrize(("gpu", "state"), GPUS.values(), ids=GPUS)
+async def test_a_gpu_is_free_held_busy_or_unknown(tab: Tab, gpu: dict[str, Any], state: str) -> None:
+    assert await ask(tab, "cards.js", "m.gpuState(given)", gpu) == state
+
+
+JOBS = {
+    "done": ({"state": "ended", "exit_code": 0}, "ended"),
+    "failed": ({"state": "ended", "exit_code": 1}, "failed"),
+    "asked to end": ({"state": "ended", "exit_code": 143, "signal": "SIGTERM"}, "stopped"),
+    "killed, as where memory ends": ({"state": "ended", "exit_code": 137, "signal": "SIGKILL"}, "failed"),
+}
+
+
+@pytest.mark.parametrize(("job", "state"), JOBS.values(), ids=JOBS)
+async def test_a_job_that_was_asked_to_end_has_not_failed(tab: Tab, job: dict[str, Any], state: str) -> None:
+    assert await ask(tab, "cards.js", "m.jobState(given)", job) == state
+
+
+async def test_hostile_names_are_text_in_cards(tab: Tab) -> None:
+    evil = "<img src=x onerror=alert(1)>\u202egpj"
+    machine = {
+        "name": evil,
+        "host": evil,
+        "state": "down",
+        "trouble": evil,
+        "resources": {"gpu": [HELD | {"name": evil}]},
+    }
+    job = {"tmux_session": evil, "sandbox": evil, "state": evil, "command": evil, "checkpoint": {"text": f"{evil} 1/2"}}
+    script = """(() => {
+        const cards = [m.machineCard(given[0], {points: [[1, 0.5, 0.5, [0.1]]]}), m.jobCard(given[1], 5)];
+        cards.forEach((card) => document.body.append(card.node));
+        cards[0].update(given[0]);
+        cards[1].update(given[1], 6);
+        return [document.querySelectorAll("img").length, document.body.textContent];
+    })()"""
+    images, text = await ask(tab, "cards.js", script, [machine, job])
+    assert images == 0
+    assert text.count("<img src=x onerror=alert(1)>\\u202egpj") >= 6
+    assert "\u202e" not in text
+
+
+# Words
+
+
+async def test_words_of_a_machine_are_no_entries_of_javascript(tab: Tab) -> None:
+    words = ["constructor", "__proto__", "toString"]
+    for language in ("zh", "en"):
+        script = f"(m.speak('{language}'), given.map((word) => m.t(word, {{ n: 1 }})))"
+        assert await ask(tab, "words.js", script, words) == words
+
+
+def test_every_sentence_is_there_in_chinese() -> None:
+    files = {found.name: found.read_text(encoding="utf-8") for found in FILES.iterdir() if found.name.endswith(".js")}
+    words = files.pop("words.js")
+    known = set(re.findall(r'^  "(.+?)": "', words, re.MULTILINE))
+    said = {found for text in files.values() for found in re.findall(r'\b(?:t|parts)\("([^"]+)"', text)}
+    assert said <= known, said - known
+    # Keys that are put together in the code are quoted there as well; all others are left over.
+    everything = "\n".join(files.values())
+    states = {
+        "running",
+        "pending",
+        "ended",
+        "failed",
+        "gone",
+        "unknown",
+        "stopped",
+        "completed",
+        "cancelled",
+        "linking",
+    }
+    unused = {key for key in known if f'"{key}"' not in everything and f"{key}:" not in everything} - states
+    assert not unused
+
+
+def test_nothing_is_made_of_markup_and_nothing_is_loaded_from_elsewhere() -> None:
+    for found in FILES.iterdir():
+        text = found.read_text(encoding="utf-8")
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text), found
+        foreign = set(re.findall(r"https?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
+        assert not foreign, found

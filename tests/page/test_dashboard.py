@@ -1,0 +1,171 @@
+"""`dashboard`: one page, at a fixed port where that is free, opened without showing the key to other users."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.cli.dashboard import browser_here, sweep
+from tests.support.hubs import hub_pid, kill_hub
+from tests.support.page import Browser
+from tests.support.server import arguments, environment
+from tests.support.sshd import wait_until
+
+FOUND = re.compile(r"(http://127\.0\.0\.1:(\d+)/ui/)#key=(\S+)")
+
+
+class Dashboard:
+    """A running one; `said` is all that it has printed."""
+
+    def __init__(self, process: subprocess.Popen[bytes], home: Path) -> None:
+        self.process = process
+        self._file = home / f"said-{process.pid}"
+
+    @property
+    def said(self) -> str:
+        return self._file.read_text()
+
+    @property
+    def place(self) -> re.Match[str]:
+        wait_until(lambda: FOUND.search(self.said) or self.process.poll() is not None, what="the address", seconds=20)
+        found = FOUND.search(self.said)
+        assert found, self.said
+        return found
+
+    @property
+    def port(self) -> int:
+        return int(self.place[2])
+
+    def entered(self) -> Browser:
+        browser = Browser(self.port)
+        assert browser.enter(self.place[3]).status == 200
+        return browser
+
+
+@contextmanager
+def dashboard(home: Path, *words: str, **env: str) -> Iterator[Dashboard]:
+    home.mkdir(exist_ok=True)
+    command = [*arguments(home, local=False), "dashboard", *words]
+    given = environment(home, (), {"REMOTE_SANDBOX_HUB_IDLE_S": "2"} | env)
+    fresh = home / "said"
+    with fresh.open("wb") as said:
+        process = subprocess.Popen(command, env=given, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
+    fresh.rename(home / f"said-{process.pid}")
+    try:
+        yield Dashboard(process, home)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def test_the_page_is_there_until_ctrl_c_and_a_killed_hub_is_replaced_under_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with dashboard(home, "--no-open", "--port", "0") as shown:
+        browser = shown.entered()
+        assert f"ssh -L {shown.port}:127.0.0.1:{shown.port}" in shown.said
+        with browser.stream() as stream:
+            first = stream.row("about", "hub")["pid"]
+        told = subprocess.run(
+            [*arguments(home, local=False), "hub"],
+            env=environment(home, ()),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"http://127.0.0.1:{shown.port}/ui/" in told.stdout
+        assert shown.place[3] not in told.stdout
+        assert kill_hub(home) == first
+        with browser.stream() as stream:
+            assert stream.row("about", "hub")["pid"] == hub_pid(home) != first
+        # The same page, opened again by another process.
+        again = subprocess.run(
+            [*arguments(home, local=False), "dashboard", "--no-open", "--json"],
+            env=environment(home, ()), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = json.loads(again.stdout)
+        assert (said["port"], said["pid"], said["running"]) == (shown.port, shown.process.pid, True)
+        assert said["url"] == shown.place[0]
+        shown.process.send_signal(signal.SIGINT)
+        assert shown.process.wait(10) == 0
+    assert "Traceback" not in shown.said
+
+
+def test_it_is_served_without_a_hub_where_there_is_none(tmp_path: Path) -> None:
+    with dashboard(tmp_path / "home", "--no-open", "--port", "0", REMOTE_SANDBOX_NO_HUB="1") as shown:
+        with shown.entered().stream() as stream:
+            assert stream.row("about", "hub")["pid"] == shown.process.pid
+        shown.process.send_signal(signal.SIGTERM)
+        assert shown.process.wait(10) == 0
+
+
+def test_a_port_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        with dashboard(tmp_path / "asked", "--no-open", "--port", str(number)) as refused:
+            assert refused.process.wait(20) == 2
+            assert f"port {number}: another program listens there" in refused.said
+    with socket.socket() as ours:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            ours.bind(("127.0.0.1", 3117))
+            ours.listen()
+        except OSError:
+            # Something else of this computer has it, which serves as well.
+            pass
+        with dashboard(tmp_path / "usual", "--no-open", REMOTE_SANDBOX_NO_HUB="1") as shown:
+            assert shown.port != 3117
+            assert shown.entered().ask("GET", "/ui/").status == 200
+
+
+def test_the_browser_gets_the_key_by_a_file_of_the_owner_alone(tmp_path: Path) -> None:
+    program, seen = tmp_path / "browser", tmp_path / "seen"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys, urllib.parse, urllib.request, json\n"
+        "file = urllib.request.url2pathname(urllib.parse.urlparse(sys.argv[1]).path)\n"
+        "told = {'argv': sys.argv, 'mode': os.stat(file).st_mode & 0o777, 'text': open(file).read(),\n"
+        "        'environ': dict(os.environ)}\n"
+        f"open({str(seen)!r} + '.new', 'w').write(json.dumps(told))\n"
+        f"os.rename({str(seen)!r} + '.new', {str(seen)!r})\n"
+    )
+    program.chmod(0o700)
+    key = "a key of the operator's & <more>"
+    given = {"BROWSER": str(program), "REMOTE_SANDBOX_API_KEY": key, "REMOTE_SANDBOX_NO_HUB": "1"}
+    with dashboard(tmp_path / "home", "--port", "0", **given) as shown:
+        wait_until(seen.exists, what="the browser", seconds=20)
+        told = json.loads(seen.read_text())
+        assert told["mode"] == 0o600
+        assert not any(word in str(told["argv"]) for word in (key, shown.place[3]))
+        assert key not in told["environ"].values()
+        assert shown.place[0] in told["text"].replace("&amp;", "&")
+        assert "the page opens in the browser" in shown.said
+        browser = Browser(shown.port)
+        assert browser.enter(key).status == 200
+        # Neither this process nor the one before shows the key in its arguments.
+        assert key.encode() not in Path(f"/proc/{shown.process.pid}/cmdline").read_bytes()
+
+
+def test_files_that_led_to_the_page_are_removed_later(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / name for name in ("open-page-1.html", "open-page-2.html", "http.key"))
+    for file in (old, new, other):
+        file.write_text("x")
+    os.utime(old, (1, 1))
+    os.utime(other, (1, 1))
+    sweep(tmp_path, 1000)
+    assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
+
+
+@pytest.mark.parametrize("name", ["SSH_CONNECTION", "SSH_TTY"])
+def test_over_ssh_no_browser_is_opened(name: str) -> None:
+    assert browser_here({name: "x", "DISPLAY": ":0", "BROWSER": "firefox"}) is None

@@ -1,0 +1,85 @@
+"""Logs of jobs whose sandbox goes away while they are followed, and that are replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.app import App, compose
+from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.core.disposable import SandboxOrder
+from remote_sandbox_mcp.core.job import JobSeen, JobState
+from remote_sandbox_mcp.jobs.values import Wanted
+from remote_sandbox_mcp.page import logs
+from remote_sandbox_mcp.page.logs import Glance, LogStream
+from tests.support.server import environment, write_config
+
+
+@pytest.fixture
+async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
+    for name, value in environment(tmp_path, ()).items():
+        monkeypatch.setenv(name, value)
+    made = compose(load(write_config(tmp_path, local=True, config='[disposable]\nprovider = "embedded"\n')))
+    yield made
+    await made.close()
+
+
+def read(part: bytes) -> tuple[str, Any]:
+    name, data = part.decode().strip().split("\n")
+    return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+async def test_the_log_of_a_job_ends_with_its_sandbox(app: App) -> None:
+    made = await app.disposables.create(SandboxOrder())
+    begun = await app.jobs.start(Wanted(command="echo hello; sleep 60", sandbox=made.id))
+    stream = LogStream(app, made.id, begun.started.session)
+    await stream.find()
+    told = []
+    async for part in stream.events():
+        name, data = read(part)
+        told.append(name)
+        if name == "text" and "hello" in data["text"]:
+            await app.disposables.delete(made.id)
+        if name == "end":
+            assert "deleted" in data["trouble"]
+    assert told[-1] == "end"
+
+
+class Pieces:
+    """A log that grows faster than it is read."""
+
+    kind = "job"
+
+    def __init__(self, *glances: Glance) -> None:
+        self._glances = list(glances)
+
+    async def look(self, cursor: int, most: int, *, closely: bool = False) -> Glance:
+        return self._glances.pop(0)
+
+
+async def test_a_reader_that_is_too_slow_is_told_what_it_missed(app: App) -> None:
+    running, ended = (JobSeen(state=state, session="x") for state in (JobState.RUNNING, JobState.ENDED))
+    size = 100 << 20
+    stream = LogStream(app, "local", "x")
+    stream._source = Pieces(
+        Glance(running, b"caf\xc3", 4, size),
+        Glance(running, "é\n".encode()[1:] + b"end", size - logs.FIRST_BYTES + 5, size),
+        Glance(ended, b"!", size, size),
+    )
+    told = [read(part) async for part in stream.events()]
+    texts = [data for name, data in told if name == "text"]
+    assert [text["text"] for text in texts] == ["caf", "", "\ufffd\nend", "!"]
+    assert texts[1]["skipped"] == size - logs.FIRST_BYTES - 4
+    assert told[-1][0] == "end"
+
+
+async def test_a_log_that_was_replaced_is_read_from_its_beginning(app: App) -> None:
+    running, ended = (JobSeen(state=state, session="x") for state in (JobState.RUNNING, JobState.ENDED))
+    stream = LogStream(app, "local", "x")
+    stream._source = Pieces(Glance(running, b"one\xc3", 4, 4), Glance(ended, b"new", 3, 3))
+    texts = [data for name, data in [read(part) async for part in stream.events()] if name == "text"]
+    assert [(text["text"], text["from"], text["to"]) for text in texts] == [("one", 0, 4), ("new", 0, 3)]
