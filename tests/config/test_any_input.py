@@ -61,13 +61,13 @@ def check(configuration: Configuration) -> None:
     assert all(type(machine.port) is int and 1 <= machine.port <= 65535 for machine in configuration.machines)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(value=ANYTHING | st.lists(MACHINE | ANYTHING, max_size=5))
 def test_any_json_in_the_list(value: Any) -> None:
     check(load(environ={"REMOTE_SANDBOX_LIST": json.dumps(value)}))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(text=st.text(max_size=60), machine=MACHINE)
 def test_any_text_in_the_list(text: str, machine: dict[str, Any]) -> None:
     broken = json.dumps([machine])[: len(text) * 3]
@@ -75,7 +75,7 @@ def test_any_text_in_the_list(text: str, machine: dict[str, Any]) -> None:
     check(load(environ={"REMOTE_SANDBOX_LIST": broken + text}))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     environ=st.dictionaries(
         st.sampled_from(
@@ -91,7 +91,7 @@ def test_any_text_in_the_variables(environ: dict[str, str]) -> None:
     check(load(environ={**environ, "REMOTE_PASSWORD": HIDDEN, "REMOTE_KEY_PASSPHRASE": HIDDEN}))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(text=st.text(max_size=80) | st.text('[]{}="\\machines.server local#\n1', max_size=80))
 def test_any_text_in_the_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path: Path = tmp_path_factory.getbasetemp() / "any.toml"
@@ -99,7 +99,7 @@ def test_any_text_in_the_file(tmp_path_factory: pytest.TempPathFactory, text: st
     check(load(path, {}))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(entry=MACHINE | ANYTHING)
 def test_whatever_stands_beside_it_a_good_machine_works(entry: Any) -> None:
     good = {"name": "good one", "host": "192.0.2.9", "user": "u"}

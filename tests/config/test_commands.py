@@ -179,7 +179,7 @@ GOOD = st.sampled_from(["web", "ns/web", "docker", "-x", f"--token={HIDDEN}", "/
 TABLES = st.dictionaries(st.sampled_from([*COMMAND_READERS, "host", "\0"]), VALUES | GOOD, max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tables=st.dictionaries(st.text(max_size=6), TABLES | VALUES, max_size=3))
 def test_whatever_is_in_the_tables_reading_them_never_fails_and_never_shows_an_argument(tables: dict[str, Any]) -> None:
     problems: list[str] = []

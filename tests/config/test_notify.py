@@ -116,7 +116,7 @@ def test_a_secret_in_a_file_that_others_may_read_is_told(tmp_path: Path) -> None
     assert f"chmod 600 {path}" in problem
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(text=st.text("[]{}=\"\\notify.hooks desktop command = webhooks https://#\n1'", max_size=80))
 def test_whatever_stands_there_loading_does_not_fail(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any-notify.toml"

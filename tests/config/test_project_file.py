@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.config.accepted import ACCEPTED, accept, withdraw
+from remote_sandbox_mcp.config.accepted import ACCEPTED, Acceptance, accept, acceptance, withdraw
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.project_file import PROJECT_READERS, find_project
 from remote_sandbox_mcp.config.schema import Configuration, Settings
@@ -202,3 +203,12 @@ def test_a_project_names_no_machine_and_allows_no_sudo(project: Path) -> None:
     accepted_now()
     configuration = load(None, {"REMOTE_SANDBOX_LIST": json.dumps([{"name": "gpu1", "host": "192.0.2.2"}])})
     assert [(it.name, it.host, it.sudo) for it in configuration.machines] == [("gpu1", "192.0.2.2", None)]
+
+
+def test_files_that_are_accepted_at_the_same_moment_are_all_accepted(tmp_path: Path) -> None:
+    state = paths.state_folder()
+    files = [str(tmp_path / str(number)) for number in range(20)]
+    with ThreadPoolExecutor(len(files)) as pool:
+        # Each on a descriptor of its own, as in processes of their own.
+        list(pool.map(lambda file: accept(file, Acceptance("0" * 64), state), files))
+    assert all(acceptance(file) for file in files)

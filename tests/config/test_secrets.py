@@ -16,6 +16,7 @@ from remote_sandbox_mcp.config import secrets
 from remote_sandbox_mcp.config.secrets import doubt, resolve_secret
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.secret import Secret
+from tests.support.pace import Deadline
 
 HIDDEN = "hunter2-do-not-show"
 PRINT = f"command:{sys.executable} -c \"print('{HIDDEN}')\""
@@ -156,9 +157,9 @@ def test_a_command_that_does_not_end_is_ended_with_all_it_started(
         resolve_secret(f"command:sh -c 'sleep 50 & echo $! > {tmp_path}/pid; wait'").reveal()
     assert time.monotonic() - began < 10
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 10
+    deadline = Deadline(10)
     while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed()
         time.sleep(0.01)
 
 

@@ -274,7 +274,7 @@ JSON = st.recursive(
 KEYS = st.sampled_from([*SEED["opensandbox"], *SEED["logging"], "pool", "api_key", "use_server_proxy"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(document=st.dictionaries(st.sampled_from(["server", "opensandbox", "logging"]), st.dictionaries(KEYS, JSON)))
 def test_whatever_config_json_holds_loading_does_not_fail(
     tmp_path_factory: pytest.TempPathFactory, document: object

@@ -7,7 +7,8 @@ import json
 import os
 import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,8 @@ from . import paths
 from .problems import plain
 
 ACCEPTED = "accepted-projects.json"
+# How long to wait for another process that changes the record.
+TURN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,17 @@ def acceptance(path: str, environ: Mapping[str, str] = os.environ) -> Acceptance
 
 def accept(path: str, accepted: Acceptance, state_folder: Path) -> None:
     """Accept this content at this whole path from now on. Raises ConfigError."""
-    _write(state_folder, {**_record(state_folder), path: accepted})
+    with _alone(state_folder):
+        _write(state_folder, {**_record(state_folder), path: accepted})
 
 
 def withdraw(path: str, state_folder: Path) -> bool:
     """Stop accepting the file at this path; returns whether it was accepted. Raises ConfigError."""
-    known = {**_record(state_folder)}
-    was_accepted = known.pop(whole(path), None) is not None
-    if was_accepted:
-        _write(state_folder, known)
+    with _alone(state_folder):
+        known = {**_record(state_folder)}
+        was_accepted = known.pop(whole(path), None) is not None
+        if was_accepted:
+            _write(state_folder, known)
     return was_accepted
 
 
@@ -103,6 +108,24 @@ def _acceptance(value: object) -> Acceptance | None:
         return Acceptance(value)
     content = value.get("content") if isinstance(value, dict) else None
     return Acceptance(digest_of(content.encode()), content) if isinstance(content, str) else None
+
+
+@contextmanager
+def _alone(state_folder: Path) -> Iterator[None]:
+    """Keep other processes from changing the record meanwhile: of two that read it, one would undo the other's change.
+
+    Raises ConfigError.
+    """
+    from ..processes.locks import Lock
+
+    try:
+        lock = Lock.take(state_folder / f"{ACCEPTED}.lock", TURN_S)
+    except BlockingIOError:
+        raise ConfigError(f"another process is changing {state_folder / ACCEPTED}; try again.") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _write(state_folder: Path, accepted: Mapping[str, Acceptance]) -> None:

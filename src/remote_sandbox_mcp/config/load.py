@@ -159,7 +159,7 @@ def _tell_workspace_file(folder: str, environ: Mapping[str, str], tell: Tell) ->
 def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as opened:
-            return _parse(opened.read())
+            return parse_toml(opened.read())
     except FileNotFoundError:
         if wanted:
             tell(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
@@ -172,7 +172,8 @@ def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:
     return None
 
 
-def _parse(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, Any]:
+    """Raises ValueError, RecursionError."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

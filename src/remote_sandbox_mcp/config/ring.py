@@ -13,8 +13,15 @@ if TYPE_CHECKING:
 
 # A keyring that asks for a password may wait for ever where nobody is present.
 LIMIT_S = 20.0
+# The library advises against backends below: none at all, or a plain-text file.
+WORTH_USING = 1
 
 Result = TypeVar("Result")
+
+
+def is_there() -> bool:
+    """Whether there is a keyring that a secret may be given to; it is not asked for anything."""
+    return bool(_within_limit(lambda: _keyring().priority >= WORTH_USING))
 
 
 def store(account: str, text: str) -> bool:
@@ -33,8 +40,7 @@ def delete(account: str) -> None:
 
 def _store(account: str, text: str) -> bool:
     ring = _keyring()
-    # The library advises against backends below 1: none at all, or a plain-text file.
-    if ring.priority < 1:
+    if ring.priority < WORTH_USING:
         return False
     ring.set_password(APP, account, text)
     # Some silently truncate a text that is too long.

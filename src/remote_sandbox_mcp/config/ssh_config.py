@@ -26,7 +26,7 @@ _ALIKE = {"proxyjump": "proxy", "proxycommand": "proxy"}
 
 
 @dataclass(frozen=True)
-class Line:
+class ConfigLine:
     """One line: a setting, or a Host or Match that begins a block; `keyword` is lower case."""
 
     keyword: str
@@ -38,8 +38,8 @@ class Line:
 class Block:
     """Settings that apply together; a block inside an included file has the conditions of the Include as well."""
 
-    conditions: tuple[Line, ...]
-    settings: list[Line] = field(default_factory=list)
+    conditions: tuple[ConfigLine, ...]
+    settings: list[ConfigLine] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,11 @@ class SshConfig:
         said |= {proxy: [value]} if proxy else {}
         return Said(alias, {keyword: tuple(values) for keyword, values in said.items()})
 
-    def _conditions(self) -> Iterator[Line]:
+    def _conditions(self) -> Iterator[ConfigLine]:
         return (condition for block in self._blocks for condition in block.conditions)
 
 
-def _take(setting: Line, found: dict[str, list[str]]) -> None:
+def _take(setting: ConfigLine, found: dict[str, list[str]]) -> None:
     """For most keywords the first value counts; identity files add up, as in OpenSSH."""
     if setting.keyword in _SEVERAL:
         values = found.setdefault(setting.keyword, [])
@@ -135,7 +135,7 @@ def _take(setting: Line, found: dict[str, list[str]]) -> None:
         found.setdefault(setting.keyword, [" ".join(setting.words)])
 
 
-def _applies(condition: Line, alias: str, tell: Tell) -> bool:
+def _applies(condition: ConfigLine, alias: str, tell: Tell) -> bool:
     if condition.keyword == "host":
         return matches(condition.words, alias)
     if [word.lower() for word in condition.words] == ["all"]:
@@ -144,7 +144,7 @@ def _applies(condition: Line, alias: str, tell: Tell) -> bool:
     return False
 
 
-def _hosts(condition: Line) -> tuple[str, ...]:
+def _hosts(condition: ConfigLine) -> tuple[str, ...]:
     """The patterns of hosts that a block is for."""
     if condition.keyword == "host":
         return condition.words
@@ -158,7 +158,7 @@ def _are_particular(patterns: Iterable[str]) -> bool:
     return any(pattern.strip("*?") for pattern in patterns if not pattern.startswith("!"))
 
 
-def _decides_by_program(condition: Line) -> bool:
+def _decides_by_program(condition: ConfigLine) -> bool:
     return any(word.lstrip("!").lower().partition("=")[0] == "exec" for word in condition.words)
 
 
@@ -168,7 +168,7 @@ class _Parser:
         self.files: list[str] = []
         self._tell = tell
 
-    def file(self, path: str, conditions: tuple[Line, ...], folder: str, chain: tuple[str, ...] = ()) -> None:
+    def file(self, path: str, conditions: tuple[ConfigLine, ...], folder: str, chain: tuple[str, ...] = ()) -> None:
         """Read one file, included by those of `chain`; relative Include paths start in `folder`."""
         block = self._begin(conditions)
         for number, line in enumerate(self._lines(path), 1):
@@ -183,11 +183,13 @@ class _Parser:
             else:
                 block.settings.append(setting)
 
-    def _begin(self, conditions: tuple[Line, ...]) -> Block:
+    def _begin(self, conditions: tuple[ConfigLine, ...]) -> Block:
         self.blocks.append(Block(conditions))
         return self.blocks[-1]
 
-    def _include(self, setting: Line, conditions: tuple[Line, ...], folder: str, chain: tuple[str, ...]) -> None:
+    def _include(
+        self, setting: ConfigLine, conditions: tuple[ConfigLine, ...], folder: str, chain: tuple[str, ...]
+    ) -> None:
         import glob
 
         for pattern in setting.words:
@@ -213,14 +215,14 @@ class _Parser:
             return []
 
 
-def _read(line: str, where: str) -> Line | None:
+def _read(line: str, where: str) -> ConfigLine | None:
     found = _LINE.fullmatch(line)
     if not found:
         return None
     keyword, rest = found[1].lower(), found[2] or ""
     words = (rest,) if keyword in _PROGRAMS else split(rest)
     # A block without a host still begins, so that its settings are not added to the block before it.
-    return Line(keyword, words, where) if keyword in _BEGINNINGS or (words and words[0]) else None
+    return ConfigLine(keyword, words, where) if keyword in _BEGINNINGS or (words and words[0]) else None
 
 
 def split(line: str) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def libraries_from_linker_cache() -> Iterator[None]:
 _ending = Chores("the end of a program that a connection went through")
 
 
-class Proxy:
+class ProxyProcess:
     """A ProxyCommand's process and our end of the socket to it. asyncssh would start it with our own environment."""
 
     def __init__(self, line: socket.socket, process: asyncio.subprocess.Process) -> None:
@@ -106,7 +106,7 @@ class Proxy:
         self._process = process
 
     @classmethod
-    async def start(cls, words: Sequence[str], environ: Mapping[str, str] | None) -> Proxy:
+    async def start(cls, words: Sequence[str], environ: Mapping[str, str] | None) -> ProxyProcess:
         """Raises OSError."""
         near, far = socket.socketpair()
         near.setblocking(False)
@@ -149,6 +149,10 @@ class Gate:
         self.host_keys = HostKeys(own_known_hosts, machine.known_hosts_files or USUAL_FILES)
         # What the machine asked for in the last login besides a password. A code is valid for one connection only.
         self.asks_for_code = ""
+        # Whether the last login was asked for a password and had none.
+        self.asks_for_password = False
+        # The host key that was refused only because it had never been seen.
+        self.unseen_key: UnseenKey | None = None
         self._lent: asyncssh.SSHClientConnection | None = None
         self._refused: LoginRefused | None = None
         self._pause = PAUSE_S
@@ -177,6 +181,7 @@ class Gate:
             raise Unreachable.of_parts(self._who(), f"no answer within {self.deadline_s:g} s") from None
         finally:
             self.asks_for_code = attempt.asked
+            self.asks_for_password = attempt.lacks_password
         self._pause, self._refused = PAUSE_S, None
         self.questions.need_person = attempt.needed_person
         drop_empty_packets(connection)
@@ -309,13 +314,13 @@ class Gate:
             return LoginRefused.of_parts(self._who(), AFTER_CODE, WRONG_CODE, where=where)
         return translate(problem, self._who(), where, judge.doubt)
 
-    async def _proxy(self) -> Proxy | None:
+    async def _proxy(self) -> ProxyProcess | None:
         """Start the ProxyCommand, if one is configured; it replaces the first TCP connection. Raises Unreachable."""
         machine = self.machine
         if not machine.proxy_command:
             return None
         try:
-            return await Proxy.start(machine.proxy_command, machine.proxy_environ)
+            return await ProxyProcess.start(machine.proxy_command, machine.proxy_environ)
         except OSError as problem:
             found = f"its ProxyCommand could not be started ({problem.strerror})"
             raise Unreachable.of_parts(self._who(), found) from None
@@ -325,11 +330,28 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class HostKeyDoubt:
     """Why a host key is refused, and what to do if it is right after all."""
 
     found: str
     remedy: str = ""
+
+
+@dataclass(frozen=True)
+class UnseenKey:
+    """A host key that was refused because it is new: a person may compare its fingerprint, and accept it."""
+
+    host: str
+    port: int
+    key: asyncssh.SSHKey
+
+    @property
+    def fingerprint(self) -> str:
+        return self.key.get_fingerprint()
+
+    @property
+    def kind(self) -> str:
+        return key_type(self.key)
 
 
 class _Judge:
@@ -338,7 +360,7 @@ class _Judge:
     def __init__(self, gate: Gate, hop: Hop) -> None:
         self._gate = gate
         self._hop = hop
-        self.doubt: Doubt | None = None
+        self.doubt: HostKeyDoubt | None = None
 
     def accepts(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         """Whether to accept a key that was not known when the connection began; a new one is remembered."""
@@ -352,30 +374,33 @@ class _Judge:
                 if not known and not self.doubt:
                     keys.remember(name, port, key)
         except OSError as problem:
-            self.doubt = Doubt(f"the host key cannot be remembered in {keys.own}: {problem.strerror or problem}")
+            self.doubt = HostKeyDoubt(f"the host key cannot be remembered in {keys.own}: {problem.strerror or problem}")
         return not self.doubt
 
-    def _judge(self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int, is_certified: bool) -> Doubt | None:
+    def _judge(
+        self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int, is_certified: bool
+    ) -> HostKeyDoubt | None:
         """Why a key is refused; None if it may be accepted."""
         machine, shown = self._gate.machine, key.get_fingerprint()
         types = sorted({key_type(other) for other in known})
         forget = f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
         scan = f"ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
         if key_type(key) in types:
-            return Doubt(f"the host key has changed since it was first seen (now {shown})", forget)
+            return HostKeyDoubt(f"the host key has changed since it was first seen (now {shown})", forget)
         if known:
-            return Doubt(
+            return HostKeyDoubt(
                 f"the machine is known by its {' and '.join(types)} key, but shows only an {key_type(key)} key, which "
                 f"is not known ({shown})",
                 forget,
             )
         if is_certified:
-            return Doubt(
+            return HostKeyDoubt(
                 f"the machine is known by a certificate authority, but shows a plain key ({shown})",
                 f"If that is expected, add the key: {scan}",
             )
         if machine.strict_host_keys:
-            return Doubt(
+            self._gate.unseen_key = UnseenKey(self._hop.host_key_name or self._hop.host, port, key)
+            return HostKeyDoubt(
                 f"the host key {shown} is not known and strict_host_keys is on", f"If it is right, add it: {scan}"
             )
         return None
@@ -477,7 +502,7 @@ class _CutShort(Unreachable):
     """The connection was cut before the login was over."""
 
 
-def translate(problem: Exception, who: str, where: str = "", doubt: Doubt | None = None) -> ConnectError:
+def translate(problem: Exception, who: str, where: str = "", doubt: HostKeyDoubt | None = None) -> ConnectError:
     """Turn an exception of asyncssh or the system into ours; this is the only place for that.
 
     `where` names the jump host, if it was one; `doubt` is why its host key was refused.
@@ -486,12 +511,12 @@ def translate(problem: Exception, who: str, where: str = "", doubt: Doubt | None
     return kind.of_parts(who, found, remedy, where=where)
 
 
-def _meaning(problem: Exception, doubt: Doubt | None) -> tuple[type[ConnectError], str, str]:
+def _meaning(problem: Exception, doubt: HostKeyDoubt | None) -> tuple[type[ConnectError], str, str]:
     """The class of our error, what was found, and what to do."""
     import asyncssh
 
     if isinstance(problem, asyncssh.HostKeyNotVerifiable):
-        doubt = doubt or Doubt(problem.reason)
+        doubt = doubt or HostKeyDoubt(problem.reason)
         return HostKeyProblem, doubt.found, doubt.remedy
     if isinstance(problem, asyncssh.KeyExchangeFailed):
         return HostKeyProblem, f"no common algorithm or host key type: {problem.reason}", ""

@@ -126,6 +126,8 @@ class Attempt:
         self.asked = ""
         # Whether an answer was sent that must not be repeated, and whether a person was asked.
         self.is_code_sent = self.needed_person = False
+        # Whether a password was asked for, and none is configured.
+        self.lacks_password = False
         # Why there was no answer, and to which prompt.
         self.missing = ""
         self.shown = ""
@@ -178,6 +180,7 @@ class Dialogue:
         if self._is_password_given or self._attempt.asked:
             return None
         self._is_password_given = True
+        self._attempt.lacks_password = self._password is None
         return self._password
 
     async def answers(
@@ -230,6 +233,7 @@ class Dialogue:
             return [answer or "" for answer in own]
         if not self._attempt.asked and not questions.can_be_put(missing):
             # Most machines ask for a password after refusing a key; the error should be about the key then.
+            self._attempt.lacks_password = self._login.password is None
             return None
         self._attempt.asked, self._attempt.needed_person = missing.shown, True
         with self._attempt.waiting():

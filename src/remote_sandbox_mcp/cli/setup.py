@@ -1,0 +1,511 @@
+"""`setup`: from nothing to a first command: machines tested and configured, clients told; and undoing that."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .verb import NO_CONNECTION, add_json
+
+if TYPE_CHECKING:
+    from ..setup import clients, config_file
+    from ..setup.journal import Change
+    from ..setup.keeping import Kept
+    from ..setup.machines import Candidate, Finder, Trial
+    from .render import Page
+    from .setup_answers import Answers
+
+FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
+FIRST_S = 20.0
+# How often a password may be mistyped.
+MOST_PASSWORDS = 3
+NEEDS_TOML = "setup writes config.toml, and the file that --config names is a config.json; name a config.toml."
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "setup",
+        help="find machines, write config.toml, tell your clients",
+        description="Tests the hosts of ~/.ssh/config side by side, writes config.toml, registers with the MCP clients "
+        "that are there, and runs a first command. Each change is shown before it is made, and has a backup. Without "
+        "a terminal, or with --yes or --json, it asks nothing: --hosts and --clients name what is to be done, --yes "
+        "means all that works, and what it left is told.",
+    )
+    parser.add_argument("--hosts", metavar="NAMES", help="only these: hosts of ~/.ssh/config, or user@host:port, ...")
+    parser.add_argument("--clients", metavar="NAMES", help="only these clients: claude-code, codex, cursor, ...")
+    parser.add_argument("--no-clients", action="store_true", help="register with no client")
+    parser.add_argument("--yes", action="store_true", help="ask nothing, and take all that works")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    undo = actions.add_parser("undo", help="take back what setup has changed, unless others have changed it since")
+    for one in (parser, undo):
+        one.add_argument("--dry-run", action="store_true", default=argparse.SUPPRESS, help="change nothing, only show")
+    add_json(parser, undo)
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Raises ConfigError."""
+    from ..config.services import is_json
+    from ..core.errors import ConfigError
+    from .render import Page
+    from .setup_answers import FromOptions, FromPerson
+
+    options.dry_run = getattr(options, "dry_run", False)
+    if options.action == "undo":
+        return _undo(options)
+    if is_json(options.config):
+        raise ConfigError(NEEDS_TOML)
+    page = Page.silent() if options.json else Page()
+    is_asked = sys.stdin.isatty() and page.is_terminal and not (options.yes or options.json)
+    answers: Answers = FromPerson(page) if is_asked else FromOptions(options.yes, _words(options.hosts))
+    return await Setup(options, page, answers).run()
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
+def _undo(options: argparse.Namespace) -> int:
+    from ..config import paths
+    from ..setup.undo import undo
+    from .render import Page, print_json
+
+    results = undo(paths.state_folder(), is_dry=options.dry_run)
+    if options.json:
+        print_json(
+            [{"what": it.change.what, "path": it.change.path, "done": it.is_done, "said": it.said} for it in results]
+        )
+    else:
+        page = Page()
+        page.rows((page.mark("ok" if it.is_done else "warning"), it.said) for it in results)
+        if not results:
+            page.print("Setup has changed nothing that could be undone.")
+    return 0 if all(it.is_done for it in results) else 1
+
+
+@dataclass
+class Done:
+    """What came of it, for the end and for --json."""
+
+    machines: list[dict[str, Any]] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    first_command: dict[str, Any] | None = None
+    left: list[str] = field(default_factory=list)
+    # Whether a machine that was named could not be reached.
+    is_unreachable: bool = False
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A machine that is to be configured, with its password and whether it is a cluster."""
+
+    trial: Trial
+    password: str = field(default="", repr=False)
+    slurm: bool = False
+
+
+class Setup:
+    """One run of setup; each step leaves everything as it was if it is given up."""
+
+    def __init__(self, options: argparse.Namespace, page: Page, answers: Answers) -> None:
+        from ..config import paths
+        from ..setup.journal import Journal
+
+        self._options = options
+        self._page = page
+        self._answers = answers
+        self._file: Path = options.config or paths.config_file()
+        self._known_hosts = paths.known_hosts_file()
+        self._journal = Journal(paths.state_folder())
+        self._done = Done()
+
+    async def run(self) -> int:
+        """Raises ConfigError."""
+        from ..setup import config_file
+        from ..setup.machines import Finder
+
+        finder = await asyncio.to_thread(lambda: Finder(config_file.read(self._options.config)))
+        # A file that cannot be changed is told before anything is asked.
+        config_file.plan(self._file, [])
+        self._greet()
+        trials = await self._try(await asyncio.to_thread(self._candidates, finder))
+        chosen = await self._choose(trials, finder)
+        await self._configure(chosen)
+        if not self._options.no_clients:
+            self._register()
+        await self._first_command([*(it.trial for it in chosen), *(it for it in trials if it.candidate.is_configured)])
+        return self._end()
+
+    # Machines
+
+    def _greet(self) -> None:
+        from .. import __version__
+        from .render import COMMAND, styled
+
+        self._page.print(
+            styled((f"{COMMAND} {__version__}", "bold"), (": your machines for coding agents.", "")),
+            "Each change is shown before it is made; Ctrl-C leaves things as they are. ~/.ssh/config is only read.",
+        )
+
+    def _candidates(self, finder: Finder) -> list[Candidate]:
+        """Raises ConfigError."""
+        from ..setup.machines import named
+
+        configured, hosts = finder.configured(), finder.hosts()
+        if names := _words(self._options.hosts):
+            return named([*configured, *hosts], finder, names)
+        return [*configured, *hosts]
+
+    async def _try(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        from ..setup.machines import try_all
+        from .setup_rows import LiveRows
+
+        with LiveRows(self._page, candidates) as rows:
+            return await try_all(candidates, self._known_hosts, rows.hear)
+
+    async def _choose(self, trials: Sequence[Trial], finder: Finder) -> list[Chosen]:
+        fresh = [trial for trial in trials if not trial.candidate.is_configured]
+        if not fresh:
+            self._page.print("", self._nothing_new(bool(trials)))
+        wanted = self._answers.choose(fresh) if fresh else []
+        for trial in fresh:
+            # A person has seen the choice.
+            if trial not in wanted and not self._answers.is_person:
+                self._leave(trial)
+        chosen = [one for trial in wanted if (one := await self._settle(trial, finder))]
+        while text := self._answers.another(has_any=bool(trials or chosen)):
+            chosen += await self._typed(text, finder, {one.trial.name for one in chosen})
+        self._done.machines = [self._fields(trial, chosen) for trial in trials]
+        known = {trial.name for trial in trials}
+        self._done.machines += [self._fields(one.trial, chosen) for one in chosen if one.trial.name not in known]
+        return chosen
+
+    def _nothing_new(self, has_any: bool) -> str:
+        return "All hosts of ~/.ssh/config are configured." if has_any else "~/.ssh/config names no host."
+
+    async def _typed(self, text: str, finder: Finder, taken: set[str]) -> list[Chosen]:
+        from ..core.errors import ConfigError
+
+        try:
+            candidate = await asyncio.to_thread(finder.typed, text, taken)
+        except ConfigError as problem:
+            self._page.problems([str(problem)])
+            return []
+        (trial,) = await self._try([candidate])
+        settled = await self._settle(trial, finder)
+        return [settled] if settled else []
+
+    async def _settle(self, trial: Trial, finder: Finder) -> Chosen | None:
+        """Ask what a machine needs: its host key accepted, a password. None where it is left out."""
+        from ..setup.machines import Standing
+
+        trial, password = await self._enter(trial, finder)
+        is_usable = trial.standing in (Standing.READY, Standing.CODE)
+        if not is_usable and not (trial.standing is Standing.FAILED and self._answers.keeps(trial)):
+            self._leave(trial)
+            return None
+        if trial.standing is Standing.CODE and trial.trouble:
+            self._done.left.append(f"{trial.name}: {trial.trouble.said}. {trial.trouble.remedy}.")
+        return Chosen(trial, password, trial.has_slurm and self._answers.wants_slurm(trial))
+
+    async def _enter(self, trial: Trial, finder: Finder) -> tuple[Trial, str]:
+        """Try again with what a person has answered, as long as that helps."""
+        from ..setup.machines import Standing, accept_key
+
+        # Jump hosts on the way have keys of their own.
+        while trial.unseen and not self._options.dry_run and self._answers.accepts_key(trial):
+            accept_key(trial.unseen, self._known_hosts)
+            (trial,) = await self._try([trial.candidate])
+        if trial.standing is Standing.PASSWORD:
+            return await self._ask_password(trial, finder)
+        return trial, ""
+
+    async def _ask_password(self, trial: Trial, finder: Finder) -> tuple[Trial, str]:
+        """The trial with the right password, and that; or the last trial."""
+        from ..core.secret import Secret
+        from ..setup.machines import Standing
+
+        for _ in range(MOST_PASSWORDS):
+            password = self._answers.password(trial)
+            if not password:
+                break
+            candidate = await asyncio.to_thread(finder.with_password, trial.candidate, Secret(password))
+            (tried,) = await self._try([candidate])
+            if tried.standing in (Standing.READY, Standing.CODE):
+                return tried, password
+        return trial, ""
+
+    def _leave(self, trial: Trial) -> None:
+        from ..setup.machines import Standing
+        from .setup_rows import why_left
+
+        self._done.left.append(f"{trial.name} was left out: {why_left(trial)}")
+        self._done.is_unreachable |= trial.standing is Standing.FAILED and bool(self._options.hosts)
+
+    def _fields(self, trial: Trial, chosen: Sequence[Chosen]) -> dict[str, Any]:
+        from .setup_rows import way_in
+
+        trouble = trial.trouble
+        return {
+            "name": trial.name,
+            "address": trial.candidate.address,
+            "state": trial.standing.value,
+            "configured": trial.candidate.is_configured,
+            "chosen": any(one.trial.name == trial.name for one in chosen),
+            "login": way_in(trial.candidate.machine),
+            "gpus": trial.gpus,
+            "slurm": trial.has_slurm,
+            "host_key": trial.unseen.fingerprint if trial.unseen else "",
+            "said": trouble.said if trouble else "",
+            "remedy": trouble.remedy if trouble else "",
+        }
+
+    # config.toml
+
+    async def _configure(self, chosen: Sequence[Chosen]) -> None:
+        """Show the change of config.toml, and make it with the passwords that it names."""
+        from ..setup import config_file
+
+        self._page.heading("config.toml", str(self._file))
+        planned = config_file.plan(self._file, [_machine(one, self._reference(one)) for one in chosen])
+        self._done.config = {
+            "file": str(planned.path),
+            "changed": False,
+            "backup": "",
+            "diff": "\n".join(planned.diff()),
+        }
+        if planned.is_empty:
+            self._page.print("  nothing to change")
+            return
+        self._show_diff(planned)
+        if self._options.dry_run or not self._answers.confirms("Write this?", is_named=bool(self._options.hosts)):
+            self._done.left.append(f"{planned.path} was not changed.")
+            return
+        change = await self._write(chosen)
+        self._done.config |= {"changed": True, "backup": change.backup}
+        self._page.print(self._written(planned.path, change.backup))
+
+    def _reference(self, one: Chosen) -> str:
+        from ..setup import keeping
+
+        return keeping.reference_for(one.trial.name, self._file) if one.password else ""
+
+    async def _write(self, chosen: Sequence[Chosen]) -> Change:
+        """Raises ConfigError; then no password is kept, either."""
+        from ..setup import config_file, keeping
+
+        kept = {one.trial.name: await self._keep(one) for one in chosen if one.password}
+        try:
+            machines = [_machine(one, kept[one.trial.name].reference if one.password else "") for one in chosen]
+            change = config_file.carry_out(config_file.plan(self._file, machines), self._options.config)
+        except BaseException:
+            for one in kept.values():
+                keeping.forget(one.change)
+            raise
+        for one in kept.values():
+            self._journal.add(one.change)
+        self._journal.add(change)
+        return change
+
+    async def _keep(self, one: Chosen) -> Kept:
+        from ..setup import keeping
+
+        name = one.trial.name
+        kept = await asyncio.to_thread(keeping.keep, name, one.password, self._file)
+        if kept.change.path:
+            told = (
+                f"There is no keyring here, so the password of {name} is in {kept.change.path}, readable by you alone."
+            )
+            self._page.problems([told])
+        return kept
+
+    def _show_diff(self, planned: config_file.Plan) -> None:
+        from .render import styled
+
+        colours = {"+": "green", "-": "red", "@": "cyan"}
+        for line in planned.diff():
+            self._page.print(styled((f"  {line}", colours.get(line[:1], ""))), soft_wrap=True)
+
+    def _written(self, path: Path, backup: str) -> str:
+        return f"  written: {path}" + (f"\n  backup: {backup}" if backup else "")
+
+    # Clients
+
+    def _register(self) -> None:
+        from ..setup import clients
+        from .render import command_path, whole_command_path
+
+        config = self._options.config
+        arguments = ("--config", str(config.absolute())) if config else ()
+        program = clients.Program(command_path(), whole_command_path(), arguments)
+        wanted = _words(self._options.clients)
+        known = clients.find()
+        _check_names(wanted, [client.key for client in known])
+        found = [client for client in known if (client.key in wanted if wanted else client.is_there)]
+        self._page.heading("Clients", "" if found else "none was found; docs/clients.md has the lines for each")
+        for client in found:
+            self._tell_client(clients.plan(client, program), is_named=client.key in wanted)
+
+    def _tell_client(self, found: clients.Plan, *, is_named: bool) -> None:
+        """Show one client's change, ask, and make it."""
+        from ..setup.clients import State
+
+        title = found.client.title
+        row = {"client": found.client.key, "state": found.state.value, "file": str(found.client.file), "backup": ""}
+        self._done.clients.append(row)
+        if found.state is State.REGISTERED:
+            self._page.rows([(self._page.mark("ok"), title, f"registered already, as {found.said}")])
+            return
+        planned = self._replacing(found)
+        if planned.state is not State.NEW:
+            self._left_client(planned, row)
+            return
+        self._show_client(planned)
+        if self._options.dry_run or not self._answers.confirms(f"Add it to {title}?", is_named=is_named):
+            self._done.left.append(f"{title} was not changed.")
+            return
+        self._change_client(planned, row)
+
+    def _replacing(self, found: clients.Plan) -> clients.Plan:
+        """The plan that takes the place of another command, where that is possible and wanted."""
+        from ..setup import clients
+        from ..setup.clients import State
+
+        if found.state is not State.TAKEN or self._options.dry_run:
+            return found
+        planned = clients.overriding(found)
+        is_wanted = planned.state is State.NEW and self._answers.replaces(found.client.title, found.said)
+        return planned if is_wanted else found
+
+    def _change_client(self, planned: clients.Plan, row: dict[str, Any]) -> None:
+        from ..core.errors import ConfigError
+        from ..setup import clients
+
+        try:
+            change = clients.carry_out(planned)
+        except ConfigError as problem:
+            self._done.left.append(str(problem))
+            self._page.problems([str(problem)])
+            return
+        self._journal.add(change)
+        row |= {"state": "added", "backup": change.backup}
+        self._page.print(self._written(planned.path, change.backup))
+
+    def _left_client(self, planned: clients.Plan, row: dict[str, Any]) -> None:
+        title = planned.client.title
+        sentence = f"{title} was left as it is: {planned.said}."
+        self._page.rows([(self._page.mark("warning"), title, f"{planned.said}; to add it yourself:")])
+        self._show_lines(planned.lines)
+        self._done.left.append(sentence)
+        row |= {"said": planned.said, "lines": planned.lines}
+
+    def _show_client(self, planned: clients.Plan) -> None:
+        from .render import styled
+
+        how = "runs" if planned.client.is_by_command else "gets"
+        self._page.print(styled((planned.client.title, "bold"), (f"  {planned.path} {how}", "dim")), soft_wrap=True)
+        self._show_lines(planned.lines)
+
+    def _show_lines(self, lines: str) -> None:
+        from .render import styled
+
+        for line in lines.split("\n"):
+            self._page.print(styled((f"  + {line}", "green")), soft_wrap=True)
+
+    # The end
+
+    async def _first_command(self, trials: Sequence[Trial]) -> None:
+        """A real command on a machine that works, as an agent's would run."""
+        from ..setup.machines import Standing
+
+        name = next((trial.name for trial in trials if trial.standing is Standing.READY), "")
+        if not name or self._options.dry_run or not self._is_configured(name):
+            return
+        from ..core.errors import SandboxError
+        from .render import COMMAND, styled
+
+        self._page.heading("A first command", name)
+        self._page.print(f"  $ {COMMAND} exec --sandbox {name} -- '{FIRST}'", soft_wrap=True)
+        try:
+            code, said = await _run_first(self._options.config, name)
+        except SandboxError as problem:
+            self._done.left.append(str(problem))
+            self._page.problems([str(problem)])
+            return
+        self._done.first_command = {"sandbox": name, "command": FIRST, "exit_code": code, "stdout": said}
+        self._page.print(*(styled((f"  {line}", "")) for line in said.splitlines()), soft_wrap=True)
+
+    def _is_configured(self, name: str) -> bool:
+        from ..setup import config_file
+
+        return any(machine.name == name for machine in config_file.read(self._options.config).machines)
+
+    def _end(self) -> int:
+        from .render import print_json
+
+        if self._options.json:
+            fields = {key: value for key, value in asdict(self._done).items() if key != "is_unreachable"}
+            print_json({"dry_run": self._options.dry_run, **fields})
+        else:
+            self._say_next()
+        return NO_CONNECTION if self._done.is_unreachable else 0
+
+    def _say_next(self) -> None:
+        from .main import VERBS
+        from .render import COMMAND
+
+        page = self._page
+        if self._done.left:
+            page.heading("Left to do")
+            page.problems(self._done.left)
+        if self._done.first_command:
+            page.heading("Say to your agent", "start it anew first, so that it finds the server")
+            page.print("  Which of my machines is free? Run nvidia-smi there, and tell me what you see.")
+        page.heading("Next")
+        told = (
+            ("doctor", "checks each machine, step by step"),
+            ("dashboard", "shows in your browser what agents do"),
+            ("setup undo", "takes back what setup has changed"),
+        )
+        page.rows((f"{COMMAND} {words}", use) for words, use in told if words.split()[0] in VERBS)
+
+
+def _machine(one: Chosen, reference: str) -> config_file.Machine:
+    from ..setup import config_file
+    from ..setup.machines import fields_of, is_plain_alias
+
+    entry = one.trial.candidate.entry
+    assert entry is not None
+    password = reference if one.password else ""
+    fields = fields_of(entry, password, one.slurm)
+    return config_file.Machine(entry.name, fields, is_plain_alias(entry, password, one.slurm))
+
+
+def _check_names(wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Raises BadArgument."""
+    from ..core.errors import BadArgument
+    from .verb import no_choice
+
+    for name in wanted:
+        if name not in known:
+            raise BadArgument(f"--clients: {no_choice(name, known)}")
+
+
+async def _run_first(config: Path | None, name: str) -> tuple[int | None, str]:
+    """Exit code and output. Raises SandboxError."""
+    from ..app import compose
+    from ..core.command import Completed
+    from ..setup import config_file
+
+    app = compose(config_file.read(config))
+    try:
+        report = await app.run(FIRST, name=name, timeout_s=FIRST_S)
+    finally:
+        await app.close()
+    code = report.seen.exit_code if isinstance(report.seen, Completed) else None
+    return code, report.stdout.text + report.stderr.text

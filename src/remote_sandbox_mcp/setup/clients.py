@@ -1,0 +1,283 @@
+"""The MCP clients of this computer: which are there, what their files say of us, and the change that adds us."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ConfigError
+from ..core.text import harmless, last_line
+from . import files, json_text, toml_text
+from .journal import CLAUDE, JSON, TOML, Change
+from .json_text import NotEditable
+
+NAME = "remote-sandbox"
+PROGRAM = "remote-sandbox-mcp"
+# How long Claude Code's own command may take.
+COMMAND_S = 60.0
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client: the file that names its servers, and under which keys.
+
+    `sees_path`: it is started from a terminal and finds programs as that does. `command` is its own program, if found.
+    """
+
+    key: str
+    title: str
+    file: Path
+    table: tuple[str, ...]
+    is_toml: bool = False
+    sees_path: bool = False
+    command: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    # The file that says which plugins it has, and under which key.
+    plugins: tuple[Path, str] | None = None
+    is_there: bool = False
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Where our entry is in its document."""
+        return (*self.table, NAME)
+
+    @property
+    def is_by_command(self) -> bool:
+        """Claude Code writes its file all the time while it runs: its own command knows how to change it."""
+        return self.key == "claude-code" and bool(self.command)
+
+
+class State(str, Enum):
+    """What a client's file says of us."""
+
+    NEW = "new"
+    REGISTERED = "registered"
+    # Another command has our name.
+    TAKEN = "taken"
+    # The file cannot be changed without destroying something of it.
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The change of one client's file. `said` is the end of a sentence: what is there, or why it is refused."""
+
+    client: Client
+    state: State
+    entry: Mapping[str, Any]
+    said: str = ""
+    path: Path = Path()
+    before: str | None = None
+    after: str = ""
+
+    @property
+    def lines(self) -> str:
+        """What is added, as a person would paste it."""
+        if self.client.is_toml:
+            return toml_text.table(self.client.place, self.entry).rstrip("\n")
+        if self.client.is_by_command:
+            return shlex.join(add_words(self.client, self.entry))
+        inner: Any = {NAME: dict(self.entry)}
+        for key in reversed(self.client.table):
+            inner = {key: inner}
+        return json.dumps(inner, indent=2, ensure_ascii=False)
+
+
+def find(environ: Mapping[str, str] = os.environ) -> list[Client]:
+    """All clients that are known, each with whether it is there."""
+    home = Path(os.path.expanduser("~"))
+    settings = _settings_folder(home, environ)
+    claude = _folder(environ.get("CLAUDE_CONFIG_DIR"), home) or home
+    codex = _folder(environ.get("CODEX_HOME"), home) or home / ".codex"
+    claude_plugins = (_folder(environ.get("CLAUDE_CONFIG_DIR"), home) or home / ".claude") / "settings.json"
+    mcp, servers, path = ("mcpServers",), ("servers",), environ.get("PATH", os.defpath)
+    stdio = {"type": "stdio"}
+    known = (
+        Client(
+            "claude-code", "Claude Code", claude / ".claude.json", mcp,
+            sees_path=True, command="claude", extra=stdio, plugins=(claude_plugins, "enabledPlugins"),
+        ),
+        Client(
+            "codex", "Codex", codex / "config.toml", ("mcp_servers",),
+            is_toml=True, sees_path=True, command="codex", plugins=(codex / "config.toml", "plugins"),
+        ),
+        Client("cursor", "Cursor", home / ".cursor/mcp.json", mcp, command="cursor"),
+        Client("vscode", "VS Code", settings / "Code/User/mcp.json", servers, command="code", extra=stdio),
+        Client("claude-desktop", "Claude Desktop", settings / "Claude/claude_desktop_config.json", mcp),
+    )  # fmt: skip
+    return [_looked_for(client, path, home) for client in known]
+
+
+def _looked_for(client: Client, path: str, home: Path) -> Client:
+    # A relative folder in PATH would be looked up in whatever project we are started in.
+    folders = os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))
+    command = (shutil.which(client.command, path=folders) or "") if client.command else ""
+    folder = client.file.parent
+    # The home folder itself is always there.
+    is_there = bool(command) or os.path.lexists(client.file) or (folder != home and folder.is_dir())
+    return replace(client, command=command, is_there=is_there)
+
+
+def _settings_folder(home: Path, environ: Mapping[str, str]) -> Path:
+    """Where desktop programs have their settings."""
+    if sys.platform == "darwin":
+        return home / "Library/Application Support"
+    return _folder(environ.get("XDG_CONFIG_HOME"), home) or home / ".config"
+
+
+def _folder(given: str | None, home: Path) -> Path | None:
+    """A folder that a variable names; a relative one counts for nothing."""
+    return Path(given) if given and os.path.isabs(given) else None
+
+
+@dataclass(frozen=True)
+class Program:
+    """How clients start us: by `name` where they see our PATH, else by `path`; with `arguments`, if any."""
+
+    name: str
+    path: str
+    arguments: tuple[str, ...] = ()
+
+    def entry(self, client: Client) -> dict[str, Any]:
+        """What the client's file says of us."""
+        arguments = {"args": [*self.arguments]} if self.arguments else {}
+        return {**client.extra, "command": self.name if client.sees_path else self.path, **arguments}
+
+    def is_meant_by(self, command: object) -> bool:
+        """Whether a command of a client starts this very program."""
+        if not isinstance(command, str) or not command:
+            return False
+        found = shutil.which(os.path.expanduser(command))
+        is_same = found is not None and os.path.realpath(found) == os.path.realpath(self.path)
+        return command in (self.name, self.path) or is_same
+
+
+def plan(client: Client, program: Program) -> Plan:
+    """The change that adds us to a client, made on paper. Raises nothing: what stands in the way is told in it."""
+    entry = program.entry(client)
+    try:
+        path = files.locate(client.file)
+        before = files.read(path)
+        text = before or ""
+        document = toml_text.read(text) if client.is_toml else json_text.read(text)
+    except (ConfigError, NotEditable) as problem:
+        return Plan(client, State.REFUSED, entry, str(problem).rstrip("."))
+    servers = json_text.value_at(document, client.table)
+    if known := _known(servers, program) or _plugin(client):
+        return Plan(client, State.REGISTERED, entry, known, path, before, text)
+    if there := json_text.value_at(document, client.place):
+        return Plan(client, State.TAKEN, entry, f"{NAME!r} stands for {_shown(there)} there", path, before, text)
+    return _with_entry(Plan(client, State.NEW, entry, "", path, before, text))
+
+
+def overriding(there: Plan) -> Plan:
+    """The plan that puts us in the place of another command; a table of TOML that is there stays its owner's."""
+    return _with_entry(replace(there, state=State.NEW))
+
+
+def _with_entry(fresh: Plan) -> Plan:
+    client, text = fresh.client, fresh.before or ""
+    try:
+        if client.is_toml:
+            after = toml_text.add_table(text, client.place, fresh.entry)
+        else:
+            after = json_text.put(text, client.place, dict(fresh.entry))
+    except NotEditable as problem:
+        return replace(fresh, state=State.REFUSED, said=str(problem))
+    return replace(fresh, after=after)
+
+
+def _known(servers: Any, program: Program) -> str:
+    """The name under which this program is registered already; empty for none."""
+    for name in json_text.keys_of(servers):
+        server = servers[name]
+        if isinstance(server, dict) and program.is_meant_by(server.get("command")):
+            return str(name)
+    return ""
+
+
+def _plugin(client: Client) -> str:
+    """Our plugin, where the client has it; empty for none."""
+    if client.plugins is None:
+        return ""
+    file, key = client.plugins
+    try:
+        text = files.read(file) or ""
+        document = toml_text.read(text) if client.is_toml else json_text.read(text)
+    except (ConfigError, NotEditable):
+        return ""
+    listed: Any = document.get(key)
+    names = (name for name in json_text.keys_of(listed) if name.startswith(f"{NAME}@"))
+    return next((f"the plugin {name}" for name in names if listed[name] not in (False, {"enabled": False})), "")
+
+
+def _shown(server: Any) -> str:
+    """A registration without its variables and arguments, which may be secret."""
+    where = server.get("command") or server.get("url") if isinstance(server, dict) else None
+    # Of an address, only what comes before a question mark or user.
+    text = str(where or "something else").partition("?")[0].rpartition("@")[2]
+    return harmless(text.encode("utf-8", "replace"))[:200].replace("\n", " ")
+
+
+def carry_out(planned: Plan) -> Change:
+    """Make the change, with a backup beside the file. Raises ConfigError; then the file is as it was."""
+    if planned.client.is_by_command:
+        return _by_command(planned)
+    backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
+    try:
+        files.write(planned.path, planned.after, planned.before)
+    except BaseException:
+        if backup:
+            os.unlink(backup)
+        raise
+    changed = tuple(toml_text.hunks(planned.before or "", planned.after)) if planned.client.is_toml else ()
+    return replace(_change(planned, backup, planned.after), hunks=changed)
+
+
+def _change(planned: Plan, backup: str, after: str) -> Change:
+    client = planned.client
+    kind = CLAUDE if client.is_by_command else TOML if client.is_toml else JSON
+    what, value = f"the entry {NAME!r} of {client.title}", json.dumps(dict(planned.entry))
+    return Change(kind, what, str(planned.path), backup, files.digest(after), client.place, value)
+
+
+def add_words(client: Client, entry: Mapping[str, Any]) -> list[str]:
+    return [client.command, "mcp", "add", "--scope", "user", NAME, "--", entry["command"], *entry.get("args", ())]
+
+
+def _by_command(planned: Plan) -> Change:
+    client = planned.client
+    backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
+    if json_text.value_at(json_text.read(planned.before or ""), client.place):
+        run(["mcp", "remove", "--scope", "user", NAME], client)
+    run(add_words(client, planned.entry)[1:], client)
+    return _change(planned, backup, files.read(planned.path) or "")
+
+
+def run(words: list[str], client: Client) -> None:
+    """Run a client's own command, in the home folder: what a project brings is not read. Raises ConfigError."""
+    call_program([client.command, *words], client.title)
+
+
+def call_program(words: list[str], title: str) -> None:
+    shown = shlex.join([os.path.basename(words[0]), *words[1:]])
+    try:
+        done = subprocess.run(
+            words, cwd=os.path.expanduser("~"), stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S,
+            check=False, start_new_session=True,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        why = getattr(problem, "strerror", None) or f"it did not end within {COMMAND_S:g} s"
+        raise ConfigError(f"unable to change {title}: {shown} could not be run ({why}).") from None
+    if done.returncode:
+        said = last_line(done.stderr or done.stdout) or "nothing"
+        raise ConfigError(f"unable to change {title}: {shown} ended with {done.returncode}, and said: {said}")

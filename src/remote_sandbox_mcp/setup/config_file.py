@@ -1,0 +1,119 @@
+"""The change of config.toml that adds machines: planned as text, read back after it is written, else taken back."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import paths
+from ..config.load import load
+from ..config.schema import Configuration
+from ..core.errors import ConfigError
+from . import files, toml_text
+from .journal import TOML, Change
+from .json_text import NotEditable
+
+BEGINNING = "# The machines of remote-sandbox-mcp. `remote-sandbox-mcp config` prints what is in force.\n"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine to be added: by its name in `hosts`, or with a table of `fields`."""
+
+    name: str
+    fields: Mapping[str, Any]
+    is_plain_alias: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The text of config.toml before and after."""
+
+    path: Path
+    before: str | None
+    after: str
+    names: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return self.after == (self.before or "")
+
+    def diff(self) -> Iterator[str]:
+        """The lines that change, and no others: those around them may hold secrets."""
+        old, new = (self.before or "").splitlines(), self.after.splitlines()
+        name = str(self.path)
+        return difflib.unified_diff(old, new, name if self.before is not None else os.devnull, name, lineterm="", n=0)
+
+
+def read(config_path: Path | None) -> Configuration:
+    """What is configured now, without anything that a project brings."""
+    path = config_path or paths.config_file()
+    return load(config_path, folder=str(path.parent))
+
+
+def plan(path: Path, machines: Sequence[Machine]) -> Plan:
+    """Raises ConfigError where the file cannot be changed; the sentence has the lines to add by hand."""
+    target = files.locate(path)
+    before = files.read(target)
+    try:
+        after = _with(before or "", machines) if machines else before or ""
+    except NotEditable as problem:
+        lines = "\n".join(toml_text.table(("machines", it.name), it.fields) for it in machines)
+        raise ConfigError(
+            f"{path} is left as it is: {problem}. Correct it, or add these lines yourself:\n{lines}"
+        ) from None
+    return Plan(target, before, after, tuple(machine.name for machine in machines))
+
+
+def _with(text: str, machines: Sequence[Machine]) -> str:
+    aliases = [machine.name for machine in machines if machine.is_plain_alias]
+    tables = [machine for machine in machines if not machine.is_plain_alias]
+    text = text or BEGINNING
+    if aliases:
+        try:
+            text = toml_text.add_hosts(text, aliases)
+        except NotEditable:
+            # Tables at the end of the file say the same.
+            tables = list(machines)
+    for machine in tables:
+        text = toml_text.add_table(text, ("machines", machine.name), machine.fields)
+    return text
+
+
+def carry_out(planned: Plan, config_path: Path | None) -> Change:
+    """Write the file and read it back; with any new problem the old one is put back. Raises ConfigError."""
+    known = {*read(config_path).problems}
+    backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
+    try:
+        files.write(planned.path, planned.after, planned.before, files.OWNER_ONLY)
+        _check(planned, config_path, known)
+    except BaseException:
+        _put_back(planned)
+        if backup:
+            os.unlink(backup)
+        raise
+    changed = tuple(toml_text.hunks(planned.before or "", planned.after))
+    digest = files.digest(planned.after)
+    return Change(TOML, "what setup added", str(planned.path), backup, digest, hunks=changed)
+
+
+def _check(planned: Plan, config_path: Path | None, known: set[str]) -> None:
+    after = read(config_path)
+    found = [problem for problem in after.problems if problem not in known]
+    missing = {*planned.names} - {machine.name for machine in after.machines}
+    if found or missing:
+        why = " ".join(found) or f"{', '.join(sorted(missing))} would not be offered."
+        raise ConfigError(f"{planned.path} was put back as it was, because with the change it would say: {why}")
+
+
+def _put_back(planned: Plan) -> None:
+    if files.read(planned.path) != planned.after:
+        return
+    if planned.before is None:
+        planned.path.unlink(missing_ok=True)
+    else:
+        files.write(planned.path, planned.before, planned.after)

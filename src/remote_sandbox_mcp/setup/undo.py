@@ -1,0 +1,122 @@
+"""Undoes what setup has changed, newest first, and leaves alone what was changed by others since."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import ConfigError
+from . import clients, files, json_text, keeping, toml_text
+from .journal import CLAUDE, KEYRING, SECRET_FILE, TOML, Change, Journal
+from .json_text import NotEditable
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What became of one change, as a sentence; `is_done`: nothing is left to do about it."""
+
+    change: Change
+    is_done: bool
+    said: str
+
+
+def undo(state_folder: Path, *, is_dry: bool = False) -> list[Undone]:
+    """Undo all changes; those that could not be stay in the journal. Raises ConfigError."""
+    journal = Journal(state_folder)
+    left = journal.changes()
+    results: list[Undone] = []
+    for change in reversed(journal.changes()):
+        result = _attempt(change, left, is_dry)
+        results.append(result)
+        if result.is_done:
+            left.remove(change)
+            if not is_dry:
+                journal.keep(left)
+    return results
+
+
+def _attempt(change: Change, left: list[Change], is_dry: bool) -> Undone:
+    try:
+        if change.kind in (KEYRING, SECRET_FILE):
+            return _forget(change, left, is_dry)
+        if change.kind == CLAUDE:
+            return _by_command(change, is_dry)
+        return _restore(change, is_dry)
+    except ConfigError as problem:
+        return Undone(change, False, str(problem))
+
+
+def _forget(change: Change, left: list[Change], is_dry: bool) -> Undone:
+    # While config.toml still names it, the machine needs it. Newest first: the file comes before its passwords.
+    if any(other.kind == TOML and not other.entry for other in left):
+        return Undone(change, False, f"{change.what} is kept, because config.toml still names it.")
+    if not is_dry:
+        keeping.forget(change)
+    return Undone(change, True, f"{change.what} was removed.")
+
+
+def _restore(change: Change, is_dry: bool) -> Undone:
+    path, now = Path(change.path), files.read(Path(change.path))
+    if now is None:
+        return Undone(change, True, f"{path} is not there any more.")
+    if files.digest(now) == change.digest:
+        return _whole(change, path, now, is_dry)
+    fresh = _without_ours(change, now)
+    if fresh is None:
+        return Undone(change, False, f"{path} was changed since; take {change.what} out of it yourself.")
+    if not is_dry and fresh != now:
+        files.write(path, fresh, now)
+        _drop_backup(change)
+    return Undone(change, True, f"{path} was changed since, so only {change.what} was taken out of it.")
+
+
+def _whole(change: Change, path: Path, now: str, is_dry: bool) -> Undone:
+    """The file is as setup left it: the one before it comes back, or none."""
+    before = files.read(Path(change.backup)) if change.backup else None
+    if change.backup and before is None:
+        return Undone(change, False, f"the backup {change.backup} is gone; take {change.what} out of {path} yourself.")
+    if not is_dry:
+        if before is None:
+            os.unlink(path)
+        else:
+            files.write(path, before, now)
+        _drop_backup(change)
+    return Undone(change, True, f"{path} is {'as it was before' if before is not None else 'removed'}.")
+
+
+def _without_ours(change: Change, now: str) -> str | None:
+    """The present text without what setup added; None where that cannot be told apart."""
+    try:
+        return toml_text.without(list(change.hunks), now) if change.kind == TOML else _without_entry(change, now)
+    except NotEditable:
+        return None
+
+
+def _without_entry(change: Change, now: str) -> str | None:
+    there = json_text.value_at(json_text.read(now), change.entry)
+    if there is None:
+        return now
+    # A client may have added keys of its own, such as empty arguments.
+    if not isinstance(there, dict) or there.get("command") != json.loads(change.value).get("command"):
+        return None
+    return json_text.remove(now, change.entry)
+
+
+def _by_command(change: Change, is_dry: bool) -> Undone:
+    """Claude Code's own command takes out what it has put in; without it, its file is changed."""
+    client = next(client for client in clients.find() if client.key == "claude-code")
+    now = files.read(Path(change.path))
+    fresh = None if now is None else _without_ours(change, now)
+    if not client.is_by_command or fresh in (None, now):
+        return _restore(change, is_dry)
+    if not is_dry:
+        clients.run(["mcp", "remove", "--scope", "user", clients.NAME], client)
+        _drop_backup(change)
+    return Undone(change, True, f"{change.what} was removed.")
+
+
+def _drop_backup(change: Change) -> None:
+    if change.backup:
+        Path(change.backup).unlink(missing_ok=True)

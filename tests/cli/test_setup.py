@@ -1,0 +1,444 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_sandbox_mcp.cli.setup_rows import row_texts
+from remote_sandbox_mcp.config.load import load, parse_toml
+from remote_sandbox_mcp.core.checkup import Checkup, ok
+from remote_sandbox_mcp.core.machine import Machine
+from remote_sandbox_mcp.setup.machines import Candidate, Standing, Trial
+from tests.cli.conftest import COMMAND, Cli
+from tests.support.second_factor import machine_with_code
+from tests.support.sshd import Fleet, Sshd, closed_port, silent_port
+from tests.support.terminal import Terminal, terminal
+
+# The machines have what this computer has.
+HAS_SLURM = bool(shutil.which("sinfo"))
+# What is promised: from nothing to a first command.
+DIALOGUE_S = 120.0
+RING = """
+import json, os
+from pathlib import Path
+import keyring.backend
+
+class Ring(keyring.backend.KeyringBackend):
+    priority = 5
+    file = Path(os.environ["TEST_RING"])
+    def _all(self):
+        return json.loads(self.file.read_text()) if self.file.exists() else {}
+    def get_password(self, service, username):
+        return self._all().get(f"{service} {username}")
+    def set_password(self, service, username, password):
+        self.file.write_text(json.dumps(self._all() | {f"{service} {username}": password}))
+    def delete_password(self, service, username):
+        kept = self._all()
+        del kept[f"{service} {username}"]
+        self.file.write_text(json.dumps(kept))
+"""
+CURSOR = (
+    '{\n    "mcpServers": {\n        "other": {"command": "other", "env": {"TOKEN": "hush"}}\n    },\n    "x": 1\n}\n'
+)
+CODEX = '# mine\nmodel = "m"  # kept\n\n[mcp_servers.other]\ncommand = "other"\n'
+VSCODE = '{\n  // servers of mine\n  "servers": {}\n}\n'
+
+
+@dataclass
+class World:
+    """A home folder with an ssh_config, and the machines that it names."""
+
+    home: Path
+    by_key: Sshd
+    by_password: Sshd
+
+    @property
+    def config(self) -> Path:
+        return Path(os.environ["XDG_CONFIG_HOME"]) / "remote-sandbox-mcp/config.toml"
+
+    @property
+    def ring(self) -> Path:
+        return Path(os.environ["TEST_RING"])
+
+    @property
+    def vscode(self) -> Path:
+        return Path(os.environ["XDG_CONFIG_HOME"]) / "Code/User/mcp.json"
+
+    def write_ssh_config(self, *more: str) -> None:
+        hosts = [
+            f"Host alpha\n  HostName 127.0.0.1\n  Port {self.by_key.port}\n  User {self.by_key.user}\n"
+            f"  IdentityFile {self.by_key.key_file}\n  IdentitiesOnly yes",
+            f"Host vault\n  HostName 127.0.0.1\n  Port {self.by_password.port}\n  User {self.by_password.user}",
+        ]
+        folder = self.home / ".ssh"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / "config").write_text("\n".join([*hosts, "Host *\n  ConnectTimeout 3", *more]) + "\n")
+
+    def know(self, *machines: Sshd) -> None:
+        (self.home / ".ssh/known_hosts").write_text("".join(it.known_hosts.read_text() for it in machines))
+
+    def add_clients(self) -> dict[Path, str]:
+        texts = {self.home / ".cursor/mcp.json": CURSOR, self.home / ".codex/config.toml": CODEX, self.vscode: VSCODE}
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return texts
+
+    def everything(self) -> dict[str, str]:
+        """All files of the home folder, with what is in them."""
+        found = (path for path in self.home.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.home)): path.read_text(errors="replace") for path in found}
+
+    def texts(self) -> dict[str, str]:
+        """The same without our own state."""
+        return {path: text for path, text in self.everything().items() if not path.startswith("remote-sandbox-mcp/")}
+
+
+@pytest.fixture(scope="module")
+def pair(fleet: Fleet) -> tuple[Sshd, Sshd]:
+    return fleet.machine("alpha"), fleet.machine("vault", auth="password")
+
+
+@pytest.fixture
+def world(pair: tuple[Sshd, Sshd], clean_environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    (tmp_path / "testring.py").write_text(RING)
+    for name, value in {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHON_KEYRING_BACKEND": "testring.Ring",
+        "TEST_RING": str(tmp_path / "ring.json"),
+        "TERM": "xterm-256color",
+        # Neither clients of this computer nor their settings.
+        "PATH": f"{Path(COMMAND).parent}:/usr/bin:/bin:/usr/sbin:/sbin",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CODEX_HOME", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    world = World(clean_environment, *pair)
+    world.write_ssh_config()
+    return world
+
+
+def setup(*words: str) -> AbstractContextManager[Terminal]:
+    return terminal([COMMAND, "setup", *words])
+
+
+def answer_all(here: Terminal, password: str) -> None:
+    """From the choice to the end: both machines, the password, config.toml and all clients."""
+    here.wait("Enter goes on")
+    here.press("Enter")
+    here.type("y", after="Is that the right one?")
+    if HAS_SLURM:
+        here.type("n", after="alpha has Slurm")
+    here.type(password, after="Password of")
+    if HAS_SLURM:
+        here.type("", after="vault has Slurm")
+    here.type("", after="Another machine?")
+
+
+def test_from_nothing_to_a_first_command_within_two_minutes(world: World) -> None:
+    clients, password = world.add_clients(), world.by_password.password
+    with closed_port() as dead, silent_port() as silent:
+        world.write_ssh_config(
+            f"Host dead\n  HostName 127.0.0.1\n  Port {dead}", f"Host mute\n  HostName 127.0.0.1\n  Port {silent}"
+        )
+        # One is known already; the other's key has to be accepted.
+        world.know(world.by_password)
+        before, begun = world.texts(), time.monotonic()
+        with setup() as here:
+            answer_all(here, password)
+            here.type("", after="Write this? [Y/n]")
+            here.type("", after="Add it to Codex? [Y/n]")
+            here.type("", after="Add it to Cursor? [Y/n]")
+            assert here.end() == 0, here.shown()
+            seconds, shown = time.monotonic() - begun, here.shown()
+    assert seconds < DIALOGUE_S
+    assert_well_told(shown, world)
+    assert password not in shown
+    document = parse_toml(world.config.read_text())
+    assert document["hosts"] == ["alpha"]
+    kept = {"ssh_alias": "vault", "password": "keyring:remote-sandbox-mcp/ssh-vault"}
+    assert document["machines"] == {"vault": kept | ({"slurm": True} if HAS_SLURM else {})}
+    assert json.loads(world.ring.read_text()) == {"remote-sandbox-mcp ssh-vault": password}
+    assert stat.S_IMODE(world.config.stat().st_mode) == 0o600
+    assert_clients_told(world, clients)
+    assert not [path for path, text in world.everything().items() if password in text]
+    assert world.texts()[".ssh/config"] == before[".ssh/config"]
+    assert load(world.config).problems == ()
+    again_and_back(world, before)
+
+
+def assert_well_told(shown: str, world: World) -> None:
+    for said in (
+        "nothing listens on that port",
+        "it is open, but says nothing within 3 s",
+        f"key of 127.0.0.1 has the fingerprint\n  {fingerprint(world.by_key)}",
+        '+hosts = ["alpha"]',
+        "+ [mcp_servers.remote-sandbox]",
+        "is not plain JSON: it may hold comments",
+        "A first command  alpha",
+        "load average",
+        "Say to your agent",
+        "remote-sandbox-mcp doctor",
+    ):
+        assert said in shown, shown
+
+
+def fingerprint(sshd: Sshd) -> str:
+    import asyncssh
+
+    return asyncssh.import_public_key(sshd.host_key).get_fingerprint()
+
+
+def assert_clients_told(world: World, texts: dict[Path, str]) -> None:
+    cursor, codex = world.home / ".cursor/mcp.json", world.home / ".codex/config.toml"
+    servers = json.loads(cursor.read_text())["mcpServers"]
+    assert servers["remote-sandbox"] == {"command": COMMAND}
+    assert cursor.read_text().startswith(CURSOR.partition("}}")[0])
+    assert codex.read_text() == f'{CODEX}\n[mcp_servers.remote-sandbox]\ncommand = "remote-sandbox-mcp"\n'
+    assert world.vscode.read_text() == VSCODE
+    for path in (cursor, codex):
+        (backup,) = path.parent.glob(f"{path.name}.before-setup-*")
+        assert backup.read_text() == texts[path]
+        assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+
+
+def again_and_back(world: World, before: dict[str, str]) -> None:
+    """A second run changes nothing, and undo leaves what was there before the first."""
+    cli, after = Cli(), world.texts()
+    # A process of its own: one that was forked would not find the keyring.
+    fresh = {"PYTHONPATH": os.environ["PYTHONPATH"], "REMOTE_SANDBOX_LIST": ""}
+    second = cli("setup", "--yes", **fresh)
+    assert "nothing to change" in second.stdout
+    assert second.stdout.count("registered already, as remote-sandbox") == 2
+    assert world.texts() == after
+    assert cli("setup", "undo", **fresh).code == 0
+    assert world.texts() == before
+    assert json.loads(world.ring.read_text()) == {}
+
+
+def test_without_a_keyring_a_typed_machines_password_is_in_a_file_of_its_owner_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    (world.home / ".ssh/config").unlink()
+    machine = world.by_password
+    world.know(machine)
+    with setup("--no-clients") as here:
+        here.type("no such machine", after="A machine?")
+        here.type(f"{machine.user}@127.0.0.1:{machine.port}", after="is no machine")
+        here.type("wrong", after="Password of")
+        here.type(machine.password, after="Password of", times=2)
+        if HAS_SLURM:
+            here.type("n", after="has Slurm")
+        here.type("", after="Another machine?")
+        here.type("", after="Write this?")
+        assert here.end() == 0, here.shown()
+        shown = here.shown()
+    kept = world.config.parent / "passwords/127.0.0.1"
+    assert "There is no keyring here, so the password of 127.0.0.1 is in" in shown
+    assert "load average" in shown
+    assert machine.password not in shown
+    assert kept.read_text() == f"{machine.password}\n"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    fields = parse_toml(world.config.read_text())["machines"]["127.0.0.1"]
+    assert (fields["user"], fields["port"]) == (machine.user, machine.port)
+    assert machine.password not in world.config.read_text()
+    assert Cli()("setup", "undo").code == 0
+    assert not kept.parent.exists()
+    assert not world.config.exists()
+
+
+@pytest.mark.parametrize("question", ["Which of them", "Password of", "Write this?"])
+def test_ctrl_c_at_any_question_changes_no_file(world: World, question: str) -> None:
+    world.add_clients()
+    world.know(world.by_password)
+    before = world.texts()
+    with setup() as here:
+        for asked, typed in (
+            ("Which of them", ""),
+            ("Is that the right one?", "y"),
+            *([("alpha has Slurm", "n")] if HAS_SLURM else []),
+            ("Password of", world.by_password.password),
+            *([("vault has Slurm", "n")] if HAS_SLURM else []),
+            ("Another", ""),
+            ("Write this?", ""),
+        ):
+            if asked == "Which of them":
+                here.wait("Enter goes on")
+            if asked == question:
+                here.wait(question)
+                here.press("C-c")
+                break
+            here.type(typed, after=asked)
+        assert here.end() == 130, here.shown()
+    assert world.texts() == before
+    assert not world.ring.exists()
+
+
+def test_ctrl_c_while_machines_are_tested_ends_it_at_once(world: World) -> None:
+    with silent_port() as silent:
+        world.write_ssh_config(f"Host mute\n  HostName 127.0.0.1\n  Port {silent}\n  ConnectTimeout 100")
+        with setup() as here:
+            here.wait("mute")
+            here.press("C-c")
+            assert here.end() == 130, here.shown()
+    assert not world.config.exists()
+
+
+def test_keys_choose_and_a_dumb_terminal_takes_numbers(world: World) -> None:
+    world.know(world.by_key, world.by_password)
+    with setup("--no-clients", "--dry-run") as here:
+        here.wait("Enter goes on")
+        # None, then the second again.
+        here.press("a", "a", "a")
+        here.press("Down", "Space", "Enter")
+        here.wait("Password of")
+        here.press("C-c")
+        assert here.end() == 130
+    with terminal(["env", "TERM=dumb", COMMAND, "setup", "--no-clients", "--dry-run"]) as here:
+        here.type("7", after="all or none [1,2]")
+        here.type("1", after="all or none [1,2]", times=2)
+        if HAS_SLURM:
+            here.type("n", after="alpha has Slurm")
+        here.type("", after="Another")
+        assert here.end() == 0
+        assert '+hosts = ["alpha"]' in here.shown()
+    assert not world.config.exists()
+
+
+@pytest.fixture
+def plain(world: World) -> World:
+    """A world in which nothing has to be asked."""
+    world.know(world.by_key)
+    return world
+
+
+def unasked(*words: str, **environ: str) -> dict[str, Any]:
+    outcome = Cli()("setup", "--json", *words, REMOTE_SANDBOX_LIST="", **environ)
+    assert outcome.code == 0, outcome.stdout + outcome.stderr
+    answer: dict[str, Any] = outcome.json
+    return answer
+
+
+def test_without_a_terminal_nothing_is_changed_that_was_not_asked_for(plain: World) -> None:
+    plain.add_clients()
+    before = plain.texts()
+    done = unasked()
+    assert {it["name"]: it["state"] for it in done["machines"]} == {"alpha": "ready", "vault": "host_key"}
+    assert done["machines"][1]["host_key"] == fingerprint(plain.by_password)
+    assert [it["state"] for it in done["clients"]] == ["new", "new", "refused"]
+    assert any("alpha was left out: it works" in sentence for sentence in done["left"])
+    assert plain.texts() == before
+
+
+EXISTING = """# mine
+default = "old"   # keep
+
+# a comment that belongs to the table
+[machines.old]
+host = "192.0.2.1"
+user = "me"
+password = "literal-secret"
+"""
+
+
+def test_an_existing_file_keeps_its_comments_and_shows_none_of_its_secrets(plain: World) -> None:
+    plain.config.parent.mkdir(parents=True)
+    plain.config.write_text(EXISTING)
+    plain.config.chmod(0o644)
+    outcome = Cli()("setup", "--hosts", "alpha", "--no-clients", REMOTE_SANDBOX_LIST="")
+    assert outcome.code == 0, outcome.stderr
+    assert plain.config.read_text() == EXISTING.replace("# keep\n", '# keep\nhosts = ["alpha"]\n')
+    assert "literal-secret" not in outcome.stdout + outcome.stderr
+    (backup,) = plain.config.parent.glob("config.toml.before-setup-*")
+    assert backup.read_text() == EXISTING
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (backup, plain.config)} == {0o600}
+    assert "load average" in outcome.stdout
+
+
+def test_another_config_file_is_made_and_clients_are_given_it(plain: World, tmp_path: Path) -> None:
+    plain.add_clients()
+    config = tmp_path / "other.toml"
+    done = unasked("--hosts", "alpha", "--clients", "codex", "--config", str(config))
+    assert done["first_command"]["exit_code"] == 0
+    assert parse_toml(config.read_text())["hosts"] == ["alpha"]
+    server = parse_toml((plain.home / ".codex/config.toml").read_text())["mcp_servers"]["remote-sandbox"]
+    assert server["args"] == ["--config", str(config)]
+    assert not plain.config.exists()
+
+
+def test_a_broken_file_is_told_before_anything_is_asked_or_changed(plain: World) -> None:
+    plain.config.parent.mkdir(parents=True)
+    plain.config.write_text("hosts = [\n")
+    outcome = Cli()("setup", "--yes", REMOTE_SANDBOX_LIST="")
+    assert outcome.code == 2
+    assert "is not valid TOML" in outcome.stderr
+    assert plain.config.read_text() == "hosts = [\n"
+
+
+def test_a_link_is_followed_and_one_that_leads_nowhere_refused(plain: World, tmp_path: Path) -> None:
+    plain.config.parent.mkdir(parents=True)
+    target = tmp_path / "dotfiles.toml"
+    plain.config.symlink_to(target)
+    refused = Cli()("setup", "--hosts", "alpha", "--no-clients", REMOTE_SANDBOX_LIST="")
+    assert refused.code == 2
+    assert "is a link to" in refused.stderr
+    target.write_text("# in a repository of mine\n")
+    unasked("--hosts", "alpha", "--no-clients")
+    assert plain.config.is_symlink()
+    assert target.read_text().startswith('# in a repository of mine\nhosts = ["alpha"]')
+
+
+def test_what_a_project_brings_is_not_read(plain: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"opensandbox": {"server_url": "http://192.0.2.1"}}')
+    (tmp_path / "claude").write_text("#!/bin/sh\ntouch was-run\n")
+    (tmp_path / "claude").chmod(0o755)
+    done = unasked("--yes", PATH=f".:{os.environ['PATH']}")
+    assert done["config"]["changed"]
+    assert done["clients"] == []
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_named_machine_that_cannot_be_reached_is_left_and_told_by_the_exit_code(plain: World) -> None:
+    with closed_port() as dead:
+        outcome = Cli()("setup", "--hosts", f"me@127.0.0.1:{dead}", "--json", "--no-clients", REMOTE_SANDBOX_LIST="")
+    assert outcome.code == 255
+    assert "nothing listens" in outcome.json["left"][0]
+    assert not plain.config.exists()
+
+
+def test_a_client_that_does_not_exist_is_told_with_the_one_that_was_meant(plain: World) -> None:
+    outcome = Cli()("setup", "--clients", "cursr", REMOTE_SANDBOX_LIST="")
+    assert outcome.code == 2
+    assert "did you mean cursor?" in outcome.stderr
+
+
+def test_a_machine_that_asks_for_a_code_is_kept_with_what_to_do(plain: World, fleet: Fleet) -> None:
+    machine = machine_with_code(fleet, name="factor").machine
+    plain.write_ssh_config(
+        f"Host factor\n  HostName 127.0.0.1\n  Port {machine.port}\n  User {machine.user}\n"
+        f"  IdentityFile {machine.key_file}\n  IdentitiesOnly yes"
+    )
+    plain.know(machine)
+    done = unasked("--hosts", "factor", "--no-clients")
+    assert (done["machines"][0]["state"], done["machines"][0]["chosen"]) == ("code", True)
+    assert "remote-sandbox-mcp login factor" in done["left"][0]
+    assert parse_toml(plain.config.read_text()) == {"hosts": ["factor"]}
+    assert done["first_command"] is None
+
+
+def test_what_a_machine_says_cannot_move_the_cursor() -> None:
+    step = ok("GPUs", "1 × \x1b[2Jevil\u202e")
+    trial = Trial(Candidate("a", Machine("a", "192.0.2.1")), Checkup("a", "ssh", "", (step,)), Standing.READY)
+    (row,) = row_texts([trial])
+    assert "evil" in row.plain
+    assert row.plain.isprintable()

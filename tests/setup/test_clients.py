@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.setup import clients
+from remote_sandbox_mcp.setup.clients import Client, Program, State
+from remote_sandbox_mcp.setup.journal import Journal
+from remote_sandbox_mcp.setup.undo import undo
+
+OURS = "/opt/bin/remote-sandbox-mcp"
+PROGRAM = Program("remote-sandbox-mcp", OURS)
+# Does to its file what Claude Code's command does, and writes it anew each time, as that does.
+CLAUDE = """#!{python}
+import json, os, sys
+path = os.path.join(os.path.expanduser("~"), ".claude.json")
+document = json.load(open(path)) if os.path.exists(path) else {{}}
+servers = document.setdefault("mcpServers", {{}})
+if sys.argv[1:5] == ["mcp", "add", "--scope", "user"]:
+    if sys.argv[5] in servers:
+        sys.exit("MCP server already exists")
+    servers[sys.argv[5]] = {{"type": "stdio", "command": sys.argv[7], "args": [], "env": {{}}}}
+elif sys.argv[1:5] == ["mcp", "remove", "--scope", "user"]:
+    del servers[sys.argv[5]]
+document["runs"] = document.get("runs", 0) + 1
+json.dump(document, open(path, "w"), indent=2)
+"""
+
+
+@pytest.fixture
+def home(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(clean_environment / "bin"))
+    (clean_environment / "bin").mkdir()
+    return clean_environment
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def client(key: str) -> Client:
+    return next(client for client in clients.find() if client.key == key)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_each_client_has_its_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [it.title for it in clients.find() if it.is_there]
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert {it.key: str(it.file.relative_to(home)) for it in clients.find()} == {
+        "claude-code": ".claude.json",
+        "codex": ".codex/config.toml",
+        "cursor": ".cursor/mcp.json",
+        "vscode": ".config/Code/User/mcp.json",
+        "claude-desktop": ".config/Claude/claude_desktop_config.json",
+    }
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert client("vscode").file == home / "Library/Application Support/Code/User/mcp.json"
+    assert client("claude-desktop").file == home / "Library/Application Support/Claude/claude_desktop_config.json"
+
+
+def test_variables_name_other_folders(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.setenv(name, f"/elsewhere/{name}")
+    found = [str(it.file).partition("/elsewhere/")[2] for it in clients.find()]
+    assert found[:2] == ["CLAUDE_CONFIG_DIR/.claude.json", "CODEX_HOME/config.toml"]
+    assert found[3] == "XDG_CONFIG_HOME/Code/User/mcp.json"
+
+
+def test_a_client_is_there_by_its_folder_its_file_or_its_command(home: Path) -> None:
+    (home / ".cursor").mkdir()
+    write(home / ".claude.json", "{}")
+    write(home / "bin/codex", "#!/bin/sh\n").chmod(0o755)
+    assert [it.key for it in clients.find() if it.is_there] == ["claude-code", "codex", "cursor"]
+
+
+def test_windows_get_the_whole_path_and_terminals_the_name(home: Path) -> None:
+    entries = {it.key: clients.plan(it, PROGRAM).entry for it in clients.find()}
+    assert entries == {
+        "claude-code": {"type": "stdio", "command": "remote-sandbox-mcp"},
+        "codex": {"command": "remote-sandbox-mcp"},
+        "cursor": {"command": OURS},
+        "vscode": {"type": "stdio", "command": OURS},
+        "claude-desktop": {"command": OURS},
+    }
+
+
+@pytest.mark.parametrize(
+    ("server", "state", "said"),
+    [
+        pytest.param({"remote-sandbox": {"command": OURS}}, State.REGISTERED, "remote-sandbox", id="the same"),
+        pytest.param({"gpus": {"command": "remote-sandbox-mcp"}}, State.REGISTERED, "gpus", id="by another name"),
+        pytest.param(
+            {"remote-sandbox": {"command": "/old/remote-sandbox-mcp", "env": {"K": "hush"}, "args": ["hush"]}},
+            State.TAKEN,
+            "'remote-sandbox' stands for /old/remote-sandbox-mcp there",
+            id="another program",
+        ),
+        pytest.param(
+            {"remote-sandbox": {"url": "https://me:hush@example.org/mcp?key=hush"}},
+            State.TAKEN,
+            "'remote-sandbox' stands for example.org/mcp there",
+            id="an address",
+        ),
+        pytest.param({"other": {"command": "other"}}, State.NEW, "", id="others"),
+    ],
+)
+def test_what_is_there_is_seen_and_never_shown_with_its_secrets(
+    home: Path, server: object, state: State, said: str
+) -> None:
+    text = json.dumps({"mcpServers": server})
+    file = write(home / ".cursor/mcp.json", text)
+    planned = clients.plan(client("cursor"), PROGRAM)
+    assert (planned.state, planned.said) == (state, said)
+    assert "hush" not in planned.said + planned.lines
+    assert file.read_text() == text
+
+
+def test_a_client_that_has_our_plugin_is_registered(home: Path) -> None:
+    write(home / ".claude/settings.json", '{"enabledPlugins": {"remote-sandbox@remote-sandbox": true}}')
+    codex = write(home / ".codex/config.toml", '[plugins."remote-sandbox@remote-sandbox"]\nenabled = true\n')
+    for key in ("claude-code", "codex"):
+        planned = clients.plan(client(key), PROGRAM)
+        assert (planned.state, planned.said) == (State.REGISTERED, "the plugin remote-sandbox@remote-sandbox")
+    codex.write_text('[plugins."remote-sandbox@remote-sandbox"]\nenabled = false\n')
+    assert clients.plan(client("codex"), PROGRAM).state is State.NEW
+
+
+def test_another_program_is_replaced_when_that_is_wanted_and_comes_back(home: Path, state: Path) -> None:
+    before = '{"mcpServers": {"remote-sandbox": {"command": "/old/one"}, "x": {}}}'
+    file = write(home / ".cursor/mcp.json", before)
+    file.chmod(0o640)
+    journal = Journal(state)
+    journal.add(clients.carry_out(clients.overriding(clients.plan(client("cursor"), PROGRAM))))
+    assert json.loads(file.read_text())["mcpServers"] == {"remote-sandbox": {"command": OURS}, "x": {}}
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert [it.is_done for it in undo(state)] == [True]
+    assert file.read_text() == before
+    assert sorted(path.name for path in file.parent.iterdir()) == ["mcp.json"]
+    assert undo(state) == []
+
+
+def test_a_file_that_was_changed_since_loses_only_our_entry(home: Path, state: Path) -> None:
+    file, codex = write(home / ".cursor/mcp.json", '{"x": 1}'), write(home / ".codex/config.toml", "# mine\n")
+    journal = Journal(state)
+    for key in ("cursor", "codex"):
+        journal.add(clients.carry_out(clients.plan(client(key), PROGRAM)))
+    later = json.loads(file.read_text())
+    later["mcpServers"]["new"] = {"command": "new"}
+    file.write_text(json.dumps(later, indent=2))
+    codex.write_text(codex.read_text() + "\n[mcp_servers.new]\ncommand = 'new'\n")
+    looked = undo(state, is_dry=True)
+    assert [it.is_done for it in looked] == [True, True]
+    assert "remote-sandbox" in file.read_text() + codex.read_text()
+    assert [it.is_done for it in undo(state)] == [True, True]
+    assert json.loads(file.read_text()) == {"x": 1, "mcpServers": {"new": {"command": "new"}}}
+    assert codex.read_text() == "# mine\n\n[mcp_servers.new]\ncommand = 'new'\n"
+
+
+def test_an_entry_that_was_changed_since_is_left_and_told(home: Path, state: Path) -> None:
+    file = write(home / ".cursor/mcp.json", "{}")
+    Journal(state).add(clients.carry_out(clients.plan(client("cursor"), PROGRAM)))
+    changed = file.read_text().replace(OURS, "/other")
+    file.write_text(changed)
+    (result,) = undo(state)
+    assert (result.is_done, file.read_text()) == (False, changed)
+    assert "take the entry 'remote-sandbox' of Cursor out of it yourself" in result.said
+    assert len(undo(state)) == 1
+
+
+def test_a_file_that_setup_made_is_removed(home: Path, state: Path) -> None:
+    (home / ".cursor").mkdir()
+    change = clients.carry_out(clients.plan(client("cursor"), PROGRAM))
+    Journal(state).add(change)
+    assert Path(change.path).stat().st_mode & 0o777 == 0o600
+    undo(state)
+    assert not Path(change.path).exists()
+
+
+def test_claude_code_is_told_by_its_own_command(home: Path, state: Path) -> None:
+    write(home / "bin/claude", CLAUDE.format(python=sys.executable)).chmod(0o755)
+    file = write(home / ".claude.json", '{"oauth": "hush"}')
+    planned = clients.plan(client("claude-code"), PROGRAM)
+    assert planned.lines == f"{home}/bin/claude mcp add --scope user remote-sandbox -- remote-sandbox-mcp"
+    Journal(state).add(change := clients.carry_out(planned))
+    assert json.loads(file.read_text())["mcpServers"]["remote-sandbox"]["command"] == "remote-sandbox-mcp"
+    assert Path(change.backup).read_text() == '{"oauth": "hush"}'
+    assert clients.plan(client("claude-code"), PROGRAM).state is State.REGISTERED
+    assert [it.is_done for it in undo(state)] == [True]
+    assert json.loads(file.read_text()) == {"oauth": "hush", "mcpServers": {}, "runs": 2}
+
+
+def test_without_its_command_its_file_is_changed(home: Path, state: Path) -> None:
+    file = write(home / ".claude.json", '{\n  "oauth": "hush"\n}\n')
+    Journal(state).add(clients.carry_out(clients.plan(client("claude-code"), PROGRAM)))
+    assert json.loads(file.read_text())["mcpServers"]["remote-sandbox"]["type"] == "stdio"
+    undo(state)
+    assert file.read_text() == '{\n  "oauth": "hush"\n}\n'
+
+
+def test_a_link_is_followed_and_a_foreign_kind_of_file_left_alone(home: Path, tmp_path: Path) -> None:
+    target = write(tmp_path / "dotfiles/mcp.json", "{}")
+    (home / ".cursor").mkdir()
+    (home / ".cursor/mcp.json").symlink_to(target)
+    clients.carry_out(clients.plan(client("cursor"), PROGRAM))
+    assert (home / ".cursor/mcp.json").is_symlink()
+    assert "remote-sandbox" in target.read_text()
+    (home / ".codex/config.toml").mkdir(parents=True)
+    refused = clients.plan(client("codex"), PROGRAM)
+    assert refused.state is State.REFUSED
+    assert "is not an ordinary file" in refused.said
+
+
+def test_a_file_that_changes_while_a_person_decides_is_left_alone(home: Path) -> None:
+    file = write(home / ".cursor/mcp.json", "{}")
+    planned = clients.plan(client("cursor"), PROGRAM)
+    file.write_text('{"by": "another"}')
+    with pytest.raises(Exception, match="was changed by another program"):
+        clients.carry_out(planned)
+    assert file.read_text() == '{"by": "another"}'
+    assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
