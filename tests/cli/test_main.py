@@ -38,10 +38,12 @@ def test_on_windows_one_sentence_says_what_to_do(module: str, words: list[str]) 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        pytest.param(["doctr"], "there is no 'doctr'; did you mean doctor? There are: doctor, sandboxes", id="verb"),
+        pytest.param(
+            ["doctr"], "there is no 'doctr'; did you mean doctor? There are: setup, doctor, sandboxes", id="verb"
+        ),
         pytest.param(["hosts", "frget", "gpu1"], "there is no 'frget'; did you mean forget?", id="action"),
         pytest.param(["--mode", "htpp"], "there is no 'htpp'; did you mean http?", id="option"),
-        pytest.param(["zzz"], "there is no 'zzz'; There are: doctor", id="nothing like it"),
+        pytest.param(["zzz"], "there is no 'zzz'; There are: setup, doctor", id="nothing like it"),
     ],
 )
 def test_a_word_that_is_wrong_comes_with_the_one_that_was_meant(cli: Cli, words: list[str], told: str) -> None:
@@ -75,4 +77,4 @@ def test_words_of_a_command_are_not_options_of_ours(cli: Cli) -> None:
 
 
 def test_json_takes_a_verb(cli: Cli) -> None:
-    assert "--json goes with a verb" in cli("--json").stderr
+    assert cli("--json").json["error"] == "--json goes with a verb"

@@ -55,6 +55,12 @@ def test_it_fits_one_screen_however_much_is_configured(cli: Cli) -> None:
     assert len(page.splitlines()) <= 24
 
 
+def test_setup_is_named_where_no_machine_is_configured(cli: Cli) -> None:
+    assert re.search(r"remote-sandbox-mcp setup +find your machines", welcome(cli))
+    cli.machines = [nobody("gpu1")]
+    assert "remote-sandbox-mcp setup" not in welcome(cli)
+
+
 def test_problems_are_shown(cli: Cli) -> None:
     cli.machines = [{"name": "gpu1", "user": "me"}]
     assert "host is missing" in welcome(cli)

@@ -79,10 +79,11 @@ async def _show(rows: HistoryRows, wanted: Any, options: argparse.Namespace) -> 
 
 
 def _print(found: tuple[CallRow, ...], options: argparse.Namespace, *, is_first: bool = False) -> None:
+    from ..history import call_fields
     from .render import Page, styled, write
 
     if options.json:
-        write("".join(f"{json.dumps(fields(row))}\n" for row in found))
+        write("".join(f"{json.dumps(call_fields(row))}\n" for row in found))
         return
     if not found:
         return
@@ -90,16 +91,6 @@ def _print(found: tuple[CallRow, ...], options: argparse.Namespace, *, is_first:
     titles = tuple(styled((title, "dim")) for title in ("when", "client", "sandbox", "tool", "outcome", "took", "what"))
     listed = [_row(row, page.console.width - OTHER_COLUMNS) for row in found]
     page.rows([titles, *listed] if is_first else listed, indent=0)
-
-
-def fields(row: CallRow) -> dict[str, Any]:
-    """A call for programs; what is empty is left out, an exit code of 0 is not."""
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.begun))
-    told: dict[str, Any] = {"id": row.id, "time": when, "seconds": row.seconds, "client": row.client}
-    told |= {"version": row.version, "session": row.session, "folder": row.folder, "sandbox": row.sandbox}
-    told |= {"tool": row.tool, "arguments": dict(row.arguments), "outcome": row.outcome}
-    told |= {"exit_code": row.exit_code, "result": row.told}
-    return {name: value for name, value in told.items() if value not in ("", None, {})}
 
 
 def _row(row: CallRow, room: int) -> tuple[Text | str, ...]:

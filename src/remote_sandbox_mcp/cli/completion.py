@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .verb import add_json
+
 SHELLS = ("bash", "zsh", "fish")
 # The hidden first word with which the scripts call back, followed by the words before the cursor and the one at it.
 CALL_BACK = "__complete"
@@ -21,6 +23,7 @@ POSITIONALS = {
     ("login", "NAME"): "sandboxes",
     ("hosts", "NAME"): "sandboxes",
     ("jobs", "NAME"): "jobs",
+    ("sessions", "HANDLE"): "sessions",
     ("delete", "ID"): "disposables",
     ("push", "LOCAL"): "files",
     ("push", "REMOTE"): "places",
@@ -38,14 +41,16 @@ def add_arguments(subparsers: Any) -> None:
         "same with zsh, in ~/.zshrc after compinit. fish: remote-sandbox-mcp completion fish | source, in config.fish.",
     )
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    add_json(parser)
 
 
 async def run(options: argparse.Namespace) -> int:
     from importlib import resources
 
-    from .render import write
+    from .render import print_json, write
 
-    write(resources.files(__package__).joinpath(f"completion.{options.shell}").read_text(encoding="utf-8"))
+    script = resources.files(__package__).joinpath(f"completion.{options.shell}").read_text(encoding="utf-8")
+    print_json({"shell": options.shell, "script": script}) if options.json else write(script)
     return 0
 
 
@@ -73,7 +78,7 @@ Candidate = tuple[str, str]
 
 def candidates(top: argparse.ArgumentParser, before: Sequence[str], at: str) -> Iterator[Candidate]:
     """The words that fit, each with what it is."""
-    place = Place(top)
+    place = Cursor(top)
     for word in before:
         place.pass_by(word)
     if place.is_over:
@@ -106,7 +111,7 @@ def options_of(parser: argparse.ArgumentParser, at: str) -> Iterator[Candidate]:
                 yield name, action.help or ""
 
 
-class Place:
+class Cursor:
     """Where a line of words has come to: the parser of the verb or action, and what it expects next."""
 
     def __init__(self, top: argparse.ArgumentParser) -> None:
@@ -178,6 +183,7 @@ class Names:
         ways: dict[str, Callable[[], Iterable[Candidate]]] = {
             "sandboxes": self.sandboxes,
             "jobs": self.jobs,
+            "sessions": self.sessions,
             "disposables": self.disposables,
             "places": self.places,
             "files": lambda: [(FILES, "")],
@@ -207,6 +213,19 @@ class Names:
             finally:
                 database.close()
             yield from {job.session: (job.session, f"{job.state} on {job.sandbox}") for job in reversed(found)}.values()
+
+    def sessions(self) -> Iterator[Candidate]:
+        if database := existing_database():
+            from ..core.session_handle import PYTHON, SHELL
+            from ..store.sessions import KeptSessionRows
+
+            try:
+                found = [it for kind in (SHELL, PYTHON) for it in KeptSessionRows(database, kind).list()]
+            finally:
+                database.close()
+            yield from {
+                (it.kind, it.name): (f"{it.kind}:{it.name}", f"on {it.sandbox}") for it in found[:MOST_NAMES]
+            }.values()
 
     def disposables(self) -> Iterator[Candidate]:
         if database := existing_database():

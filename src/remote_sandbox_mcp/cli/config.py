@@ -29,8 +29,7 @@ def add_arguments(subparsers: Any) -> None:
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     show = actions.add_parser("show", help="everything that is configured; secrets are hidden")
-    add_json(parser, show)
-    actions.add_parser("path", help="the configuration file's path, whether or not it is there")
+    where = actions.add_parser("path", help="the configuration file's path, whether or not it is there")
     allow = actions.add_parser(
         "allow", help="accept the config.json or .remote-sandbox.toml of a project, as it is now"
     )
@@ -39,11 +38,13 @@ def add_arguments(subparsers: Any) -> None:
         action.add_argument(
             "file", nargs="?", default=".", metavar="PATH", help="a file or a folder; default: this one"
         )
+    add_json(parser, show, where, allow, deny)
 
 
 async def run(options: argparse.Namespace) -> int:
     if options.action in ("allow", "deny"):
-        return _decide(options.file, is_allowed=options.action == "allow")
+        decide = _allow if options.action == "allow" else _deny
+        return decide(options.file, options.json)
     return _show(options)
 
 
@@ -56,7 +57,7 @@ def _show(options: argparse.Namespace) -> int:
 
     path: Path = options.config or paths.config_file()
     if options.action == "path":
-        write(f"{path}\n")
+        print_json({"path": str(path)}) if options.json else write(f"{path}\n")
         return 0
     shown = show(completed(load(options.config))) | {"workspace_file": _workspace_file()}
     if options.json:
@@ -66,17 +67,27 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _decide(path: str, *, is_allowed: bool) -> int:
-    """Accept what a project brings, or undo that. Raises ConfigError."""
+def _allow(path: str, as_json: bool) -> int:
+    """Accept what a project brings. Raises ConfigError."""
+    from .render import print_json
+
+    accepted = [_accept(file, quiet=as_json) for file in _files(path)]
+    if as_json:
+        print_json({"accepted": accepted})
+    return 0
+
+
+def _deny(path: str, as_json: bool) -> int:
+    """Do not accept it any more. Raises ConfigError."""
     from ..config import accepted, paths
+    from .render import print_json
     from .verb import say
 
-    for file in _files(path):
-        if is_allowed:
-            _accept(file)
-        else:
-            known = accepted.withdraw(file, paths.state_folder())
-            say(f"{file} is not accepted any more." if known else f"{file} was not accepted.")
+    known = {file: accepted.withdraw(file, paths.state_folder()) for file in _files(path)}
+    if as_json:
+        print_json({"denied": [{"path": file, "was_accepted": bool(was)} for file, was in known.items()]})
+    else:
+        say(*(f"{file} {'is not accepted any more' if was else 'was not accepted'}." for file, was in known.items()))
     return 0
 
 
@@ -92,7 +103,8 @@ def _files(path: str) -> list[str]:
     return [file for file in is_meant if is_meant[file] or acceptance(whole(file))] or [own]
 
 
-def _accept(path: str) -> None:
+def _accept(path: str, *, quiet: bool) -> dict[str, Any]:
+    """Accept one file; returns what it sets."""
     from ..config import accepted, paths
     from ..config.problems import plain
     from .verb import complain, say
@@ -102,9 +114,12 @@ def _accept(path: str) -> None:
     settings = found.settings(passed_over.append)
     accepted.accept(found.path, found.acceptance, paths.state_folder())
     # What a file says must not look like something else on a terminal.
-    rows = [f"  {key} = {plain(_text(value), MOST_SHOWN)}" for key, value in settings.items()]
-    say(f"Accepted as it is now: {found.path}", *(rows or ["  (it sets nothing)"]))
-    complain(*passed_over)
+    told = {key: plain(_text(value), MOST_SHOWN) for key, value in settings.items()}
+    if not quiet:
+        rows = [f"  {key} = {value}" for key, value in told.items()]
+        say(f"Accepted as it is now: {found.path}", *(rows or ["  (it sets nothing)"]))
+        complain(*passed_over)
+    return {"path": str(found.path), "settings": told, "problems": passed_over}
 
 
 def _found(path: str) -> ProjectFile | Brought:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .verb import MISTAKE, add_json, complain, say, with_app
+from .verb import add_json, code_of, complain, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
@@ -29,7 +29,7 @@ async def run(options: argparse.Namespace) -> int:
 async def _delete(app: App, options: argparse.Namespace) -> int:
     from ..core.errors import SandboxError
 
-    deleted, problems = [], []
+    deleted, problems, code = [], [], 0
     for name in options.ids:
         try:
             gone = await app.disposables.delete(name)
@@ -37,8 +37,9 @@ async def _delete(app: App, options: argparse.Namespace) -> int:
             deleted.append({"sandbox_id": gone.id, "status": "deleted"})
         except SandboxError as problem:
             problems.append({"sandbox_id": name, "error": str(problem), "code": problem.code})
+            code = code or code_of(problem)
     _tell(deleted, problems, options.json)
-    return MISTAKE if problems else 0
+    return code
 
 
 def _tell(deleted: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from ..core.checkup import Checkup, Step
     from .render import Page
 
-NOTHING = "No SSH machine is configured. Set REMOTE_HOST or REMOTE_SANDBOX_LIST, or write the config file named above."
+NOTHING = (
+    "No SSH machine is configured. Run remote-sandbox-mcp setup, which finds those of ~/.ssh/config; or set "
+    "REMOTE_HOST or REMOTE_SANDBOX_LIST, or write the config file named above."
+)
 
 UNUSABLE = "No machine that is configured can be used, so nothing runs unless its sandbox is named."
 

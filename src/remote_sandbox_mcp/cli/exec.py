@@ -69,7 +69,8 @@ def add_arguments(subparsers: Any) -> None:
 async def run(options: argparse.Namespace) -> int:
     from ..app import compose
     from ..config.load import load
-    from ..core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox
+    from ..core.errors import SandboxError, UnknownSandbox
+    from .verb import code_of
 
     configuration = load(options.config)
     app = compose(configuration)
@@ -82,8 +83,7 @@ async def run(options: argparse.Namespace) -> int:
         # A sandbox may be unknown because of a mistake in the configuration.
         if isinstance(problem, UnknownSandbox):
             _complain(*configuration.problems)
-        is_lost = isinstance(problem, ConnectError | LostContact)
-        return _fail(problem, options.json, NO_CONNECTION if is_lost else MISTAKE)
+        return _fail(problem, options.json, code_of(problem))
     finally:
         await app.close()
 
@@ -338,8 +338,8 @@ class Outflow:
     """Writes in its own thread, so that a slow reader does not block the connection."""
 
     def __init__(self, on_failure: Callable[[OSError], None]) -> None:
-        self._sinks = {"stdout": Sink(sys.stdout, on_failure), "stderr": Sink(sys.stderr, lambda _: None)}
-        self._queue: SimpleQueue[tuple[Sink, bytes] | None] = SimpleQueue()
+        self._sinks = {"stdout": OutputSink(sys.stdout, on_failure), "stderr": OutputSink(sys.stderr, lambda _: None)}
+        self._queue: SimpleQueue[tuple[OutputSink, bytes] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
 
@@ -375,7 +375,7 @@ class Outflow:
             sink.flush()
 
 
-class Sink:
+class OutputSink:
     """One of our output streams: bytes as they are into a pipe; on a terminal without control sequences."""
 
     def __init__(self, stream: TextIO | None, on_failure: Callable[[OSError], None]) -> None:

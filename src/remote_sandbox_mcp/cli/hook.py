@@ -29,6 +29,10 @@ def add_arguments(subparsers: Any) -> None:
         description="Reads the event of a client's hook from standard input and answers it. In a workspace with "
         "only_remote, local shell commands are refused, but those of git. Always ends with 0.",
     )
+    from .verb import add_json
+
+    # What it reads and answers is JSON in any case.
+    add_json(parser)
     parser.add_argument("event", choices=("pre-tool-use",), metavar="pre-tool-use", help="before a tool is used")
 
 

@@ -26,7 +26,7 @@ class Remembered:
 
 
 @dataclass(frozen=True)
-class Place:
+class KnownHost:
     """A host on the way to a machine, as known_hosts names it; `files` are other known_hosts files that may have it."""
 
     host: str
@@ -64,7 +64,7 @@ async def run(options: argparse.Namespace) -> int:
     return _list(configuration, own, options.json)
 
 
-def places(configuration: Configuration) -> Iterator[tuple[str, Place]]:
+def places(configuration: Configuration) -> Iterator[tuple[str, KnownHost]]:
     """Each machine's name with the hosts on the way to it, itself first."""
     from ..backends.ssh.host_keys import USUAL_FILES
     from ..core.machine import Hop
@@ -74,10 +74,10 @@ def places(configuration: Configuration) -> Iterator[tuple[str, Place]]:
         files = machine.known_hosts_files or USUAL_FILES
         target = Hop(machine.host, machine.port, host_key_name=machine.host_key_name)
         for hop in (target, *machine.hops):
-            yield machine.name, Place(hop.host_key_name or hop.host, hop.port, tuple(files))
+            yield machine.name, KnownHost(hop.host_key_name or hop.host, hop.port, tuple(files))
             # OpenSSH's client remembers a HostKeyAlias without its port.
             if hop.host_key_name and hop.port != 22:
-                yield machine.name, Place(hop.host_key_name, 22, tuple(files))
+                yield machine.name, KnownHost(hop.host_key_name, 22, tuple(files))
 
 
 def remembered(own: Path, configuration: Configuration) -> list[Remembered]:
@@ -132,7 +132,7 @@ def _forget(configuration: Configuration, own: Path, name: str, as_json: bool) -
     return 0
 
 
-def _wanted(configuration: Configuration, own: Path, name: str) -> list[Place]:
+def _wanted(configuration: Configuration, own: Path, name: str) -> list[KnownHost]:
     from ..core.errors import UnknownSandbox
 
     found = [place for machine, place in places(configuration) if machine == name]
@@ -146,20 +146,20 @@ def _wanted(configuration: Configuration, own: Path, name: str) -> list[Place]:
     return found
 
 
-def _place(entry: str) -> Place:
+def _place(entry: str) -> KnownHost:
     """A host as known_hosts names it: `host`, or `[host]:port`."""
     host, _, port = entry.removeprefix("[").rpartition("]:")
-    return Place(host, int(port)) if host and port.isdigit() else Place(entry, 22)
+    return KnownHost(host, int(port)) if host and port.isdigit() else KnownHost(entry, 22)
 
 
-def _drop(wanted: Iterable[Place], own: Path) -> list[str]:
+def _drop(wanted: Iterable[KnownHost], own: Path) -> list[str]:
     from ..backends.ssh.host_keys import HostKeys
 
     keys = HostKeys(own)
     return [place.entry for place in wanted if keys.forget(place.host, place.port)]
 
 
-def _elsewhere(wanted: Iterable[Place], own: Path) -> Iterator[str]:
+def _elsewhere(wanted: Iterable[KnownHost], own: Path) -> Iterator[str]:
     """Commands that remove the hosts from the user's and the system's own files."""
     from ..backends.ssh.host_keys import HostKeys
 

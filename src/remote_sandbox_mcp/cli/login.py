@@ -6,9 +6,9 @@ import argparse
 import getpass
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
-from .verb import MISTAKE, NO_CONNECTION, complain, say
+from .verb import MISTAKE, NO_CONNECTION, add_json, fail, say
 
 NEEDS_HUB = "login leaves the connection to the hub, and {variable} is set here, so that there is none: unset it"
 NEEDS_TERMINAL = "login asks a person, so it needs a terminal; run it in one"
@@ -23,24 +23,26 @@ def add_arguments(subparsers: Any) -> None:
         "keeps the connection, and all clients with the same configuration use it. What you type is not kept.",
     )
     parser.add_argument("name", metavar="NAME", help="the machine")
+    add_json(parser)
 
 
 async def run(options: argparse.Namespace) -> int:
     from ..config.paths import NO_HUB
+    from ..core.errors import BadArgument, LoginRefused, Unreachable
     from ..hub_contact.place import NoHub
 
     if os.environ.get(NO_HUB):
-        complain(NEEDS_HUB.format(variable=NO_HUB))
-        return MISTAKE
+        return fail(BadArgument(NEEDS_HUB.format(variable=NO_HUB)), options.json, MISTAKE)
     if not sys.stdin.isatty():
-        complain(NEEDS_TERMINAL)
-        return MISTAKE
+        return fail(BadArgument(NEEDS_TERMINAL), options.json, MISTAKE)
     try:
         end = _log_in(options)
     except (OSError, NoHub, ValueError) as problem:
-        complain(f"unable to log in to {options.name} by the hub: {getattr(problem, 'strerror', None) or problem}")
-        return NO_CONNECTION
-    return _tell(end)
+        why = f"unable to log in to {options.name} by the hub: {getattr(problem, 'strerror', None) or problem}"
+        return fail(Unreachable(why), options.json, NO_CONNECTION)
+    if trouble := end.get("trouble"):
+        return fail(LoginRefused(str(trouble)), options.json, NO_CONNECTION)
+    return _tell(end, options.json)
 
 
 def _log_in(options: argparse.Namespace) -> dict[str, Any]:
@@ -49,25 +51,30 @@ def _log_in(options: argparse.Namespace) -> dict[str, Any]:
 
     with Login(options.name, options.config) as login:
         while "ask" in (said := login.hear()):
-            login.answer(_ask(said))
+            login.answer(_ask(said, sys.stderr if options.json else sys.stdout))
         return said
 
 
-def _ask(said: dict[str, Any]) -> list[str] | None:
+def _ask(said: dict[str, Any], out: TextIO) -> list[str] | None:
     """What the person types; None after Ctrl-D, which gives the login up."""
-    say(f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}")
+    from ..core.text import harmless
+
+    told = f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}"
+    print(harmless(told.encode("utf-8", "surrogateescape")), file=out, flush=True)
     try:
         return [(input if it["is_shown"] else getpass.getpass)(f"{it['text']} ") for it in said["ask"]]
     except EOFError:
         return None
 
 
-def _tell(end: dict[str, Any]) -> int:
+def _tell(end: dict[str, Any], as_json: bool) -> int:
     from ..asking import KEPT_S
 
-    if trouble := end.get("trouble"):
-        complain(str(trouble))
-        return NO_CONNECTION
+    if as_json:
+        from .render import print_json
+
+        print_json({"name": end["name"], "was_open": end["was_open"], "asked": end["asked"]})
+        return 0
     if end["was_open"]:
         say(f"{end['name']} was logged in already.")
     else:

@@ -18,9 +18,9 @@ WINDOWS = (
 )
 
 VERBS = (
-    *("doctor", "sandboxes", "exec", "jobs", "push", "pull", "transfers", "link", "unlink", "workspaces", "create"),
-    *("delete", "forward", "events", "calls", "watchdog", "hub", "login", "platform", "hosts", "config"),
-    *("completion", "hook"),
+    *("setup", "doctor", "sandboxes", "top", "dashboard", "exec", "jobs", "sessions", "push", "pull", "transfers"),
+    *("link", "unlink", "workspaces", "create", "delete", "forward", "events", "calls"),
+    *("watchdog", "hub", "login", "platform", "hosts", "config", "completion", "hook"),
 )
 # Verbs whose file is named after another one.
 SHARED = {"link": "workspaces", "unlink": "workspaces"}
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         leave_when_told()
     if (plain := _plain_server(arguments)) and not sys.stdin.isatty():
         return _serve(plain[0], hub=plain[1])
-    understood = parser()
+    understood = parser(as_json="--json" in arguments)
     options = understood.parse_args(arguments)
     if options.verb is not None:
         return _run_verb(options)
@@ -84,13 +84,17 @@ def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:
     return None
 
 
-def parser(only: Sequence[str] = VERBS) -> argparse.ArgumentParser:
-    """All verbs and their options, or only those of some verbs, which takes less time."""
+def parser(only: Sequence[str] = VERBS, *, as_json: bool = False) -> argparse.ArgumentParser:
+    """All verbs and their options, or only those of some verbs, which takes less time.
+
+    With `as_json`, what cannot be understood is told as JSON.
+    """
     import argparse
 
     from .. import __version__
     from .verb import Parser, add_json
 
+    Parser.as_json = as_json
     top = Parser(
         prog="remote-sandbox-mcp",
         description="SSH machines and sandboxes for coding agents: an MCP server, on standard streams or over HTTP.",
@@ -98,7 +102,7 @@ def parser(only: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=__version__)
     top.add_argument("--mode", choices=("stdio", "http"), default="stdio", help="how to serve (default: stdio)")
     top.add_argument("--host", help="with --mode http: the address to listen on (default: 127.0.0.1)")
-    top.add_argument("--port", type=_port, help="with --mode http: the port (default: 3000; 0: any that is free)")
+    top.add_argument("--port", type=port, help="with --mode http: the port (default: 3000; 0: any that is free)")
     top.add_argument("--no-auth", action="store_true", help="with --mode http: ask for no key, on this machine alone")
     top.add_argument("--no-hub", action="store_true", help="serve in this process alone")
     # The options themselves have no defaults, so that one given before a verb is not overwritten after it.
@@ -110,7 +114,8 @@ def parser(only: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     return top
 
 
-def _port(word: str) -> int:
+def port(word: str) -> int:
+    """The number of a port, 0 for any."""
     import argparse
 
     if not word.isdecimal() or int(word) > 65535:
@@ -125,10 +130,13 @@ def _run_verb(options: argparse.Namespace) -> int:
 
     module = importlib.import_module(f".{SHARED.get(options.verb, options.verb)}", __package__)
     try:
-        return int(asyncio.run(module.run(options)))
+        # One that serves has no event loop of its own at first: the hub serves.
+        done = module.run(options)
+        return int(asyncio.run(done) if asyncio.iscoroutine(done) else done)
     except SandboxError as problem:
-        print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
-        return 2
+        from .verb import MISTAKE, fail
+
+        return fail(problem, options.json, MISTAKE)
     except KeyboardInterrupt:
         # As shells report an end by SIGINT.
         return 130

@@ -65,6 +65,13 @@ def command_path() -> str:
     return COMMAND if is_own else str(own)
 
 
+def whole_command_path() -> str:
+    """Our own command by its path, for programs that have another PATH than this terminal."""
+    name = command_path()
+    # The name in PATH may be a link that an update of this program leads elsewhere; that link is the path to keep.
+    return os.path.abspath(shutil.which(name) or name) if name == COMMAND else name
+
+
 def shown_file(path: Path, is_read: bool) -> Text:
     """Path of a configuration file, and why it is not used, if so."""
     # A link that leads nowhere is there, but cannot be used.
@@ -79,10 +86,18 @@ class Page:
         from rich.console import Console
 
         self.is_terminal = sys.stdout.isatty()
+        self.is_silent = False
         # A terminal's encoding may lack some characters, and printing them must not fail.
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         self.console: Console = Console(highlight=False, emoji=False, markup=False, width=self._width())
+
+    @classmethod
+    def silent(cls) -> Page:
+        """A page on which nothing is printed."""
+        page = cls()
+        page.is_terminal, page.is_silent = False, True
+        return page
 
     def _width(self) -> int | None:
         if not self.is_terminal:
@@ -90,6 +105,8 @@ class Page:
         return min(WIDEST, os.get_terminal_size(sys.stdout.fileno()).columns) or None
 
     def print(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
+        if self.is_silent:
+            return
         if self.is_terminal:
             # Directly to the console, which knows where its spinner is.
             for part in parts:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from ..app import App
@@ -22,7 +22,7 @@ async def with_app(options: argparse.Namespace, work: Callable[[App], Awaitable[
     """Run the work with an app; returns its exit code, or that of its failure."""
     from ..app import compose
     from ..config.load import load
-    from ..core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox
+    from ..core.errors import SandboxError, UnknownSandbox
 
     configuration = load(options.config)
     app = compose(configuration)
@@ -32,8 +32,7 @@ async def with_app(options: argparse.Namespace, work: Callable[[App], Awaitable[
         # A sandbox may be unknown because of a mistake in the configuration.
         if isinstance(problem, UnknownSandbox):
             complain(*configuration.problems)
-        is_lost = isinstance(problem, ConnectError | LostContact)
-        return fail(problem, options.json, NO_CONNECTION if is_lost else MISTAKE)
+        return fail(problem, options.json, code_of(problem))
     finally:
         await app.close()
 
@@ -67,14 +66,31 @@ def complain(*sentences: str) -> None:
         print(f"remote-sandbox-mcp: {text}", file=sys.stderr)
 
 
+def code_of(problem: SandboxError) -> int:
+    """The exit code of a failure: a machine that cannot be reached, or something that was asked wrongly."""
+    from ..core.errors import ConnectError, LostContact
+
+    return NO_CONNECTION if isinstance(problem, ConnectError | LostContact) else MISTAKE
+
+
 class Parser(argparse.ArgumentParser):
     """Accepts --config before and after each verb; parsers of subcommands do, too."""
+
+    # Whether mistakes are told to a program. Parsers of verbs are made by argparse, so it holds for all.
+    as_json = False
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
         # A subparser must not overwrite a value that was given before the verb with its default.
         told = "a config.toml (or config.json) instead of the usual"
         self.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=told)
+
+    def error(self, message: str) -> NoReturn:
+        if not self.as_json:
+            super().error(message)
+        from ..core.errors import BadArgument
+
+        sys.exit(fail(BadArgument(message), True, MISTAKE))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

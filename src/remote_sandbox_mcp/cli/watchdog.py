@@ -28,12 +28,12 @@ def add_arguments(subparsers: Any) -> None:
         "Without an action, it tells how it stands.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    actions.add_parser("run", help="be it, and the hub, until told to end; exit code 3 where it runs already")
+    work = actions.add_parser("run", help="be it, and the hub, until told to end; exit code 3 where it runs already")
     install = actions.add_parser("install", help="have it run from now on, as a service where the system has them")
     install.add_argument("--no-start", dest="start", action="store_false", help="from the next login on")
     remove = actions.add_parser("remove", help="end it and remove its service")
     status = actions.add_parser("status", help="how it stands; exit code 1 where it does not run")
-    add_json(parser, install, remove, status)
+    add_json(parser, work, install, remove, status)
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -52,7 +52,12 @@ async def _run(options: argparse.Namespace) -> int:
     try:
         lock = take_lock(paths.state_folder())
     except AlreadyWatched as problem:
-        complain(str(problem))
+        if options.json:
+            from .render import print_json
+
+            print_json({"error": str(problem), "code": "already_watched"})
+        else:
+            complain(str(problem))
         return TAKEN
     # Does not return: it ends the process.
     await stay(lock, options.config)

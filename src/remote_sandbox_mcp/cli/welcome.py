@@ -40,7 +40,9 @@ async def show(config: Path | None) -> int:
     program = command_path()
     _show_agents(page, program)
     page.heading("Next")
+    first = [] if configuration.machines else [("setup", "find your machines, and tell your clients")]
     for words, told in (
+        *first,
         ("doctor", "check each machine, step by step"),
         ("--help", "list sandboxes, run commands, ..."),
     ):
@@ -93,13 +95,18 @@ def _some(problems: tuple[str, ...]) -> list[str]:
     return [*problems[:MOST_PROBLEMS], *([f"and {more} more: {COMMAND} config show"] if more > 0 else [])]
 
 
+def agent_lines(program: str) -> tuple[str, str]:
+    """What to type for Claude Code, and for Codex."""
+    word = shlex.quote(program)
+    return f"claude mcp add remote-sandbox -- {word}", f"codex mcp add remote-sandbox -- {word}"
+
+
 def _show_agents(page: Page, program: str) -> None:
     from .render import styled
 
     word, quoted = shlex.quote(program), json.dumps(program, ensure_ascii=False)
     page.heading("Add it to Claude Code, or to Codex")
-    page.print(f"  claude mcp add remote-sandbox -- {word}", soft_wrap=True)
-    page.print(f"  codex mcp add remote-sandbox -- {word}", soft_wrap=True)
+    page.print(*(f"  {line}" for line in agent_lines(program)), soft_wrap=True)
     page.print(styled(("or, with machines of its own:", "dim")), "  claude mcp add remote-sandbox \\")
     page.print(f"  -e REMOTE_SANDBOX_LIST='{EXAMPLE}' -- {word}", soft_wrap=True)
     page.heading("Add it to Cursor, Claude Desktop and others", "in their mcp.json")

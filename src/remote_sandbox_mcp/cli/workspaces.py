@@ -197,12 +197,14 @@ async def _unlink(app: App, options: argparse.Namespace) -> int:
 
     gone = await app.workspaces.unlink(absolute(options.folder or "."))
     if options.json:
-        from ..mcp_server.tools.workspaces import workspace_fields
+        from ..mcp_server.tools.workspaces import unlinked_fields
         from .render import print_json
 
-        print_json(workspace_fields("unlinked", gone))
+        print_json(unlinked_fields(gone))
     else:
-        say(_safe(f"Unlinked {gone}; both sides keep their files."))
+        say(_safe(f"Unlinked {gone.workspace}; both sides keep their files."))
+        if gone.left:
+            complain(_safe(f"{gone.note()}."))
     return 0
 
 

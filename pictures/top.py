@@ -1,0 +1,51 @@
+"""The recording of docs/terminal.md: the fleet in `top`, and the log of one of its jobs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from .fleet import Lab, lab
+from .page import work
+from .terminal import Terminal, as_svg, terminal
+
+TARGET = Path(__file__).parent.parent / "docs/top.svg"
+LOOK_S = 0.5
+
+
+def main() -> int:
+    with lab() as here:
+        work(here)
+        with terminal(here.home, here.environment) as shown:
+            play(shown)
+        TARGET.write_text(renamed(here, as_svg(shown.frames, "Machines, their GPUs and jobs in a terminal")), "utf-8")
+    return 0
+
+
+def play(shown: Terminal) -> None:
+    shown.type("remote-sandbox-mcp top", until="", rest_s=0)
+    watch(shown, 14)
+    for key, seconds in (("j", 1), ("j", 2), ("Enter", 6), ("Escape", 3)):
+        shown.tmux("send-keys", "-t", "0", key)
+        watch(shown, seconds)
+    shown.tmux("send-keys", "-t", "0", "q")
+    shown.rest(2)
+
+
+def watch(shown: Terminal, seconds: float) -> None:
+    """Look for so long; what stays the same is shown shorter."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+        shown.look(LOOK_S)
+
+
+def renamed(here: Lab, svg: str) -> str:
+    for name, shown in sorted(here.shown.items(), key=lambda pair: -len(pair[0])):
+        svg = svg.replace(name, shown)
+    return svg
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""`sessions`: shells and Pythons that keep their state between calls: list them, close one."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from .verb import add_json, code_of, complain, say, with_app
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ..app import App
+    from ..core.session_handle import SessionHandle, SessionSeen
+
+ABSENT = argparse.SUPPRESS
+STYLES = {"running": "cyan", "idle": "green", "unknown": "red"}
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "sessions",
+        help="shells and Pythons that keep their state",
+        description="Sessions of exec_bash and run_python, which keep variables, folders and models between calls of "
+        "agents. Without an action, they are listed. HANDLE is as the list shows it: shell:NAME or python:NAME.",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    listed = actions.add_parser("list", help="all of them, those that were used last first")
+    close = actions.add_parser(
+        "close",
+        help="end some, with their state",
+        description="Ends sessions; their state is gone. One that cannot be closed does not keep the others; the exit "
+        "code is 0 if all are closed.",
+    )
+    close.add_argument("handles", nargs="+", metavar="HANDLE", help="shell:NAME or python:NAME")
+    for each in (parser, listed, close):
+        each.add_argument("--sandbox", metavar="NAME", default=ABSENT, help="on this machine only")
+    parser.set_defaults(sandbox="")
+    add_json(parser, listed, close)
+
+
+async def run(options: argparse.Namespace) -> int:
+    work = _close if options.action == "close" else _list
+    return await with_app(options, lambda app: work(app, options))
+
+
+async def _list(app: App, options: argparse.Namespace) -> int:
+    from .render import Page, print_json, styled
+
+    found = await app.sessions.list(options.sandbox)
+    if options.json:
+        from ..mcp_server.tools.job_results import session_fields
+
+        print_json({"sessions": [session_fields(seen) for seen in found]})
+        return 0
+    page = Page()
+    if not found:
+        page.print("No sessions; exec_bash with session=NAME and run_python begin them.")
+        return 0
+    titles = tuple(styled((title, "dim")) for title in ("session", "on", "state", "used", "folder"))
+    page.rows([titles, *map(_row, found)], indent=0)
+    page.problems(dict.fromkeys(seen.trouble for seen in found if seen.trouble))
+    return 0
+
+
+def _row(seen: SessionSeen) -> tuple[Text | str, ...]:
+    from .render import ago, one_line, styled
+
+    name = f"{seen.handle} (root)" if seen.as_root else str(seen.handle)
+    used = f"{ago(time.time() - seen.used)} ago" if seen.used else ""
+    state = styled((seen.status, STYLES.get(seen.status, "")))
+    return one_line(name), one_line(seen.sandbox), state, used, one_line(seen.folder)
+
+
+async def _close(app: App, options: argparse.Namespace) -> int:
+    from ..core.errors import SandboxError
+    from ..core.session_handle import read_handle
+
+    closed: list[dict[str, str]] = []
+    problems: list[dict[str, str]] = []
+    code = 0
+    for text in options.handles:
+        try:
+            handle, place = await _place_of(app, read_handle(text), text, options.sandbox)
+            seen = await app.sessions.close(handle, place)
+            closed.append({"session": text, "sandbox": seen.sandbox, "status": "closed"})
+        except SandboxError as problem:
+            problems.append({"session": text, "error": str(problem), "code": problem.code})
+            code = code or code_of(problem)
+    _tell(closed, problems, options.json)
+    return code
+
+
+async def _place_of(app: App, handle: SessionHandle | None, text: str, sandbox: str) -> tuple[SessionHandle, str]:
+    """The session that is meant, and the sandbox that has it. Raises BadArgument."""
+    from ..core.errors import BadArgument
+
+    if handle is None:
+        raise BadArgument(f"{text[:80]!r} is no session: it has to be shell:NAME or python:NAME, as the list shows it")
+    if sandbox:
+        return handle, sandbox
+    places = sorted({seen.sandbox for seen in await app.sessions.list() if seen.handle == handle})
+    if len(places) > 1:
+        raise BadArgument(f"{handle} is on {', '.join(places)}: say which one with --sandbox")
+    if not places:
+        raise BadArgument(f"there is no session {handle}; remote-sandbox-mcp sessions lists those that there are")
+    return handle, places[0]
+
+
+def _tell(closed: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
+    if as_json:
+        from .render import print_json
+
+        print_json({"closed": closed} | ({"problems": problems} if problems else {}))
+        return
+    say(*(f"{it['session']} on {it['sandbox']} is closed" for it in closed))
+    complain(*(it["error"] for it in problems))

@@ -1,0 +1,106 @@
+"""The user's own terminal, taken over for a while and given back however that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import termios
+import tty
+from collections.abc import AsyncIterator, Callable, Iterator
+
+# Other screen, hidden cursor; and back.
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+ONE_READ = 1 << 14
+
+
+def is_at_hand() -> bool:
+    """Whether a person sits at both ends: what is typed and what is shown."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def size() -> tuple[int, int]:
+    """Rows and columns."""
+    with contextlib.suppress(OSError):
+        found = os.get_terminal_size(sys.stdout.fileno())
+        if found.lines and found.columns:
+            return found.lines, found.columns
+    return 24, 80
+
+
+@contextlib.contextmanager
+def taken_over(*, whole_screen: bool) -> Iterator[None]:
+    """Every key comes as it is typed and is not shown. With `whole_screen`, what was there before comes back."""
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setraw(fd)
+        if whole_screen:
+            # Output keeps its newlines, and Ctrl-C is a key like the others.
+            mode = termios.tcgetattr(fd)
+            mode[1] = before[1]
+            termios.tcsetattr(fd, termios.TCSADRAIN, mode)
+            show(ENTER)
+        yield
+    finally:
+        if whole_screen:
+            show(LEAVE)
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def show(text: str | bytes) -> None:
+    """Write all of it, also where the terminal takes only a part at a time."""
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+    with contextlib.suppress(OSError):
+        while data:
+            try:
+                data = data[os.write(sys.stdout.fileno(), data) :]
+            except BlockingIOError:
+                import select
+
+                select.select([], [sys.stdout.fileno()], [], 1.0)
+
+
+@contextlib.asynccontextmanager
+async def heard(typed: Callable[[bytes], None], resized: Callable[[], None]) -> AsyncIterator[None]:
+    """Calls `typed` with each key (b"" when the terminal is gone), and `resized` when the window changes."""
+    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def read() -> None:
+        try:
+            data = os.read(fd, ONE_READ)
+        except OSError:
+            data = b""
+        if not data:
+            loop.remove_reader(fd)
+        typed(data)
+
+    loop.add_reader(fd, read)
+    loop.add_signal_handler(signal.SIGWINCH, resized)
+    try:
+        yield
+    finally:
+        loop.remove_reader(fd)
+        loop.remove_signal_handler(signal.SIGWINCH)
+
+
+@contextlib.asynccontextmanager
+async def ended_by_signals() -> AsyncIterator[list[int]]:
+    """Cancels the caller when the process is told to end, so that the terminal is given back; says by what."""
+    loop, task, caught = asyncio.get_running_loop(), asyncio.current_task(), list[int]()
+
+    def end(number: int) -> None:
+        caught.append(number)
+        if task:
+            task.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, end, number)
+    try:
+        yield caught
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,315 @@
+"""The screen of `top`: from what is known and the size of the window to its lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..core.trend import thinned
+from .render import EMPTY, FILLED, ago, count, knows, one_line
+from .top_state import Row, TopState, gpu_share, is_free, who
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ..core.trend import Point, Share
+
+GIB = 1024
+SPARKS, PLAIN_SPARKS = "▁▂▃▄▅▆▇█", "._-=+*%#"
+JOB_STYLES = {"running": "cyan", "pending": "yellow", "ended": "green", "gone": "red", "unknown": "red"}
+KEYS = "↑↓ choose  Enter log  s stop  r resume  i/n/g sort  / filter  ? help  q quit"
+HELP = """
+  Machines         CPU, memory, GPUs, and how that went over the last hour at most
+    i  n  g        sort by idle score, by name, by free GPUs
+    PgUp  PgDn     scroll, where not all fit
+
+  Jobs             those that run first, then the newest
+    Up Down  k j   choose one
+    Enter          its log, as it grows (q or Esc: back)
+    s              stop it, with all that it started
+    r              resume it by its resume command, interrupted or ended
+
+    /              only what contains a text (Enter: keep it, Esc: all again)
+    q  Ctrl-C      quit
+
+  idle: 1.00 is all free, 0.00 is all taken
+  *     the sandbox that is used when none is named
+"""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How wide the parts of a line are."""
+
+    columns: int
+    bar: int
+    spark: int
+    name: int
+
+    @classmethod
+    def of(cls, columns: int) -> Widths:
+        if columns < 100:
+            return cls(columns, 7, 8, 14)
+        return cls(columns, 12, 16, 18) if columns < 140 else cls(columns, 16, 30, 22)
+
+
+def draw(state: TopState, rows: int, columns: int, *, now: float) -> list[Text]:
+    """Exactly so many lines, none wider than the window."""
+    body = max(0, rows - 2)
+    if state.is_helping:
+        middle = [plain(line) for line in HELP.splitlines()]
+    else:
+        middle = fleet(state, body, Widths.of(columns), now)
+    middle = [*middle, *[plain("")] * body][:body]
+    return [fitted(line, columns) for line in (title(state, columns), *middle, footer(state))][:rows]
+
+
+def fleet(state: TopState, room: int, widths: Widths, now: float) -> list[Text]:
+    """Machines, and below them jobs, in that many lines."""
+    machines, jobs = state.shown_machines(), state.shown_jobs()
+    least_jobs = min(max(1, len(jobs)), max(3, room // 3)) + 2
+    above = machine_lines(state, machines, room - least_jobs, widths)
+    return [*above, plain(""), *job_lines(state, jobs, room - len(above) - 1, widths, now)]
+
+
+# Machines
+
+
+def machine_lines(state: TopState, machines: Sequence[Row], room: int, widths: Widths) -> list[Text]:
+    """As much of each as there is room for: all of it, its GPUs in one line, one line, or only some machines."""
+    if not machines:
+        said = "No machine fits." if state.machines else "No machine is configured; see remote-sandbox-mcp doctor."
+        return [styled((said if state.is_known else "asking ...", "dim"))]
+    points = [state.trends.get(row["name"], ()) for row in machines]
+    shown = [brief(row, seen, widths) for row, seen in zip(machines, points, strict=True)]
+    for number, row in enumerate(machines):
+        # The first ones in the chosen order are shown whole.
+        whole = block(row, points[number], widths)
+        if sum(map(len, shown)) + len(whole) - len(shown[number]) <= room:
+            shown[number] = whole
+    if sum(map(len, shown)) <= room:
+        return [line for lines in shown for line in lines]
+    return some_lines([compact(row, widths) for row in machines], state.passed, room)
+
+
+def some_lines(lines: list[Text], passed: int, room: int) -> list[Text]:
+    """All of them, or those from where the person has scrolled to, and how many more there are."""
+    if len(lines) <= room:
+        return lines
+    first = min(passed, max(0, len(lines) - room + 1))
+    rest = len(lines) - first - room + 1
+    told = f"  {first + rest} more (PgUp, PgDn, or / to filter)"
+    return [*lines[first : first + max(0, room - 1)], styled((told, "dim"))]
+
+
+def block(row: Row, points: Sequence[Point], widths: Widths) -> list[Text]:
+    """A line for the machine, and one for each of its GPUs."""
+    used = row.get("resources", {})
+    lines = [head(row, points, widths)]
+    lines += [
+        gpu_line(gpu, [_gpu_of(point, n) for point in points], widths) for n, gpu in enumerate(used.get("gpu", ()))
+    ]
+    return [*lines, *(cluster_lines_of(used["cluster"]) if "cluster" in used else ())]
+
+
+def brief(row: Row, points: Sequence[Point], widths: Widths) -> list[Text]:
+    """A line for the machine, and one for all of its GPUs."""
+    gpus = row.get("resources", {}).get("gpu", ())
+    return [head(row, points, widths), *([gpus_line(gpus, widths)] if gpus else ())]
+
+
+def gpus_line(gpus: Sequence[Row], widths: Widths) -> Text:
+    """A small bar for each, how many are free, and who holds the others."""
+    free = sum(map(is_free, gpus))
+    name = one_line(str(gpus[0].get("name", ""))).removeprefix("NVIDIA ")
+    line = sized(styled((f"   {len(gpus)} x {name}", "dim")), widths.name + 2)
+    line.append_text(styled((sparks([gpu_share(gpu) for gpu in gpus]), "magenta")))
+    line.append_text(styled((f"  {free} free  ", "bold green" if free else "red")))
+    holders = {str(process.get("user") or "somebody"): None for gpu in gpus for process in gpu.get("processes", ())}
+    return line + styled((", ".join(holders), "yellow"))
+
+
+def compact(row: Row, widths: Widths) -> Text:
+    """One line, with a small bar for each GPU in the place of how it went."""
+    gpus = row.get("resources", {}).get("gpu", ())
+    line = head(row, (), replace(widths, spark=0), with_amount=not gpus)
+    return line + styled(("  GPU ", "dim"), (sparks([gpu_share(gpu) for gpu in gpus]), "magenta")) if gpus else line
+
+
+def head(row: Row, points: Sequence[Point], widths: Widths, *, with_amount: bool = True) -> Text:
+    name = styled((f" {row['name']}", "bold"), (" *" if row.get("is_active") else "", "cyan"))
+    line = sized(name, widths.name + 2)
+    if row["state"] != "up":
+        style = {"asking": "dim", "unasked": "dim"}.get(row["state"], "red")
+        return line + styled((f"{row['state']}  {row.get('trouble', '')}", style))
+    if "resources" not in row:
+        return line + styled((f"up  {row.get('trouble', '')}", "yellow"))
+    used = row["resources"]
+    line.append_text(styled((f"idle {row.get('idle_score', 0.0):.2f} ", "bold cyan")))
+    cpu, memory = used.get("cpu", {}), used.get("memory", {})
+    cpus = cpu.get("machine_count") or cpu.get("count")
+    share = cpu["load_1m"] / cpus if cpus and cpu.get("load_1m") is not None else None
+    line.append_text(gauge(" CPU", share, widths.bar))
+    line.append_text(spark([point[1] for point in points], widths.spark))
+    line.append_text(gauge("  mem", memory["used_pct"] / 100 if "used_pct" in memory else None, widths.bar))
+    if widths.columns >= 100 and memory and with_amount:
+        line.append(f" {amount(memory['used_mb'], memory['total_mb'])}")
+    return line
+
+
+def gpu_line(gpu: Row, points: Sequence[Share], widths: Widths) -> Text:
+    name = one_line(str(gpu.get("name", "")))
+    # Its bars are below those of the machine, where there is room for that.
+    is_wide = widths.columns >= 100
+    width = widths.name + (12 if is_wide else 1)
+    line = sized(styled((f"   {gpu.get('index', '')} {name.removeprefix('NVIDIA ')}", "dim")), width)
+    line.append_text(gauge(" use", share_of(gpu.get("util_pct")), widths.bar))
+    line.append_text(spark(points, widths.spark))
+    line.append_text(gauge("  mem", share_of(gpu.get("mem_used_pct")), widths.bar))
+    parts = [amount(gpu["mem_used_mb"], gpu["mem_total_mb"])] if is_wide and gpu.get("mem_total_mb") else []
+    parts += [f"{gpu['temperature_c']:.0f}°"] if "temperature_c" in gpu else []
+    parts += [f"{gpu['power_w']:.0f}W"] if "power_w" in gpu else []
+    line.append_text(styled(("".join(f" {part}" for part in parts), ""), (f" {users(gpu)}", "yellow")))
+    return line
+
+
+def cluster_lines_of(cluster: Row) -> list[Text]:
+    """What an agent is told of a cluster's partitions and queue: it is a table already."""
+    from ..mcp_server.texts import cluster_lines
+
+    return [styled((f"   {line}", "dim")) for line in cluster_lines(cluster)]
+
+
+def users(gpu: Row) -> str:
+    """Who holds it: each user once, with the programs."""
+    found: dict[str, list[str]] = {}
+    for process in gpu.get("processes", ()):
+        found.setdefault(str(process.get("user") or "somebody"), []).append(str(process.get("name", "")))
+    return "  ".join(f"{user} {', '.join(filter(None, dict.fromkeys(names)))}" for user, names in found.items())
+
+
+# Jobs
+
+
+def job_lines(state: TopState, jobs: Sequence[Row], room: int, widths: Widths, now: float) -> list[Text]:
+    titles = sized(plain("  JOB"), 27) + sized(plain("ON"), widths.name) + sized(plain("STATE"), 11)
+    titles += sized(plain("FOR"), 8) + plain("COMMAND")
+    titles.stylize("dim")
+    if not jobs:
+        return [titles, styled(("  none", "dim"))]
+    chosen = state.chosen_job()
+    at = next((number for number, row in enumerate(jobs) if row is chosen), 0)
+    # As little as possible is scrolled, and the chosen one is always there.
+    first = max(0, min(at - max(1, room - 1) + 1, len(jobs) - 1))
+    shown = jobs[first : first + max(1, room - 1)]
+    return [titles, *(job_line(row, row is chosen, widths, now) for row in shown)]
+
+
+def job_line(row: Row, is_chosen: bool, widths: Widths, now: float) -> Text:
+    style = JOB_STYLES.get(row["state"], "")
+    word = row["state"]
+    if word == "ended" and "exit_code" in row:
+        word, style = f"exit {row['exit_code']}", "green" if row["exit_code"] == 0 else "red"
+    line = sized(plain(f"{'>' if is_chosen else ' '} {one_line(row['tmux_session'])}"), 26) + plain(" ")
+    line += sized(plain(one_line(row["sandbox"])), widths.name - 1) + plain(" ")
+    line += sized(styled((word, style)), 10) + plain(" ")
+    line += sized(plain(ran(row, now)), 7) + plain(" ") + plain(one_line(str(row.get("command", ""))))
+    if is_chosen:
+        line = sized(line, widths.columns)
+        line.stylize("reverse")
+    return line
+
+
+def ran(row: Row, now: float) -> str:
+    seconds = row["running_s"] if "running_s" in row else now - row["began"] if row.get("began") else None
+    return "" if seconds is None else ago(seconds)
+
+
+# The lines around
+
+
+def title(state: TopState, columns: int) -> Text:
+    down = sum(row["state"] == "down" for row in state.machines.values())
+    running = sum(row["state"] == "running" for row in state.jobs.values())
+    told = f" {count(len(state.machines), 'machine')}" + (f", {down} down" if down else "")
+    told += f"   {count(len(state.jobs), 'job')}, {running} running   by {state.sort}"
+    told += f"   /{state.filter}" if state.filter and not state.is_filtering else ""
+    line = sized(styled((told, "bold")), max(0, columns - 10)) + plain(f" {time.strftime('%H:%M:%S')} ")
+    line.stylize("reverse")
+    return line
+
+
+def footer(state: TopState) -> Text:
+    if state.question:
+        row = state.jobs.get(state.question.job)
+        what = who(row) if row else state.question.job
+        return styled((f" {state.question.what} {what}? (y/n) ", "bold yellow"))
+    if state.is_filtering:
+        return styled((f" /{state.filter}", "bold"), ("█", ""))
+    return styled((f" {state.note}", "yellow")) if state.note else styled((f" {KEYS}", "dim"))
+
+
+# Pieces
+
+
+def gauge(label: str, share: float | None, width: int) -> Text:
+    """A bar and its per cent; red where little is left."""
+    if share is None:
+        return styled((f"{label} ", "dim"), (f"{'?':>{width}}", "dim"), ("     ", ""))
+    full, empty = (FILLED, EMPTY) if knows(FILLED) else ("#", ".")
+    filled = min(width, max(0, round(share * width)))
+    style = "red" if share > 0.9 else "yellow" if share > 0.6 else "green"
+    bar = ((full * filled, style), (empty * (width - filled), "dim"))
+    return styled((f"{label} ", "dim"), *bar, (f"{min(999, round(100 * share)):>4}%", ""))
+
+
+def spark(shares: Sequence[Share], width: int) -> Text:
+    """The last points as a row of small bars, the newest at the right."""
+    if not width:
+        return plain("")
+    points = [(float(number), share, None, ()) for number, share in enumerate(shares)]
+    shown = [point[1] for point in thinned(points, width)] if points else []
+    return styled((f" {sparks(shown):>{width}}", "blue"))
+
+
+def sparks(shares: Sequence[Share]) -> str:
+    signs = SPARKS if knows(SPARKS) else PLAIN_SPARKS
+    return "".join(" " if share is None else signs[min(7, max(0, int(share * 8)))] for share in shares)
+
+
+def _gpu_of(point: Point, number: int) -> Share:
+    return point[3][number] if number < len(point[3]) else None
+
+
+def share_of(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def amount(used_mb: float, total_mb: float) -> str:
+    return f"{used_mb / GIB:.0f}/{total_mb / GIB:.0f} GB"
+
+
+def styled(*parts: tuple[str, str]) -> Text:
+    """Foreign text, made safe and one line, in colours."""
+    from .render import styled
+
+    return styled(*((one_line(text), style) for text, style in parts))
+
+
+def plain(text: str) -> Text:
+    return styled((text, ""))
+
+
+def sized(line: Text, width: int) -> Text:
+    """Exactly so wide: cut, or filled up with spaces."""
+    cut = line.copy()
+    cut.truncate(width, overflow="ellipsis", pad=True)
+    return cut
+
+
+def fitted(line: Text, width: int) -> Text:
+    cut = line.copy()
+    cut.truncate(width, overflow="ellipsis")
+    return cut
