@@ -67,7 +67,7 @@ JOBS_S = 2.0
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
 # Of many sandboxes, this many are opened at once; each may take so long to tell the end of a command after its limit.
 MOST_OPENING, LATE_S = 32, 8.0
-# How long each of them may take to open where nobody's patience ends before.
+# How long each of them may take to open, unless the caller's own time limit is shorter.
 OPEN_S = 60.0
 MOST_FOUND_HOSTS = 100
 UNASKED = "it was not asked, because only a pattern of `hosts` offers it; name it in a call, and it is opened"

@@ -97,7 +97,7 @@ class Member:
         is_ahead, self.ahead_until = time.monotonic() < self.ahead_until, 0.0
         if self.opening is None or (self.opening.done() and not is_ahead):
             self.opening = asyncio.ensure_future(self._open())
-            # Its caller may have gone to ask a person; then nobody may ever ask how it ended.
+            # Its caller may have left to ask a person, and may never come back for the result.
             self.opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
         return await (self.questions.attend(self.opening) if self.questions else asyncio.shield(self.opening))
 

@@ -47,11 +47,10 @@ class AppService:
 
     def needs(self) -> Sequence[str]:
         """The ports that this process forwards, as sentences."""
-        forwards = self._forwards.list() if "_forwards" in self.__dict__ else ()
         # Not those of sandboxes that are gone: they lead nowhere.
         return [
             f"port {it.port} of {it.sandbox} is at 127.0.0.1:{it.local_port}"
-            for it in forwards
+            for it in self.forwarded()
             if it.sandbox in self._fleet.names
         ]
 
@@ -118,6 +117,10 @@ class AppService:
         if "_deployments" not in self.__dict__ and not await self._recall():
             return ()
         return await self._deployments.list()
+
+    def forwarded(self) -> Sequence[Forward]:
+        """The ports that this process forwards."""
+        return self._forwards.list() if "_forwards" in self.__dict__ else ()
 
     async def forward(self, sandbox: str, port: int, *, local_port: int = 0) -> Forward:
         """Forward a port of a sandbox to this computer."""

@@ -96,6 +96,8 @@ class Calls:
 introduced: ContextVar[Callable[[str], None] | None] = ContextVar("introduced", default=None)
 # Called with the id of a command that is about to run for this call.
 run_begins: ContextVar[Callable[[str], None] | None] = ContextVar("run_begins", default=None)
+# Shell source, such as init lines of a workspace, that runs before what a tool makes up itself for this call.
+preamble: ContextVar[str] = ContextVar("preamble", default="")
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 

@@ -12,7 +12,7 @@ _LISTED_PARTITIONS = 30
 _LISTED_LIMITS = 12
 _LONGEST = 120
 # A pending job with one of these reasons waits for the same nodes as a new one would. Others wait for a dependency, for
-# a limit of their own or for a person, and are in nobody's way.
+# a limit of their own or for a person, and block no other job.
 _WAITS_FOR_NODES = frozenset({"Resources", "Priority", "None"})
 _OUT_OF_TIME = ("124", "137", "143")
 # sinfo's words for a node that may start something now, and for one that may later. All others are out of order.

@@ -181,7 +181,7 @@ class NeedsHeaders(Unsupported):
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What providers differ in, as data: whoever has to decide asks here, and not for their kind."""
+    """What providers differ in, as data: decisions read this, and not the provider's kind."""
 
     # It is a platform at an address, with a key: it may not answer, and it is meant where no provider is named.
     is_platform: bool = False
@@ -189,7 +189,7 @@ class Traits:
     ends_with_server: bool = False
     # Its images are folders of this machine; those of others are names in a registry.
     has_folders_as_images: bool = False
-    # What was made without a network for sure has none, though nobody asked for that.
+    # What was made without a network for sure has none, though the order did not ask for that.
     keeps_network_off: bool = False
     # A caller may choose GPUs by card, and not only how many.
     has_cards: bool = False
@@ -207,6 +207,16 @@ class Offer:
     traits: Traits
     make: Callable[[], Provider]
     settings: object = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A provider as a person may choose it. `image` is the one that is used where none is named."""
+
+    kind: str
+    image: str
+    traits: Traits
+    is_default: bool = False
 
 
 class Provider(Protocol):

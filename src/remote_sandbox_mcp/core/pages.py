@@ -13,7 +13,7 @@ _FORM = re.compile(r"([0-9]{1,6})-([0-9a-f]{12})\Z")
 
 
 @dataclass(frozen=True)
-class Page:
+class PagePosition:
     """Position of a page: how many items came before, and a mark of the last of them."""
 
     skip: int = 0
@@ -30,14 +30,14 @@ class Page:
         return found
 
 
-def read_cursor(text: str) -> Page:
+def read_cursor(text: str) -> PagePosition:
     """Raises BadArgument."""
     if not text:
-        return Page()
+        return PagePosition()
     found = _FORM.match(text)
     if not found or not int(found[1]):
         raise BadArgument(f"cursor is {text[:40]!r}; give next_cursor of the last answer as it is")
-    return Page(int(found[1]), found[2])
+    return PagePosition(int(found[1]), found[2])
 
 
 def cursor_after(skip: int, key: str) -> str:

@@ -15,7 +15,7 @@ from .transfer import Lane
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What sandboxes differ in, as data: whoever uses one asks here, and not for its kind."""
+    """What sandboxes differ in, as data: decisions read this, and not the sandbox's kind."""
 
     # Runs and jobs go on when the line to it is cut.
     survives_disconnect: bool = False
@@ -23,7 +23,7 @@ class Capabilities:
     kills_trees: bool = False
     # Something beyond it can be reached from inside.
     network: bool = True
-    # The way to it is the platform that is configured: whoever looks after it needs that one's address and key, too.
+    # The way to it is the platform that is configured: the watchdog needs its address and key, too.
     through_platform: bool = False
     # Why a command cannot be run as root by sudo, as the end of a sentence; empty where it can.
     why_not_root: str = "as_root is for SSH machines whose table in config.toml has `sudo`"

@@ -22,9 +22,6 @@ class Totp:
     period_s: int = 30
     algorithm: str = "SHA1"
 
-    def step_at(self, now: float) -> int:
-        return int(now // self.period_s)
-
     def code(self, step: int) -> str:
         """
         >>> Totp(b"12345678901234567890", digits=8).code(59 // 30)

@@ -142,7 +142,7 @@ class Making:
         await self._end(task.result())
 
     async def _end(self, made: Kept) -> None:
-        """Delete one that nobody waits for. If this fails, it is swept like any other whose deletion was begun."""
+        """Delete one whose caller has left. If this fails, it is swept like any other whose deletion was begun."""
         await asyncio.to_thread(self._known.rows.note_ending, made.id, made.disposable.key)
         await self._known.provider_of(made).delete(made.disposable)
         await asyncio.to_thread(self._known.rows.end, made.id, GONE, DELETED, self._known.now())

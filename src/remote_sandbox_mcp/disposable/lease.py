@@ -319,6 +319,11 @@ class Tended:
         return self._sandbox.is_open
 
     @property
+    def unnoticed(self) -> Sandbox:
+        """The same sandbox for looks that do not count as use: a page that is open must not keep it alive."""
+        return self._sandbox
+
+    @property
     def jobs(self) -> Jobs:
         return TendedJobs(self._sandbox, self._life)
 

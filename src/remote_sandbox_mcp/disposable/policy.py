@@ -58,7 +58,7 @@ def fate(kept: Kept, me: Owner, living: frozenset[Owner], now: float, configurat
     if mine:
         return Fate.MINE
     if kept.pool or it.status == CREATING:
-        # Nobody has asked for it yet, or nobody was told that it was made.
+        # It was not handed out yet, or the client was not told that it was made.
         return Fate.SWEEP
     # One of another configuration waits for a server that has that one, or for its time to be over.
     return Fate.INHERIT if can_be_used else Fate.THEIRS
@@ -74,13 +74,13 @@ def is_expired(kept: Kept, now: float) -> bool:
 
 
 def is_unused(kept: Kept, rules: Rules, now: float) -> bool:
-    """Whether nobody has used it for so long that it is cleaned up; one that was paused waits for its owner."""
+    """Whether it was unused for so long that it is cleaned up; a paused one is kept for its owner."""
     idle = now - kept.idle_since > 60 * rules.cleanup_after_minutes
     return rules.auto_cleanup and idle and not kept.pool and kept.disposable.status not in (PAUSED, CREATING, PENDING)
 
 
 def is_nearly_over(kept: Kept, now: float) -> bool:
-    """Whether it is time to ask whether anything runs in it that nobody waits for."""
+    """Whether it is time to check for commands that run in it without a waiting caller."""
     return 0 < kept.disposable.expires < now + min(kept.timeout_s / 2, NEARLY_S)
 
 

@@ -116,7 +116,7 @@ class Tending:
         elif fate is Fate.INHERIT:
             await self._inherit(kept)
         elif fate is Fate.MINE and kept.disposable.status == PENDING:
-            # It may have started, or have been cancelled, while nobody asked for it.
+            # It may have started, or have been cancelled, since the last look.
             await look(self._known, kept)
         elif fate is Fate.MINE and kept.pool:
             await self._keep_ready(kept)

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core import check
-from ..core.disposable import Disposable, Offer, Rules, SandboxOrder
+from ..core.disposable import Choice, Disposable, Offer, Rules, SandboxOrder
+from ..core.errors import ConfigError
 from ..fleet import Fleet, Member
 from ..waiting import Chores
 
@@ -129,13 +130,24 @@ class Disposables:
         return await self._service.await_start(name, seconds, tell)
 
     def give_up(self, name: str) -> None:
-        """Delete one that nobody waits for any more, in the background."""
+        """Delete one whose caller has left, in the background."""
         self._service.known.spawn(self._service.delete(name))
 
     async def restore(self, snapshot: str, order: SandboxOrder) -> Disposable:
         """A new one with the files of a snapshot."""
         check.text_argument("snapshot", snapshot)
         return await self._service.create(replace(order, image=snapshot))
+
+    def choices(self) -> Sequence[Choice]:
+        """What can make a sandbox here; the one that is used where none is named is marked."""
+        from .policy import default_image, provider_for
+
+        offered = {kind: offer.traits for kind, offer in self._offers.items()}
+        try:
+            usual = provider_for("", self._rules, offered)
+        except ConfigError:
+            usual = ""
+        return [Choice(kind, default_image(it, self._rules), it, kind == usual) for kind, it in offered.items()]
 
     async def find(self, name: str) -> Disposable | None:
         """The recorded sandbox, if it lives; None for a machine. Asks no provider."""

@@ -48,8 +48,8 @@ async def _start(
     what: str, words: Sequence[str], environ: Mapping[str, str], errors: IO[bytes]
 ) -> asyncio.subprocess.Process:
     nothing = asyncio.subprocess.DEVNULL
-    try:
-        return await asyncio.create_subprocess_exec(
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *words,
             stdin=nothing,
             stdout=nothing,
@@ -58,6 +58,14 @@ async def _start(
             cwd=_home(),
             start_new_session=True,
         )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # If cancelled itself, asyncio kills the program alone, and not what that has started by then.
+        with contextlib.suppress(OSError, ValueError):
+            await _end(await starting)
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise Unsent(f"{what} could not be started: {reason}; name the program by its whole path") from None

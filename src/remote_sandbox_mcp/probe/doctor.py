@@ -67,8 +67,12 @@ Opener = Callable[[], Awaitable[Sandbox]]
 
 async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
     """All steps of an SSH machine, within its deadline; nothing is raised, and steps after a failure are skipped."""
-    visit = Visit(machine, own_known_hosts)
-    begun = time.monotonic()
+    return await carry_out(Visit(machine, own_known_hosts))
+
+
+async def carry_out(visit: Visit) -> Checkup:
+    """The same for a caller that follows the visit, and asks its gate afterwards."""
+    machine, begun = visit.machine, time.monotonic()
     try:
         await within(visit.carry_out(), visit.deadline_s)
     except Unanswered:
@@ -143,7 +147,8 @@ class Visit:
         self.machine = machine
         self.gate = Gate(machine, own_known_hosts)
         self.steps: list[Step] = []
-        self._at = "name"
+        # The step that it has reached.
+        self.at = "name"
         self._otherwise = UNREACHABLE
         self._also = ""
         self._who = f"unable to open {machine.name} ({entry_name(machine.host, machine.port)})"
@@ -156,7 +161,7 @@ class Visit:
         return 2 * self.machine.connect_timeout_s + 5 * self.gate.deadline_s + INSIDE_S + turns_s
 
     def fail(self, problem: SandboxError) -> None:
-        self.steps.append(checkup.failed(self._at, problem, otherwise=self._otherwise, also=self._also))
+        self.steps.append(checkup.failed(self.at, problem, otherwise=self._otherwise, also=self._also))
 
     async def carry_out(self) -> None:
         """Raises SandboxError in the step that failed."""
@@ -198,7 +203,7 @@ class Visit:
         self.steps += await inspect(opened, machine.environment, machine.python, "", machine)
 
     def _enter_step(self, name: str, otherwise: str = UNREACHABLE, also: str = "") -> None:
-        self._at, self._otherwise, self._also = name, otherwise, also
+        self.at, self._otherwise, self._also = name, otherwise, also
 
     async def _reach(self) -> str:
         """Check name and port of the first host that we connect to; returns its address."""

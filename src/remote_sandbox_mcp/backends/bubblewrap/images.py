@@ -34,7 +34,7 @@ OTHERS_WRITE, GROUP_WRITES = stat.S_IWOTH, stat.S_IWGRP
 
 
 @dataclass(frozen=True)
-class Entry:
+class ImageEntry:
     """One name in the image as the server saw it: a link, or a folder or file with its identity."""
 
     path: str
@@ -48,7 +48,7 @@ class Image:
     """An image held open: bubblewrap binds its entries by name, and the first process compares them with these."""
 
     folder: Path
-    entries: tuple[Entry, ...]
+    entries: tuple[ImageEntry, ...]
     python: str
     # Names of work folders that belong to the sandbox instead.
     free: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ def _who_else(found: os.stat_result, *, is_last: bool) -> str:
     return f"can be written by the group {found.st_gid}" if found.st_mode & GROUP_WRITES and not is_own_group else ""
 
 
-def _entries(root: Path, inside: str, skipped: set[str]) -> Iterator[Entry]:
+def _entries(root: Path, inside: str, skipped: set[str]) -> Iterator[ImageEntry]:
     """Entries of a folder in the image. A linked folder is skipped, with everything behind it."""
     try:
         above = os.open(root / inside, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if inside else 0))
@@ -199,12 +199,12 @@ def _entries(root: Path, inside: str, skipped: set[str]) -> Iterator[Entry]:
         os.close(above)
 
 
-def _entry(above: int, name: str, path: str) -> Entry | None:
+def _entry(above: int, name: str, path: str) -> ImageEntry | None:
     found = os.stat(name, dir_fd=above, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode):
-        return Entry(path, os.readlink(name, dir_fd=above))
+        return ImageEntry(path, os.readlink(name, dir_fd=above))
     if stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode):
-        return Entry(path, "", found.st_dev, found.st_ino)
+        return ImageEntry(path, "", found.st_dev, found.st_ino)
     return None
 
 

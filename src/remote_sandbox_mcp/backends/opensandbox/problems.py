@@ -39,7 +39,7 @@ NO_ROUTE = "404 page not found"
 
 
 @dataclass(frozen=True)
-class Row:
+class FailureRow:
     """What a failure means, as which error, and whether the platform's message is quoted.
 
     `{platform}` stands for the platform and its address.
@@ -50,49 +50,51 @@ class Row:
     quoted: bool = False
 
 
-DOWN = Row(Unreachable, "{platform} does not answer; check that its server runs and that server_url is right")
-SLOW = Row(Unreachable, "{platform} did not answer in time; try again, or raise request_timeout_s")
-REFUSED = Row(BadArgument, "the platform refuses it", quoted=True)
-FAILED = Row(SandboxError, "{platform} failed", quoted=True)
+DOWN = FailureRow(Unreachable, "{platform} does not answer; check that its server runs and that server_url is right")
+SLOW = FailureRow(Unreachable, "{platform} did not answer in time; try again, or raise request_timeout_s")
+REFUSED = FailureRow(BadArgument, "the platform refuses it", quoted=True)
+FAILED = FailureRow(SandboxError, "{platform} failed", quoted=True)
 # A server that cannot reach its engine answers with a page of plain text, where the SDK expects JSON.
-CONFUSED = Row(
+CONFUSED = FailureRow(
     Unreachable,
     "{platform} failed and does not say why; its container engine may not run: see to that, and look at the log of the "
     "platform's server",
 )
-AGENT_DOWN = Row(
+AGENT_DOWN = FailureRow(
     Unreachable,
     "the platform's agent (execd) in it does not answer, though {platform} does; delete it and create another one, or "
     "set use_server_proxy where its ports cannot be reached from here",
 )
-AGENT_SLOW = Row(Unreachable, "the platform's agent (execd) in it did not answer in time; try again")
-AGENT_OLD = Row(
+AGENT_SLOW = FailureRow(Unreachable, "the platform's agent (execd) in it did not answer in time; try again")
+AGENT_OLD = FailureRow(
     Unsupported,
     "the platform's agent (execd) in it is too old; set execd_image in the settings of {platform} to "
     f"opensandbox/execd:v{OLDEST_AGENT} or later, then create another one",
 )
-NOT_READY = Row(ConnectError, "it was not ready in time and was removed again; try again, or raise ready_timeout_s")
-FULL = Row(
+NOT_READY = FailureRow(
+    ConnectError, "it was not ready in time and was removed again; try again, or raise ready_timeout_s"
+)
+FULL = FailureRow(
     SandboxError, "the platform has no room for it now; delete sandboxes that are not needed, or try later", True
 )
-NO_DISK = Row(
+NO_DISK = FailureRow(
     NoRoom,
     "there is no room left on the disk of the platform's machine; delete sandboxes, snapshots and images that are not "
     "needed there, then try again",
 )
-QUOTA = Row(SandboxError, "the platform's quota is used up; delete sandboxes that are not needed", True)
-GONE = Row(UnknownSandbox, "it is gone: it was deleted, has expired, or was removed from the platform")
-PAUSED = Row(ConnectError, "it is paused; resume it first")
-NO_IMAGE = Row(
+QUOTA = FailureRow(SandboxError, "the platform's quota is used up; delete sandboxes that are not needed", True)
+GONE = FailureRow(UnknownSandbox, "it is gone: it was deleted, has expired, or was removed from the platform")
+PAUSED = FailureRow(ConnectError, "it is paused; resume it first")
+NO_IMAGE = FailureRow(
     BadArgument, "the platform cannot get that image; check its name, and the login where it needs one", True
 )
-NO_VOLUME = Row(BadArgument, "the platform does not allow that volume", quoted=True)
-CANNOT = Row(Unsupported, "this platform cannot do that", quoted=True)
-NO_KEY = Row(LoginRefused, "{platform} refused the API key; set OPEN_SANDBOX_API_KEY or opensandbox.api_key")
-POOL = Row(FULL.kind, "the platform's pool gave none", quoted=True)
+NO_VOLUME = FailureRow(BadArgument, "the platform does not allow that volume", quoted=True)
+CANNOT = FailureRow(Unsupported, "this platform cannot do that", quoted=True)
+NO_KEY = FailureRow(LoginRefused, "{platform} refused the API key; set OPEN_SANDBOX_API_KEY or opensandbox.api_key")
+POOL = FailureRow(FULL.kind, "the platform's pool gave none", quoted=True)
 
 # Every exception class of the SDK by its name: importing them here would cost every start of the server.
-BY_CLASS: dict[str, Row] = {
+BY_CLASS: dict[str, FailureRow] = {
     "SandboxException": FAILED,
     "SandboxApiException": FAILED,
     "SandboxRateLimitException": QUOTA,
@@ -110,7 +112,7 @@ BY_CLASS: dict[str, Row] = {
     "PoolNotRunningException": POOL,
 }
 # Parts of an answer's error code and of its text, the most specific first.
-BY_CODE: tuple[tuple[str, Row], ...] = (
+BY_CODE: tuple[tuple[str, FailureRow], ...] = (
     ("API_KEY", NO_KEY),
     ("IMAGE_PULL_FAILED", NO_IMAGE),
     ("QUOTA_EXCEEDED", QUOTA),
@@ -122,7 +124,7 @@ BY_CODE: tuple[tuple[str, Row], ...] = (
     ("UNSUPPORTED_RUNTIME", CANNOT),
     ("INVALID", REFUSED),
 )
-BY_TEXT: tuple[tuple[str, Row], ...] = (
+BY_TEXT: tuple[tuple[str, FailureRow], ...] = (
     ("no space left on device", NO_DISK),
     ("disk quota exceeded", NO_DISK),
     ("database or disk is full", NO_DISK),
@@ -134,7 +136,7 @@ BY_TEXT: tuple[tuple[str, Row], ...] = (
     ("port range", FULL),
     ("is paused", PAUSED),
 )
-BY_STATUS: dict[int, Row] = {
+BY_STATUS: dict[int, FailureRow] = {
     400: REFUSED,
     401: NO_KEY,
     403: NO_KEY,
@@ -187,19 +189,19 @@ def too_old(doing: str, platform: str) -> SandboxError:
     return _said(doing, AGENT_OLD, "", platform)
 
 
-def _said(doing: str, row: Row, words: str, platform: str) -> SandboxError:
+def _said(doing: str, row: FailureRow, words: str, platform: str) -> SandboxError:
     means = row.means.replace("{platform}", platform) + (f" ({words})" if row.quoted and words else "")
     return row.kind.of_parts(doing, means, reason=_reason(row, words))
 
 
-def _reason(row: Row, words: str) -> str:
+def _reason(row: FailureRow, words: str) -> str:
     """The reason that callers check, from the platform's message; "" if no caller needs one."""
     if row is NO_IMAGE:
         return LOGIN_WANTED if _WANTS_LOGIN.search(words) else IMAGE_UNKNOWN
     return NETWORK_POLICY if issubclass(row.kind, (BadArgument, Unsupported)) and "networkPolicy" in words else ""
 
 
-def find_row(problem: SandboxException) -> Row:
+def find_row(problem: SandboxException) -> FailureRow:
     """The most specific row. An exception class that is not in the table is treated as its base class."""
     if isinstance(problem.__cause__, json.JSONDecodeError):
         return CONFUSED

@@ -18,7 +18,7 @@ from ..shell.transport import Gone, Place
 from .order import step_line
 from .queue import Queue
 
-# How an allocation stands now, as its queue says; None where nobody can tell.
+# The present state of an allocation in its queue; None if the queue does not say.
 Fate = Callable[[Disposable], Awaitable[Disposable | None]]
 # It takes so long until srun has made a step, on a busy controller.
 OPEN_S = 60.0

@@ -36,7 +36,7 @@ LONGEST_S = 366 * 86400
 
 
 @dataclass(frozen=True)
-class Submission:
+class BatchSubmission:
     """What sbatch is handed: its arguments, and the script on its standard input. `limit_s` is 0 for no time limit."""
 
     words: Sequence[str]
@@ -116,7 +116,7 @@ def gres(limits: Limits) -> str:
     return ",".join(f"gpu:{kind['type']}:{kind['count'] or 1}" for kind in kinds if kind)
 
 
-def submission(cluster: Cluster, disposable_id: str, order: SandboxOrder, mark: str) -> Submission:
+def submission(cluster: Cluster, disposable_id: str, order: SandboxOrder, mark: str) -> BatchSubmission:
     """How an order that was checked is submitted."""
     options = options_of(cluster, order)
     ours = {
@@ -128,7 +128,7 @@ def submission(cluster: Cluster, disposable_id: str, order: SandboxOrder, mark: 
     }
     argv = ["sbatch", "--parsable", "--no-requeue", *(f"{name}={value}" for name, value in ours.items())]
     limit_s = time_limit_s(str(options.get("time", "")))
-    return Submission([*argv, *words(options)], script(disposable_id, order, limit_s or LONGEST_S), limit_s)
+    return BatchSubmission([*argv, *words(options)], script(disposable_id, order, limit_s or LONGEST_S), limit_s)
 
 
 def options_of(cluster: Cluster, order: SandboxOrder) -> Options:

@@ -42,7 +42,7 @@ class SlurmProvider:
         self._queue = queue
         self._environment = environment
         self._mark = mark
-        # What fails is told to whoever asks next.
+        # Failures are not logged: the next request about the allocation reports them.
         self._chores = Chores("work on an allocation", expected=(SandboxError,))
         # Ids of those that were cancelled here, and when it was last looked whether one that is pending has begun.
         self._cancelled: set[str] = set()
@@ -113,7 +113,7 @@ class SlurmProvider:
         return await open_allocation(AllocationWay(self._queue, disposable, self._fate), self._environment)
 
     async def _fate(self, disposable: Disposable) -> Disposable | None:
-        """How it stands, for those who wonder why it does not answer; None where nobody can tell."""
+        """Its state in the queue, which explains why it does not answer; None if the queue does not say."""
         until = time.monotonic() + COMPLETING_S
         with contextlib.suppress(SandboxError):
             seen = await self._seen(disposable, within_s=DOUBT_S)

@@ -24,7 +24,7 @@ if MYPY:
 # On the wire: a letter that says what is wanted, the length of the text, and the text.
 HEADER = struct.Struct("=cI")
 RUN, RENEW = b"L", b"U"
-# Nobody but the user's own relays talks to it, and each of them says all at once.
+# Only the user's own relays connect, and each sends its whole request at once.
 PEER_S = 10.0
 ENDING_S = 1.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -36,7 +36,7 @@ class Holder:
     def __init__(self, place: str, seconds: float) -> None:
         self.place = place
         self.until = time.monotonic() + seconds if seconds else 0.0
-        # Made anew with a name that nobody can have taken, and closed to others.
+        # A new folder with an unpredictable name, closed to other users.
         self.folder = tempfile.mkdtemp(prefix="rsmcp-%s." % place, dir="/tmp")
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listening.bind(os.path.join(self.folder, "socket"))
@@ -129,7 +129,7 @@ class Holder:
     def end(self) -> None:
         """End all that was started here, and remove what was written for it."""
         begun = time.monotonic()
-        # At once, because the queue may leave little time; and when nobody can write there any more.
+        # At once, because the queue may leave little time; and when nothing can write there any more.
         self.clear()
         while descendants():
             number = signal.SIGTERM if time.monotonic() - begun < ENDING_S else signal.SIGKILL
