@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import os
 import signal
+import ssl
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -21,6 +24,9 @@ from tests.support.platform import Platform
 from tests.support.slurm import Cluster, running_cluster
 from tests.support.sshd import Fleet, Sshd
 from tests.support.warm import LANE_NURSERY, NURSERY
+
+if TYPE_CHECKING:
+    from tests.support.engine_place import Place
 
 FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
 # More would only crowd the machine that they all share: its users, ports and interfaces.
@@ -33,6 +39,7 @@ LONGEST = (
     "tests/install/test_setup.py",
     "tests/watchdog/test_systemd.py",
     "tests/web/test_http.py",
+    "page.test_browser",
     "tests/backends/test_slurm_jobs.py",
     "backends.test_contract_allocation",
     "tests/backends/test_allocations.py",
@@ -53,6 +60,7 @@ LONGEST = (
     "tests/support/test_workers.py",
     "backends.test_outpost",
     "backends.test_job_keeper",
+    "cli.test_setup",
     "cli.test_platform",
     "tests/sync/test_engine.py",
 )
@@ -75,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """With `--dist loadgroup` the work is handed out in the order of collection, which is ours."""
     # While tests are collected, nothing becomes garbage, and the collector would look at everything again and again.
     gc.disable()
+    read_certificates_once()
     if getattr(config.option, "dist", "") == "loadgroup":
         config.option.loadscopereorder = False
 
@@ -137,6 +146,20 @@ def group_of(item: pytest.Item) -> str:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """For `-n auto`: tests of real parts wait for most of their time, so that each core serves three."""
     return min(3 * (os.cpu_count() or 1), MOST_WORKERS)
+
+
+def read_certificates_once() -> None:
+    """Each HTTP client reads the certificates of all authorities, which takes longer than most requests of tests."""
+    read, theirs = ssl.create_default_context, {"cafile": certifi.where()}
+
+    @functools.cache
+    def usual() -> ssl.SSLContext:
+        return read(cafile=theirs["cafile"])
+
+    def create(*args: Any, **given: Any) -> ssl.SSLContext:
+        return usual() if not args and given == theirs else read(*args, **given)
+
+    ssl.create_default_context = create
 
 
 def pytest_sessionfinish() -> None:
@@ -268,3 +291,12 @@ def platform() -> Iterator[Platform]:
     """One for all tests of containers: those belong to the xdist group "platform", so that one worker has them all."""
     with Platform() as platform:
         yield platform
+
+
+@pytest.fixture(scope="session")
+def engine_place(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A machine with an engine, for the tests of the xdist group "engine": one worker has them all."""
+    from tests.support.engine_place import running_place
+
+    with running_place(fleet, tmp_path_factory.mktemp("image")) as place:
+        yield place

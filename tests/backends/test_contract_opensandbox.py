@@ -11,7 +11,7 @@ from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, JobContract, Opener
+from tests.backends.contract import Contract, JobContract, Opener, PythonContract
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
@@ -30,5 +30,5 @@ async def opener(provider: OpenSandboxProvider) -> AsyncIterator[Opener]:
     await provider.delete(made)
 
 
-class TestOpenSandbox(Contract, JobContract):
+class TestOpenSandbox(Contract, JobContract, PythonContract):
     pass

@@ -11,7 +11,7 @@ import pytest
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from tests.backends.contract import Contract, JobContract, Opener, PortContract
+from tests.backends.contract import Contract, JobContract, Opener, PortContract, RunContract, SessionContract
 from tests.support.means import require_program
 from tests.support.openssh import logins, master, open_it, over_openssh
 from tests.support.sshd import Sshd
@@ -35,8 +35,11 @@ class TestOpenSsh(Contract, JobContract, PortContract):
     pass
 
 
-class TestOverControlMaster(Contract, JobContract, PortContract):
-    """All of it goes over one connection, which somebody else has logged in to."""
+class TestOverControlMaster(RunContract, SessionContract, PortContract):
+    """All of it goes over one connection, which somebody else has logged in to.
+
+    Files and jobs are the outpost's, whose line is the same as above; here is what depends on how lines are opened.
+    """
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
-import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -30,71 +27,23 @@ from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSan
 from remote_sandbox_mcp.core.machine import Engine as MachineEngine
 from remote_sandbox_mcp.core.sandbox import Description, Sandbox
 from remote_sandbox_mcp.probe.doctor import examine
-from tests.support.disposables import ORDINARY_USER, with_python
-from tests.support.engine import ALONE, Engine
+from tests.backends.contract import Opener, PythonContract
+from tests.support.disposables import ORDINARY_USER
+from tests.support.engine_place import NO_SHELL, PLAIN, WITH_PYTHON, Place
 from tests.support.podman import PodmanContainer
 from tests.support.root import as_root
 from tests.support.server import entry, serve, until
-from tests.support.sshd import Fleet, Sshd
+from tests.support.sshd import Sshd
 
 pytestmark = [pytest.mark.xdist_group("engine"), pytest.mark.timeout(240)]
 
-WITH_PYTHON, PLAIN, NO_SHELL = "with-python:1", "plain:1", "no-shell:1"
 # Few processes and little memory: what goes wrong in a test stays small, too.
 SMALL = Limits(cpu=1, memory_mb=96, processes=48)
 
 
-@dataclass(frozen=True)
-class Place:
-    """A machine, its engine, and the words by which its user reaches it."""
-
-    sshd: Sshd
-    engine: Engine
-    tar: Path
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return ("docker", f"--host={self.engine.socket}")
-
-    def left(self) -> list[str]:
-        """All that the engine has: containers in any state, and volumes."""
-        containers = self.engine.docker("ps", "--all", "--quiet", "--no-trunc").stdout.split()
-        return containers + self.engine.docker("volume", "ls", "--quiet").stdout.split()
-
-    def inspect(self, key: str) -> dict[str, object]:
-        (found,) = json.loads(self.engine.docker("inspect", key).stdout)
-        assert isinstance(found, dict)
-        return found
-
-
 @pytest.fixture(scope="module")
-def place(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """The user's own group may use the engine's socket, as members of the group docker may on other machines."""
-    sshd = fleet.machine("gpu1")
-    folder = tmp_path_factory.mktemp("image")
-    tar = make_image(folder)
-    with Engine((*ALONE, f"--group={sshd.user}")) as engine:
-        engine.folder.chmod(0o711)
-        engine.import_image(tar, WITH_PYTHON)
-        shutil.rmtree(folder / "root/usr/lib")
-        # Each of its containers has a volume without a name.
-        tar = packed(folder / "root", folder / "plain.tar")
-        engine.docker("import", "--change=VOLUME /scratch", f"--change=LABEL {ID}=sb-00000000", str(tar), PLAIN)
-        engine.import_image(packed(folder / "root/etc", folder / "no-shell.tar"), NO_SHELL)
-        yield Place(sshd, engine, folder / "plain.tar")
-
-
-def make_image(folder: Path) -> Path:
-    root = with_python(folder / "root")
-    subprocess.run(["busybox", "--install", "-s", str(root / "bin")], capture_output=True, check=False)
-    (root / "tmp").mkdir()
-    (root / "tmp").chmod(0o1777)
-    return packed(root, folder / "image.tar")
-
-
-def packed(root: Path, tar: Path) -> Path:
-    subprocess.run(["tar", "-C", str(root), "-cf", str(tar), "."], check=True)
-    return tar
+def place(engine_place: Place) -> Place:
+    return engine_place
 
 
 @pytest.fixture
@@ -458,6 +407,26 @@ async def test_all_tools_work_on_a_container_and_the_next_server_finds_it(place:
         await until(lambda: len(place.left()) == 1, "the one of four seconds to end by itself", 15)
         await server.call("delete_sandbox", sandbox_id="box")
         assert place.left() == []
+
+
+class TestPython(PythonContract):
+    """run_python in a container of an engine."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    async def opener(cls, place: Place, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Opener]:
+        machine = await open_machine(place.sshd.machine(), tmp_path_factory.mktemp("python") / "known_hosts")
+        provider = engine_on(machine, place.words, "python")
+        made = await make(provider, timeout_s=240.0)
+
+        async def open_it(environment: Environment) -> Sandbox:
+            return await provider.open(made)
+
+        yield open_it
+        await provider.delete(made)
+        await provider.close()
+        await machine.close()
+        await until(lambda: not place.left(), "the engine to be empty", 15)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from remote_sandbox_mcp.core.network import Network, Reach
 from remote_sandbox_mcp.core.sandbox import Capabilities
 from tests.support.disposables import host_processes, marked_sleep, run, say
 from tests.support.means import needs_tun, readable_source
+from tests.support.pace import Deadline
 
 BWRAP = shutil.which("bwrap") or ""
 IS_ROOT = os.geteuid() == 0
@@ -84,9 +85,9 @@ def _arguments(pid: int) -> list[str]:
 
 
 def wait_until_gone(mark: str) -> None:
-    deadline = time.monotonic() + GONE_S
+    deadline = Deadline(GONE_S)
     while left := host_processes(mark):
-        assert time.monotonic() < deadline, left
+        assert not deadline.has_passed(), left
         time.sleep(0.01)
 
 
@@ -360,9 +361,9 @@ async def test_a_timeout_ends_the_whole_tree(walled: OutpostSandbox) -> None:
 
 async def test_orphans_are_collected(walled: OutpostSandbox) -> None:
     await run(walled, "for n in 1 2 3 4 5; do (setsid sleep 0.01 >/dev/null 2>&1 &); done")
-    deadline = time.monotonic() + GONE_S
+    deadline = Deadline(GONE_S)
     while "sleep" in await say(walled, "cat /proc/[0-9]*/stat | grep -o '(sleep) Z' || true"):
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed()
 
 
 async def test_many_at_once(walled: OutpostSandbox) -> None:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tests.support.syntax import parsed
 
 import remote_sandbox_mcp
 from remote_sandbox_mcp.core.disposable import Traits
@@ -20,14 +21,17 @@ MAY_NAME_KINDS = {"backends", "config", "testing"}
 READERS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split", "replace"}
 READERS |= {"find", "index", "count", "lower", "search", "match", "fullmatch", "findall"}
 # What tomllib says of a file; it has no field for the place before Python 3.14.
-FOREIGN_WORDS = {"config/load.py"}
+FOREIGN_WORDS = {"config/load.py", "setup/toml_text.py"}
 
 
-def modules(*, without: set[str]) -> Iterator[tuple[str, ast.Module]]:
-    for file in sorted(ROOT.rglob("*.py")):
-        path = file.relative_to(ROOT)
-        if path.parts[0] not in without:
-            yield path.as_posix(), ast.parse(file.read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ast.Module]:
+    """All modules of the program by their paths."""
+    return {file.relative_to(ROOT).as_posix(): parsed(file) for file in sorted(ROOT.rglob("*.py"))}
+
+
+def outside(rooms: set[str], modules: dict[str, ast.Module]) -> Iterator[tuple[str, ast.Module]]:
+    return ((path, tree) for path, tree in modules.items() if path.partition("/")[0] not in rooms)
 
 
 def strings(node: ast.AST, named: dict[str, str]) -> Iterator[str]:
@@ -94,20 +98,20 @@ def read_sentences(module: ast.Module) -> Iterator[int]:
             yield getattr(node, "lineno", 0)
 
 
-def test_no_module_above_the_backends_compares_the_name_of_a_kind() -> None:
-    found = [f"{path}:{line}" for path, tree in modules(without=MAY_NAME_KINDS) for line in compared_kinds(tree)]
+def test_no_module_above_the_backends_compares_the_name_of_a_kind(modules: dict[str, ast.Module]) -> None:
+    found = [f"{path}:{line}" for path, tree in outside(MAY_NAME_KINDS, modules) for line in compared_kinds(tree)]
     assert found == []
 
 
-def test_no_module_above_the_backends_asks_for_a_class_of_theirs() -> None:
-    found = [f"{path}:{line}" for path, tree in modules(without={"backends"}) for line in asked_classes(tree)]
+def test_no_module_above_the_backends_asks_for_a_class_of_theirs(modules: dict[str, ast.Module]) -> None:
+    found = [f"{path}:{line}" for path, tree in outside({"backends"}, modules) for line in asked_classes(tree)]
     assert found == []
 
 
-def test_no_module_above_the_backends_reads_the_words_of_an_error() -> None:
+def test_no_module_above_the_backends_reads_the_words_of_an_error(modules: dict[str, ast.Module]) -> None:
     found = [
         f"{path}:{line}"
-        for path, tree in modules(without={"backends"})
+        for path, tree in outside({"backends"}, modules)
         if path not in FOREIGN_WORDS
         for line in read_sentences(tree)
     ]
@@ -139,10 +143,10 @@ def test_a_sentence_that_is_read_is_found(source: str) -> None:
 
 
 @pytest.mark.parametrize("value", [Capabilities, Traits], ids=lambda value: value.__name__)
-def test_what_backends_differ_in_is_read_by_somebody(value: type) -> None:
+def test_what_backends_differ_in_is_read_by_somebody(value: type, modules: dict[str, ast.Module]) -> None:
     read = {
         node.attr
-        for _, tree in modules(without={"testing"})
+        for _, tree in outside({"testing"}, modules)
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }

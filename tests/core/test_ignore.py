@@ -324,7 +324,7 @@ LINES = st.lists(PATTERNS.filter(as_in_the_manual), max_size=5)
 FILES = st.dictionaries(st.sampled_from([b"", *(folder.encode() for folder in FOLDERS)]), LINES, min_size=1, max_size=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(files=FILES)
 @example(files={b"": [b"*", b"!*/", b"!*.b"], b"a": [b"!/b/**", b"*b"], b"a/b": [b"!a*"]})
 @example(files={b"": [b"\xef\xbb\xbfa", b"!a/b"], b"b": [b"link/", b"\xef\xbb\xbfb"]})

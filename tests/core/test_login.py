@@ -56,7 +56,7 @@ def test_codes_are_those_of_the_standard(algorithm: str, length: int, code: str)
     key = (b"1234567890" * 7)[:length]
     address = f"otpauth://totp/a:b?secret={base64.b32encode(key).decode()}&digits=8&algorithm={algorithm}"
     totp = read_seed(address)
-    assert totp.code(totp.step_at(1_111_111_111)) == code
+    assert totp.code(1_111_111_111 // totp.period_s) == code
 
 
 def test_a_seed_may_be_written_as_people_write_it() -> None:

@@ -438,7 +438,7 @@ RECORDS = st.builds(record, PATHS, FIELDS | st.lists(st.binary(max_size=5), max_
 GITIGNORES = st.lists(st.tuples(st.text("a/b.", max_size=3), st.text("a*![]\\/.o\n", max_size=8)), max_size=2)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(RECORDS | st.binary(max_size=30), max_size=5),
     st.lists(RECORDS | st.binary(max_size=30), max_size=5),
@@ -506,7 +506,7 @@ def carried_out(plan: Plan, source: Entries, target: Entries) -> dict[str, str]:
     return result
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(trees(), trees())
 def test_a_plan_that_was_carried_out_makes_both_trees_equal(source: dict[str, str], target: dict[str, str]) -> None:
     asked = order(delete_extras=True)
@@ -516,7 +516,7 @@ def test_a_plan_that_was_carried_out_makes_both_trees_equal(source: dict[str, st
     assert (is_empty(again), again.skipped) == (True, sum(not meta.startswith("d") for meta in source.values()))
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(trees(), trees())
 def test_without_delete_extras_only_replaced_entries_are_lost(source: dict[str, str], target: dict[str, str]) -> None:
     plan = make_plan(tree(source), tree(target), PUSH)

@@ -117,7 +117,7 @@ def test_bounded_text_is_never_longer_and_has_no_escapes(text: str, limit: int) 
     assert "\x1b" not in bounded(text, limit)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.binary())
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for read in (parse_junit, read_jest):

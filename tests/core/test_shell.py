@@ -15,7 +15,7 @@ TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("C
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(words=st.lists(TEXT, min_size=1, max_size=4))
 def test_quoted_words_reach_the_program_unchanged(shell: list[str], words: list[str]) -> None:
     done = subprocess.run([*shell, join(["printf", r"%s\0", *words])], capture_output=True, check=True)

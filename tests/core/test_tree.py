@@ -245,7 +245,7 @@ FIELDS = st.sampled_from(
 RAW = st.binary(max_size=60) | st.lists(st.binary(max_size=6), max_size=6).map(lambda fields: record(b"a", *fields))
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.dictionaries(FIELDS, JSON), st.lists(RAW.map(plainly) | RAW.map(squeezed) | st.binary(max_size=60)))
 def test_any_bytes_are_a_tree_or_a_problem(end: dict[str, Any], parts: list[bytes]) -> None:
     try:

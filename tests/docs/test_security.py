@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax import parsed
+
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/security.md").read_text()
 COLUMNS = 5
@@ -25,7 +27,7 @@ def threats() -> list[list[str]]:
 
 @cache
 def names_in(file: str) -> set[str]:
-    tree = ast.parse((ROOT / file).read_text())
+    tree = parsed(ROOT / file)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return {node.name for node in ast.walk(tree) if isinstance(node, functions) and node.name.startswith("test_")}
 

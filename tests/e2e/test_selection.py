@@ -101,7 +101,7 @@ def started_by(tmp_path: Path, *words: str) -> Wire:
 def test_another_client_does_not_get_it_and_a_launcher_is_no_client(
     tmp_path: Path, words: tuple[str, ...], expected: str
 ) -> None:
-    with wire(tmp_path, REAL, local=True) as first:
+    with wire(tmp_path, REAL, local=True, is_child=True) as first:
         selecting(first)
         first.process.kill()
     line = started_by(tmp_path, *words)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,30 @@ async def test_a_hook_ends_with_the_daemon_that_waits_for_it(tmp_path: Path) -> 
     telling = asyncio.create_task(mine.announce("hook:mine", watch(), event()))
     await asyncio.to_thread(wait_until, lambda: child(tmp_path) > 0)
     telling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await telling
+    pid = child(tmp_path)
+    wait_until(lambda: not is_running(pid))
+
+
+async def test_a_hook_that_is_cancelled_while_it_starts_ends_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, late = asyncio.create_subprocess_exec, asyncio.Event()
+
+    async def start_late(*words: str, **how: Any) -> asyncio.subprocess.Process:
+        process = await start(*words, **how)
+        await late.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_late)
+    telling = asyncio.create_task(
+        announcer(tmp_path, (*LEAVES_A_CHILD, "wait")).announce("hook:mine", watch(), event())
+    )
+    await asyncio.to_thread(wait_until, lambda: child(tmp_path) > 0)
+    telling.cancel()
+    await asyncio.sleep(0)
+    late.set()
     with pytest.raises(asyncio.CancelledError):
         await telling
     pid = child(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from remote_sandbox_mcp.store.disposables import DisposableRows, Kept, Owner
 from remote_sandbox_mcp.store.mark import mark_in
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
+from tests.support.pace import Deadline
 
 
 @dataclass
@@ -113,9 +113,9 @@ class House:
 
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     """Wait for it."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass in time"
+        assert not deadline.has_passed(), "it did not come to pass in time"
         await asyncio.sleep(0.005)
 
 

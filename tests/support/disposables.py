@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.support.means import readable_source, require_bubblewrap
+from tests.support.pace import Deadline
 
 SOURCE = readable_source()
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -84,9 +84,9 @@ def _read(file: Path) -> bytes:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + GONE_S
+    deadline = Deadline(GONE_S)
     while not condition():
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed()
         await asyncio.sleep(0.02)
 
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from tests.support.syntax import parsed
+
 SOURCE = Path(__file__).parents[2] / "src/remote_sandbox_mcp"
 
 
 def texts() -> list[str]:
-    return [text for file in SOURCE.rglob("*.py") for text in strings(ast.parse(file.read_text(encoding="utf-8")))]
+    return [text for file in SOURCE.rglob("*.py") for text in strings(parsed(file))]
 
 
 def strings(tree: ast.AST) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import itertools
 import re
@@ -12,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.support.syntax import parsed
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -33,6 +34,8 @@ KINDS = {code: chr(code) for code in (0x4E2D, 0x0663, 0x2003, 0x2502)}
 OTHERS = frozenset(KINDS)
 ALL = frozenset(range(OTHER)) | OTHERS
 NEWLINE = frozenset({10})
+# By which methods each name is used.
+Uses = dict[str, set[str]]
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,22 @@ class Expression:
 
 
 def all_expressions() -> Iterator[Expression]:
+    used: Uses = {}
+    with_some: dict[str, ast.Module] = {}
     for file in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = parsed(file)
+        for name, methods in uses_in(tree).items():
+            used.setdefault(name, set()).update(methods)
         if any(
             isinstance(node, ast.Import) and any(name.name == "re" for name in node.names) for node in ast.walk(tree)
         ):
             parts = file.relative_to(SOURCE).with_suffix("").parts
-            yield from in_module(".".join(part for part in parts if part != "__init__"), tree)
+            with_some[".".join(part for part in parts if part != "__init__")] = tree
+    for module, tree in with_some.items():
+        yield from in_module(module, tree, used)
 
 
-def in_module(module: str, tree: ast.Module) -> Iterator[Expression]:
+def in_module(module: str, tree: ast.Module, used_anywhere: Uses) -> Iterator[Expression]:
     names = vars(importlib.import_module(module))
     compiled = names_of_compiled(tree)
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
@@ -78,7 +87,7 @@ def in_module(module: str, tree: ast.Module) -> Iterator[Expression]:
             function.attr, 99
         )
         flags = flags or (call.args[after] if len(call.args) > after else None)
-        used = uses_of(tree, compiled[call]) if call in compiled else {function.attr}
+        used = uses_of(tree, compiled[call], used_anywhere) if call in compiled else {function.attr}
         yield Expression(
             module,
             ast.unparse(call.args[0]),
@@ -97,26 +106,17 @@ def names_of_compiled(tree: ast.Module) -> dict[ast.Call, str]:
     return found
 
 
-def uses_of(tree: ast.Module, name: str) -> set[str]:
+def uses_of(tree: ast.Module, name: str, used_anywhere: Uses) -> set[str]:
     """By which methods it is used, here or, where its name is public, anywhere."""
-    return uses_in(tree).get(name, set()) if name.startswith("_") else uses_anywhere().get(name, set())
+    return (uses_in(tree) if name.startswith("_") else used_anywhere).get(name, set())
 
 
-def uses_in(tree: ast.Module) -> dict[str, set[str]]:
-    used: dict[str, set[str]] = {}
+def uses_in(tree: ast.Module) -> Uses:
+    used: Uses = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             for name in (getattr(node.value, "id", ""), getattr(node.value, "attr", "")):
                 used.setdefault(name, set()).add(node.attr)
-    return used
-
-
-@functools.cache
-def uses_anywhere() -> dict[str, set[str]]:
-    used: dict[str, set[str]] = {}
-    for file in SOURCE.rglob("*.py"):
-        for name, methods in uses_in(ast.parse(file.read_text(encoding="utf-8"))).items():
-            used.setdefault(name, set()).update(methods)
     return used
 
 

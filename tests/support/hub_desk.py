@@ -24,8 +24,10 @@ class Desk:
         self.state = home / "state"
         self.started: list[Heard] = []
 
-    def client(self, *entries: Entry, local: bool = False, **env: str) -> AbstractContextManager[Wire]:
-        return wire(self.home, *entries, local=local, env=env)
+    def client(
+        self, *entries: Entry, local: bool = False, forks_hubs: bool = True, **env: str
+    ) -> AbstractContextManager[Wire]:
+        return wire(self.home, *entries, local=local, env=env, forks_hubs=forks_hubs)
 
     def start(self, *words: str, **env: str) -> Heard:
         process = start([COMMAND, *words], environment(self.home, (), env))

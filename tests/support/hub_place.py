@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from tests.support.server import COMMAND, Entry, Wire
 from tests.support.sshd import Sshd
-from tests.support.warm import start_hub
+from tests.support.warm import speak, start_hub
 
 
 class Place:
@@ -57,10 +56,8 @@ class Place:
         if "--no-hub" not in words:
             start_hub(given | (env or {}))
         with (self.home / "stderr").open("ab") as errlog:
-            process = subprocess.Popen(
-                [COMMAND, "--config", str(self.home / config), *words],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errlog, env=given | (env or {}), cwd=cwd,
-            )  # fmt: skip
+            command = [COMMAND, "--config", str(self.home / config), *words]
+            process = speak(command, given | (env or {}), errlog.fileno(), cwd=str(cwd or ""))
         assert process.stdin
         assert process.stdout
         with process.stdin, process.stdout:

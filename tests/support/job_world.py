@@ -127,7 +127,8 @@ class Machine:
     def _check(self, order: JobOrder) -> None:
         old = self.jobs.get(order.instead_of)
         in_the_way = [job.job_id for job in self.jobs.values() if job.session == order.session and job.state is RUNS]
-        if in_the_way or (order.instead_of and (old is None or old.state is not JobState.GONE)):
+        may_replace = (JobState.GONE, JobState.ENDED) if order.even_ended else (JobState.GONE,)
+        if in_the_way or (order.instead_of and (old is None or old.state not in may_replace)):
             if self.strict:
                 raise NotStarted(f"{order.instead_of} is not gone, or {in_the_way} run")
             self.sins.append(f"{order.job_id} instead of {old}, beside {in_the_way}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.disposables import ORDINARY_USER, SOURCE, SYSTEM_PYTHON
+from tests.support.pace import Deadline
 
 PROGRAMS = ("slirp4netns", "bwrap", "ip", "unshare", "nsenter", "setpriv")
 OUTSIDE, OUTSIDE_6 = "198.51.100.1", "2001:db8:5::6"
@@ -253,9 +254,9 @@ class Networks:
         return [name for name in os.listdir("/proc") if name.isdigit() and name not in mine and _network(name) == ours]
 
     def until_home_is_quiet(self) -> None:
-        deadline = time.monotonic() + START_S
+        deadline = Deadline(START_S)
         while left := self.processes_at_home():
-            assert time.monotonic() < deadline, [Path(f"/proc/{name}/cmdline").read_bytes() for name in left]
+            assert not deadline.has_passed(), [Path(f"/proc/{name}/cmdline").read_bytes() for name in left]
             time.sleep(0.02)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from remote_sandbox_mcp.core.watch import Event, EventType, Policy, Watch
+from tests.support.pace import Deadline
 
 HIDDEN = "hunter2-do-not-show"
 NASTY = '<b>50% &amp; done</b>\x1b[31m\x07\r\n\\074img\\076 \u202eevil \x00$(touch x) `id` "; do shell script "x'
@@ -58,9 +59,9 @@ def called(record: Path) -> dict[str, Any]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = Deadline(DEADLINE_S)
     while not condition():
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed()
         time.sleep(0.01)
 
 

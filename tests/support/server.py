@@ -26,15 +26,14 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CallToolResult
 
 from remote_sandbox_mcp.processes.locks import holder
+from tests.support.pace import Deadline
 from tests.support.sshd import Sshd
-from tests.support.warm import NURSERY, Spoken, speak, start_hub
+from tests.support.warm import NURSERY, Spoken, may_fork, speak, start_hub
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
 # For a server that was started already, and reads from and writes into pipes with names.
 _RELAY = 'cat <"$2" & exec cat >"$1"'
 ENDS_S = 30
-# The SDK tells nobody the pid of what it starts; a shell that becomes the server can.
-_TELL_PID = 'echo $$ >"$1"; shift; exec "$@"'
 
 Entry = dict[str, Any]
 
@@ -78,14 +77,14 @@ def write_config(home: Path, *, local: bool, config: str) -> Path:
 
 async def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> Any:
     """Wait until the condition, or what it awaits, holds; gives what it then is."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while True:
         found = condition()
         if inspect.isawaitable(found):
             found = await found
         if found:
             return found
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        assert not deadline.has_passed(), f"waited {seconds} s for {what}"
         await asyncio.sleep(0.01)
 
 
@@ -295,7 +294,7 @@ async def serve(
     hub: bool = True,
     elicitation: Any = None,
 ) -> AsyncIterator[Server]:
-    """Start the installed command, which finds a hub, and connect; a stack trace in its log fails the test.
+    """Fork the command, which finds a hub, and connect; a stack trace in its log fails the test.
 
     Without a `hub` the process is the server itself: for tests of what becomes of it.
     """
@@ -306,18 +305,14 @@ async def serve(
     with (home / "stderr").open("a") as errlog:
         # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
         stack = AsyncExitStack()
-        line = ["-c", _TELL_PID, "sh", str(home / "pid"), *words]
-        if not hub:
-            forked = _Forked(words, get_default_environment() | given, errlog, cwd)
-            stack.push_async_callback(forked.end)
-            (home / "pid").write_text(f"{forked.pid}\n")
-            line = forked.words
-        parameters = StdioServerParameters(command="/bin/sh", args=line, env=given, cwd=cwd)
+        forked = _Forked(words, get_default_environment() | given, errlog, cwd)
+        stack.push_async_callback(forked.end)
+        (home / "pid").write_text(f"{forked.pid}\n")
+        parameters = StdioServerParameters(command="/bin/sh", args=forked.words, env=given, cwd=cwd)
         connecting = Client(stdio_client(parameters, errlog), mode=mode, elicitation_callback=elicitation)
         try:
             client = await stack.enter_async_context(connecting)
-            if not hub:
-                forked.leave_to_both()
+            forked.leave_to_both()
             server = Server(client, home)
             yield server
         finally:
@@ -337,7 +332,7 @@ class _Forked:
             os.mkfifo(name, 0o600)
             self._held.append(os.open(name, os.O_RDWR))
         theirs = os.open(to, os.O_RDONLY), os.open(of, os.O_WRONLY)
-        self._process = NURSERY.start(words, env, (*theirs, errlog.fileno()), cwd=str(cwd or ""))
+        self._process = NURSERY.start(words, env, (*theirs, errlog.fileno()), cwd=str(cwd or ""), forks_hubs=True)
         self.pid = self._process.pid
         self.words = ["-c", _RELAY, "sh", to, of]
         for fd in theirs:
@@ -438,10 +433,14 @@ def wire(
     env: dict[str, str] | None = None,
     hub: bool = True,
     finds_hub: bool = True,
+    forks_hubs: bool = True,
+    is_child: bool = False,
 ) -> Iterator[Wire]:
-    """Start the installed command, which finds a hub or starts one, with nobody but the test on its line.
+    """The command, which finds a hub, with nobody but the test on its line; its modules are loaded already.
 
-    Without a hub it is the whole server, whose modules are loaded already.
+    Where it is to find none, it is the installed command itself, which starts one. Without `forks_hubs` all further
+    hubs are started as users' are, and not forked. A front tells clients apart by the processes that started it: where
+    that counts, it is a child of this process.
     """
     given = environment(home, entries, env)
     if hub and finds_hub:
@@ -449,10 +448,10 @@ def wire(
     words, pipe = arguments(home, local=local, hub=hub), subprocess.PIPE
     process: subprocess.Popen[bytes] | Spoken
     with (home / "stderr").open("ab") as errlog:
-        if hub and not given.get("REMOTE_SANDBOX_NO_HUB"):
-            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errlog, env=given)
+        if finds_hub and not is_child and may_fork(env or {}):
+            process = speak(words, given, errlog.fileno(), forks_hubs=forks_hubs)
         else:
-            process = speak(words, given, errlog.fileno())
+            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errlog, env=given)
     assert process.stdin
     assert process.stdout
     with process.stdin, process.stdout:

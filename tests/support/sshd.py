@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from remote_sandbox_mcp.core.machine import Hop, Login, Machine
 from remote_sandbox_mcp.core.secret import Secret
+from tests.support.pace import Deadline
 from tests.support.root import as_root
 
 Auth = Literal["key", "password", "encrypted_key", "certificate"]
@@ -388,10 +389,10 @@ def closed_port() -> Iterator[int]:
 
 
 def wait_until(condition: Callable[[], object], *, what: str, seconds: float = 10.0) -> None:
-    """Poll until the condition holds, ever less often; fails after `seconds`."""
-    deadline, pause_s = time.monotonic() + seconds, 0.01
+    """Poll until the condition holds, ever less often; fails after `seconds`, later beside other work."""
+    deadline, pause_s = Deadline(seconds), 0.01
     while not condition():
-        if time.monotonic() > deadline:
+        if deadline.has_passed():
             raise TimeoutError(f"waited {seconds} s for {what}")
         time.sleep(pause_s)
         pause_s = min(1.3 * pause_s, 0.1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+from tests.support.pace import Deadline
 
 T = TypeVar("T")
 
@@ -16,9 +17,9 @@ async def eventually(
     ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool], what: str, pause_s: float = 0.02
 ) -> T:
     """Ask until the answer is as it should be, ever less often; fails after a deadline."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = Deadline(DEADLINE_S)
     while not holds(answer := await ask()):
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}; the last answer was {answer}"
+        assert not deadline.has_passed(), f"waited {DEADLINE_S} s for {what}; the last answer was {answer}"
         await asyncio.sleep(pause_s)
         pause_s = max(pause_s, min(1.3 * pause_s, 0.2))
     return answer

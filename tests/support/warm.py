@@ -1,4 +1,4 @@
-"""Hubs, commands and lanes whose modules are loaded already: forked from a process that has loaded them, per worker.
+"""Hubs, commands and lanes whose modules are loaded already: forked from a process that has loaded them.
 
 To load the SDK and asyncssh takes most of a second of processor time, and a test that starts a hub and asks nothing
 about how it starts need not wait for that. What is forked is the same program with the same descriptors, variables and
@@ -36,6 +36,8 @@ LONGEST_ORDER = 1 << 20
 LOADED = b"loaded"
 # The word for a lane, and for the process that forks them.
 LANES = "lane"
+# The word for a hub.
+HUB = "hub"
 # The exit status of Python where its last words cannot be written.
 UNABLE_TO_FLUSH = 120
 LOADED_LATE = ("sqlite3", "platformdirs", "platformdirs.unix", "encodings.idna", "importlib.readers")
@@ -122,11 +124,10 @@ class Spoken(Forked):
 
 
 class Nursery:
-    """The process that has loaded everything, as the tests see it; started when it is first asked."""
+    """The process that has loaded everything, as tests see it; the first worker that asks starts it for all."""
 
     def __init__(self) -> None:
         self._line: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(
         self,
@@ -136,14 +137,13 @@ class Nursery:
         *,
         more: Sequence[int] = (),
         cwd: str = "",
+        forks_hubs: bool = False,
     ) -> Forked:
         """Fork the hub, where `words` is ("hub",), or the command with its words; `more` are descriptors for it."""
         reading, writing = os.pipe()
-        order = {"words": list(words), "env": dict(env), "cwd": cwd or os.getcwd()}
         try:
-            line = self.ready()
-            socket.send_fds(line, [json.dumps(order).encode()], [writing, *streams, *more])
-            pid = int(line.recv(32))
+            fds = (writing, *streams, *more)
+            pid = order_fork(self.ready(), words, env, fds, cwd or os.getcwd(), forks_hubs=forks_hubs)
         finally:
             os.close(writing)
         return Forked(pid, reading, words)
@@ -151,42 +151,56 @@ class Nursery:
     def ready(self) -> socket.socket:
         """The line to it, once it has loaded everything."""
         if self._line is None:
-            self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            plain = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-            plain |= {name: value for name, value in os.environ.items() if name.startswith(LOOKED_AT_BY_PYTHON)}
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, *self._words(theirs.fileno())],
-                    env=plain | {"PYTHONPATH": str(ROOT)}, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
-                )  # fmt: skip
-            self._load(self._line)
+            self._line = self._reach()
             assert self._line.recv(32) == LOADED
         return self._line
 
-    def _words(self, line: int) -> list[str]:
-        return ["-P", "-m", __name__, str(line)]
+    def _reach(self) -> socket.socket:
+        # A name without a file, which is free again as soon as the process has ended.
+        name = f"\0rsmcp-nursery-{os.environ.get('PYTEST_XDIST_TESTRUNUID') or os.getpid()}"
+        while True:
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                line.connect(name)
+            except ConnectionRefusedError:
+                line.close()
+            else:
+                return line
+            # Of several workers that find none, one gets the name and starts it.
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.suppress(OSError):
+                listener.bind(name)
+                listener.listen(64)
+                self._leave_behind("-P", "-m", __name__, str(listener.fileno()), passed=listener.fileno())
 
-    def _load(self, line: socket.socket) -> None:
-        """Tell it what it cannot load by itself."""
+    def _leave_behind(self, *words: str, passed: int) -> None:
+        """Start a process that other workers may need for longer than this one."""
+        plain = {name: value for name, value in os.environ.items() if name.startswith(LOOKED_AT_BY_PYTHON)}
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, *words],
+            env=plain | {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+            pass_fds=(passed,),
+            stdin=subprocess.DEVNULL,
+            check=True,
+        )
 
     def close(self) -> None:
-        """What it has forked goes on; it ends when the last of these has ended."""
-        if self._line and self._process:
+        """It ends with the last of its lines; what it has forked goes on."""
+        if self._line:
             self._line.close()
-            self._process.wait(10)
-            self._line = self._process = None
+            self._line = None
 
 
 class LaneNursery(Nursery):
     """One that has the program of lanes and nothing else, in an interpreter that was started as theirs are."""
 
-    def _words(self, line: int) -> list[str]:
-        return ["-IS", __file__, str(line), LANES]
-
-    def _load(self, line: socket.socket) -> None:
+    def _reach(self) -> socket.socket:
         from remote_sandbox_mcp.backends.outpost import program
 
+        line, theirs = line_for_orders()
+        with theirs:
+            self._leave_behind("-IS", __file__, str(theirs.fileno()), LANES, passed=theirs.fileno())
         line.send(program.packed(program.LANE))
+        return line
 
     def fork_lanes(self, patch: pytest.MonkeyPatch) -> Callable[..., object]:
         """From now on the lanes of this machine come from here, and all else that has a line from what is given."""
@@ -217,7 +231,7 @@ def start_hub(env: Mapping[str, str]) -> None:
     def fork(place: places.Place, lock: int, listener: int) -> None:
         with open(place.log, "ab") as log, open(os.devnull, "rb") as nothing:
             streams = (nothing.fileno(), log.fileno(), log.fileno())
-            NURSERY.start(("hub",), given, streams, more=(lock, listener), cwd="/")
+            NURSERY.start((HUB,), given, streams, more=(lock, listener), cwd="/")
 
     # Before the lock is taken: a front that finds it taken waits a few seconds for its hub, and no more.
     NURSERY.ready()
@@ -231,7 +245,8 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """The command with these words, as `subprocess.run` runs it with nothing to read. Raises TimeoutExpired."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained, open(os.devnull, "rb") as nothing:
-        process = NURSERY.start(words, env, (nothing.fileno(), said.fileno(), complained.fileno()), cwd=cwd)
+        streams = (nothing.fileno(), said.fileno(), complained.fileno())
+        process = NURSERY.start(words, env, streams, cwd=cwd, forks_hubs=True)
         try:
             code = process.wait(timeout)
         finally:
@@ -245,7 +260,7 @@ def start(words: Sequence[str], env: Mapping[str, str]) -> Heard:
     complaints, complaining = os.pipe()
     try:
         with open(os.devnull, "rb") as nothing:
-            started = NURSERY.start(words, env, (nothing.fileno(), saying, complaining))
+            started = NURSERY.start(words, env, (nothing.fileno(), saying, complaining), forks_hubs=True)
     finally:
         os.close(saying)
         os.close(complaining)
@@ -253,12 +268,17 @@ def start(words: Sequence[str], env: Mapping[str, str]) -> Heard:
     return Heard(started, open(said, "rb", buffering=0), open(complaints, "rb", buffering=0))
 
 
-def speak(words: Sequence[str], env: Mapping[str, str], errors: int) -> Spoken:
-    """The command with these words, as `subprocess.Popen` starts it with pipes for input and output."""
+def speak(
+    words: Sequence[str], env: Mapping[str, str], errors: int, *, cwd: str = "", forks_hubs: bool = True
+) -> Spoken:
+    """The command with these words, as `subprocess.Popen` starts it with pipes for input and output.
+
+    Hubs that it starts are forked, too, unless a test looks at what a hub was started with.
+    """
     hearing, to = os.pipe()
     said, saying = os.pipe()
     try:
-        started = NURSERY.start(words, env, (hearing, saying, errors))
+        started = NURSERY.start(words, env, (hearing, saying, errors), cwd=cwd, forks_hubs=forks_hubs)
     finally:
         os.close(hearing)
         os.close(saying)
@@ -267,7 +287,7 @@ def speak(words: Sequence[str], env: Mapping[str, str], errors: int) -> Spoken:
 
 def at_a_terminal(words: Sequence[str], env: Mapping[str, str], terminal: int) -> Forked:
     """The command with these words and nothing but a terminal."""
-    return NURSERY.start(words, env, (terminal, terminal, terminal))
+    return NURSERY.start(words, env, (terminal, terminal, terminal), forks_hubs=True)
 
 
 def may_fork(given: Iterable[str]) -> bool:
@@ -281,47 +301,75 @@ def _whole(stream: IO[bytes]) -> bytes:
 
 
 class Loaded:
-    """The process itself: it waits for orders, and forks."""
+    """The process itself: it waits for orders, of the tests and of the commands that it has forked, and forks."""
 
     def __init__(self, line: socket.socket) -> None:
-        self._line = line
+        # A line to the tests of one worker, or what listens for them.
+        self._door = line
+        self._tests: set[socket.socket] = set()
+        self._lines: dict[int, socket.socket] = {}
         # The descriptor of each child's end, with its pid and where to tell its exit status.
         self._children: dict[int, tuple[int, int]] = {}
         self._poll = select.poll()
-        self._poll.register(line, select.POLLIN)
+        if line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            self._poll.register(line, select.POLLIN)
+        else:
+            self._welcome(line)
 
     def wait_for_work(self) -> Callable[[], int] | None:
-        """What a child is to do, in that child; None in this process, once nobody can order any more."""
+        """What a child is to do, in that child; None in this process, once no test can order any more."""
         while True:
             for fd, _ in self._poll.poll():
                 if fd in self._children:
                     self._tell_end(fd)
-                    continue
-                work = self._take_order()
-                if work is not None or self._line.fileno() < 0:
+                elif fd not in self._lines:
+                    self._welcome(self._door.accept()[0])
+                elif (work := self._take_order(self._lines[fd])) is not None or not self._tests:
                     return work
 
-    def _take_order(self) -> Callable[[], int] | None:
-        data, fds, _, _ = socket.recv_fds(self._line, LONGEST_ORDER, 8)
+    def _welcome(self, line: socket.socket) -> None:
+        line.send(LOADED)
+        self._tests.add(line)
+        self._listen_to(line)
+
+    def _listen_to(self, line: socket.socket) -> None:
+        self._lines[line.fileno()] = line
+        self._poll.register(line, select.POLLIN)
+
+    def _take_order(self, line: socket.socket) -> Callable[[], int] | None:
+        data, fds, _, _ = socket.recv_fds(line, LONGEST_ORDER, 8)
         if not data:
-            self._line.close()
+            self._poll.unregister(line)
+            self._tests.discard(self._lines.pop(line.fileno()))
+            line.close()
             return None
         status, *given = fds
+        order = json.loads(data)
+        mine, theirs = line_for_orders() if order["forks_hubs"] else (None, None)
         pid = os.fork()
         if pid:
             for fd in given:
                 os.close(fd)
+            if mine and theirs:
+                theirs.close()
+                self._listen_to(mine)
             ending = os.pidfd_open(pid)
             self._children[ending] = (pid, status)
             self._poll.register(ending, select.POLLIN)
-            self._line.send(str(pid).encode())
             return None
         os.close(status)
-        self._line.close()
-        for ending, (_, other) in self._children.items():
+        if order["words"][0] in (LANES, HUB):
+            os.setsid()
+        # Only now: a test that kills the process with its group at once would find no such group before.
+        line.send(str(os.getpid()).encode())
+        for other in (self._door, *self._lines.values(), *([mine] if mine else [])):
+            other.close()
+        for ending, (_, told) in self._children.items():
             os.close(ending)
-            os.close(other)
-        return prepared(json.loads(data), given)
+            os.close(told)
+        if theirs:
+            fork_hubs(theirs)
+        return prepared(order, given)
 
     def _tell_end(self, ending: int) -> None:
         pid, status = self._children.pop(ending)
@@ -331,6 +379,41 @@ class Loaded:
         with contextlib.suppress(OSError):
             os.write(status, str(os.waitstatus_to_exitcode(code)).encode())
         os.close(status)
+
+
+def line_for_orders() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def order_fork(
+    line: socket.socket,
+    words: Sequence[str],
+    env: Mapping[str, str],
+    fds: Sequence[int],
+    cwd: str,
+    *,
+    forks_hubs: bool = False,
+) -> int:
+    """The pid of what is forked; the first descriptor is told how it ends, the next three are its standard streams."""
+    order = {"words": list(words), "env": dict(env), "cwd": cwd, "forks_hubs": forks_hubs}
+    socket.send_fds(line, [json.dumps(order).encode()], fds)
+    return int(line.recv(32))
+
+
+def fork_hubs(line: socket.socket) -> None:
+    """From now on this process has hubs forked where it would start them."""
+    from remote_sandbox_mcp.hub import http_front
+    from remote_sandbox_mcp.hub_contact import asking, starting
+    from remote_sandbox_mcp.hub_contact.place import LIVED_BY, Place
+
+    def start(place: Place, lock: int, listener: int) -> None:
+        given = {name: value for name, value in os.environ.items() if name in LIVED_BY | starting.LOGIN}
+        with open(starting._open_log(place), "ab") as log, open(os.devnull, "r+b", 0) as nothing:
+            streams = (nothing.fileno(), log.fileno(), log.fileno())
+            order_fork(line, (HUB,), given, (nothing.fileno(), *streams, lock, listener), "/")
+
+    for module in (starting, asking, http_front):
+        module.start = start
 
 
 def prepared(order: dict[str, Any], given: list[int]) -> Callable[[], int]:
@@ -345,10 +428,8 @@ def prepared(order: dict[str, Any], given: list[int]) -> Callable[[], int]:
     sys.stdin, sys.stdout, sys.stderr = (open(fd, "rw"[fd > 0], **how(fd)) for fd in (0, 1, 2))
     words = order["words"]
     if words[0] == LANES:
-        os.setsid()
         return functools.partial(be_a_lane, words[1])
-    if words[0] == "hub":
-        os.setsid()
+    if words[0] == HUB:
         from remote_sandbox_mcp.hub.serve import serve
 
         return lambda: serve(*given[3:])
@@ -424,7 +505,6 @@ def main() -> int:
     # Left alone by the garbage collector, memory stays shared with what is forked.
     gc.collect()
     gc.freeze()
-    line.send(LOADED)
     work = Loaded(line).wait_for_work()
     return leave(work) if work else 0
 

@@ -16,6 +16,7 @@ import pytest
 
 from remote_sandbox_mcp.core.transfer import Order
 from remote_sandbox_mcp.transfers.background import BackgroundTransfers
+from tests.support.pace import Deadline
 from tests.support.transfers_stand_in import COMMAND, CONFIGURATION
 
 
@@ -69,9 +70,9 @@ def state(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "state"
     folder.mkdir()
     yield folder
-    deadline = time.monotonic() + 5
+    deadline = Deadline(5)
     while left := processes(folder):
-        if time.monotonic() > deadline:
+        if deadline.has_passed():
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
             pytest.fail(f"left running: {left}")
