@@ -7,9 +7,13 @@ TOOLS := $(VENV)/.tools
 # Whatever the environment says: a suite that compiles its tests anew in each worker takes half a minute longer.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-.PHONY: run setup tools test check clients bench screenshots chaos pin clean
+.PHONY: run tour setup tools test check clients bench screenshots chaos pin clean
 
-run: setup ## A short guided tour on the local sandbox
+run: setup ## The hub, the sandbox on this computer and the page, until Ctrl-C; the tour where nobody looks
+	@scripts/system-packages bubblewrap
+	@$(BIN)/python -m remote_sandbox_mcp.cli.demo
+
+tour: setup ## A short guided tour on the local sandbox
 	@scripts/system-packages bubblewrap
 	@$(BIN)/python -m remote_sandbox_mcp.cli.tour
 
@@ -30,8 +34,9 @@ $(TOOLS): requirements.txt requirements-dev.txt pyproject.toml scripts/environme
 test: tools ## All tests, on real parts; what cannot run here is left out, and told at the end
 	@scripts/system-packages openssh-server openssh-client tmux rsync bubblewrap busybox fish tcsh zsh dash shellcheck \
 		systemd docker.io docker-registry debootstrap e2fsprogs iproute2 slirp4netns curl sudo podman \
-		libpam-google-authenticator oathtool munge slurmctld slurmd slurm-client slurmdbd mariadb-server-core
+		libpam-google-authenticator oathtool git exfat-fuse exfatprogs munge slurmctld slurmd slurm-client slurmdbd mariadb-server-core
 	@scripts/system-packages docker-cli:docker
+	@scripts/system-packages chromium:chromium
 	@$(BIN)/python -m compileall -q src tests
 	@# Read all tests once, beside the start of the engine: what pytest makes of them is kept for its workers.
 	@$(PYTEST) --collect-only -q >/dev/null & $(BIN)/python -m tests.support.engine && wait
@@ -47,18 +52,21 @@ check: tools ## Format, lint, types, import contract, shell scripts, tests
 	git ls-files -z '*.sh' scripts .ci | xargs -0 shellcheck
 	@$(MAKE) --no-print-directory test
 
-clients: tools ## Every tool through the Inspector, SDKs and adapters; Claude Code and Codex in a workspace
+clients: tools ## Every tool through the Inspector, SDKs and adapters; Claude Code and Codex in a workspace; axe on the page
 	@scripts/system-packages bubblewrap
+	@scripts/system-packages chromium:chromium
 	@$(BIN)/python -m clients $(ARGS)
 
 bench: tools ## Speed against OpenSSH and the published peer, as ratios
-	@scripts/system-packages openssh-server openssh-client bubblewrap rsync gcc libc6-dev docker.io debootstrap iproute2
+	@scripts/system-packages openssh-server openssh-client bubblewrap rsync git gcc libc6-dev docker.io debootstrap iproute2
 	@scripts/system-packages docker-cli:docker
 	@$(BIN)/python -m bench $(ARGS)
 
 screenshots: tools ## The pictures of the documentation, from real sessions
-	@scripts/system-packages openssh-server openssh-client tmux
+	@scripts/system-packages openssh-server openssh-client tmux bubblewrap chromium munge slurmctld slurmd slurm-client
 	@$(BIN)/python -m pictures.workspace
+	@$(BIN)/python -m pictures.top
+	@$(BIN)/python -m pictures.page
 
 chaos: tools ## 200 random schedules of faults against jobs, servers and watchdogs; needs root
 	@scripts/system-packages openssh-server openssh-client tmux
