@@ -32,7 +32,7 @@ from tests.support.warm import NURSERY, Spoken, may_fork, speak, start_hub
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
 # For a server that was started already, and reads from and writes into pipes with names.
-_RELAY = 'cat <"$2" & exec cat >"$1"'
+_RELAY = 'exec 3<"$2" 4>"$1"; : >"$3"; cat <&3 3<&- 4>&- & exec cat >&4 3<&- 4>&-'
 ENDS_S = 30
 
 Entry = dict[str, Any]
@@ -312,6 +312,8 @@ async def serve(
         connecting = Client(stdio_client(parameters, errlog), mode=mode, elicitation_callback=elicitation)
         try:
             client = await stack.enter_async_context(connecting)
+            # A client of the newer era says nothing until it calls, so its shell may not have opened the pipes yet.
+            await until(forked.is_heard, "the client's shell to open the pipes")
             forked.leave_to_both()
             server = Server(client, home)
             yield server
@@ -326,6 +328,7 @@ class _Forked:
     def __init__(self, words: list[str], env: dict[str, str], errlog: IO[str], cwd: Path | None) -> None:
         self._folder = tempfile.TemporaryDirectory()
         to, of = (f"{self._folder.name}/{name}" for name in ("to", "of"))
+        self._opened = Path(self._folder.name, "opened")
         # Open for both directions they wait for nobody, until each end is open for its own.
         self._held = []
         for name in (to, of):
@@ -334,9 +337,13 @@ class _Forked:
         theirs = os.open(to, os.O_RDONLY), os.open(of, os.O_WRONLY)
         self._process = NURSERY.start(words, env, (*theirs, errlog.fileno()), cwd=str(cwd or ""), forks_hubs=True)
         self.pid = self._process.pid
-        self.words = ["-c", _RELAY, "sh", to, of]
+        self.words = ["-c", _RELAY, "sh", to, of, str(self._opened)]
         for fd in theirs:
             os.close(fd)
+
+    def is_heard(self) -> bool:
+        """Whether the shell has opened both pipes, which may go then."""
+        return self._opened.exists()
 
     def leave_to_both(self) -> None:
         """Once they have heard of each other: the end of the one is then the end of the other."""
