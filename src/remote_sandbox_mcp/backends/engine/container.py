@@ -18,8 +18,9 @@ from .cli import Cli
 # Asks the provider for a container's status; empty if the engine does not answer.
 Fate = Callable[[Disposable], Awaitable[str]]
 AS_IT_IS = Environment()
-# podman drops the output of a program that ends before its input was read, as a shell does that finds no Python.
-UNTIL_HEARD = "trap 'sleep 1' EXIT"
+# podman drops all output where the input is closed before it was read, as by a Python that cannot start. This shell
+# holds the input open until the output has arrived, and must not be replaced by the program: hence the subshell.
+UNTIL_HEARD = "({}) || {{ status=$?; sleep 1; exit $status; }}"
 
 
 def describe(disposable: Disposable, *, kills_trees: bool = True) -> Description:
@@ -58,7 +59,7 @@ class ContainerWay:
 
     async def open(self, shell_line: str) -> CommandLine:
         if self.cli.engine.tool == "podman":
-            shell_line = f"{UNTIL_HEARD}; {shell_line}"
+            shell_line = UNTIL_HEARD.format(shell_line)
         words = [*self.cli.engine.command, "exec", "--interactive", self.disposable.key, "/bin/sh", "-c", shell_line]
         return await self.cli.way.open(f"exec {join(words)}")
 
