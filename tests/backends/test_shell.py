@@ -58,25 +58,30 @@ class HereLink:
         self.asked.append(verb)
         shell = shutil.which("sh", path=self.environment["PATH"])
         assert shell
-        process = await asyncio.create_subprocess_exec(
-            shell,
-            "-c",
-            line,
-            env={**self.environment, **opts.envs},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            limit=1 << 24,
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                shell,
+                "-c",
+                line,
+                env={**self.environment, **opts.envs},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                limit=1 << 24,
+            )
         )
-        assert process.stderr
         try:
+            # If cancelled itself, asyncio waits until all that the shell has started by then has closed its pipes.
+            process = await asyncio.shield(starting)
+            assert process.stderr
             if self.watch:
                 await self.watch(verb, process)
             out, err = await asyncio.gather(_read(process.stdout, handlers), process.stderr.read())
             await process.wait()
         except BaseException:
             # As an agent does when its client has left.
+            process = await starting
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

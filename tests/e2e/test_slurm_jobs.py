@@ -48,6 +48,8 @@ def is_written(home: Path, event: str) -> bool:
 
 @pytest.fixture(scope="module")
 async def server(shared_slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    # Jobs of the contract, which may have run here before, would be listed as well.
+    shared_slurm.reset()
     async with serve(tmp_path_factory.mktemp("server"), *entries(shared_slurm), env=ADVANCED) as server:
         yield server
 
