@@ -14,7 +14,8 @@ NOW = 1_000_000.0
 
 def gpu(index: int, use: float, **more: Any) -> dict[str, Any]:
     told = {"index": index, "name": "NVIDIA H200", "util_pct": use, "mem_used_pct": use, "mem_used_mb": 1024 * use}
-    return told | {"mem_total_mb": 102_400, "temperature_c": 57, "power_w": 692.4} | more
+    state = "busy" if use else "free"
+    return told | {"mem_total_mb": 102_400, "temperature_c": 57, "power_w": 692.4, "state": state} | more
 
 
 def machine(name: str, idle: float = 0.5, *gpus: dict[str, Any], **more: Any) -> dict[str, Any]:

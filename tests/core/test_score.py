@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, idle_score
+from remote_sandbox_mcp.core.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, gpu_state, idle_score
 
 SOMEBODY = GpuProcess(4242, "alice", "python", 1000)
 
@@ -41,6 +41,24 @@ def machine(
     *gpus: Gpu, load: float = 0, available: float = 100, disk: Disk = DISK, error: str = "", total_gb: float = 512
 ) -> Usage:
     return Usage(cpu(load), memory(available, total_gb), gpus, (disk,), error)
+
+
+STATES = [
+    pytest.param(FREE, "free", id="free"),
+    pytest.param(gpu(8, 3), "free", id="a desktop on it"),
+    pytest.param(FULL, "held", id="full and idle"),
+    pytest.param(gpu(50), "held", id="memory without a process, as in containers"),
+    pytest.param(gpu(0, 90), "busy", id="computing"),
+    pytest.param(gpu(mode="Prohibited"), "busy", id="closed to all"),
+    pytest.param(gpu(held=True, mode="Exclusive_Process"), "busy", id="closed to all but its process"),
+    pytest.param(Gpu(0, "GB10", util_pct=0), "free", id="memory that the card does not report"),
+    pytest.param(Gpu(0, "A100", mig=True), "unknown", id="nothing known"),
+]
+
+
+@pytest.mark.parametrize(("gpu", "state"), STATES)
+def test_a_gpu_is_free_held_busy_or_unknown(gpu: Gpu, state: str) -> None:
+    assert gpu_state(gpu) == state
 
 
 EXACT = [

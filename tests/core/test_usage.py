@@ -417,6 +417,7 @@ def test_resources_have_the_shape_that_clients_know() -> None:
             {
                 "index": 0,
                 "name": "NVIDIA A100-SXM4-80GB",
+                "state": "busy",
                 "util_pct": 96,
                 "mem_used_mb": 40960,
                 "mem_total_mb": 81920,
@@ -428,6 +429,7 @@ def test_resources_have_the_shape_that_clients_know() -> None:
             {
                 "index": 1,
                 "name": "NVIDIA A100-SXM4-80GB",
+                "state": "free",
                 "util_pct": 0,
                 "mem_used_mb": 0,
                 "mem_total_mb": 81920,
@@ -444,7 +446,7 @@ def test_resources_have_the_shape_that_clients_know() -> None:
 def test_resources_leave_out_what_is_unknown() -> None:
     usage = Usage(gpus=(Gpu(0, "NVIDIA GB10", processes=(GpuProcess(7),)),))
     assert as_resources(usage, 0.0) == {
-        "gpu": [{"index": 0, "name": "NVIDIA GB10", "processes": [{"pid": 7}]}],
+        "gpu": [{"index": 0, "name": "NVIDIA GB10", "state": "held", "processes": [{"pid": 7}]}],
         "idle_score": 0.0,
     }
 

@@ -125,7 +125,7 @@ def test_a_machine_with_gpus_is_one_line() -> None:
     row |= {"connection_alive": True, "resources": as_resources(usage, 0.25)}
     (_, line) = sandboxes_text({"active_sandbox": "", "sandboxes": [row]}).split("\n")
     assert line.startswith("- gpu1 (ssh, me@gpu1.example.org:22) answers; idle_score 0.25; load 3.5/2/1 on 64 CPUs; ")
-    assert "GPU 0 A100: 97 %, 40.0 of 80.0 GB used, alice python (pid 7) 40.0 GB" in line
+    assert "GPU 0 A100: busy, 97 %, 40.0 of 80.0 GB used, alice python (pid 7) 40.0 GB" in line
 
 
 async def test_the_text_of_a_listing_is_a_table(tools: Caller) -> None:

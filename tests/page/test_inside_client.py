@@ -38,7 +38,7 @@ CLIENT = """
 }
 """
 GPU = {"index": 0, "name": "NVIDIA H200", "util_pct": 97, "mem_used_mb": 120000, "mem_total_mb": 143771}
-BUSY = GPU | {"processes": [{"pid": 7, "user": "alice", "name": "python", "mem_mb": 120000}]}
+BUSY = GPU | {"state": "busy", "processes": [{"pid": 7, "user": "alice", "name": "python", "mem_mb": 120000}]}
 MACHINES = {
     "sandboxes": [
         {"name": "gpu1", "kind": "ssh", "connection_alive": True, "resources": {"gpu": [BUSY], "idle_score": 0.1}},
@@ -74,7 +74,7 @@ async def shown(page: Page, structured: dict[str, Any], again: Any = None, **con
 async def test_machines_are_shown_as_cards_and_made_anew_when_asked(page: Page) -> None:
     freed = {
         "sandboxes": [
-            {"name": "gpu1", "connection_alive": True, "resources": {"gpu": [GPU | {"util_pct": 0, "mem_used_mb": 4}]}}
+            {"name": "gpu1", "connection_alive": True, "resources": {"gpu": [GPU | {"util_pct": 0, "state": "free"}]}}
         ]
     }
     frame = await shown(page, MACHINES, {"content": [], "structuredContent": freed})

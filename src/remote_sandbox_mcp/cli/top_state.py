@@ -15,8 +15,6 @@ SORTS = {"i": IDLE, "n": NAME, "g": GPU}
 # What runs or may run comes first.
 STATES = {"running": 0, "pending": 1, "unknown": 2, "gone": 3, "ended": 4}
 COMMAND = "command"
-# Share of a GPU that is taken although no program holds it.
-A_LITTLE = 0.1
 
 
 class Wish(NamedTuple):
@@ -185,8 +183,7 @@ def gpu_share(gpu: Row) -> float:
 
 
 def is_free(gpu: Row) -> bool:
-    """Whether no program holds it; a driver and a desktop take a few percent."""
-    return not gpu.get("processes") and gpu_share(gpu) <= A_LITTLE
+    return gpu.get("state") == "free"
 
 
 def why_not_stopped(row: Row) -> str:

@@ -11,6 +11,8 @@ _LISTED_PROCESSES = 8
 _LISTED_PROBLEMS = 3
 # Value of an unknown part: neither for nor against the machine.
 _UNKNOWN = 0.5
+# A card that drives a screen, or that was just looked at, shows a few percent.
+_COMPUTING_PCT = 5
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ def _gpu_fields(gpu: Gpu) -> dict[str, object]:
     return _filled(
         index=gpu.index,
         name=gpu.name,
+        state=gpu_state(gpu),
         util_pct=_short(gpu.util_pct),
         mem_used_mb=None if gpu.mem_used_mb is None else round(gpu.mem_used_mb),
         mem_total_mb=None if gpu.mem_total_mb is None else round(gpu.mem_total_mb),
@@ -273,6 +276,15 @@ def _free(gpu: Gpu) -> float:
     if _closed(gpu):
         return 0.0
     return free / 2 if _held(gpu) else free
+
+
+def gpu_state(gpu: Gpu) -> str:
+    """One word for a person: free; held, by a process or a model in memory that does not compute now; busy; unknown."""
+    if _closed(gpu) or (gpu.util_pct or 0) > _COMPUTING_PCT:
+        return "busy"
+    if _held(gpu):
+        return "held"
+    return "unknown" if gpu.util_pct is None and gpu.mem_used_mb is None else "free"
 
 
 def _closed(gpu: Gpu) -> bool:

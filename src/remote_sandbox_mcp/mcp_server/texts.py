@@ -109,11 +109,12 @@ def _resources(found: Fields) -> Iterator[str]:
     yield from (_pair(name, value) for name, value in found.items() if name not in rest)
 
 
-IN_GPU = ("index", "name", "util_pct", "mem_used_mb", "mem_total_mb", "mem_used_pct", "processes")
+IN_GPU = ("index", "name", "state", "util_pct", "mem_used_mb", "mem_total_mb", "mem_used_pct", "processes")
 
 
 def _gpu(gpu: Fields) -> str:
-    parts = [f"{gpu['util_pct']} %"] if "util_pct" in gpu else []
+    parts = [gpu["state"]] if "state" in gpu else []
+    parts += [f"{gpu['util_pct']} %"] if "util_pct" in gpu else []
     if "mem_total_mb" in gpu:
         parts.append(f"{_gb(gpu.get('mem_used_mb', 0))} of {_gb(gpu['mem_total_mb'])} GB used")
     parts += [_pair(name, value) for name, value in gpu.items() if name not in IN_GPU]

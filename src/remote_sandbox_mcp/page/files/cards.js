@@ -8,19 +8,11 @@ import { t } from "./words.js";
 
 // Decisions
 
-// A driver and a desktop take a few percent; more means that somebody works there.
-const HELD_SHARE = 0.1;
-const COMPUTING_PCT = 5;
 const HOT_C = 85;
 
-// "free", "busy", "unknown" or "held": full of somebody's model that does not compute now.
+// "free", "busy", "unknown" or "held": full of somebody's model that does not compute now. The server decides.
 export function gpuState(gpu) {
-  const memory = share(gpu.mem_used_mb, gpu.mem_total_mb);
-  const isHeld = gpu.processes?.length > 0 || memory > HELD_SHARE;
-  if (gpu.compute_mode === "Prohibited") return "busy";
-  if ((gpu.util_pct ?? 0) > COMPUTING_PCT) return "busy";
-  if (isHeld) return "held";
-  return Number.isFinite(gpu.util_pct) || Number.isFinite(gpu.mem_used_mb) ? "free" : "unknown";
+  return ["free", "held", "busy"].includes(gpu.state) ? gpu.state : "unknown";
 }
 
 export function gpusOf(machine) {
