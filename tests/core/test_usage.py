@@ -461,7 +461,7 @@ def test_resources_show_unusual_settings() -> None:
     )
     assert as_resources(usage, 0.1) == {
         "cpu": {"load_1m": 1, "load_5m": 1, "load_15m": 1, "count": 8, "machine_count": 128},
-        "gpu": [{"index": 0, "name": "A30", "mig": True, "compute_mode": "Prohibited"}],
+        "gpu": [{"index": 0, "name": "A30", "state": "busy", "mig": True, "compute_mode": "Prohibited"}],
         "disk": {"path": "/home", "total_gb": 100, "free_gb": 90, "used_pct": 10},
         "root_disk": {"path": "/", "total_gb": 100, "free_gb": 5, "used_pct": 95},
         "gpu_error": "nvidia-smi failed",

@@ -410,7 +410,9 @@ class Cluster:
 
     def expire(self, number: str) -> None:
         """Let a job reach its time limit now. Slurm looks twice a minute: its state is TIMEOUT within 35 seconds."""
-        self.admin("scontrol", "update", f"JobId={number}", "EndTime=now")
+        words = ("scontrol", "update", f"JobId={number}", "EndTime=now")
+        # Refused where the controller reads it in the next second.
+        wait_until(lambda: self._ask(*words).returncode == 0, what=f"job {number} to reach its limit")
 
     def reset(self) -> None:
         """Make it fit for the next test: every daemon runs, and no job."""

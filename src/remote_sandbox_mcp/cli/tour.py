@@ -189,7 +189,9 @@ async def _visit(page: Page, folder: Path, is_walled: bool) -> list[str]:
     # Nothing of the user's is read or written: neither configuration, nor state, nor environment.
     environment = {"REMOTE_SANDBOX_MCP_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder)}
     python, *words = module_words("remote_sandbox_mcp.server")
-    server = StdioServerParameters(command=python, args=[*words, "--config", str(config)], env=environment)
+    # Without a hub, which would go on for a while and write into the folder while that is removed.
+    words += ["--no-hub", "--config", str(config)]
+    server = StdioServerParameters(command=python, args=words, env=environment)
     bad = []
     async with Client(server, read_timeout_seconds=ANSWER_S) as client:
         for number, (title, chapter) in enumerate(Tour(client, page, is_walled).chapters.items(), 1):
