@@ -63,7 +63,7 @@ async def open_login(cluster: Cluster, folder: Path, rate_s: float = RATE_S, **f
     return sandbox
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def opener(shared_slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
     folder = tmp_path_factory.mktemp("state")
 

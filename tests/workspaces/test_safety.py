@@ -73,6 +73,19 @@ async def test_what_cannot_be_written_there_is_told_and_tried_three_times_only(w
     assert contents(world.there)["d"] == "another file"
 
 
+async def test_a_file_in_the_place_of_a_folder_with_news_is_a_conflict_even_where_it_does_not_come(
+    world: World,
+) -> None:
+    await in_step(world, {"d/a": "1", "b": "1"})
+    write(world.here, {"d/new": "x"})
+    (world.there / "d/a").unlink()
+    (world.there / "d").rmdir()
+    write(world.there, {"d": b"\0 no text"})
+    moved = await world.bring()
+    assert (moved.conflicts, moved.problems) == (("d",), ())
+    assert (contents(world.here)["d/new"], (world.there / "d").read_bytes()) == ("x", b"\0 no text")
+
+
 @pytest.mark.parametrize("side", ["here", "there"])
 async def test_on_a_foreign_file_system_nothing_bounces_and_what_it_cannot_have_is_told(
     world: World, side: str

@@ -279,6 +279,7 @@ class _Reconciler:
             if choice.text is not None and choice.text[:1] != b"d" and path in holders:
                 texts = (choice.found, choice.text) if choice.to == HERE else (choice.text, choice.found)
                 self.conflict(path, *texts)
+        self.find_files_in_the_way()
         closed = {conflict.path for conflict in self.result.conflicts}
         doomed = [path for path in self.choices if any(above in closed for above in folders_above(path))]
         for path in doomed:
@@ -287,6 +288,15 @@ class _Reconciler:
         self.result.conflicts = [each for each in self.result.conflicts if not inside(folders_above(each.path))]
         self.result.doubts = [each for each in self.result.doubts if not inside(folders_above(each.path))]
         self.staying = {path for path in self.staying if not inside(folders_above(path))}
+
+    def find_files_in_the_way(self) -> None:
+        """Something is to go into a folder, and that side has a file in its place that does not come: a conflict."""
+        entries = {HERE: Entries(self.here.folders), THERE: Entries(self.there.folders)}
+        decided = {*self.choices, *(each.path for each in self.result.conflicts)}
+        for side in (HERE, THERE):
+            for path in self.above_what_moves(side, with_folders=True) - decided:
+                if (entries[side].at(path) or b"d")[:1] != b"d":
+                    self.conflict(path, entries[HERE].at(path), entries[THERE].at(path))
 
     def bound_what_comes(self) -> None:
         """Of new files, too many at once come not at all: they are an unpacked archive or a data set, or a mistake."""
