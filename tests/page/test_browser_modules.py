@@ -46,6 +46,54 @@ async def ask(tab: Tab, module: str, script: str, given: Any = None) -> Any:
     return await tab.page.evaluate(whole, given)
 
 
+# Lines
+
+LINE = """
+(async () => {
+  const feed = new m.Feed(), said = [];
+  let refusals = given;
+  feed.fetch = async (path, { signal }) => {
+    said.push("asks");
+    await new Promise((done) => setTimeout(done, 20));
+    if (refusals-- > 0) throw new m.Refused(401, "");
+    return new Response(new ReadableStream({ start: (it) => signal.addEventListener("abort", () => it.close()) }));
+  };
+  const line = feed.stream("/x", () => {}, (phase) => said.push(phase));
+  const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+  line.nudge();
+  while (said.at(-1) !== "live") await wait(5);
+  line.nudge();
+  feed._streams.forEach((stream) => stream.rest());
+  await wait(100);
+  line.close();
+  return said;
+})()
+"""
+
+
+@pytest.mark.parametrize(
+    ("refusals", "said"),
+    [
+        pytest.param(0, ["asks", "live"], id="connected, then at rest"),
+        pytest.param(1, ["asks", "refused", "asks", "live"], id="the key was given while it asked without"),
+    ],
+)
+async def test_a_line_asks_again_after_news_and_is_silent_at_rest(tab: Tab, refusals: int, said: list[str]) -> None:
+    assert await ask(tab, "feed.js", f"await {LINE}", refusals) == said
+
+
+SCORES = {
+    "idle, no GPU": {"idle_score": 0.4, "resources": {}},
+    "partly free": {"idle_score": 0.2, "resources": {}},
+    "busy": {"idle_score": 0.1, "resources": {}},
+    "mostly free": {"idle_score": 0.6, "resources": {"cluster": {}}},
+}
+
+
+async def test_a_score_is_a_word(tab: Tab) -> None:
+    assert await ask(tab, "cards.js", "given.map(m.scoreWord)", [*SCORES.values()]) == [*SCORES]
+
+
 # Terminal output
 
 LINES = {

@@ -60,9 +60,19 @@ class Tab:
 
     async def open(self, address: str, view: str = "") -> None:
         await self.page.goto(address)
-        await self.page.locator(".live[data-phase=live]").wait_for()
+        await self.live()
         if view:
             await self.go(view)
+
+    async def live(self) -> None:
+        """Wait until the page is connected; else tell what it shows instead."""
+        from playwright.async_api import TimeoutError
+
+        try:
+            await self.page.locator(".live[data-phase=live]").wait_for()
+        except TimeoutError:
+            shown = await self.page.evaluate("document.body.innerText")
+            raise AssertionError(f"not connected: {shown[:600]!r}, {self.complaints}") from None
 
     async def go(self, view: str) -> None:
         await self.page.evaluate("view => { location.hash = `#/${view}` }", view)
@@ -95,7 +105,7 @@ async def fresh(tab: Tab) -> AsyncIterator[Tab]:
     await tab.page.bring_to_front()
     await tab.go("fleet")
     await tab.page.reload()
-    await tab.page.locator(".live[data-phase=live]").wait_for()
+    await tab.live()
     tab.complaints.clear()
     yield tab
     assert not tab.complaints

@@ -37,7 +37,8 @@ export function scoreWord(machine) {
   if (score === null) return "";
   const all = gpusOf(machine).length;
   if (!all && !machine.resources?.cluster && score >= 0.3) return t("idle, no GPU");
-  const part = all ? freeGpus(machine).length / all : score;
+  // An idle machine without GPUs has a score of 0.5.
+  const part = all ? freeGpus(machine).length / all : machine.resources?.cluster ? score : 2 * score;
   if (part >= 0.85) return t("free");
   if (part >= 0.5) return t("mostly free");
   return part >= (all ? 0.01 : 0.3) ? t("partly free") : t("busy");

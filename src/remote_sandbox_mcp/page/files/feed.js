@@ -64,16 +64,19 @@ class Stream {
     this._wake?.();
   }
 
-  // Connect at once, if there is no living line.
+  // Connect at once, if there is no living line. While an attempt is under way, its failure is followed by another: it
+  // may have been made before the key was given.
   nudge() {
     if (Date.now() - this._heard > 12000) this._abort?.abort();
     this._failures = 0;
+    this._isNudged = true;
     this._wake?.();
   }
 
   // Let the line go until the next nudge.
   rest() {
     this._isResting = true;
+    this._isNudged = false;
     this._abort?.abort();
   }
 
@@ -84,6 +87,7 @@ class Stream {
   async _go() {
     while (!this.isClosed) {
       let problem = null;
+      this._isNudged = false;
       try {
         await this._once();
       } catch (found) {
@@ -107,6 +111,7 @@ class Stream {
   }
 
   _pause(ms) {
+    if (this._isNudged) return Promise.resolve();
     return new Promise((done) => {
       const timer = ms === null ? 0 : setTimeout(done, ms);
       this._wake = () => {
