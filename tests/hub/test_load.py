@@ -27,8 +27,13 @@ def test_many_clients_share_one_hub_and_every_call_gets_its_own_answer(machine: 
             for place, line in enumerate(lines)
         ]
         for line, expected in zip(lines, asked, strict=True):
-            heard = [line.receive() for _ in expected]
-            assert {each["id"]: each["result"]["structuredContent"]["stdout"] for each in heard} == expected
+            heard: dict[int, str] = {}
+            while len(heard) < len(expected):
+                message = line.receive()
+                # A client may hear of changes between its answers.
+                if "id" in message:
+                    heard[message["id"]] = message["result"]["structuredContent"]["stdout"]
+            assert heard == expected
         assert len(hub_pids(tmp_path)) == 1
 
 
