@@ -99,10 +99,12 @@ class JobService:
     async def start(self, wanted: Wanted, ensure: Ensure | None = None) -> Begun:
         return await self._starting.start(wanted, ensure)
 
-    async def check(self, which: Which, *, lines: int = 50, cursor: int | None = None) -> JobSeen:
-        """A job's current state."""
+    async def check(
+        self, which: Which, *, lines: int = 50, cursor: int | None = None, most_bytes: int = JobLook.most_bytes
+    ) -> JobSeen:
+        """A job's current state, with the last lines of its log or, with a cursor, what is new in it."""
         target = await self._target(which)
-        look = replace(target.look, lines=lines, cursor=cursor, usage=True)
+        look = replace(target.look, lines=lines, cursor=cursor, most_bytes=most_bytes, usage=True)
 
         async def ask(sandbox: Sandbox) -> JobSeen:
             (seen,) = await sandbox.jobs.look([look])
