@@ -62,6 +62,15 @@ def test_a_followed_log_is_shown_whole_however_fast_it_grew(cli: Cli, good: Sshd
     assert most.stderr.startswith("remote-sandbox-mcp: these are only the last 1.05 MB of the log; all of it is in /")
 
 
+def test_nothing_is_said_of_the_end_of_a_job_that_runs_on_without_its_reader(cli: Cli, good: Sshd) -> None:
+    cli("jobs", "start", "--name", "talks-on", "--", "while echo a line; do sleep 0.05; done")
+    following = cli.start("jobs", "logs", "-f", "talks-on")
+    assert following.stdout.readline() == b"a line\n"
+    following.stdout.close()
+    assert following.communicate(DEADLINE_S) == (b"", b"")
+    cli("jobs", "stop", "talks-on")
+
+
 def test_a_job_is_stopped_and_a_mistake_is_one_sentence(cli: Cli, good: Sshd, waits: str) -> None:
     assert "running" in cli("jobs", "show", waits).stdout
     assert cli("jobs", "stop", waits, "--json").json["stopped"] is True

@@ -231,7 +231,7 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
         printer.print(seen, is_last=seen.is_over and not seen.has_more)
     if options.json:
         _print_end_line(seen)
-    elif options.follow or seen.state is JobState.MISSING:
+    elif seen.is_over and (options.follow or seen.state is JobState.MISSING):
         complain(_end(seen))
     return _known(seen)
 
