@@ -1,4 +1,4 @@
-"""A resume of real jobs that a person asks for: after an interruption or the end, once, and refused in words."""
+"""A resume of real jobs that a person asks for: after an interruption or the end, once; and none after a stop."""
 
 from __future__ import annotations
 
@@ -141,6 +141,42 @@ async def test_a_refused_attempt_leaves_the_watch_as_it_was(scene: Scene) -> Non
     after = scene.watch()
     assert (after.status, after.last_state, after.resume_attempts) == (Status.COMPLETED, "completed", 0)
     assert scene.events() == [("completed", ""), ("resume_failed", "ann")]
+
+
+async def test_a_session_of_a_person_that_was_stopped_is_not_resumed(scene: Scene, user: Sshd) -> None:
+    await in_thread(user, "tmux new-session -d -s train 'while echo begun >> hand.log; do sleep 0.1; done'")
+    order = WatchOrder(notify_local=False, auto_resume=True, resume_command=AGAIN, resume_delay_s=0)
+    log_file = str(user.home / "hand.log")
+    watch, _ = await scene.service.watching.begin(Which(session="train", log_file=log_file), order)
+    await scene.service.stop(TRAIN, grace_s=0)
+    assert scene.watch(watch.id).status in (Status.COMPLETED, Status.CANCELLED)
+    await scene.tick()
+    await scene.tick()
+    assert ("resume_started", "") not in scene.events()
+    assert await in_thread(user, "cat count") == ""
+
+
+async def test_a_stop_ends_a_watch_that_was_begun_after_the_job() -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    await scene.service.start(Wanted(command=FOREVER, session="train"))
+    watch, _ = await scene.service.watching.begin(TRAIN, WatchOrder(notify_local=False, resume_command=AGAIN))
+    await scene.service.start(Wanted(command=FOREVER, session="other", watch=WatchOrder(notify_local=False)))
+    await scene.service.stop(TRAIN)
+    assert (scene.watch(watch.id).status, scene.watch(watch.id).last_exit_code) == (Status.COMPLETED, 143)
+    assert scene.watch(watch.id + 1).status is Status.ACTIVE
+    await scene.service.close()
+
+
+async def test_a_stop_by_the_watch_of_an_earlier_job_leaves_the_later_one_watched() -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    first = await scene.start()
+    fake.jobs.end(first.started.job_id)
+    second = await scene.start()
+    await scene.service.stop(Which(watch_id=first.watch_id))
+    assert scene.watch(second.watch_id).status is Status.ACTIVE
+    await scene.service.close()
 
 
 async def test_what_the_machine_does_not_answer_is_left_to_the_watchdog() -> None:
