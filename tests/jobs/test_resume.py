@@ -121,6 +121,34 @@ async def test_however_many_ask_at_once_it_is_started_once(scene: Scene, user: S
     assert [kind for kind, _ in scene.events()].count("resume_started") == 1
 
 
+@pytest.mark.parametrize("is_over", [True, False], ids=["over again", "still running"])
+async def test_who_asks_late_gets_what_another_has_started(is_over: bool) -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    first = await scene.start()
+    fake.jobs.end(first.started.job_id, 3)
+    looked, may_go_on, look = asyncio.Event(), asyncio.Event(), fake.jobs.look
+
+    async def slow(looks: Any) -> Any:
+        seen = await look(looks)
+        looked.set()
+        await may_go_on.wait()
+        return seen
+
+    fake.jobs.look = slow  # type: ignore[method-assign]
+    late = asyncio.ensure_future(scene.resume())
+    await looked.wait()
+    fake.jobs.look = look  # type: ignore[method-assign]
+    second = await scene.resume()
+    if is_over:
+        fake.jobs.end(second.started.job_id)
+    may_go_on.set()
+    assert (await late).started.job_id == second.started.job_id
+    assert len(fake.jobs.started) == 2
+    assert scene.events() == [("resume_started", "ann")]
+    await scene.service.close()
+
+
 async def test_a_job_without_a_resume_command_is_given_one(scene: Scene, user: Sshd) -> None:
     begun = await scene.service.start(Wanted(command="exit 1", session="train"))
     await not_running(scene.sandbox.jobs, begun.started.job_id)
