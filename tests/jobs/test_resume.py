@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,6 +159,42 @@ async def test_a_job_without_a_resume_command_is_given_one(scene: Scene, user: S
     begun = await scene.resume(command=AGAIN)
     assert begun.watch_id == scene.watch().id
     assert scene.watch().policy.resume_command == AGAIN
+
+
+async def test_another_resume_command_leaves_all_else_of_the_watch_as_it_was() -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    first = await scene.start(
+        auto_resume=True, max_resume_attempts=7, interval_s=77, run_id="run-7", metadata_json='{"team": "a"}',
+        checkpoint_path="ckpt.json", resume_plan_json='{"env": {"STEP": "7"}}',
+    )  # fmt: skip
+    fake.jobs.end(first.started.job_id, 3)
+    before = scene.watch()
+    begun = await scene.resume(command="other")
+    after = scene.watch()
+    assert (begun.watch_id, fake.jobs.started[-1].script, fake.jobs.started[-1].env) == (1, "other", {"STEP": "7"})
+    assert after.policy == replace(before.policy, resume_command="other")
+    assert (after.run_id, after.metadata, after.status) == ("run-7", {"team": "a"}, Status.ACTIVE)
+    assert scene.service.known.watches.get(2) is None
+
+    fake.jobs.end(begun.started.job_id, 3)
+    fake.jobs.refuse(NotStarted("a syntax error"))
+    with pytest.raises(NotStarted, match="a syntax error"):
+        await scene.resume(command="(")
+    assert scene.watch().policy.resume_command == "other"
+    await scene.service.close()
+
+
+async def test_a_first_resume_command_that_is_refused_is_not_kept() -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    first = await scene.start(resume_command="")
+    fake.jobs.end(first.started.job_id, 3)
+    fake.jobs.refuse(NotStarted("a syntax error"))
+    with pytest.raises(NotStarted, match="a syntax error"):
+        await scene.resume(command="(")
+    assert scene.watch().policy.resume_command == ""
+    await scene.service.close()
 
 
 async def test_a_refused_attempt_leaves_the_watch_as_it_was(scene: Scene) -> None:
