@@ -334,7 +334,9 @@ async def _attach(app: App, options: argparse.Namespace) -> int:
     if options.json:
         from .render import print_json
 
-        print_json({"tmux_session": options.name, "detached": code == 0})
+        # tmux ends in the same way when its session does.
+        is_detached = code == 0 and (await app.jobs.check(_which(options), lines=0)).is_running
+        print_json({"tmux_session": options.name, "detached": is_detached})
     return code
 
 
