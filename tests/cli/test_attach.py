@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +57,39 @@ def test_the_end_of_the_job_ends_the_sitting(cli: Cli, good: Sshd, sit: Sit) -> 
     screen.press("Enter")
     screen.shows("[exited]", "ended with 0")
     assert cli("jobs", "wait", "ends").code == 4
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), ("cut", 255)], ids=str)
+def test_the_terminal_is_given_back_however_the_sitting_ends(
+    cli: Cli, made: Maker, sit: Sit, how: str | signal.Signals, code: int
+) -> None:
+    machine = made("seats")
+    cli.machines = [entry(machine)]
+    cli("jobs", "start", "--name", "talks", "--", TALKS)
+    screen = sit("jobs", "attach", "talks")
+    screen.shows("[talks]")
+    assert (screen.modes, screen.key_modes) == ("1 1", "1 1")
+    if how == "cut":
+        machine.kill_sessions()
+    else:
+        found = subprocess.run(["pgrep", "-P", str(screen.pid)], capture_output=True, text=True, check=True)
+        os.kill(int(found.stdout.split()[0]), int(how))
+    screen.shows(f"ended with {code}")
+    assert (screen.modes, screen.key_modes) == ("0 1", "0 0")
+    cli("jobs", "stop", "talks")
+
+
+def test_only_who_detaches_is_told_to_have_detached(cli: Cli, good: Sshd, sit: Sit) -> None:
+    cli("jobs", "start", "--name", "told", "--", TALKS)
+    first = sit("jobs", "attach", "told", "--json")
+    first.shows("[told]")
+    first.press("C-b", "d")
+    first.shows('"detached": true', "ended with 0")
+    second = sit("jobs", "attach", "told", "--json")
+    second.shows("[told]")
+    second.type("end")
+    second.press("Enter")
+    second.shows('"detached": false', "ended with 0")
 
 
 def test_what_cannot_be_attached_to_says_what_to_use_instead(cli: Cli, good: Sshd, made: Maker, sit: Sit) -> None:

@@ -43,6 +43,34 @@ def test_a_job_is_started_listed_followed_and_waited_for(cli: Cli, good: Sshd, w
     assert cli("jobs", "logs", waits, "-n", "1").stdout == "EXIT_CODE=7\n"
 
 
+def test_a_followed_log_is_shown_whole_however_fast_it_grew(cli: Cli, good: Sshd) -> None:
+    (good.home / "go-on").unlink(missing_ok=True)
+    # 2.1 MB in lines of seven bytes: wherever a piece of it ends, a character is cut sooner or later.
+    command = "echo begun; until [ -e go-on ]; do sleep 0.05; done; yes äöü | head -n 300000; echo the end; exit 3"
+    cli("jobs", "start", "--name", "fast", "--", command)
+    following = cli.start("jobs", "logs", "-f", "fast")
+    assert following.stdout.readline() == b"begun\n"
+    (good.home / "go-on").touch()
+    shown, said = following.communicate(DEADLINE_S)
+    assert shown.decode() == "äöü\n" * 300_000 + "the end\nEXIT_CODE=3\n"
+    assert said == b"remote-sandbox-mcp: fast ended with exit code 3\n"
+
+    lines = cli("jobs", "logs", "fast", "-n", "50000")
+    assert (lines.stdout, lines.stderr) == ("äöü\n" * 49_998 + "the end\nEXIT_CODE=3\n", "")
+    most = cli("jobs", "logs", "fast", "-n", "250000")
+    assert set(most.stdout.splitlines()) == {"äöü", "the end", "EXIT_CODE=3"}
+    assert most.stderr.startswith("remote-sandbox-mcp: these are only the last 1.05 MB of the log; all of it is in /")
+
+
+def test_nothing_is_said_of_the_end_of_a_job_that_runs_on_without_its_reader(cli: Cli, good: Sshd) -> None:
+    cli("jobs", "start", "--name", "talks-on", "--", "while echo a line; do sleep 0.05; done")
+    following = cli.start("jobs", "logs", "-f", "talks-on")
+    assert following.stdout.readline() == b"a line\n"
+    following.stdout.close()
+    assert following.communicate(DEADLINE_S) == (b"", b"")
+    cli("jobs", "stop", "talks-on")
+
+
 def test_a_job_is_stopped_and_a_mistake_is_one_sentence(cli: Cli, good: Sshd, waits: str) -> None:
     assert "running" in cli("jobs", "show", waits).stdout
     assert cli("jobs", "stop", waits, "--json").json["stopped"] is True

@@ -1,9 +1,10 @@
-"""A resume of real jobs that a person asks for: after an interruption or the end, once, and refused in words."""
+"""A resume of real jobs that a person asks for: after an interruption or the end, once; and none after a stop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,6 +122,34 @@ async def test_however_many_ask_at_once_it_is_started_once(scene: Scene, user: S
     assert [kind for kind, _ in scene.events()].count("resume_started") == 1
 
 
+@pytest.mark.parametrize("is_over", [True, False], ids=["over again", "still running"])
+async def test_who_asks_late_gets_what_another_has_started(is_over: bool) -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    first = await scene.start()
+    fake.jobs.end(first.started.job_id, 3)
+    looked, may_go_on, look = asyncio.Event(), asyncio.Event(), fake.jobs.look
+
+    async def slow(looks: Any) -> Any:
+        seen = await look(looks)
+        looked.set()
+        await may_go_on.wait()
+        return seen
+
+    fake.jobs.look = slow  # type: ignore[method-assign]
+    late = asyncio.ensure_future(scene.resume())
+    await looked.wait()
+    fake.jobs.look = look  # type: ignore[method-assign]
+    second = await scene.resume()
+    if is_over:
+        fake.jobs.end(second.started.job_id)
+    may_go_on.set()
+    assert (await late).started.job_id == second.started.job_id
+    assert len(fake.jobs.started) == 2
+    assert scene.events() == [("resume_started", "ann")]
+    await scene.service.close()
+
+
 async def test_a_job_without_a_resume_command_is_given_one(scene: Scene, user: Sshd) -> None:
     begun = await scene.service.start(Wanted(command="exit 1", session="train"))
     await not_running(scene.sandbox.jobs, begun.started.job_id)
@@ -132,6 +161,42 @@ async def test_a_job_without_a_resume_command_is_given_one(scene: Scene, user: S
     assert scene.watch().policy.resume_command == AGAIN
 
 
+async def test_another_resume_command_leaves_all_else_of_the_watch_as_it_was() -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    first = await scene.start(
+        auto_resume=True, max_resume_attempts=7, interval_s=77, run_id="run-7", metadata_json='{"team": "a"}',
+        checkpoint_path="ckpt.json", resume_plan_json='{"env": {"STEP": "7"}}',
+    )  # fmt: skip
+    fake.jobs.end(first.started.job_id, 3)
+    before = scene.watch()
+    begun = await scene.resume(command="other")
+    after = scene.watch()
+    assert (begun.watch_id, fake.jobs.started[-1].script, fake.jobs.started[-1].env) == (1, "other", {"STEP": "7"})
+    assert after.policy == replace(before.policy, resume_command="other")
+    assert (after.run_id, after.metadata, after.status) == ("run-7", {"team": "a"}, Status.ACTIVE)
+    assert scene.service.known.watches.get(2) is None
+
+    fake.jobs.end(begun.started.job_id, 3)
+    fake.jobs.refuse(NotStarted("a syntax error"))
+    with pytest.raises(NotStarted, match="a syntax error"):
+        await scene.resume(command="(")
+    assert scene.watch().policy.resume_command == "other"
+    await scene.service.close()
+
+
+async def test_a_first_resume_command_that_is_refused_is_not_kept() -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    first = await scene.start(resume_command="")
+    fake.jobs.end(first.started.job_id, 3)
+    fake.jobs.refuse(NotStarted("a syntax error"))
+    with pytest.raises(NotStarted, match="a syntax error"):
+        await scene.resume(command="(")
+    assert scene.watch().policy.resume_command == ""
+    await scene.service.close()
+
+
 async def test_a_refused_attempt_leaves_the_watch_as_it_was(scene: Scene) -> None:
     first = await scene.start("exit 3", resume_plan_json='{"cwd": "/nowhere"}')
     await not_running(scene.sandbox.jobs, first.started.job_id)
@@ -141,6 +206,42 @@ async def test_a_refused_attempt_leaves_the_watch_as_it_was(scene: Scene) -> Non
     after = scene.watch()
     assert (after.status, after.last_state, after.resume_attempts) == (Status.COMPLETED, "completed", 0)
     assert scene.events() == [("completed", ""), ("resume_failed", "ann")]
+
+
+async def test_a_session_of_a_person_that_was_stopped_is_not_resumed(scene: Scene, user: Sshd) -> None:
+    await in_thread(user, "tmux new-session -d -s train 'while echo begun >> hand.log; do sleep 0.1; done'")
+    order = WatchOrder(notify_local=False, auto_resume=True, resume_command=AGAIN, resume_delay_s=0)
+    log_file = str(user.home / "hand.log")
+    watch, _ = await scene.service.watching.begin(Which(session="train", log_file=log_file), order)
+    await scene.service.stop(TRAIN, grace_s=0)
+    assert scene.watch(watch.id).status in (Status.COMPLETED, Status.CANCELLED)
+    await scene.tick()
+    await scene.tick()
+    assert ("resume_started", "") not in scene.events()
+    assert await in_thread(user, "cat count") == ""
+
+
+async def test_a_stop_ends_a_watch_that_was_begun_after_the_job() -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    await scene.service.start(Wanted(command=FOREVER, session="train"))
+    watch, _ = await scene.service.watching.begin(TRAIN, WatchOrder(notify_local=False, resume_command=AGAIN))
+    await scene.service.start(Wanted(command=FOREVER, session="other", watch=WatchOrder(notify_local=False)))
+    await scene.service.stop(TRAIN)
+    assert (scene.watch(watch.id).status, scene.watch(watch.id).last_exit_code) == (Status.COMPLETED, 143)
+    assert scene.watch(watch.id + 1).status is Status.ACTIVE
+    await scene.service.close()
+
+
+async def test_a_stop_by_the_watch_of_an_earlier_job_leaves_the_later_one_watched() -> None:
+    fake = FakeSandbox(name="box")
+    scene = Scene(fake)
+    first = await scene.start()
+    fake.jobs.end(first.started.job_id)
+    second = await scene.start()
+    await scene.service.stop(Which(watch_id=first.watch_id))
+    assert scene.watch(second.watch_id).status is Status.ACTIVE
+    await scene.service.close()
 
 
 async def test_what_the_machine_does_not_answer_is_left_to_the_watchdog() -> None:

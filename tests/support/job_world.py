@@ -149,9 +149,9 @@ class MortalWatches(Watches):
 
     world: World
 
-    def commit(self, decision: Decision, now: float, *, settles: Effect | None = None) -> bool:
+    def commit(self, decision: Decision, now: float, *, settles: Effect | None = None, rewrites: bool = False) -> bool:
         self.world.step()
-        done = super().commit(decision, now, settles=settles)
+        done = super().commit(decision, now, settles=settles, rewrites=rewrites)
         self.world.step()
         return done
 

@@ -63,6 +63,11 @@ class TmuxScreen:
         return self._call("display-message", "-p", "-t", "it", "#{alternate_on} #{cursor_flag}").strip()
 
     @property
+    def key_modes(self) -> str:
+        """How keys are sent: "1" for arrows, and "1" for the number pad, as applications want them."""
+        return self._call("display-message", "-p", "-t", "it", "#{keypad_cursor_flag} #{keypad_flag}").strip()
+
+    @property
     def pid(self) -> int:
         """The shell around the program."""
         return int(self._call("display-message", "-p", "-t", "it", "#{pane_pid}"))

@@ -7,10 +7,15 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from ..core.errors import Unreachable
 from . import terminal
 
 if TYPE_CHECKING:
     from ..jobs.attach import Attached, Window
+
+# What tmux sends at its end: all rows scroll, the first screen, a cursor, no mouse, focus or paste reports, plain keys
+# and colours.
+RESET = "\x1b[r\x1b[?1049l\x1b[?25h\x1b[?1000;1002;1003;1004;1006;2004l\x1b[?1l\x1b>\x1b[m"
 
 
 def window() -> Window:
@@ -21,33 +26,60 @@ def window() -> Window:
 
 
 async def sit(attached: Attached) -> int:
-    """Pass on keys, sizes and what is shown; returns the exit code."""
-    keys: asyncio.Queue[bytes] = asyncio.Queue()
+    """Pass on keys, sizes and what is shown, until tmux is left; returns its exit code. Raises Unreachable."""
+    seat = Seat(attached)
     try:
         with terminal.taken_over(whole_screen=False):
-            async with (
-                terminal.ended_by_signals() as caught,
-                terminal.heard(keys.put_nowait, lambda: attached.resize(window())),
-            ):
-                typing = asyncio.ensure_future(_type(attached, keys))
-                try:
-                    await _watch(attached)
-                except asyncio.CancelledError:
-                    if not caught:
-                        raise
-                    return 128 + caught[0]
-                finally:
-                    typing.cancel()
-                    await asyncio.gather(typing, return_exceptions=True)
+            code = await seat.sit()
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             await attached.close()
-    return 0
+    return code
 
 
-async def _watch(attached: Attached) -> None:
-    while data := await attached.read():
-        terminal.show(data)
+class Seat:
+    """This terminal, while it shows a job."""
+
+    def __init__(self, attached: Attached) -> None:
+        self._attached = attached
+        # Whether what was shown may have changed how the terminal works.
+        self._is_changed = False
+
+    async def sit(self) -> int:
+        code = None
+        try:
+            code = await self._until_left()
+        finally:
+            # After an end in order, tmux has put the terminal back itself.
+            if code != 0 and self._is_changed:
+                terminal.show(RESET)
+        return code
+
+    async def _until_left(self) -> int:
+        keys: asyncio.Queue[bytes] = asyncio.Queue()
+        async with (
+            terminal.ended_by_signals() as caught,
+            terminal.heard(keys.put_nowait, lambda: self._attached.resize(window())),
+        ):
+            typing = asyncio.ensure_future(_type(self._attached, keys))
+            try:
+                await self._watch()
+                code = await self._attached.close()
+            except asyncio.CancelledError:
+                if not caught:
+                    raise
+                return 128 + caught[0]
+            finally:
+                typing.cancel()
+                await asyncio.gather(typing, return_exceptions=True)
+        if code is None:
+            raise Unreachable("the connection to the job's terminal was cut; the job goes on")
+        return code
+
+    async def _watch(self) -> None:
+        while data := await self._attached.read():
+            self._is_changed = self._is_changed or b"\x1b" in data
+            terminal.show(data)
 
 
 async def _type(attached: Attached, keys: asyncio.Queue[bytes]) -> None:

@@ -21,6 +21,8 @@ UNKNOWN_END, TIMED_OUT = 1, 124
 LISTED, LOGGED = 50, 50
 # One look at the log of a job that is followed, and the longest that one question waits.
 LOOK_S, ASK_S = 0.5, 30.0
+# The most that one look brings of a log.
+MOST_BYTES = 1 << 20
 STYLES = {"running": "cyan", "pending": "yellow", "ended": "green", "gone": "red", "unknown": "red"}
 OTHER_COLUMNS = 60
 # What the event of a resume says of who asked for it.
@@ -216,40 +218,63 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
     from ..core.job import JobState
     from .render import is_read
 
-    which, tell = _which(options), _print_log_line if options.json else _print_log
-    seen = await app.jobs.check(which, lines=options.lines)
+    which, printer = _which(options), LogPrinter(options.json)
+    seen = await app.jobs.check(which, lines=options.lines, most_bytes=MOST_BYTES)
     if options.json and not options.follow:
         return _told_as_json(seen, _known(seen))
-    tell(seen)
-    while options.follow and not seen.is_over and is_read():
-        await asyncio.sleep(LOOK_S)
-        seen = await app.jobs.check(which, cursor=seen.cursor)
-        tell(seen)
+    seen = _whole_lines(seen)
+    printer.print(seen, is_last=not options.follow or seen.is_over)
+    while options.follow and is_read() and (seen.has_more or not seen.is_over):
+        # A log that grows faster than it is read, or is over, is read without a pause.
+        await asyncio.sleep(0 if seen.has_more else LOOK_S)
+        seen = await app.jobs.check(which, cursor=seen.cursor, most_bytes=MOST_BYTES)
+        printer.print(seen, is_last=seen.is_over and not seen.has_more)
     if options.json:
         _print_end_line(seen)
-    elif options.follow or seen.state is JobState.MISSING:
+    elif seen.is_over and (options.follow or seen.state is JobState.MISSING):
         complain(_end(seen))
     return _known(seen)
 
 
-def _print_log(seen: JobSeen) -> None:
-    from ..core.text import harmless
-    from .render import write
+def _whole_lines(seen: JobSeen) -> JobSeen:
+    """The last lines of a log. Where one look does not bring all, say so, and leave out the first, which is cut."""
+    from dataclasses import replace
 
-    if seen.log:
-        write(harmless(seen.log))
+    from ..core.text import size, without_broken_start
+
+    if not MOST_BYTES <= len(seen.log) < seen.log_size:
+        return seen
+    complain(f"these are only the last {size(len(seen.log))} of the log; all of it is in {seen.log_file}")
+    return replace(seen, log=seen.log.partition(b"\n")[2] or without_broken_start(seen.log))
 
 
-def _print_log_line(seen: JobSeen) -> None:
-    """What is new, for a program that follows it."""
-    import json
+class LogPrinter:
+    """Prints a log piece by piece; as JSON, one object for each piece. A character that a piece cuts is held back."""
 
-    from ..core.text import harmless
-    from .render import write
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._held = b""
+        self._cursor = 0
 
-    if seen.log:
-        told = {"tmux_session": seen.session, "log": harmless(seen.log), "log_cursor": seen.cursor}
-        write(f"{json.dumps(told)}\n")
+    def print(self, seen: JobSeen, *, is_last: bool) -> None:
+        from ..core.text import harmless, without_broken_end
+        from .render import write
+
+        # A log that was begun anew goes on with nothing that was held back.
+        goes_on = seen.cursor - len(seen.log) == self._cursor
+        data = self._held + seen.log if goes_on else seen.log
+        shown = data if is_last else without_broken_end(data)
+        self._held, self._cursor = data[len(shown) :], seen.cursor
+        if shown:
+            text = harmless(shown)
+            write(self._line(seen, text) if self._as_json else text)
+
+    def _line(self, seen: JobSeen, text: str) -> str:
+        """What is new, for a program that follows it."""
+        import json
+
+        told = {"tmux_session": seen.session, "log": text, "log_cursor": seen.cursor - len(self._held)}
+        return f"{json.dumps(told)}\n"
 
 
 def _print_end_line(seen: JobSeen) -> None:
@@ -309,7 +334,9 @@ async def _attach(app: App, options: argparse.Namespace) -> int:
     if options.json:
         from .render import print_json
 
-        print_json({"tmux_session": options.name, "detached": code == 0})
+        # tmux ends in the same way when its session does.
+        is_detached = code == 0 and (await app.jobs.check(_which(options), lines=0)).is_running
+        print_json({"tmux_session": options.name, "detached": is_detached})
     return code
 
 

@@ -285,6 +285,11 @@ class JobSeen:
         """Whether nothing more is to be expected of it: it neither runs nor waits in a queue."""
         return self.state not in (JobState.RUNNING, JobState.PENDING)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether this look brought only a part of what is new in the log: the next one goes on at once."""
+        return bool(self.log) and self.cursor < self.log_size
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobWait:

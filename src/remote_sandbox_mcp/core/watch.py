@@ -42,7 +42,7 @@ class EventType(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How a watch is kept; fixed when it is made."""
+    """How a watch is kept; fixed when it is made, but for a resume command that somebody gives later."""
 
     interval_s: float = 300.0
     alert_after_failures: int = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import struct
 from collections.abc import Awaitable, Callable
@@ -19,8 +18,10 @@ from ..core.sandbox import Sandbox
 from ..core.shell import join
 from ..core.text import last_line
 
-# How long the program there may take to begin.
-BEGIN_S = 20.0
+# How long the program there may take to begin, and to end when its terminal is closed.
+BEGIN_S, END_S = 20.0, 1.0
+# How long its exit code may take to come after the last that it showed.
+CODE_S = 10.0
 MOST_SAID = 4096
 
 
@@ -40,13 +41,17 @@ class Window:
 class Attached:
     """A terminal that shows a job. Closing it detaches; the job goes on."""
 
-    def __init__(self, stream: Stream, end: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, stream: Stream, end: Callable[[float], Awaitable[int | None]]) -> None:
         self._stream = stream
         self._end = end
+        # Whether tmux there has ended by itself, so that its exit code is on its way.
+        self._is_over = False
 
     async def read(self) -> bytes:
         """What the terminal shows next; b"" after its last. Raises Unreachable."""
-        return await self._stream.read()
+        data = await self._stream.read()
+        self._is_over = self._is_over or not data
+        return data
 
     async def type(self, data: bytes) -> None:
         self._stream.write(message(b"b", data))
@@ -55,9 +60,10 @@ class Attached:
     def resize(self, window: Window) -> None:
         self._stream.write(window.message())
 
-    async def close(self) -> None:
+    async def close(self) -> int | None:
+        """Detach; returns the exit code of tmux, which is 0 if it was left in order, or None if it is not known."""
         self._stream.close()
-        await self._end()
+        return await self._end(CODE_S if self._is_over else END_S)
 
 
 class Announcement:
@@ -82,10 +88,11 @@ async def attach(sandbox: Sandbox, session: str, window: Window) -> Attached:
     command = Command(script(session, window.term), timeout_s=LONGEST_TIMEOUT_S, keep=MOST_SAID)
     running = asyncio.ensure_future(sandbox.run(command, progress=announcement))
 
-    async def end() -> None:
-        await ended(running)
+    async def end(seconds: float = END_S) -> int | None:
+        code = await ended(running, seconds)
         # What it printed has the key.
         sandbox.forget(command.run_id)
+        return code
 
     try:
         await asyncio.wait((running, announcement.line), timeout=BEGIN_S, return_when=asyncio.FIRST_COMPLETED)
@@ -111,12 +118,12 @@ def read_announcement(
     raise Unsupported(f"{who} cannot be attached to: {why or 'its machine gives no terminal'}")
 
 
-async def ended(running: asyncio.Task[Completed | Running]) -> None:
-    """End the program there, if it has not ended with its connection."""
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait((running,), timeout=1.0)
+async def ended(running: asyncio.Task[Completed | Running], seconds: float) -> int | None:
+    """End the program there, if it has not ended with its connection; returns its exit code, if that is known."""
+    await asyncio.wait((running,), timeout=seconds)
     running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    (done,) = await asyncio.gather(running, return_exceptions=True)
+    return done.exit_code if isinstance(done, Completed) else None
 
 
 def message(kind: bytes, body: bytes) -> bytes:

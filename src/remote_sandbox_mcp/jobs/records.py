@@ -150,14 +150,21 @@ class Known:
         if record is not None and seen.job_id == record.job_id:
             await asyncio.to_thread(self.records.note, record.job_id, seen)
 
-    def settle(self, watch_id: int, seen: JobSeen) -> None:
-        """End the watch of a job that was stopped, so that it is not resumed."""
-        watch, now = self.watches.get(watch_id), time.time()
-        if watch is None or watch.status is not Status.ACTIVE:
-            return
+    def settle(self, sandbox: str, look: JobLook, watch_id: int, seen: JobSeen) -> None:
+        """End all watches of a job that was stopped, so that it is not resumed: its own, and those begun later.
+
+        A look by the session's name alone means whatever runs in it, and so all of the session's watches.
+        """
+        for watch in self.watches.list(Status.ACTIVE, 10_000):
+            is_there = (watch.sandbox, watch.session) == (sandbox, look.session)
+            if watch.id == watch_id or (is_there and look.job_id in ("", watch.job_id)):
+                self._settle(watch, seen)
+
+    def _settle(self, watch: Watch, seen: JobSeen) -> None:
+        now = time.time()
         # If the row has changed meanwhile, or the machine reports no end, cancelling is the safe way.
         if seen.state is not JobState.ENDED or not self.watches.commit(decide(watch, seen, now), now):
-            self.watches.cancel(watch_id)
+            self.watches.cancel(watch.id)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..core.errors import NotStarted, Unreachable
 from ..core.job import JobLook, JobStarted
 from ..core.lifecycle import resume_now, why_not_resumable
 from ..core.sandbox import Sandbox
-from ..core.watch import Watch, WatchOrder
+from ..core.watch import Decision, Watch, WatchOrder
 from .records import Known
 from .start import Starting, begin_watching
 from .values import Begun, Ensure, Which
@@ -52,17 +52,21 @@ class Resuming:
         Raises NotStarted for a job that runs or is pending, or that has no resume command.
         """
         check.text_argument("resume_command", command, required=False)
-        watch = await self._resumable(which, command)
+        watch, job_id = await self._resumable(which, command)
         handed = await self._starting.hand_over(watch.sandbox) if ensure else ""
-        effect = await asyncio.to_thread(self._order, watch.id, asked_by)
+        effect = await asyncio.to_thread(self._order, watch.id, job_id, asked_by, command)
         await self._effects().resume(effect)
         effect = await self._settled(effect)
         # Also where it did not begin: the watchdog tries again what could not be asked.
         notes = await begin_watching(handed, ensure)
-        return await self._outcome(effect, notes)
+        try:
+            return await self._outcome(effect, notes)
+        except NotStarted:
+            await asyncio.to_thread(self._take_back, watch, command)
+            raise
 
-    async def _resumable(self, which: Which, command: str) -> Watch:
-        """The watch of the job, which may be resumed now."""
+    async def _resumable(self, which: Which, command: str) -> tuple[Watch, str]:
+        """The watch of a job that may be resumed now, and the id of that job."""
         sandbox, look, record = await self._find(which)
         name = sandbox.description.name
         if look.element:
@@ -73,15 +77,17 @@ class Resuming:
         about = watch or Watch(sandbox=name, session=look.session)
         if why := why_not_resumable(about, seen):
             raise NotStarted(why, seen.state.value)
-        if command:
+        # A watch may not know yet which job was started in its session since.
+        job_id = watch.job_id if watch else seen.job_id
+        if command and watch is None:
             watch, _ = await self._watching.begin(which, WatchOrder(resume_command=command))
-        if watch is None or not watch.policy.resume_command:
+        if watch is None or not (command or watch.policy.resume_command):
             raise NotStarted(
                 f"{look.session} on {name} has no resume command: pass one as resume_command now, or when it is "
                 "started with exec_bash_background",
                 NO_RESUME_COMMAND,
             )
-        return watch
+        return watch, job_id
 
     def _watch_of(self, which: Which, sandbox: str, session: str, record: JobRecord | None) -> Watch | None:
         """The newest watch over this job; an earlier job of the same name may have had another."""
@@ -90,18 +96,46 @@ class Resuming:
         watches = self._known.watches.of_session(sandbox, session) if self._known.exists() else ()
         return next((watch for watch in watches if record is None or is_over(watch, record)), None)
 
-    def _order(self, watch_id: int, asked_by: str) -> Effect:
-        """Record the attempt, or find the one that is to be made already."""
+    def _order(self, watch_id: int, job_id: str, asked_by: str, command: str) -> Effect:
+        """Record the attempt to resume this job, or find the one that is to be made already, or that was made."""
         watches = self._known.watches
         for _ in range(TRIES):
             watch, effect, now = watches.get(watch_id), watches.open_resume(watch_id), time.time()
-            if effect is None and watch and watches.commit(resume_now(watch, asked_by, now), now):
+            if effect is None and watch and watch.job_id != job_id:
+                return self._made(watch)
+            if effect is None and watch and self._commit(watch, asked_by, command, now):
                 # Already done, perhaps, by a watchdog that was quicker.
                 effect = watches.newest_resume(watch_id)
                 self._known.relieve(watch.sandbox, watch.session, watch_id)
             if effect is not None:
                 return effect
         raise NotStarted(f"watch {watch_id} changes all the time, so nothing was started; try again")
+
+    def _commit(self, watch: Watch, asked_by: str, command: str, now: float) -> bool:
+        """Write the attempt and, in the same transaction, the command that was given for it."""
+        wanted = with_command(watch, command or watch.policy.resume_command)
+        return self._known.watches.commit(resume_now(wanted, asked_by, now), now, rewrites=bool(command))
+
+    def _take_back(self, before: Watch, command: str) -> None:
+        """After an attempt that was refused, the watch has the resume command that it had before."""
+        watches = self._known.watches
+        for _ in range(TRIES):
+            watch = watches.get(before.id)
+            if not command or watch is None or watch.policy.resume_command != command or watches.open_resume(before.id):
+                return
+            decision = Decision(with_command(watch, before.policy.resume_command))
+            if watches.commit(decision, time.time(), rewrites=True):
+                return
+
+    def _made(self, watch: Watch) -> Effect:
+        """The attempt of another caller, whose job the watch is over now. Raises NotStarted if it was no attempt."""
+        effect = self._known.watches.newest_resume(watch.id)
+        if effect is None or effect.resume is None or effect.resume.job_id != watch.job_id:
+            who = f"{watch.session} on {watch.sandbox}"
+            raise NotStarted(
+                f"{who} was started anew in the meantime, so nothing was done; see how it is, and try again"
+            )
+        return effect
 
     async def _settled(self, effect: Effect) -> Effect:
         """The attempt once no process is working at it."""
@@ -132,6 +166,10 @@ class Resuming:
                 "the watchdog tries again"
             )
         raise NotStarted(f"{who} was not started again: {watch.last_error or watch.last_summary}")
+
+
+def with_command(watch: Watch, command: str) -> Watch:
+    return replace(watch, policy=replace(watch.policy, resume_command=command))
 
 
 def is_over(watch: Watch, record: JobRecord) -> bool:

@@ -99,10 +99,12 @@ class JobService:
     async def start(self, wanted: Wanted, ensure: Ensure | None = None) -> Begun:
         return await self._starting.start(wanted, ensure)
 
-    async def check(self, which: Which, *, lines: int = 50, cursor: int | None = None) -> JobSeen:
-        """A job's current state."""
+    async def check(
+        self, which: Which, *, lines: int = 50, cursor: int | None = None, most_bytes: int = JobLook.most_bytes
+    ) -> JobSeen:
+        """A job's current state, with the last lines of its log or, with a cursor, what is new in it."""
         target = await self._target(which)
-        look = replace(target.look, lines=lines, cursor=cursor, usage=True)
+        look = replace(target.look, lines=lines, cursor=cursor, most_bytes=most_bytes, usage=True)
 
         async def ask(sandbox: Sandbox) -> JobSeen:
             (seen,) = await sandbox.jobs.look([look])
@@ -136,10 +138,18 @@ class JobService:
         """End a job's whole process tree, and make sure that it is not resumed."""
         check.in_range("grace_s", grace_s, 0, 30)
         target = await self._target(which)
-        seen = await self._seen(target, lambda sandbox: sandbox.jobs.stop(target.look, grace_s))
-        watch_id = which.watch_id or (target.record.watch_id if target.record else 0)
-        if watch_id and seen.is_over and not target.look.element:
-            await asyncio.to_thread(self.known.settle, watch_id, seen)
+        name = target.sandbox
+
+        async def ask(sandbox: Sandbox) -> JobSeen:
+            nonlocal name
+            # The default has no name in the question, and watches are recorded under one.
+            name = sandbox.description.name
+            return await sandbox.jobs.stop(target.look, grace_s)
+
+        seen = await self._seen(target, ask)
+        if seen.is_over and not target.look.element and self.known.exists():
+            watch_id = which.watch_id or (target.record.watch_id if target.record else 0)
+            await asyncio.to_thread(self.known.settle, name, target.look, watch_id, seen)
         return seen
 
     async def resume(self, which: Which, *, asked_by: str, command: str = "", ensure: Ensure | None = None) -> Begun:

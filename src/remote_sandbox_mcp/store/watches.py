@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 PENDING, TAKEN, DONE, FAILED = "pending", "taken", "done", "failed"
 # Nothing is postponed for longer; a later due time was written before the clock was put back.
 LONGEST_WAIT_S = 300.0
-# Parts of a watch that never change, except for where its log is. JSON also holds names that are not valid UTF-8.
+# Parts of a watch that do not change, except for where its log is and its resume command. JSON also holds names that
+# are not valid UTF-8.
 _WANTED = ("run_id", "name", "log_file", "cwd", "command", "metadata")
 _TEXTS = ("last_state", "last_summary", "last_error", "last_log_tail", "last_checkpoint")
 
@@ -95,16 +96,19 @@ class Watches:
                 placed = replace(_watch(row), log_file=started.log_file, cwd=started.cwd)
                 _execute(connection, "place", id=watch_id, wanted=_wanted(placed), now=time.time())
 
-    def commit(self, decision: Decision, now: float, *, settles: Effect | None = None) -> bool:
+    def commit(self, decision: Decision, now: float, *, settles: Effect | None = None, rewrites: bool = False) -> bool:
         """Write a decision with its events and effects; False, with nothing written, if the row has changed.
 
-        With `settles`, the effect is marked as done in the same transaction, so its result is recorded once.
+        With `settles`, the effect is marked as done in the same transaction, so its result is recorded once. With
+        `rewrites`, the watch's policy is written, too.
         """
         watch = decision.watch
         with self.database.writing() as connection:
             fields = {**_fields(watch), "id": watch.id, "updated": now}
             if not _execute(connection, "change", **fields).rowcount:
                 return False
+            if rewrites:
+                _execute(connection, "place", id=watch.id, wanted=_wanted(watch), now=now)
             if settles is not None:
                 _execute(connection, "settle", id=settles.id, state=DONE, problem="", due=now)
             if watch.status is not Status.ACTIVE:

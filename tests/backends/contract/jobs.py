@@ -33,7 +33,7 @@ from remote_sandbox_mcp.core.job import (
 )
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.screen import read_screen, screen_script, why_no_screen
-from remote_sandbox_mcp.jobs.attach import Window, attach
+from remote_sandbox_mcp.jobs.attach import Attached, Window, attach
 from remote_sandbox_mcp.waiting import within
 from tests.support.jobs import begin, has_printed, look, not_running, run
 from tests.support.pace import at_most
@@ -156,7 +156,23 @@ class JobContract(Basics):
             await attached.close()
             (seen,) = await sandbox.jobs.look([JobLook(job_id=started.job_id)])
             assert seen.is_running
+            detached = await attach(sandbox, session, Window(20, 70))
+            shown = b""
+            while b"<hello> 19 70" not in shown:
+                shown += await within(detached.read(), 20)
+            await detached.type(b"\x02d")
+            assert await self.left(detached, b"[detached (from session %b)]" % session.encode()) == 0
+            refused = await attach(sandbox, "no-such-session", Window(20, 70))
+            assert await self.left(refused, b"can't find session: no-such-session") == 1
         await sandbox.jobs.stop(JobLook(job_id=started.job_id), 0)
+
+    async def left(self, attached: Attached, last: bytes) -> int | None:
+        """The exit code, once this was shown and nothing more comes."""
+        shown = b""
+        while data := await within(attached.read(), 20):
+            shown += data
+        assert last in shown
+        return await attached.close()
 
     async def test_all_jobs_are_listed(self, sandbox: Sandbox, session: str) -> None:
         started = await sandbox.jobs.start(self.order(session, "exit 2"))

@@ -2,7 +2,8 @@
 
 # The connection begins with the key and a newline. Then come messages: a letter, four bytes with the length, and as
 # many bytes: w is the size of the terminal, rows and columns of two bytes each, and the first message; b is typed into
-# it. What goes back are the bytes that it shows. Both end together; tmux detaches then, and the session goes on.
+# it. What goes back are the bytes that it shows. Both end together; tmux detaches then, and the session goes on. The
+# exit code is that of tmux.
 
 import fcntl
 import hmac
@@ -129,9 +130,9 @@ def main(session: str, term: str) -> int:
     except OSError:
         pass
     os.close(terminal)
-    os.waitpid(child, 0)
+    status = os.waitpid(child, 0)[1]
     connection.close()
-    return 0
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
 if __name__ == "__main__":
