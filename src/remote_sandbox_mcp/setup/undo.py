@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import ConfigError
 from . import clients, files, json_text, keeping, toml_text
@@ -65,11 +66,17 @@ def _restore(change: Change, is_dry: bool) -> Undone:
         return _whole(change, path, now, is_dry)
     fresh = _without_ours(change, now)
     if fresh is None:
-        return Undone(change, False, f"{path} was changed since; take {change.what} out of it yourself.")
-    if not is_dry and fresh != now:
+        return Undone(change, False, f"{path} was changed since; take {change.what} out of it yourself.{_kept(change)}")
+    if fresh == now:
+        # Others have taken it out already, and may not want back what it had replaced.
+        return Undone(
+            change, True, f"{path} was changed since, and {change.what} is not in it any more.{_kept(change)}"
+        )
+    put_back = ", and what it had replaced was put back" if _replaced(change) is not None else ""
+    if not is_dry:
         files.write(path, fresh, now)
         _drop_backup(change)
-    return Undone(change, True, f"{path} was changed since, so only {change.what} was taken out of it.")
+    return Undone(change, True, f"{path} was changed since, so only {change.what} was taken out of it{put_back}.")
 
 
 def _whole(change: Change, path: Path, now: str, is_dry: bool) -> Undone:
@@ -101,20 +108,36 @@ def _without_entry(change: Change, now: str) -> str | None:
     # A client may have added keys of its own, such as empty arguments.
     if not isinstance(there, dict) or there.get("command") != json.loads(change.value).get("command"):
         return None
-    return json_text.remove(now, change.entry)
+    return json_text.restore(now, change.entry, _replaced(change))
+
+
+def _replaced(change: Change) -> Any:
+    """The entry that ours has taken the place of, as the backup has it; None for none. Raises NotEditable."""
+    # A table of TOML is never replaced.
+    if change.kind == TOML or not change.backup:
+        return None
+    return json_text.value_at(json_text.read(files.read(Path(change.backup)) or ""), change.entry)
 
 
 def _by_command(change: Change, is_dry: bool) -> Undone:
-    """Claude Code's own command takes out what it has put in; without it, its file is changed."""
+    """Claude Code's own command takes out what it has put in; without it, its file is changed.
+
+    An entry that was replaced is put back in the file: it may hold secrets, which everyone sees in a command's words.
+    """
     client = next(client for client in clients.find() if client.key == "claude-code")
     now = files.read(Path(change.path))
     fresh = None if now is None else _without_ours(change, now)
-    if not client.is_by_command or fresh in (None, now):
+    if not client.is_by_command or fresh in (None, now) or _replaced(change) is not None:
         return _restore(change, is_dry)
     if not is_dry:
         clients.run(["mcp", "remove", "--scope", "user", clients.NAME], client)
         _drop_backup(change)
     return Undone(change, True, f"{change.what} was removed.")
+
+
+def _kept(change: Change) -> str:
+    """A sentence that names the backup, where there is one."""
+    return f" The file as it was before is {change.backup}." if change.backup and os.path.exists(change.backup) else ""
 
 
 def _drop_backup(change: Change) -> None:
