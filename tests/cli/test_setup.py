@@ -1,23 +1,33 @@
 from __future__ import annotations
 
+import argparse
+import asyncio
 import json
 import os
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import keyring
 import pytest
 
+from remote_sandbox_mcp.cli.render import Page
+from remote_sandbox_mcp.cli.setup import Chosen, Setup
+from remote_sandbox_mcp.cli.setup_answers import FromOptions
 from remote_sandbox_mcp.cli.setup_rows import row_texts
 from remote_sandbox_mcp.config.load import load, parse_toml
+from remote_sandbox_mcp.config.schema import Entry
 from remote_sandbox_mcp.core.checkup import Checkup, ok
+from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
 from remote_sandbox_mcp.setup.machines import Candidate, Standing, Trial
 from tests.cli.conftest import COMMAND, Cli
+from tests.support.keyrings import Keyring
 from tests.support.second_factor import machine_with_code
 from tests.support.sshd import Fleet, Sshd, closed_port, silent_port
 from tests.support.terminal import Terminal, terminal
@@ -434,6 +444,49 @@ def test_a_machine_that_asks_for_a_code_is_kept_with_what_to_do(plain: World, fl
     assert "remote-sandbox-mcp login factor" in done["left"][0]
     assert parse_toml(plain.config.read_text()) == {"hosts": ["factor"]}
     assert done["first_command"] is None
+
+
+def chosen(name: str) -> Chosen:
+    entry = Entry(name, "setup", host=f"{name}.example.org", user="me")
+    trial = Trial(Candidate(name, Machine(name, entry.host), entry), Checkup(name, "ssh", "", ()), Standing.READY)
+    return Chosen(trial, f"password of {name}")
+
+
+@pytest.fixture
+def wallet() -> Iterator[Keyring]:
+    before, made = keyring.get_keyring(), Keyring()
+    keyring.set_keyring(made)
+    yield made
+    keyring.set_keyring(before)
+
+
+@pytest.fixture
+def run(clean_environment: Path) -> Setup:
+    config = clean_environment / "config.toml"
+    return Setup(argparse.Namespace(config=config), Page.silent(), FromOptions(True, []))
+
+
+async def test_where_one_password_cannot_be_kept_none_is(run: Setup, wallet: Keyring, clean_environment: Path) -> None:
+    (clean_environment / "passwords").write_text("a file where the folder should be")
+    # Too long for this keyring, so that it would have to be in a file.
+    wallet.longest = len("password of a")
+    with pytest.raises(ConfigError, match="Not a directory"):
+        await run._write([chosen("a"), chosen("bb")])
+    assert wallet.kept == {}
+    assert not (clean_environment / "config.toml").exists()
+
+
+async def test_ctrl_c_while_a_password_is_kept_leaves_none(run: Setup, wallet: Keyring) -> None:
+    wallet.gate.clear()
+    writing = asyncio.ensure_future(run._write([chosen("a")]))
+    await asyncio.to_thread(wallet.asked.wait)
+    writing.cancel()
+    wallet.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    # The thread that stores it has ended, too.
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert wallet.kept == {}
 
 
 def test_what_a_machine_says_cannot_move_the_cursor() -> None:

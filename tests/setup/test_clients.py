@@ -190,7 +190,7 @@ def test_a_replaced_entry_comes_back_also_where_the_file_was_changed_since(home:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"theme": "dark"}, indent=2))
     (result,) = undo(state)
     assert result.is_done
-    assert "what it had replaced was put back" in result.said
+    assert "what it had replaced put back" in result.said
     assert json.loads(file.read_text()) == {"mcpServers": {"remote-sandbox": OLD, "x": {}}, "theme": "dark"}
     assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
 

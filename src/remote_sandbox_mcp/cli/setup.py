@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -299,24 +300,36 @@ class Setup:
         """Raises ConfigError; then no password is kept, either."""
         from ..setup import config_file, keeping
 
-        kept = {one.trial.name: await self._keep(one) for one in chosen if one.password}
+        kept: dict[str, Kept] = {}
         try:
+            for one in chosen:
+                if one.password:
+                    kept[one.trial.name] = await self._keep(one)
             machines = [_machine(one, kept[one.trial.name].reference if one.password else "") for one in chosen]
             change = config_file.carry_out(config_file.plan(self._file, machines), self._options.config)
         except BaseException:
-            for one in kept.values():
-                keeping.forget(one.change)
+            for password in kept.values():
+                keeping.forget(password.change)
             raise
-        for one in kept.values():
-            self._journal.add(one.change)
+        for password in kept.values():
+            self._journal.add(password.change)
         self._journal.add(change)
         return change
 
     async def _keep(self, one: Chosen) -> Kept:
+        """Raises ConfigError."""
+        from ..core.errors import ConfigError
         from ..setup import keeping
 
         name = one.trial.name
-        kept = await asyncio.to_thread(keeping.keep, name, one.password, self._file)
+        storing = asyncio.ensure_future(asyncio.to_thread(keeping.keep, name, one.password, self._file))
+        try:
+            kept = await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            # Ctrl-C does not end the thread: what it has stored is taken back.
+            with contextlib.suppress(ConfigError):
+                keeping.forget((await storing).change)
+            raise
         if kept.change.path:
             told = (
                 f"There is no keyring here, so the password of {name} is in {kept.change.path}, readable by you alone."
