@@ -426,6 +426,36 @@ def test_a_named_machine_that_cannot_be_reached_is_left_and_told_by_the_exit_cod
     assert not plain.config.exists()
 
 
+def test_a_named_machine_that_is_configured_and_cannot_be_reached_is_told_by_the_exit_code(plain: World) -> None:
+    plain.config.parent.mkdir(parents=True)
+    with closed_port() as dead:
+        plain.config.write_text(f'[machines.gpu1]\nhost = "127.0.0.1"\nport = {dead}\nuser = "me"\n')
+        outcome = Cli()("setup", "--hosts", "gpu1", "--json", "--no-clients", REMOTE_SANDBOX_LIST="")
+        told = Cli()("setup", "--hosts", "gpu1", "--no-clients", REMOTE_SANDBOX_LIST="")
+        unnamed = Cli()("setup", "--json", "--no-clients", REMOTE_SANDBOX_LIST="")
+    assert outcome.code == told.code == 255
+    assert "gpu1 is configured, but does not work: nothing listens" in outcome.json["left"][0]
+    assert "All that were named are configured." in told.stdout
+    assert unnamed.code == 0
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["a password", "an unseen key"])
+def test_a_named_machine_that_needs_a_person_is_told_by_the_exit_code(plain: World, is_known: bool) -> None:
+    if is_known:
+        plain.know(plain.by_password)
+    outcome = Cli()("setup", "--hosts", "vault", "--json", "--no-clients", REMOTE_SANDBOX_LIST="")
+    assert outcome.code == 1
+    assert "vault was left out" in outcome.json["left"][0]
+
+
+def test_a_named_client_that_is_left_as_it_is_is_told_by_the_exit_code(plain: World) -> None:
+    plain.add_clients()
+    named = Cli()("setup", "--hosts", "alpha", "--clients", "vscode", "--json", REMOTE_SANDBOX_LIST="")
+    found = Cli()("setup", "--hosts", "alpha", "--json", REMOTE_SANDBOX_LIST="")
+    assert (named.code, found.code) == (1, 0)
+    assert any("VS Code was left as it is" in sentence for sentence in found.json["left"])
+
+
 def test_a_client_that_does_not_exist_is_told_with_the_one_that_was_meant(plain: World) -> None:
     outcome = Cli()("setup", "--clients", "cursr", REMOTE_SANDBOX_LIST="")
     assert outcome.code == 2
