@@ -457,9 +457,12 @@ def test_a_named_client_that_is_left_as_it_is_is_told_by_the_exit_code(plain: Wo
 
 
 def test_a_client_that_does_not_exist_is_told_with_the_one_that_was_meant(plain: World) -> None:
-    outcome = Cli()("setup", "--clients", "cursr", REMOTE_SANDBOX_LIST="")
+    outcome = Cli()("setup", "--yes", "--clients", "codex,cursr", REMOTE_SANDBOX_LIST="")
     assert outcome.code == 2
     assert "did you mean cursor?" in outcome.stderr
+    # Before anything is tested or changed.
+    assert outcome.stdout == ""
+    assert not plain.config.exists()
 
 
 def test_a_machine_that_asks_for_a_code_is_kept_with_what_to_do(plain: World, fleet: Fleet) -> None:

@@ -133,11 +133,12 @@ class Setup:
 
     async def run(self) -> int:
         """Raises ConfigError."""
-        from ..setup import config_file
+        from ..setup import clients, config_file
         from ..setup.machines import Finder
 
+        # Mistakes in the options, and a file that cannot be changed, are told before anything is tested or asked.
+        _check_names(_words(self._options.clients), [client.key for client in clients.find()])
         finder = await asyncio.to_thread(lambda: Finder(config_file.read(self._options.config)))
-        # A file that cannot be changed is told before anything is asked.
         config_file.plan(self._file, [])
         self._greet()
         trials = await self._try(await asyncio.to_thread(self._candidates, finder))
@@ -377,9 +378,7 @@ class Setup:
         arguments = ("--config", str(config.absolute())) if config else ()
         program = clients.Program(command_path(), whole_command_path(), arguments)
         wanted = _words(self._options.clients)
-        known = clients.find()
-        _check_names(wanted, [client.key for client in known])
-        found = [client for client in known if (client.key in wanted if wanted else client.is_there)]
+        found = [client for client in clients.find() if (client.key in wanted if wanted else client.is_there)]
         self._page.heading("Clients", "" if found else "none was found; docs/clients.md has the lines for each")
         for client in found:
             self._tell_client(clients.plan(client, program), is_named=client.key in wanted)
