@@ -6,7 +6,10 @@ import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import time
+import venv
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,7 +29,7 @@ from remote_sandbox_mcp.core.checkup import Checkup, ok
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
 from remote_sandbox_mcp.setup.machines import Candidate, Standing, Trial
-from tests.cli.conftest import COMMAND, Cli
+from tests.cli.conftest import COMMAND, DEADLINE_S, Cli
 from tests.support.keyrings import Keyring
 from tests.support.second_factor import machine_with_code
 from tests.support.sshd import Fleet, Sshd, closed_port, silent_port
@@ -212,7 +215,7 @@ def assert_clients_told(world: World, texts: dict[Path, str]) -> None:
     servers = json.loads(cursor.read_text())["mcpServers"]
     assert servers["remote-sandbox"] == {"command": COMMAND}
     assert cursor.read_text().startswith(CURSOR.partition("}}")[0])
-    assert codex.read_text() == f'{CODEX}\n[mcp_servers.remote-sandbox]\ncommand = "remote-sandbox-mcp"\n'
+    assert codex.read_text() == f'{CODEX}\n[mcp_servers.remote-sandbox]\ncommand = "{COMMAND}"\n'
     assert world.vscode.read_text() == VSCODE
     for path in (cursor, codex):
         (backup,) = path.parent.glob(f"{path.name}.before-setup-*")
@@ -454,6 +457,30 @@ def test_a_named_client_that_is_left_as_it_is_is_told_by_the_exit_code(plain: Wo
     found = Cli()("setup", "--hosts", "alpha", "--json", REMOTE_SANDBOX_LIST="")
     assert (named.code, found.code) == (1, 0)
     assert any("VS Code was left as it is" in sentence for sentence in found.json["left"])
+
+
+def test_from_the_cache_of_uvx_clients_get_the_whole_path_and_a_warning(plain: World, tmp_path: Path) -> None:
+    plain.add_clients()
+    cached = made_environment(tmp_path / "uv/archive-v0/x")
+    path = {"PATH": f"{cached.parent}:/usr/bin:/bin", "REMOTE_SANDBOX_LIST": ""}
+    words = [cached, "setup", "--hosts", "alpha", "--clients", "codex", "--json"]
+    done = subprocess.run(words, env=os.environ | path, capture_output=True, timeout=DEADLINE_S, check=True)
+    server = parse_toml((plain.home / ".codex/config.toml").read_text())["mcp_servers"]["remote-sandbox"]
+    assert server["command"] == str(cached)
+    assert any("from the cache of uvx" in sentence for sentence in json.loads(done.stdout)["left"])
+
+
+def made_environment(folder: Path) -> Path:
+    """Another virtual environment with this program; gives its command."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "rest.pth").write_text("\n".join(path for path in sys.path if path and Path(path).is_dir()))
+    command = folder / "bin/remote-sandbox-mcp"
+    command.write_text(
+        f"#!{folder}/bin/python\nimport sys\nfrom remote_sandbox_mcp.cli.main import main\nsys.exit(main())\n"
+    )
+    command.chmod(0o755)
+    return command
 
 
 def test_a_client_that_does_not_exist_is_told_with_the_one_that_was_meant(plain: World) -> None:

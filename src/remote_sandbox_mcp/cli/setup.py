@@ -27,6 +27,10 @@ FIRST_S = 20.0
 LEFT = 1
 # How often a password may be mistyped.
 MOST_PASSWORDS = 3
+CACHED = (
+    "Clients start this program from the cache of uvx, and no more when that is cleaned; to keep it: "
+    "uv tool install . in its checkout, and then at a terminal: remote-sandbox-mcp setup"
+)
 NEEDS_TOML = "setup writes config.toml, and the file that --config names is a config.json; name a config.toml."
 
 
@@ -371,6 +375,7 @@ class Setup:
     # Clients
 
     def _register(self) -> None:
+        from ..processes.process import is_in_cache
         from ..setup import clients
         from .render import command_path, whole_command_path
 
@@ -382,6 +387,8 @@ class Setup:
         self._page.heading("Clients", "" if found else "none was found; docs/clients.md has the lines for each")
         for client in found:
             self._tell_client(clients.plan(client, program), is_named=client.key in wanted)
+        if any(row["state"] == "added" for row in self._done.clients) and is_in_cache(sys.executable):
+            self._done.leave(CACHED)
 
     def _tell_client(self, found: clients.Plan, *, is_named: bool) -> None:
         """Show one client's change, ask, and make it."""
