@@ -442,6 +442,14 @@ def test_a_named_machine_that_is_configured_and_cannot_be_reached_is_told_by_the
     assert unnamed.code == 0
 
 
+def test_a_named_machine_that_a_person_leaves_out_unreached_is_told_by_the_exit_code(plain: World) -> None:
+    with closed_port() as dead, setup("--hosts", f"me@127.0.0.1:{dead}", "--no-clients") as here:
+        here.wait("Enter goes on")
+        here.press("Enter")
+        here.type("", after="Another machine?")
+        assert here.end() == 255, here.shown()
+
+
 @pytest.mark.parametrize("is_known", [True, False], ids=["a password", "an unseen key"])
 def test_a_named_machine_that_needs_a_person_is_told_by_the_exit_code(plain: World, is_known: bool) -> None:
     if is_known:

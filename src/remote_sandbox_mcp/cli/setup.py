@@ -183,7 +183,7 @@ class Setup:
     async def _choose(self, trials: Sequence[Trial], finder: Finder) -> list[Chosen]:
         fresh = [trial for trial in trials if not trial.candidate.is_configured]
         if self._options.hosts:
-            self._check_configured(trials)
+            self._check_named(trials)
         if not fresh:
             self._page.print("", self._nothing_new(bool(trials)))
         wanted = self._answers.choose(fresh) if fresh else []
@@ -199,13 +199,15 @@ class Setup:
         self._done.machines += [self._fields(one.trial, chosen) for one in chosen if one.trial.name not in known]
         return chosen
 
-    def _check_configured(self, trials: Sequence[Trial]) -> None:
-        """Tell of machines that were named, and are configured, but do not work now."""
+    def _check_named(self, trials: Sequence[Trial]) -> None:
+        """Note machines that cannot be reached, whatever is chosen, and tell of those that are configured."""
         from ..setup.machines import Standing
         from .setup_rows import trouble_of
 
         for trial in trials:
             is_broken = trial.standing in (Standing.FAILED, Standing.PASSWORD)
+            if trial.standing is Standing.FAILED:
+                self._done.code = NO_CONNECTION
             if trial.candidate.is_configured and is_broken:
                 self._done.leave(f"{trial.name} is configured, but does not work: {trouble_of(trial)}", _code(trial))
 
