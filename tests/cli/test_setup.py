@@ -1,23 +1,36 @@
 from __future__ import annotations
 
+import argparse
+import asyncio
 import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import time
+import venv
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import keyring
 import pytest
 
+from remote_sandbox_mcp.cli.render import Page
+from remote_sandbox_mcp.cli.setup import Chosen, Setup
+from remote_sandbox_mcp.cli.setup_answers import FromOptions
 from remote_sandbox_mcp.cli.setup_rows import row_texts
 from remote_sandbox_mcp.config.load import load, parse_toml
+from remote_sandbox_mcp.config.schema import Entry
 from remote_sandbox_mcp.core.checkup import Checkup, ok
+from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
 from remote_sandbox_mcp.setup.machines import Candidate, Standing, Trial
-from tests.cli.conftest import COMMAND, Cli
+from tests.cli.conftest import COMMAND, DEADLINE_S, Cli
+from tests.support.keyrings import Keyring
 from tests.support.second_factor import machine_with_code
 from tests.support.sshd import Fleet, Sshd, closed_port, silent_port
 from tests.support.terminal import Terminal, terminal
@@ -202,7 +215,7 @@ def assert_clients_told(world: World, texts: dict[Path, str]) -> None:
     servers = json.loads(cursor.read_text())["mcpServers"]
     assert servers["remote-sandbox"] == {"command": COMMAND}
     assert cursor.read_text().startswith(CURSOR.partition("}}")[0])
-    assert codex.read_text() == f'{CODEX}\n[mcp_servers.remote-sandbox]\ncommand = "remote-sandbox-mcp"\n'
+    assert codex.read_text() == f'{CODEX}\n[mcp_servers.remote-sandbox]\ncommand = "{COMMAND}"\n'
     assert world.vscode.read_text() == VSCODE
     for path in (cursor, codex):
         (backup,) = path.parent.glob(f"{path.name}.before-setup-*")
@@ -416,10 +429,75 @@ def test_a_named_machine_that_cannot_be_reached_is_left_and_told_by_the_exit_cod
     assert not plain.config.exists()
 
 
+def test_a_named_machine_that_is_configured_and_cannot_be_reached_is_told_by_the_exit_code(plain: World) -> None:
+    plain.config.parent.mkdir(parents=True)
+    with closed_port() as dead:
+        plain.config.write_text(f'[machines.gpu1]\nhost = "127.0.0.1"\nport = {dead}\nuser = "me"\n')
+        outcome = Cli()("setup", "--hosts", "gpu1", "--json", "--no-clients", REMOTE_SANDBOX_LIST="")
+        told = Cli()("setup", "--hosts", "gpu1", "--no-clients", REMOTE_SANDBOX_LIST="")
+        unnamed = Cli()("setup", "--json", "--no-clients", REMOTE_SANDBOX_LIST="")
+    assert outcome.code == told.code == 255
+    assert "gpu1 is configured, but does not work: nothing listens" in outcome.json["left"][0]
+    assert "All that were named are configured." in told.stdout
+    assert unnamed.code == 0
+
+
+def test_a_named_machine_that_a_person_leaves_out_unreached_is_told_by_the_exit_code(plain: World) -> None:
+    with closed_port() as dead, setup("--hosts", f"me@127.0.0.1:{dead}", "--no-clients") as here:
+        here.wait("Enter goes on")
+        here.press("Enter")
+        here.type("", after="Another machine?")
+        assert here.end() == 255, here.shown()
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["a password", "an unseen key"])
+def test_a_named_machine_that_needs_a_person_is_told_by_the_exit_code(plain: World, is_known: bool) -> None:
+    if is_known:
+        plain.know(plain.by_password)
+    outcome = Cli()("setup", "--hosts", "vault", "--json", "--no-clients", REMOTE_SANDBOX_LIST="")
+    assert outcome.code == 1
+    assert "vault was left out" in outcome.json["left"][0]
+
+
+def test_a_named_client_that_is_left_as_it_is_is_told_by_the_exit_code(plain: World) -> None:
+    plain.add_clients()
+    named = Cli()("setup", "--hosts", "alpha", "--clients", "vscode", "--json", REMOTE_SANDBOX_LIST="")
+    found = Cli()("setup", "--hosts", "alpha", "--json", REMOTE_SANDBOX_LIST="")
+    assert (named.code, found.code) == (1, 0)
+    assert any("VS Code was left as it is" in sentence for sentence in found.json["left"])
+
+
+def test_from_the_cache_of_uvx_clients_get_the_whole_path_and_a_warning(plain: World, tmp_path: Path) -> None:
+    plain.add_clients()
+    cached = made_environment(tmp_path / "uv/archive-v0/x")
+    path = {"PATH": f"{cached.parent}:/usr/bin:/bin", "REMOTE_SANDBOX_LIST": ""}
+    words = [cached, "setup", "--hosts", "alpha", "--clients", "codex", "--json"]
+    done = subprocess.run(words, env=os.environ | path, capture_output=True, timeout=DEADLINE_S, check=True)
+    server = parse_toml((plain.home / ".codex/config.toml").read_text())["mcp_servers"]["remote-sandbox"]
+    assert server["command"] == str(cached)
+    assert any("from the cache of uvx" in sentence for sentence in json.loads(done.stdout)["left"])
+
+
+def made_environment(folder: Path) -> Path:
+    """Another virtual environment with this program; gives its command."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "rest.pth").write_text("\n".join(path for path in sys.path if path and Path(path).is_dir()))
+    command = folder / "bin/remote-sandbox-mcp"
+    command.write_text(
+        f"#!{folder}/bin/python\nimport sys\nfrom remote_sandbox_mcp.cli.main import main\nsys.exit(main())\n"
+    )
+    command.chmod(0o755)
+    return command
+
+
 def test_a_client_that_does_not_exist_is_told_with_the_one_that_was_meant(plain: World) -> None:
-    outcome = Cli()("setup", "--clients", "cursr", REMOTE_SANDBOX_LIST="")
+    outcome = Cli()("setup", "--yes", "--clients", "codex,cursr", REMOTE_SANDBOX_LIST="")
     assert outcome.code == 2
     assert "did you mean cursor?" in outcome.stderr
+    # Before anything is tested or changed.
+    assert outcome.stdout == ""
+    assert not plain.config.exists()
 
 
 def test_a_machine_that_asks_for_a_code_is_kept_with_what_to_do(plain: World, fleet: Fleet) -> None:
@@ -434,6 +512,49 @@ def test_a_machine_that_asks_for_a_code_is_kept_with_what_to_do(plain: World, fl
     assert "remote-sandbox-mcp login factor" in done["left"][0]
     assert parse_toml(plain.config.read_text()) == {"hosts": ["factor"]}
     assert done["first_command"] is None
+
+
+def chosen(name: str) -> Chosen:
+    entry = Entry(name, "setup", host=f"{name}.example.org", user="me")
+    trial = Trial(Candidate(name, Machine(name, entry.host), entry), Checkup(name, "ssh", "", ()), Standing.READY)
+    return Chosen(trial, f"password of {name}")
+
+
+@pytest.fixture
+def wallet() -> Iterator[Keyring]:
+    before, made = keyring.get_keyring(), Keyring()
+    keyring.set_keyring(made)
+    yield made
+    keyring.set_keyring(before)
+
+
+@pytest.fixture
+def run(clean_environment: Path) -> Setup:
+    config = clean_environment / "config.toml"
+    return Setup(argparse.Namespace(config=config), Page.silent(), FromOptions(True, []))
+
+
+async def test_where_one_password_cannot_be_kept_none_is(run: Setup, wallet: Keyring, clean_environment: Path) -> None:
+    (clean_environment / "passwords").write_text("a file where the folder should be")
+    # Too long for this keyring, so that it would have to be in a file.
+    wallet.longest = len("password of a")
+    with pytest.raises(ConfigError, match="Not a directory"):
+        await run._write([chosen("a"), chosen("bb")])
+    assert wallet.kept == {}
+    assert not (clean_environment / "config.toml").exists()
+
+
+async def test_ctrl_c_while_a_password_is_kept_leaves_none(run: Setup, wallet: Keyring) -> None:
+    wallet.gate.clear()
+    writing = asyncio.ensure_future(run._write([chosen("a")]))
+    await asyncio.to_thread(wallet.asked.wait)
+    writing.cancel()
+    wallet.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    # The thread that stores it has ended, too.
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert wallet.kept == {}
 
 
 def test_what_a_machine_says_cannot_move_the_cursor() -> None:

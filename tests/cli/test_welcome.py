@@ -37,8 +37,15 @@ def test_the_lines_for_clients_lead_to_this_program_whatever_else_has_its_name(c
     other = tmp_path / "remote-sandbox-mcp"
     other.write_text("#!/bin/sh\nexit 1\n")
     other.chmod(0o755)
-    plain = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
-    for path, program in ((plain, "remote-sandbox-mcp"), (f"{tmp_path}:{plain}", COMMAND)):
+    (linked := tmp_path / "linked").mkdir()
+    (linked / "remote-sandbox-mcp").symlink_to(COMMAND)
+    # As it is while a virtual environment is active; the next terminal would not find the name.
+    active = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
+    for path, program in (
+        (active, COMMAND),
+        (f"{active}:{linked}", "remote-sandbox-mcp"),
+        (f"{active}:{tmp_path}:{linked}", COMMAND),
+    ):
         page = welcome(cli, PATH=path)
         assert f"  claude mcp add remote-sandbox -- {program}\n" in page
         assert f"  codex mcp add remote-sandbox -- {program}\n" in page

@@ -4,15 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import keyring
-import keyring.backend
 import keyring.backends.fail
-import keyring.errors
 import pytest
 
 from remote_sandbox_mcp.config import ring
@@ -20,42 +17,11 @@ from remote_sandbox_mcp.config.handed import FILE, PLATFORM, hand_over, watchdog
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
+from tests.support.keyrings import Keyring
 
 HIDDEN = "hunter2-do-not-show"
 GPU1 = {"name": "gpu1", "host": "192.0.2.1", "user": "u", "password": HIDDEN}
 GPU2 = {"name": "gpu2", "host": "192.0.2.2", "user": "u", "agent": "none"}
-
-
-class Keyring(keyring.backend.KeyringBackend):
-    """A keyring that works, as the library intends its backends to be written."""
-
-    priority = 5  # type: ignore[assignment]
-
-    def __init__(self, longest: int = 1 << 20) -> None:
-        super().__init__()
-        self.kept: dict[tuple[str, str], str] = {}
-        self.longest = longest
-        self.locked = False
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def get_password(self, service: str, username: str) -> str | None:
-        self._open()
-        return self.kept.get((service, username))
-
-    def set_password(self, service: str, username: str, password: str) -> None:
-        self._open()
-        self.kept[service, username] = password[: self.longest]
-
-    def delete_password(self, service: str, username: str) -> None:
-        self._open()
-        if self.kept.pop((service, username), None) is None:
-            raise keyring.errors.PasswordDeleteError(username)
-
-    def _open(self) -> None:
-        self.gate.wait()
-        if self.locked:
-            raise keyring.errors.KeyringLocked("locked")
 
 
 class Advised(Keyring):

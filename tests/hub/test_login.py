@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -31,9 +32,16 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         yield desk
 
 
-def at_terminal(home: Path, machine: Entry, *answers: Callable[[], str]) -> tuple[int, str]:
-    """Run login in a terminal of its own and type an answer at each prompt; gives the exit code and what is seen."""
+def at_terminal(
+    home: Path, machine: Entry, *answers: Callable[[], str], end: str = "\n", to: str = ""
+) -> tuple[int, str]:
+    """Run login in a terminal of its own and type an answer at each prompt; gives the exit code and what is seen.
+
+    With `to`, it prints JSON, which goes to that file.
+    """
     words = [COMMAND, "--config", str(home / "config.toml"), "login", machine["name"]]
+    if to:
+        words = ["sh", "-c", 'exec "$@" --json > "$0"', to, *words]
     process = subprocess.Popen(
         [sys.executable, "-c", IN_A_TERMINAL, *words], env=environment(home, (machine,)),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -45,7 +53,7 @@ def at_terminal(home: Path, machine: Entry, *answers: Callable[[], str]) -> tupl
         while data := os.read(process.stdout.fileno(), 4096):
             seen += data.decode()
             if waiting and seen.endswith("code: "):
-                process.stdin.write(f"{waiting.pop(0)()}\n".encode())
+                process.stdin.write(f"{waiting.pop(0)()}{end}".encode())
                 process.stdin.flush()
     return process.returncode, seen
 
@@ -79,6 +87,24 @@ async def test_a_person_logs_in_and_a_headless_client_uses_the_connection(factor
     assert factor.logins == before + 1
     assert "hpc is logged in with a code that a person gave" in desk.status()["needs"]
     assert "was logged in already" in at_terminal(home, machine)[1]
+
+
+def test_ctrl_c_gives_up_and_ctrl_d_ends_the_login_with_a_reason(factor: Factor, desk: Desk) -> None:
+    machine = entry(factor.renew().machine)
+    code, seen = at_terminal(desk.home, machine, lambda: "\x03", end="")
+    assert code == 130, seen
+    code, seen = at_terminal(desk.home, machine, lambda: "\x04", end="")
+    assert code == 255, seen
+    assert "remote-sandbox-mcp: " in seen
+
+
+def test_a_question_whose_answer_is_shown_is_not_printed_between_the_json(fleet: Fleet, desk: Desk) -> None:
+    factor = machine_with_code(fleet, name="shown", is_shown=True)
+    out = desk.home / "out"
+    code, seen = at_terminal(desk.home, entry(factor.machine), factor.code, to=str(out))
+    assert code == 0, seen
+    assert factor.codes[0] in seen
+    assert json.loads(out.read_text()) == {"name": "shown", "was_open": False, "asked": True}
 
 
 def test_login_needs_a_terminal_and_the_hub(desk: Desk) -> None:

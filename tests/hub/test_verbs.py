@@ -14,6 +14,7 @@ from tests.support.hub_desk import Desk, desk_in
 from tests.support.server import Wire
 from tests.support.sshd import wait_until
 
+DEADLINE_S = 20.0
 # Hubs of two environments are not the same; this is one that they live by.
 ELSEWHERE = {"TMPDIR": "/var/tmp"}
 
@@ -85,7 +86,9 @@ def test_hubs_of_other_environments_are_shown_and_ended_on_request(desk: Desk) -
         connected(client)
         told = desk.status()
         assert (told["running"], [each["pid"] for each in told["others"]]) == (False, [desk.hub])
-        assert rows_of(desk("hub")[1])["another hub"].startswith(f"runs as process {desk.hub}")
+        code, said, _ = desk("hub")
+        assert (code, said.splitlines()[0]) == (1, "No hub for this version and environment runs.")
+        assert rows_of(said)["another hub"].startswith(f"runs as process {desk.hub}")
         code, said, _ = desk("hub", "stop")
         assert (code, said) == (1, "No hub for this environment runs, but 1 other: hub stop --all ends all.\n")
         client.leave(None)
@@ -145,3 +148,15 @@ def test_the_log_is_printed_and_followed(desk: Desk) -> None:
         assert following.stdout.readline().endswith(f"began as process {desk.hub}\n".encode())
         desk("hub", "stop")
         assert b"hub ended as process" in following.stdout.readline()
+
+
+def test_following_the_log_ends_with_its_reader(desk: Desk) -> None:
+    with desk.client() as client:
+        connected(client)
+        following = desk.start("hub", "log", "-f")
+        assert following.stdout
+        assert following.stdout.readline()
+        following.stdout.close()
+        # It notices with the next line.
+        desk("hub", "stop")
+        assert following.wait(DEADLINE_S) == 0

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.setup import clients
 from remote_sandbox_mcp.setup.clients import Client, Program, State
-from remote_sandbox_mcp.setup.journal import Journal
+from remote_sandbox_mcp.setup.journal import Change, Journal
 from remote_sandbox_mcp.setup.undo import undo
 
 OURS = "/opt/bin/remote-sandbox-mcp"
 PROGRAM = Program("remote-sandbox-mcp", OURS)
+# Another program's registration under our name, with what only its owner knows.
+OLD = {"command": "/old/one", "args": ["-v"], "env": {"TOKEN": "hush"}}
 # Does to its file what Claude Code's command does, and writes it anew each time, as that does.
 CLAUDE = """#!{python}
 import json, os, sys
@@ -20,7 +23,7 @@ path = os.path.join(os.path.expanduser("~"), ".claude.json")
 document = json.load(open(path)) if os.path.exists(path) else {{}}
 servers = document.setdefault("mcpServers", {{}})
 if sys.argv[1:5] == ["mcp", "add", "--scope", "user"]:
-    if sys.argv[5] in servers:
+    if sys.argv[5] in servers or os.path.exists(path + ".full"):
         sys.exit("MCP server already exists")
     servers[sys.argv[5]] = {{"type": "stdio", "command": sys.argv[7], "args": [], "env": {{}}}}
 elif sys.argv[1:5] == ["mcp", "remove", "--scope", "user"]:
@@ -166,6 +169,69 @@ def test_a_file_that_was_changed_since_loses_only_our_entry(home: Path, state: P
     assert [it.is_done for it in undo(state)] == [True, True]
     assert json.loads(file.read_text()) == {"x": 1, "mcpServers": {"new": {"command": "new"}}}
     assert codex.read_text() == "# mine\n\n[mcp_servers.new]\ncommand = 'new'\n"
+
+
+@pytest.fixture
+def claude(home: Path) -> Path:
+    """Claude Code's command, and its file with an entry of another program under our name."""
+    write(home / "bin/claude", CLAUDE.format(python=sys.executable)).chmod(0o755)
+    return write(home / ".claude.json", json.dumps({"mcpServers": {"remote-sandbox": OLD, "x": {}}}))
+
+
+def replace_entry(key: str, state: Path) -> Change:
+    change = clients.carry_out(clients.overriding(clients.plan(client(key), PROGRAM)))
+    Journal(state).add(change)
+    return change
+
+
+def test_a_replaced_entry_comes_back_also_where_the_file_was_changed_since(home: Path, state: Path) -> None:
+    file = write(home / ".cursor/mcp.json", json.dumps({"mcpServers": {"remote-sandbox": OLD, "x": {}}}, indent=2))
+    replace_entry("cursor", state)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"theme": "dark"}, indent=2))
+    (result,) = undo(state)
+    assert result.is_done
+    assert "what it had replaced put back" in result.said
+    assert json.loads(file.read_text()) == {"mcpServers": {"remote-sandbox": OLD, "x": {}}, "theme": "dark"}
+    assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
+
+
+@pytest.mark.parametrize("is_changed", [True, False], ids=["changed since", "as setup left it"])
+def test_an_entry_that_claude_code_had_comes_back(claude: Path, state: Path, is_changed: bool) -> None:
+    replace_entry("claude-code", state)
+    assert json.loads(claude.read_text())["mcpServers"]["remote-sandbox"]["command"] == "remote-sandbox-mcp"
+    if is_changed:
+        claude.write_text(json.dumps(json.loads(claude.read_text()) | {"runs": 9}))
+    assert [it.is_done for it in undo(state)] == [True]
+    assert json.loads(claude.read_text())["mcpServers"] == {"remote-sandbox": OLD, "x": {}}
+    assert not [*claude.parent.glob("*.before-setup-*")]
+
+
+def test_an_entry_that_others_took_out_leaves_the_backup_and_names_it(claude: Path, state: Path) -> None:
+    change = replace_entry("claude-code", state)
+    claude.write_text('{"mcpServers": {}}')
+    (result,) = undo(state)
+    assert result.is_done
+    assert f"The file as it was before is {change.backup}." in result.said
+    assert json.loads(Path(change.backup).read_text())["mcpServers"]["remote-sandbox"] == OLD
+    assert claude.read_text() == '{"mcpServers": {}}'
+
+
+def test_where_claude_codes_command_fails_the_entry_that_it_took_out_is_put_back(claude: Path) -> None:
+    claude.with_name(".claude.json.full").touch()
+    with pytest.raises(ConfigError, match="MCP server already exists"):
+        clients.carry_out(clients.overriding(clients.plan(client("claude-code"), PROGRAM)))
+    assert json.loads(claude.read_text())["mcpServers"] == {"x": {}, "remote-sandbox": OLD}
+    assert not [*claude.parent.glob("*.before-setup-*")]
+
+
+def test_where_that_cannot_be_put_back_the_backup_stays_and_is_named(claude: Path) -> None:
+    planned = clients.overriding(clients.plan(client("claude-code"), PROGRAM))
+    # A command that leaves a broken file behind.
+    write(claude.parent / "bin/claude", f"#!/bin/sh\necho '{{' > {claude}\nexit 3\n").chmod(0o755)
+    with pytest.raises(ConfigError, match=r"ended with 3.*The file as it was before is \S*before-setup"):
+        clients.carry_out(planned)
+    (backup,) = claude.parent.glob("*.before-setup-*")
+    assert json.loads(backup.read_text())["mcpServers"]["remote-sandbox"] == OLD
 
 
 def test_an_entry_that_was_changed_since_is_left_and_told(home: Path, state: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.setup import config_file
-from remote_sandbox_mcp.setup.machines import Finder
+from remote_sandbox_mcp.setup.machines import Finder, named
 
 SSH_CONFIG = """Include more
 Host gpu1 gpu-?
@@ -51,6 +51,15 @@ def test_hosts_are_those_that_are_named_in_full_and_not_yet_configured(config: P
 def test_a_machine_is_written_as_people_write_it(config: Path, text: str, name: str, address: str) -> None:
     found = Finder(load(config)).typed(text, {"taken.example.org"})
     assert (found.name, found.address.partition(":")[0]) == (name, address.partition(":")[0])
+
+
+def test_machines_that_are_named_at_once_get_names_of_their_own_and_each_is_taken_once(config: Path) -> None:
+    finder = Finder(load(config))
+    candidates = [*finder.configured(), *finder.hosts()]
+    names = ["ann@gpu", "bob@gpu", "old", "ann@gpu", "bob@gpu9:24", "gpu9", "old"]
+    found = [(it.name, it.machine.login.user) for it in named(candidates, finder, names)]
+    me = finder.configured()[0].machine.login.user
+    assert found == [("gpu", "ann"), ("gpu-22", "bob"), ("old", me), ("gpu9-24", "bob"), ("gpu9", me)]
 
 
 @pytest.mark.parametrize(

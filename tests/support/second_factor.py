@@ -71,13 +71,15 @@ class Factor:
 
 
 def machine_with_code(fleet: Fleet, **how: Any) -> Factor:
-    """After the key, or the password where `auth` says so, it asks for a code."""
+    """After the key, or the password where `auth` says so, it asks for a code; with `is_shown`, one sees it typed."""
     if not IS_ROOT:
         pytest.skip("needs root: a PAM service of its own")
     require_program("oathtool")
     is_password = how.get("auth") == "password"
     methods = "keyboard-interactive" if is_password else "publickey,keyboard-interactive"
     pam = PASSWORD_AND_CODE if is_password else KEY_AND_CODE
+    if how.pop("is_shown", False):
+        pam = (*(line.replace(_CODE, f"{_CODE} echo_verification_code") for line in pam),)
     config = (f"AuthenticationMethods {methods}", *how.pop("extra_config", ()))
     return Factor(fleet.machine(extra_config=config, pam=pam, **how)).renew()
 

@@ -24,6 +24,7 @@ LOGGED, FOLLOW_S = 50, 0.3
 # Only this much of the end of a log is read.
 LOG_TAIL = 1 << 20
 AGAIN = "The watchdog's service starts it again; to end it for good: remote-sandbox-mcp watchdog remove"
+NONE_OF_OURS = "No hub for this version and environment runs."
 NONE = "No hub runs. The next client starts one."
 
 
@@ -35,7 +36,9 @@ def add_arguments(subparsers: Any) -> None:
         "ends when it has had nothing to do for ten minutes. Without an action, this tells how it stands.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    status = actions.add_parser("status", help="how it stands; exit code 1 where it does not run")
+    status = actions.add_parser(
+        "status", help="how it stands; exit code 1 where none for this version and environment runs"
+    )
     stop = actions.add_parser("stop", help="end it; clients that are connected start another")
     stop.add_argument("--all", action="store_true", help="also those of other versions and environments")
     restart = actions.add_parser("restart", help="end it and have another take its place")
@@ -63,7 +66,7 @@ async def _status(options: argparse.Namespace) -> int:
         print_json(own | {"others": [each for each in hubs if not each["own"]]})
     else:
         _show(hubs)
-    return 0 if hubs else NOT_RUNNING
+    return 0 if any(each["own"] for each in hubs) else NOT_RUNNING
 
 
 def all_facts() -> list[dict[str, Any]]:
@@ -94,6 +97,8 @@ def _show(hubs: Sequence[dict[str, Any]]) -> None:
     page = Page()
     if not hubs:
         page.print(_nothing_runs())
+    elif not hubs[0]["own"]:
+        page.print(NONE_OF_OURS, "")
     for number, facts in enumerate(hubs):
         if number:
             page.print("")
@@ -287,6 +292,7 @@ def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 async def _log(options: argparse.Namespace) -> int:
     from ..hub_contact.place import Place
+    from .render import is_read
 
     found = await asyncio.to_thread(all_facts)
     # The log of the last hub stays after its end.
@@ -303,7 +309,7 @@ async def _log(options: argparse.Namespace) -> int:
         print_json({"log_file": str(file), "log": harmless(end).splitlines()})
         return 0
     tell(end)
-    while options.follow:
+    while options.follow and is_read():
         await asyncio.sleep(FOLLOW_S)
         position = _print_new(file, *position, tell)
     return 0

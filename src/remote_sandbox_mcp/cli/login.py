@@ -30,13 +30,15 @@ async def run(options: argparse.Namespace) -> int:
     from ..config.paths import NO_HUB
     from ..core.errors import BadArgument, LoginRefused, Unreachable
     from ..hub_contact.place import NoHub
+    from .asker import interruptible
 
     if os.environ.get(NO_HUB):
         return fail(BadArgument(NEEDS_HUB.format(variable=NO_HUB)), options.json, MISTAKE)
     if not sys.stdin.isatty():
         return fail(BadArgument(NEEDS_TERMINAL), options.json, MISTAKE)
     try:
-        end = _log_in(options)
+        with interruptible():
+            end = _log_in(options)
     except (OSError, NoHub, ValueError) as problem:
         why = f"unable to log in to {options.name} by the hub: {getattr(problem, 'strerror', None) or problem}"
         return fail(Unreachable(why), options.json, NO_CONNECTION)
@@ -62,9 +64,18 @@ def _ask(said: dict[str, Any], out: TextIO) -> list[str] | None:
     told = f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}"
     print(harmless(told.encode("utf-8", "surrogateescape")), file=out, flush=True)
     try:
-        return [(input if it["is_shown"] else getpass.getpass)(f"{it['text']} ") for it in said["ask"]]
+        return [_typed(it["text"], it["is_shown"]) for it in said["ask"]]
     except EOFError:
         return None
+
+
+def _typed(prompt: str, is_shown: bool) -> str:
+    """One answer, hidden unless the machine says that it may be shown. Raises EOFError."""
+    if not is_shown:
+        return getpass.getpass(f"{prompt} ")
+    # Not by input(), which may print it on standard output: that is for the result.
+    print(prompt, end=" ", file=sys.stderr, flush=True)
+    return input()
 
 
 def _tell(end: dict[str, Any], as_json: bool) -> int:

@@ -55,11 +55,11 @@ def is_read() -> bool:
 
 
 def command_path() -> str:
-    """Our own command as others can start it: by name if that finds this program, else by path."""
+    """Our own command as others can start it: by name if that finds this program in any terminal, else by path."""
     beside = Path(sys.executable).with_name(COMMAND)
     started = Path(sys.argv[0]).absolute()
     own = beside if beside.exists() else started if started.name == COMMAND else None
-    found = shutil.which(COMMAND)
+    found = shutil.which(COMMAND, path=_lasting_path())
     # Another program, or another version of this one, may have the same name.
     is_own = own is None or (found is not None and os.path.realpath(found) == os.path.realpath(own))
     return COMMAND if is_own else str(own)
@@ -69,7 +69,16 @@ def whole_command_path() -> str:
     """Our own command by its path, for programs that have another PATH than this terminal."""
     name = command_path()
     # The name in PATH may be a link that an update of this program leads elsewhere; that link is the path to keep.
-    return os.path.abspath(shutil.which(name) or name) if name == COMMAND else name
+    return os.path.abspath(shutil.which(name, path=_lasting_path()) or name) if name == COMMAND else name
+
+
+def _lasting_path() -> str:
+    """PATH without the folders of our own virtual environment, which only terminals have in which it is active."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    if sys.prefix == sys.base_prefix:
+        return os.pathsep.join(folders)
+    inside = os.path.join(os.path.realpath(sys.prefix), "")
+    return os.pathsep.join(it for it in folders if not os.path.realpath(it).startswith(inside))
 
 
 def shown_file(path: Path, is_read: bool) -> Text:

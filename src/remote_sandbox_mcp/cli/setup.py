@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
 
 FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
 FIRST_S = 20.0
+# Exit code where something that was named was left out.
+LEFT = 1
 # How often a password may be mistyped.
 MOST_PASSWORDS = 3
+CACHED = (
+    "Clients start this program from the cache of uvx, and no more when that is cleaned; to keep it: "
+    "uv tool install . in its checkout, and then at a terminal: remote-sandbox-mcp setup"
+)
 NEEDS_TOML = "setup writes config.toml, and the file that --config names is a config.json; name a config.toml."
 
 
@@ -96,8 +103,12 @@ class Done:
     clients: list[dict[str, Any]] = field(default_factory=list)
     first_command: dict[str, Any] | None = None
     left: list[str] = field(default_factory=list)
-    # Whether a machine that was named could not be reached.
-    is_unreachable: bool = False
+    # The exit code: 255 where a named machine cannot be reached, else 1 where something named was left out.
+    code: int = 0
+
+    def leave(self, sentence: str, code: int = 0) -> None:
+        self.left.append(sentence)
+        self.code = max(self.code, code)
 
 
 @dataclass(frozen=True)
@@ -126,11 +137,12 @@ class Setup:
 
     async def run(self) -> int:
         """Raises ConfigError."""
-        from ..setup import config_file
+        from ..setup import clients, config_file
         from ..setup.machines import Finder
 
+        # Mistakes in the options, and a file that cannot be changed, are told before anything is tested or asked.
+        _check_names(_words(self._options.clients), [client.key for client in clients.find()])
         finder = await asyncio.to_thread(lambda: Finder(config_file.read(self._options.config)))
-        # A file that cannot be changed is told before anything is asked.
         config_file.plan(self._file, [])
         self._greet()
         trials = await self._try(await asyncio.to_thread(self._candidates, finder))
@@ -170,6 +182,8 @@ class Setup:
 
     async def _choose(self, trials: Sequence[Trial], finder: Finder) -> list[Chosen]:
         fresh = [trial for trial in trials if not trial.candidate.is_configured]
+        if self._options.hosts:
+            self._check_named(trials)
         if not fresh:
             self._page.print("", self._nothing_new(bool(trials)))
         wanted = self._answers.choose(fresh) if fresh else []
@@ -185,7 +199,21 @@ class Setup:
         self._done.machines += [self._fields(one.trial, chosen) for one in chosen if one.trial.name not in known]
         return chosen
 
+    def _check_named(self, trials: Sequence[Trial]) -> None:
+        """Note machines that cannot be reached, whatever is chosen, and tell of those that are configured."""
+        from ..setup.machines import Standing
+        from .setup_rows import trouble_of
+
+        for trial in trials:
+            is_broken = trial.standing in (Standing.FAILED, Standing.PASSWORD)
+            if trial.standing is Standing.FAILED:
+                self._done.code = NO_CONNECTION
+            if trial.candidate.is_configured and is_broken:
+                self._done.leave(f"{trial.name} is configured, but does not work: {trouble_of(trial)}", _code(trial))
+
     def _nothing_new(self, has_any: bool) -> str:
+        if self._options.hosts:
+            return "All that were named are configured."
         return "All hosts of ~/.ssh/config are configured." if has_any else "~/.ssh/config names no host."
 
     async def _typed(self, text: str, finder: Finder, taken: set[str]) -> list[Chosen]:
@@ -206,11 +234,13 @@ class Setup:
 
         trial, password = await self._enter(trial, finder)
         is_usable = trial.standing in (Standing.READY, Standing.CODE)
+        if trial.standing is Standing.FAILED and self._options.hosts:
+            self._done.code = NO_CONNECTION
         if not is_usable and not (trial.standing is Standing.FAILED and self._answers.keeps(trial)):
             self._leave(trial)
             return None
         if trial.standing is Standing.CODE and trial.trouble:
-            self._done.left.append(f"{trial.name}: {trial.trouble.said}. {trial.trouble.remedy}.")
+            self._done.leave(f"{trial.name}: {trial.trouble.said}. {trial.trouble.remedy}.")
         return Chosen(trial, password, trial.has_slurm and self._answers.wants_slurm(trial))
 
     async def _enter(self, trial: Trial, finder: Finder) -> tuple[Trial, str]:
@@ -241,11 +271,9 @@ class Setup:
         return trial, ""
 
     def _leave(self, trial: Trial) -> None:
-        from ..setup.machines import Standing
         from .setup_rows import why_left
 
-        self._done.left.append(f"{trial.name} was left out: {why_left(trial)}")
-        self._done.is_unreachable |= trial.standing is Standing.FAILED and bool(self._options.hosts)
+        self._done.leave(f"{trial.name} was left out: {why_left(trial)}", _code(trial) if self._options.hosts else 0)
 
     def _fields(self, trial: Trial, chosen: Sequence[Chosen]) -> dict[str, Any]:
         from .setup_rows import way_in
@@ -284,7 +312,7 @@ class Setup:
             return
         self._show_diff(planned)
         if self._options.dry_run or not self._answers.confirms("Write this?", is_named=bool(self._options.hosts)):
-            self._done.left.append(f"{planned.path} was not changed.")
+            self._done.leave(f"{planned.path} was not changed.")
             return
         change = await self._write(chosen)
         self._done.config |= {"changed": True, "backup": change.backup}
@@ -299,24 +327,36 @@ class Setup:
         """Raises ConfigError; then no password is kept, either."""
         from ..setup import config_file, keeping
 
-        kept = {one.trial.name: await self._keep(one) for one in chosen if one.password}
+        kept: dict[str, Kept] = {}
         try:
+            for one in chosen:
+                if one.password:
+                    kept[one.trial.name] = await self._keep(one)
             machines = [_machine(one, kept[one.trial.name].reference if one.password else "") for one in chosen]
             change = config_file.carry_out(config_file.plan(self._file, machines), self._options.config)
         except BaseException:
-            for one in kept.values():
-                keeping.forget(one.change)
+            for password in kept.values():
+                keeping.forget(password.change)
             raise
-        for one in kept.values():
-            self._journal.add(one.change)
+        for password in kept.values():
+            self._journal.add(password.change)
         self._journal.add(change)
         return change
 
     async def _keep(self, one: Chosen) -> Kept:
+        """Raises ConfigError."""
+        from ..core.errors import ConfigError
         from ..setup import keeping
 
         name = one.trial.name
-        kept = await asyncio.to_thread(keeping.keep, name, one.password, self._file)
+        storing = asyncio.ensure_future(asyncio.to_thread(keeping.keep, name, one.password, self._file))
+        try:
+            kept = await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            # Ctrl-C does not end the thread: what it has stored is taken back.
+            with contextlib.suppress(ConfigError):
+                keeping.forget((await storing).change)
+            raise
         if kept.change.path:
             told = (
                 f"There is no keyring here, so the password of {name} is in {kept.change.path}, readable by you alone."
@@ -337,6 +377,7 @@ class Setup:
     # Clients
 
     def _register(self) -> None:
+        from ..processes.process import is_in_cache
         from ..setup import clients
         from .render import command_path, whole_command_path
 
@@ -344,12 +385,12 @@ class Setup:
         arguments = ("--config", str(config.absolute())) if config else ()
         program = clients.Program(command_path(), whole_command_path(), arguments)
         wanted = _words(self._options.clients)
-        known = clients.find()
-        _check_names(wanted, [client.key for client in known])
-        found = [client for client in known if (client.key in wanted if wanted else client.is_there)]
+        found = [client for client in clients.find() if (client.key in wanted if wanted else client.is_there)]
         self._page.heading("Clients", "" if found else "none was found; docs/clients.md has the lines for each")
         for client in found:
             self._tell_client(clients.plan(client, program), is_named=client.key in wanted)
+        if any(row["state"] == "added" for row in self._done.clients) and is_in_cache(sys.executable):
+            self._done.leave(CACHED)
 
     def _tell_client(self, found: clients.Plan, *, is_named: bool) -> None:
         """Show one client's change, ask, and make it."""
@@ -363,13 +404,13 @@ class Setup:
             return
         planned = self._replacing(found)
         if planned.state is not State.NEW:
-            self._left_client(planned, row)
+            self._left_client(planned, row, LEFT if is_named else 0)
             return
         self._show_client(planned)
         if self._options.dry_run or not self._answers.confirms(f"Add it to {title}?", is_named=is_named):
-            self._done.left.append(f"{title} was not changed.")
+            self._done.leave(f"{title} was not changed.")
             return
-        self._change_client(planned, row)
+        self._change_client(planned, row, LEFT if is_named else 0)
 
     def _replacing(self, found: clients.Plan) -> clients.Plan:
         """The plan that takes the place of another command, where that is possible and wanted."""
@@ -382,26 +423,28 @@ class Setup:
         is_wanted = planned.state is State.NEW and self._answers.replaces(found.client.title, found.said)
         return planned if is_wanted else found
 
-    def _change_client(self, planned: clients.Plan, row: dict[str, Any]) -> None:
+    def _change_client(self, planned: clients.Plan, row: dict[str, Any], code: int) -> None:
+        """Make the change; `code` is the exit code if that fails."""
         from ..core.errors import ConfigError
         from ..setup import clients
 
         try:
             change = clients.carry_out(planned)
         except ConfigError as problem:
-            self._done.left.append(str(problem))
+            self._done.leave(str(problem), code)
             self._page.problems([str(problem)])
+            row |= {"said": str(problem)}
             return
         self._journal.add(change)
         row |= {"state": "added", "backup": change.backup}
         self._page.print(self._written(planned.path, change.backup))
 
-    def _left_client(self, planned: clients.Plan, row: dict[str, Any]) -> None:
+    def _left_client(self, planned: clients.Plan, row: dict[str, Any], code: int) -> None:
         title = planned.client.title
         sentence = f"{title} was left as it is: {planned.said}."
         self._page.rows([(self._page.mark("warning"), title, f"{planned.said}; to add it yourself:")])
         self._show_lines(planned.lines)
-        self._done.left.append(sentence)
+        self._done.leave(sentence, code)
         row |= {"said": planned.said, "lines": planned.lines}
 
     def _show_client(self, planned: clients.Plan) -> None:
@@ -434,7 +477,7 @@ class Setup:
         try:
             code, said = await _run_first(self._options.config, name)
         except SandboxError as problem:
-            self._done.left.append(str(problem))
+            self._done.leave(str(problem))
             self._page.problems([str(problem)])
             return
         self._done.first_command = {"sandbox": name, "command": FIRST, "exit_code": code, "stdout": said}
@@ -449,11 +492,11 @@ class Setup:
         from .render import print_json
 
         if self._options.json:
-            fields = {key: value for key, value in asdict(self._done).items() if key != "is_unreachable"}
+            fields = {key: value for key, value in asdict(self._done).items() if key != "code"}
             print_json({"dry_run": self._options.dry_run, **fields})
         else:
             self._say_next()
-        return NO_CONNECTION if self._done.is_unreachable else 0
+        return self._done.code
 
     def _say_next(self) -> None:
         from .main import VERBS
@@ -473,6 +516,13 @@ class Setup:
             ("setup undo", "takes back what setup has changed"),
         )
         page.rows((f"{COMMAND} {words}", use) for words, use in told if words.split()[0] in VERBS)
+
+
+def _code(trial: Trial) -> int:
+    """The exit code for a machine that was named, and is not usable."""
+    from ..setup.machines import Standing
+
+    return NO_CONNECTION if trial.standing is Standing.FAILED else LEFT
 
 
 def _machine(one: Chosen, reference: str) -> config_file.Machine:

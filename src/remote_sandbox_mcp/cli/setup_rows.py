@@ -53,10 +53,13 @@ def why_left(trial: Trial) -> str:
         return f"it asks for a password; {again}, which asks for it and keeps it in the keyring."
     if trial.unseen:
         return f"its host key {trial.unseen.fingerprint} has never been seen; {again}, or ssh to it once."
+    return trouble_of(trial) or "it works, and was not asked for; name it with --hosts, or pass --yes."
+
+
+def trouble_of(trial: Trial) -> str:
+    """The step that failed, and what to do about it, as the end of a sentence; empty where none did."""
     step = trial.trouble
-    if step is None:
-        return "it works, and was not asked for; name it with --hosts, or pass --yes."
-    return f"{step.said}. {step.remedy}".rstrip(". ") + "."
+    return f"{step.said}. {step.remedy}".rstrip(". ") + "." if step else ""
 
 
 def mark(trial: Trial) -> str:

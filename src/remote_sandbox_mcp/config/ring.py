@@ -34,8 +34,9 @@ def fetch(account: str) -> str | None:
     return _within_limit(lambda: _keyring().get_password(APP, account) or "")
 
 
-def delete(account: str) -> None:
-    _within_limit(lambda: _keyring().delete_password(APP, account))
+def delete(account: str) -> bool:
+    """Whether the keyring has no such text now."""
+    return bool(_within_limit(lambda: _delete(account)))
 
 
 def _store(account: str, text: str) -> bool:
@@ -48,6 +49,13 @@ def _store(account: str, text: str) -> bool:
         return True
     ring.delete_password(APP, account)
     return False
+
+
+def _delete(account: str) -> bool:
+    ring = _keyring()
+    if ring.get_password(APP, account) is not None:
+        ring.delete_password(APP, account)
+    return True
 
 
 def _keyring() -> KeyringBackend:

@@ -16,6 +16,11 @@ def module_words(module: str) -> tuple[str, ...]:
     return (sys.executable, "-c", _WITHOUT_P.format(module))
 
 
+def is_in_cache(path: str) -> bool:
+    """Whether a program is in the cache of uvx, from which it may be removed one day."""
+    return "/uv/archive-v" in path
+
+
 def started(pid: int) -> str:
     """Start time of a process, which distinguishes it from a later one with its pid; empty if it has ended."""
     try:

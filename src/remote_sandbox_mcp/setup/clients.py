@@ -257,10 +257,30 @@ def add_words(client: Client, entry: Mapping[str, Any]) -> list[str]:
 def _by_command(planned: Plan) -> Change:
     client = planned.client
     backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
-    if json_text.value_at(json_text.read(planned.before or ""), client.place):
-        run(["mcp", "remove", "--scope", "user", NAME], client)
-    run(add_words(client, planned.entry)[1:], client)
+    replaced = json_text.value_at(json_text.read(planned.before or ""), client.place)
+    try:
+        if replaced:
+            run(["mcp", "remove", "--scope", "user", NAME], client)
+        run(add_words(client, planned.entry)[1:], client)
+    except BaseException as problem:
+        _put_back(planned.path, client.place, replaced, backup, problem)
+        raise
     return _change(planned, backup, files.read(planned.path) or "")
+
+
+def _put_back(path: Path, place: tuple[str, ...], replaced: Any, backup: str, failure: BaseException) -> None:
+    """Our entry as it was before, and no backup. Raises ConfigError, which names the backup."""
+    try:
+        now = files.read(path)
+        fresh = json_text.restore(now or "", place, replaced)
+        if fresh != (now or ""):
+            files.write(path, fresh, now)
+    except (ConfigError, NotEditable) as problem:
+        kept = f" The file as it was before is {backup}." if backup else ""
+        why = f"{path} could not be put back as it was: {problem}".rstrip(".")
+        raise ConfigError(f"{str(failure).rstrip('.')}. {why}.{kept}") from None
+    if backup:
+        os.unlink(backup)
 
 
 def run(words: list[str], client: Client) -> None:

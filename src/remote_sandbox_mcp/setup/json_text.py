@@ -75,6 +75,13 @@ def remove(text: str, path: Sequence[str]) -> str:
     return _checked(_without(text, found, path[-1]), wanted)
 
 
+def restore(text: str, path: Sequence[str], value: Any) -> str:
+    """The text with what a path had before: put back, or taken out for None. Raises NotEditable."""
+    if value_at(read(text), path) == value:
+        return text
+    return remove(text, path) if value is None else put(text, path, value)
+
+
 def value_at(document: Any, path: Sequence[str]) -> Any:
     """What a document has at a path; None for nothing."""
     for key in path:

@@ -26,14 +26,14 @@ class Kept:
 
 def reference_for(name: str, config_file: Path) -> str:
     """Where a password would be kept, before it is."""
-    return _in_keyring(name) if ring.is_there() else _in_file(file_for(name, config_file))
+    return _in_keyring(account_of(name)) if ring.is_there() else _in_file(file_for(name, config_file))
 
 
 def keep(name: str, password: str, config_file: Path) -> Kept:
     """Raises ConfigError. A keyring may ask its owner: call it in a thread."""
     account = account_of(name)
     if ring.store(account, password):
-        return Kept(_in_keyring(name), Change(KEYRING, f"the password of {name} in the keyring", account=account))
+        return Kept(_in_keyring(account), Change(KEYRING, f"the password of {name} in the keyring", account=account))
     if password != password.rstrip("\r\n"):
         raise ConfigError("a password that ends with a line end cannot be kept in a file.")
     path = file_for(name, config_file)
@@ -49,8 +49,13 @@ def file_for(name: str, config_file: Path) -> Path:
     return config_file.parent / FOLDER / name
 
 
-def _in_keyring(name: str) -> str:
-    return f"keyring:{APP}/{account_of(name)}"
+def reference_of(change: Change) -> str:
+    """What config.toml says of a password that was kept."""
+    return _in_keyring(change.account) if change.kind == KEYRING else _in_file(Path(change.path))
+
+
+def _in_keyring(account: str) -> str:
+    return f"keyring:{APP}/{account}"
 
 
 def _in_file(path: Path) -> str:
@@ -58,10 +63,11 @@ def _in_file(path: Path) -> str:
     return f"file:~{str(path)[len(home) :]}" if str(path).startswith(f"{home}/") else f"file:{path}"
 
 
-def forget(change: Change) -> None:
+def forget(change: Change) -> bool:
+    """Whether the password is gone now."""
     if change.kind == KEYRING:
-        ring.delete(change.account)
-        return
+        return ring.delete(change.account)
     with contextlib.suppress(OSError):
         os.unlink(change.path)
         os.rmdir(os.path.dirname(change.path))
+    return not os.path.lexists(change.path)

@@ -240,9 +240,17 @@ def is_plain_alias(entry: Entry, password: str, slurm: bool) -> bool:
 
 
 def named(candidates: Sequence[Candidate], finder: Finder, names: Sequence[str]) -> list[Candidate]:
-    """The candidates that are named, in that order; others are made of what the name says. Raises ConfigError."""
+    """The candidates that are named, each once and in that order; others are made of what the name says.
+
+    Raises ConfigError.
+    """
     known = {candidate.name: candidate for candidate in candidates}
-    return [known.get(name) or finder.typed(name) for name in names]
+    taken, found = {name for name in names if name in known}, []
+    for name in dict.fromkeys(names):
+        candidate = known.get(name) or finder.typed(name, taken)
+        taken.add(candidate.name)
+        found.append(candidate)
+    return found
 
 
 def _silent(_: str) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ..config.paths import APP
 from ..core.errors import ConfigError
 from . import clients, files, json_text, keeping, toml_text
 from .journal import CLAUDE, KEYRING, SECRET_FILE, TOML, Change, Journal
@@ -25,19 +28,20 @@ class Undone:
 def undo(state_folder: Path, *, is_dry: bool = False) -> list[Undone]:
     """Undo all changes; those that could not be stay in the journal. Raises ConfigError."""
     journal = Journal(state_folder)
-    left = journal.changes()
+    # By their place: two runs may have made the same change.
+    left = dict(enumerate(journal.changes()))
     results: list[Undone] = []
-    for change in reversed(journal.changes()):
-        result = _attempt(change, left, is_dry)
+    for place in reversed([*left]):
+        result = _attempt(left[place], left.values(), is_dry)
         results.append(result)
         if result.is_done:
-            left.remove(change)
+            del left[place]
             if not is_dry:
-                journal.keep(left)
+                journal.keep([*left.values()])
     return results
 
 
-def _attempt(change: Change, left: list[Change], is_dry: bool) -> Undone:
+def _attempt(change: Change, left: Iterable[Change], is_dry: bool) -> Undone:
     try:
         if change.kind in (KEYRING, SECRET_FILE):
             return _forget(change, left, is_dry)
@@ -48,13 +52,15 @@ def _attempt(change: Change, left: list[Change], is_dry: bool) -> Undone:
         return Undone(change, False, str(problem))
 
 
-def _forget(change: Change, left: list[Change], is_dry: bool) -> Undone:
+def _forget(change: Change, left: Iterable[Change], is_dry: bool) -> Undone:
     # While config.toml still names it, the machine needs it. Newest first: the file comes before its passwords.
-    if any(other.kind == TOML and not other.entry for other in left):
+    reference = json.dumps(keeping.reference_of(change))
+    if any(reference in added for other in left for _, added in other.hunks):
         return Undone(change, False, f"{change.what} is kept, because config.toml still names it.")
-    if not is_dry:
-        keeping.forget(change)
-    return Undone(change, True, f"{change.what} was removed.")
+    if not is_dry and not keeping.forget(change):
+        where = change.path or f"service {APP}, account {change.account}"
+        return Undone(change, False, f"{change.what} could not be removed; remove it yourself: {where}.")
+    return Undone(change, True, f"{change.what} {_was(is_dry)} removed.")
 
 
 def _restore(change: Change, is_dry: bool) -> Undone:
@@ -65,11 +71,18 @@ def _restore(change: Change, is_dry: bool) -> Undone:
         return _whole(change, path, now, is_dry)
     fresh = _without_ours(change, now)
     if fresh is None:
-        return Undone(change, False, f"{path} was changed since; take {change.what} out of it yourself.")
-    if not is_dry and fresh != now:
+        return Undone(change, False, f"{path} was changed since; take {change.what} out of it yourself.{_kept(change)}")
+    if fresh == now:
+        # Others have taken it out already, and may not want back what it had replaced.
+        return Undone(
+            change, True, f"{path} was changed since, and {change.what} is not in it any more.{_kept(change)}"
+        )
+    put_back = ", and what it had replaced put back" if _replaced(change) is not None else ""
+    if not is_dry:
         files.write(path, fresh, now)
         _drop_backup(change)
-    return Undone(change, True, f"{path} was changed since, so only {change.what} was taken out of it.")
+    taken = f"{change.what} {_was(is_dry)} taken out of it{put_back}"
+    return Undone(change, True, f"{path} was changed since, so only {taken}.")
 
 
 def _whole(change: Change, path: Path, now: str, is_dry: bool) -> Undone:
@@ -83,7 +96,7 @@ def _whole(change: Change, path: Path, now: str, is_dry: bool) -> Undone:
         else:
             files.write(path, before, now)
         _drop_backup(change)
-    return Undone(change, True, f"{path} is {'as it was before' if before is not None else 'removed'}.")
+    return Undone(change, True, f"{path} {_is(is_dry)} {'as it was before' if before is not None else 'removed'}.")
 
 
 def _without_ours(change: Change, now: str) -> str | None:
@@ -101,20 +114,44 @@ def _without_entry(change: Change, now: str) -> str | None:
     # A client may have added keys of its own, such as empty arguments.
     if not isinstance(there, dict) or there.get("command") != json.loads(change.value).get("command"):
         return None
-    return json_text.remove(now, change.entry)
+    return json_text.restore(now, change.entry, _replaced(change))
+
+
+def _replaced(change: Change) -> Any:
+    """The entry that ours has taken the place of, as the backup has it; None for none. Raises NotEditable."""
+    # A table of TOML is never replaced.
+    if change.kind == TOML or not change.backup:
+        return None
+    return json_text.value_at(json_text.read(files.read(Path(change.backup)) or ""), change.entry)
 
 
 def _by_command(change: Change, is_dry: bool) -> Undone:
-    """Claude Code's own command takes out what it has put in; without it, its file is changed."""
+    """Claude Code's own command takes out what it has put in; without it, its file is changed.
+
+    An entry that was replaced is put back in the file: it may hold secrets, which everyone sees in a command's words.
+    """
     client = next(client for client in clients.find() if client.key == "claude-code")
     now = files.read(Path(change.path))
     fresh = None if now is None else _without_ours(change, now)
-    if not client.is_by_command or fresh in (None, now):
+    if not client.is_by_command or fresh in (None, now) or _replaced(change) is not None:
         return _restore(change, is_dry)
     if not is_dry:
         clients.run(["mcp", "remove", "--scope", "user", clients.NAME], client)
         _drop_backup(change)
-    return Undone(change, True, f"{change.what} was removed.")
+    return Undone(change, True, f"{change.what} {_was(is_dry)} removed.")
+
+
+def _was(is_dry: bool) -> str:
+    return "would be" if is_dry else "was"
+
+
+def _is(is_dry: bool) -> str:
+    return "would be" if is_dry else "is"
+
+
+def _kept(change: Change) -> str:
+    """A sentence that names the backup, where there is one."""
+    return f" The file as it was before is {change.backup}." if change.backup and os.path.exists(change.backup) else ""
 
 
 def _drop_backup(change: Change) -> None:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from ..config.paths import HOME
 from ..core.errors import ConfigError, SandboxError
 from ..core.text import last_line
-from ..processes.process import module_words
+from ..processes.process import is_in_cache, module_words
 from ..waiting import within
 
 # How long a command of a service manager may take.
@@ -122,7 +122,7 @@ def fixed(program: Program) -> dict[str, str]:
 
 def is_passing(program: Program) -> bool:
     """Whether the program is in a cache (uvx), from which it may be removed one day."""
-    return "/uv/archive-v" in program.words[0]
+    return is_in_cache(program.words[0])
 
 
 Kind = Literal["launchd", "systemd", "hub"]
