@@ -19,9 +19,10 @@ from remote_sandbox_mcp.core.transfer import Order, Place
 from remote_sandbox_mcp.core.watch import WatchOrder
 from remote_sandbox_mcp.core.workspace import LinkOrder
 from remote_sandbox_mcp.history import MadeCall
-from remote_sandbox_mcp.jobs.values import Wanted, Which
+from remote_sandbox_mcp.jobs.values import Sight, Wanted, Which
 from remote_sandbox_mcp.live import attention
-from remote_sandbox_mcp.live.board import Looker
+from remote_sandbox_mcp.live.board import Board, Looker
+from remote_sandbox_mcp.live.rows import job_row, session_of
 from remote_sandbox_mcp.live.service import TOPICS, Live
 from tests.support.server import entry, environment, write_config
 from tests.support.sshd import Fleet, Sshd
@@ -209,6 +210,46 @@ async def test_the_checkpoint_of_a_running_job_is_looked_at_while_somebody_looks
         row = await view.row("jobs", id, lambda row: row.get("checkpoint", {}).get("value") == {"step": 2})
         assert row["checkpoint"]["mtime"] > 1e9
         await app.jobs.stop(Which(session="ck", sandbox=sshd.name), grace_s=0)
+
+
+async def test_a_job_whose_row_cannot_be_made_is_its_own_trouble(
+    tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(sight: Sight, *rest: Any) -> Mapping[str, Any]:
+        if session_of(sight) == "bad":
+            raise RecursionError
+        return job_row(sight, *rest)
+
+    monkeypatch.setattr("remote_sandbox_mcp.live.service.job_row", made)
+    async with looked_at(tmp_path, sshd) as (app, view):
+        for name in ("bad", "good"):
+            await app.jobs.start(Wanted(command="sleep 60", session=name, sandbox=sshd.name))
+        view.live.stir()
+        await view.row("jobs", f"{sshd.name}/good", lambda row: row["state"] == "running" and "command" in row)
+        row = await view.row("jobs", f"{sshd.name}/bad")
+        assert (row["state"], row["can_resume"]) == ("running", False)
+        assert "RecursionError" in row["trouble"]
+        assert caplog.text.count("making the row of") == 1
+        for name in ("bad", "good"):
+            await app.jobs.stop(Which(session=name, sandbox=sshd.name), grace_s=0)
+
+
+async def test_a_look_that_fails_in_an_unforeseen_way_is_logged_once_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed: list[Board] = []
+
+    async def look(app: App, board: Board) -> None:
+        failed.append(board)
+        if len(failed) < 4:
+            raise RecursionError("deep")
+        board.put("sandboxes", {"made": {"id": "made"}})
+
+    monkeypatch.setattr("remote_sandbox_mcp.live.service.PROVIDERS_S", 0.02)
+    monkeypatch.setattr("remote_sandbox_mcp.live.service.look_at_disposables", look)
+    async with looked_at(tmp_path) as (_, view):
+        await view.row("sandboxes", "made")
+        assert caplog.text.count("looking at what goes on failed") == 1
 
 
 async def test_calls_events_and_transfers_of_any_process_are_noticed(tmp_path: Path, sshd: Sshd) -> None:

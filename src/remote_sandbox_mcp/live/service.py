@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
@@ -12,8 +13,10 @@ from typing import Any
 from .. import __version__
 from ..app import App
 from ..core.errors import SandboxError
+from ..core.job import Checkpoint
 from ..core.trend import thinned
 from ..core.watch import Watch
+from ..fleet import unforeseen
 from ..history import all_spellings
 from ..jobs.service import once
 from ..jobs.values import Sight
@@ -23,9 +26,11 @@ from ..waiting import Chores, within
 from .attention import Attention
 from .board import Board, Change, Looker, Row
 from .places import SANDBOXES, WORKSPACES, WorkspaceLooks, look_at_disposables
-from .rows import Known, job_id, job_row
+from .rows import Known, broken_job_row, job_id, job_row
 from .state_file import CALLS, EVENTS, TRANSFERS, StateFile
 from .watcher import MACHINES, TRENDS, Watcher
+
+log = logging.getLogger(__name__)
 
 ABOUT, JOBS = "about", "jobs"
 TOPICS = (ABOUT, MACHINES, TRENDS, JOBS, SANDBOXES, WORKSPACES, TRANSFERS, EVENTS, CALLS)
@@ -127,10 +132,13 @@ class Live:
         self._looking.cancel()
 
     async def _repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
+        logged = ""
         while True:
-            # What cannot be read or asked for a moment is found by the next look.
-            with suppress(SandboxError):
-                await look()
+            (problem,) = await asyncio.gather(look(), return_exceptions=True)
+            # What cannot be read or asked for a moment is found by the next look, and so is what was not foreseen.
+            if problem is not None and not isinstance(problem, SandboxError) and repr(problem) != logged:
+                unforeseen(problem, "looking at what goes on")
+                logged = repr(problem)
             with suppress(asyncio.TimeoutError):
                 await within(self._news.wait(), every_s)
             # One more turn of the loop, so that the others are woken by the same news.
@@ -194,8 +202,28 @@ class Live:
             watch, id = self._watch_of(sight), job_id(sight)
             checkpoint = checkpoints.get(watch.id) if watch else None
             # The newest of a session comes first.
-            rows.setdefault(id, job_row(sight, watch, now, before.get(id), known, checkpoint))
+            if id not in rows:
+                rows[id] = self._job_row(sight, watch, now, before.get(id), known, checkpoint)
         self._board.put(JOBS, rows)
+
+    def _job_row(
+        self,
+        sight: Sight,
+        watch: Watch | None,
+        now: float,
+        before: Row | None,
+        known: Known,
+        checkpoint: Checkpoint | None,
+    ) -> Row:
+        """The row of one job; what was not foreseen is a trouble of this job alone."""
+        try:
+            return job_row(sight, watch, now, before, known, checkpoint)
+        except Exception as problem:
+            why = f"its row could not be made ({type(problem).__name__}); the log says more"
+            # Once, not with each look.
+            if before is None or before.get("trouble") != why:
+                log.exception("making the row of %s failed", job_id(sight))
+            return broken_job_row(sight, why)
 
     def _watch_of(self, sight: Sight) -> Watch | None:
         return self._state.watches.get(sight.record.watch_id) if sight.record else None
