@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from remote_sandbox_mcp.core.watch import Policy, Watch
 from remote_sandbox_mcp.jobs.values import Sight
 from remote_sandbox_mcp.live.board import Board, Change, Looker, difference, settled
 from remote_sandbox_mcp.live.rows import finite, hidden, job_row
+from remote_sandbox_mcp.live.service import shown_first
 
 LARGEST = Partition("b", idle_cpus=6, cpus=8, gpus=(GpuCount("x", 1, 4),))
 A, B, C = {"n": 1}, {"n": 2}, {"n": 3}
@@ -153,6 +155,24 @@ RUNNING = Sight("m", JobSeen(state=JobState.RUNNING, job_id="j", session="s"))
 def test_a_checkpoint_is_short_in_its_row(text: bytes, checkpoint: dict[str, Any]) -> None:
     row = job_row(RUNNING, WATCHED, 0.0, None, (), Checkpoint(text=text))
     assert row["checkpoint"] == checkpoint
+
+
+def sight(name: str, state: JobState, began: float) -> Sight:
+    return Sight("m", JobSeen(state=state, job_id=f"{name}-{began}", session=name, started=began))
+
+
+def test_jobs_that_are_not_over_come_first_and_then_the_newest() -> None:
+    seen = [
+        sight("new", JobState.ENDED, 9.0),
+        sight("long", JobState.RUNNING, 1.0),
+        sight("again", JobState.GONE, 5.0),
+        sight("again", JobState.ENDED, 4.0),
+        sight("waits", JobState.PENDING, 2.0),
+        replace(sight("cut", JobState.RUNNING, 3.0), trouble="it does not answer"),
+    ]
+    found = shown_first(seen)
+    assert [*found] == ["m/cut", "m/waits", "m/long", "m/new", "m/again"]
+    assert found["m/again"].state == "gone"
 
 
 def test_secrets_of_a_command_are_hidden() -> None:

@@ -212,6 +212,20 @@ async def test_the_checkpoint_of_a_running_job_is_looked_at_while_somebody_looks
         await app.jobs.stop(Which(session="ck", sandbox=sshd.name), grace_s=0)
 
 
+async def test_running_jobs_are_shown_before_newer_ones_that_are_over_and_the_rest_is_counted(
+    tmp_path: Path, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote_sandbox_mcp.live.service.MOST_JOBS", 1)
+    machine = fleet.machine("many-jobs")
+    async with looked_at(tmp_path, machine) as (app, view):
+        await app.jobs.start(Wanted(command="sleep 60", session="first", sandbox=machine.name))
+        await app.jobs.start(Wanted(command="true", session="short", sandbox=machine.name))
+        view.live.stir()
+        await view.row("about", "hub", lambda row: row["jobs_left_out"] == 1)
+        await view.until(lambda topics: [*topics["jobs"]] == [f"{machine.name}/first"], "only the one that runs")
+        await app.jobs.stop(Which(session="first", sandbox=machine.name), grace_s=0)
+
+
 async def test_a_job_whose_row_cannot_be_made_is_its_own_trouble(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

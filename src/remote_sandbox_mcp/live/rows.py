@@ -52,7 +52,7 @@ def finite(value: Any, deepest: int = DEEPEST) -> Any:
     return [finite(each, deepest - 1) for each in value]
 
 
-@functools.lru_cache(2048)
+@functools.lru_cache(8192)
 def hidden(text: str, known: Known) -> str:
     """A command as it may be shown: without secrets, safe, and not endless."""
     return plain_text(shorten_safely(text, known, LONGEST_COMMAND))

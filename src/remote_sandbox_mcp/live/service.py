@@ -6,14 +6,14 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from .. import __version__
 from ..app import App
 from ..core.errors import SandboxError
-from ..core.job import Checkpoint
+from ..core.job import Checkpoint, JobState
 from ..core.trend import thinned
 from ..core.watch import Watch
 from ..fleet import unforeseen
@@ -40,7 +40,9 @@ GLANCE_S = 1.0
 PROVIDERS_S = 5.0
 # Jobs are shown when all machines have told theirs, or after this time.
 FIRST_JOBS_S = 1.5
-MOST_JOBS = 500
+MOST_JOBS = 2000
+# States of jobs of which nothing more is to be expected. One whose machine does not answer may still run.
+OVER = frozenset({JobState.ENDED.value, JobState.GONE.value, JobState.MISSING.value})
 # Answers of several machines within this time are shown together.
 TOGETHER_S = 0.1
 
@@ -65,6 +67,7 @@ class Live:
         self._news = asyncio.Event()
         self._jobs_wait_until = 0.0
         self._showing: asyncio.TimerHandle | None = None
+        self._jobs_left_out = 0
 
     # Looking
 
@@ -191,19 +194,16 @@ class Live:
         is_whole = all(sights is not None for sights in told)
         if not self._board.knows(JOBS) and not is_whole and time.monotonic() < self._jobs_wait_until:
             return
-        sights = sorted(
-            once(sight for part in told for sight in part or ()), key=lambda sight: sight.began, reverse=True
-        )
+        sights = shown_first(once(sight for part in told for sight in part or ()))
         before, known, now = self._board.rows(JOBS), self._secrets(), time.time()
         found = [watcher.checkpoints.found for watcher, _ in self._watchers.values()]
         checkpoints = {id: checkpoint for part in found for id, checkpoint in part.items()}
         rows: dict[str, Row] = {}
-        for sight in sights[:MOST_JOBS]:
-            watch, id = self._watch_of(sight), job_id(sight)
+        for id, sight in [*sights.items()][:MOST_JOBS]:
+            watch = self._watch_of(sight)
             checkpoint = checkpoints.get(watch.id) if watch else None
-            # The newest of a session comes first.
-            if id not in rows:
-                rows[id] = self._job_row(sight, watch, now, before.get(id), known, checkpoint)
+            rows[id] = self._job_row(sight, watch, now, before.get(id), known, checkpoint)
+        self._jobs_left_out = len(sights) - len(rows)
         self._board.put(JOBS, rows)
 
     def _job_row(
@@ -231,11 +231,20 @@ class Live:
     def _about_row(self) -> Row:
         told: dict[str, Any] = {"version": __version__, "pid": os.getpid(), "began": self._began, "clients": []}
         file = self._app.jobs.config_file
-        told |= {"config_file": plain_text(str(file)) if file else ""}
+        told |= {"config_file": plain_text(str(file)) if file else "", "jobs_left_out": self._jobs_left_out}
         return told | {"problems": [sentence(problem) for problem in self._app.problems]} | dict(self._about())
 
     def _secrets(self) -> Known:
         return tuple(all_spellings())
+
+
+def shown_first(sights: Iterable[Sight]) -> dict[str, Sight]:
+    """Jobs by the ids of their rows: those that are not over come first, then the newest; one for each session."""
+    ordered = sorted(sights, key=lambda sight: (sight.state not in OVER, sight.began), reverse=True)
+    found: dict[str, Sight] = {}
+    for sight in ordered:
+        found.setdefault(job_id(sight), sight)
+    return found
 
 
 def _grown(before: Row | None, row: Row) -> Row:
