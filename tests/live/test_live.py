@@ -353,6 +353,33 @@ async def test_a_workspace_says_how_it_stands_and_what_is_in_conflict(
         await view.until(lambda topics: topics["workspaces"] == {}, "its end")
 
 
+async def test_a_workspace_that_is_busy_holds_up_no_other(
+    tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote_sandbox_mcp.live.places.COMPARE_S", 0.3)
+    monkeypatch.setattr("remote_sandbox_mcp.live.places.REST_AFTER_LOOK", 0.0)
+    async with looked_at(tmp_path, sshd) as (app, view):
+        linked = {}
+        for name in ("busy", "free"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "file").write_text("one\n")
+            order = LinkOrder(folder=str(tmp_path / name), sandbox=sshd.name, remote=f"linked-{name}", free=True)
+            linked[name] = (await app.workspaces.link(order)).workspace
+        busy, free = linked["busy"], linked["free"]
+        for each in (busy, free):
+            await view.row("workspaces", each.id, lambda row: row["state"] == "in step")
+        async with app.workspaces._turn(busy):
+            comparing = view.live._workspaces._comparing
+            (first,) = await view.until(
+                lambda _: [comparing[busy.id]] if not comparing[busy.id].done() else [], "a comparison that waits"
+            )
+            (tmp_path / "free" / "file").write_text("another here\n")
+            await view.row("workspaces", free.id, lambda row: row["state"] == "changed")
+            assert comparing[busy.id] is first
+        (tmp_path / "busy" / "file").write_text("another here\n")
+        await view.row("workspaces", busy.id, lambda row: row["state"] == "changed")
+
+
 async def test_without_lookers_only_what_is_connected_is_asked_and_seldom(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

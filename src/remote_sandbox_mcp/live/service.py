@@ -111,6 +111,7 @@ class Live:
         if self._showing is not None:
             self._showing.cancel()
         await self._looking.close()
+        await self._workspaces.close()
         await self._following.close()
         await self._state.close()
 
@@ -133,6 +134,7 @@ class Live:
     def _end(self) -> None:
         self._attention.end()
         self._looking.cancel()
+        self._workspaces.cancel()
 
     async def _repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
         logged = ""
