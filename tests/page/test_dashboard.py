@@ -1,4 +1,4 @@
-"""`dashboard`: one page, at a fixed port where that is free, opened without showing the key to other users."""
+"""`dashboard`: one page, at a port that is new each time, opened without showing the key to other users."""
 
 from __future__ import annotations
 
@@ -115,17 +115,15 @@ def test_a_port_that_is_taken_is_left_alone(tmp_path: Path) -> None:
         with dashboard(tmp_path / "asked", "--no-open", "--port", str(number)) as refused:
             assert refused.process.wait(20) == 2
             assert f"port {number}: another program listens there" in refused.said
-    with socket.socket() as ours:
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            ours.bind(("127.0.0.1", 3117))
-            ours.listen()
-        except OSError:
-            # Something else of this computer has it, which serves as well.
-            pass
-        with dashboard(tmp_path / "usual", "--no-open", REMOTE_SANDBOX_NO_HUB="1") as shown:
-            assert shown.port != 3117
+
+
+def test_each_run_has_another_port_so_that_nobody_can_wait_there(tmp_path: Path) -> None:
+    ports = set()
+    for _ in range(2):
+        with dashboard(tmp_path / "home", "--no-open", REMOTE_SANDBOX_NO_HUB="1") as shown:
+            ports.add(shown.port)
             assert shown.entered().ask("GET", "/ui/").status == 200
+    assert len(ports) == 2
 
 
 def test_the_browser_gets_the_key_by_a_file_of_the_owner_alone(tmp_path: Path) -> None:

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     import webbrowser
     from collections.abc import Mapping
     from pathlib import Path
-    from socket import socket
 
     from ..processes.locks import Lock
     from ..web.terms import Terms
 
-HOST, PORT = "127.0.0.1", 3117
+HOST = "127.0.0.1"
 # While one runs: its lock, and where it listens.
 LOCK_FILE, PLACE_FILE = "dashboard.lock", "dashboard.json"
 # Files that lead a browser to the page; each is removed after this time.
@@ -42,8 +41,8 @@ def add_arguments(subparsers: Any) -> None:
         "and serves it on 127.0.0.1 until Ctrl-C. One that runs already is opened again.",
     )
     parser.add_argument("--no-open", action="store_true", help="only print the address")
-    told = f"the port (default: {PORT}, or any that is free; 0: any)"
-    parser.add_argument("--port", type=_port, default=None, metavar="N", help=told)
+    told = "a port that stays the same (default: a free one, chosen anew each time)"
+    parser.add_argument("--port", type=_port, default=0, metavar="N", help=told)
     add_json(parser)
 
 
@@ -59,37 +58,27 @@ def run(options: argparse.Namespace) -> int:
 
     from ..config import paths
     from ..processes.locks import Lock
+    from ..web.listener import listen
     from ..web.terms import agree
     from .serve import configured, forget_key, serve_http
 
     configuration, state = configured(options.config).current, paths.state_folder()
-    http = replace(configuration.settings.http, host=HOST, port=PORT if options.port is None else options.port)
+    http = replace(configuration.settings.http, host=HOST, port=options.port)
     terms = agree(http, state)
     forget_key()
     try:
         lock = Lock.take(state / LOCK_FILE)
     except BlockingIOError:
         return _open_again(state, terms, options)
-    with _listen(options.port) as listener:
+    # At a port that is the same each time, another user of this computer can serve something while none of ours runs,
+    # and a browser that opens a restored tab keeps it for the address of the next one.
+    with listen(HOST, options.port) as listener:
         port = listener.getsockname()[1]
         _note(lock, state, port)
         _show(state, terms, port, options)
         threading.Thread(target=_keep_sweeping, args=(state,), daemon=True).start()
         serve_http(listener, terms, configuration, options.config)
     return 0
-
-
-def _listen(port: int | None) -> socket:
-    """At the wanted port, which must be free; or else at ours, so that bookmarks hold. Raises ConfigError."""
-    from ..core.errors import ConfigError
-    from ..web.listener import listen
-
-    if port is not None:
-        return listen(HOST, port)
-    try:
-        return listen(HOST, PORT)
-    except ConfigError:
-        return listen(HOST, 0)
 
 
 def _note(lock: Lock, state: Path, port: int) -> None:
