@@ -101,6 +101,31 @@ def test_the_page_is_there_until_ctrl_c_and_a_killed_hub_is_replaced_under_it(tm
     assert "Traceback" not in shown.said
 
 
+def test_one_that_runs_with_another_configuration_key_or_port_is_not_opened(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with dashboard(home, "--no-open", REMOTE_SANDBOX_NO_HUB="1") as shown:
+        port, pid = shown.port, shown.process.pid
+        other = tmp_path / "other.toml"
+        other.write_text("")
+        ours = arguments(home, local=False)
+        key = {"REMOTE_SANDBOX_API_KEY": "another key"}
+        for words, env, different in (
+            ([ours[0], "--config", str(other), "dashboard"], {}, f"of another configuration, {home / 'config.toml'},"),
+            ([*ours, "dashboard"], key, "with another key"),
+            ([*ours, "dashboard", "--port", "1"], {}, f"at another port, {port},"),
+        ):
+            given = environment(home, (), env)
+            done = subprocess.run([*words, "--no-open"], env=given, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stdout) == (1, ""), done.stderr
+            assert f"a dashboard {different} runs already, as process {pid}" in done.stderr
+            assert f"kill {pid}" in done.stderr
+        same = [*ours, "dashboard", "--no-open", "--port", str(port)]
+        done = subprocess.run(same, env=environment(home, ()), capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.strip()) == (0, shown.place[0])
+        noted = (home / "state" / "dashboard.json").read_text()
+        assert shown.place[3] not in noted
+
+
 def test_it_is_served_without_a_hub_where_there_is_none(tmp_path: Path) -> None:
     with dashboard(tmp_path / "home", "--no-open", "--port", "0", REMOTE_SANDBOX_NO_HUB="1") as shown:
         with shown.entered().stream() as stream:

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from .verb import add_json, complain, say
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ..web.terms import Terms
 
 HOST = "127.0.0.1"
-# While one runs: its lock, and where it listens.
+# While one runs: its lock, and where it listens, with what configuration and which key.
 LOCK_FILE, PLACE_FILE = "dashboard.lock", "dashboard.json"
 # Files that lead a browser to the page; each is removed after this time.
 LEADS, LEAD_S, SWEEP_S = "open-page-*.html", 30.0, 10.0
@@ -38,7 +39,7 @@ def add_arguments(subparsers: Any) -> None:
         "dashboard",
         help="what goes on, as a page in the browser",
         description="Opens a page that shows machines, jobs and their logs, sandboxes, workspaces and what agents do, "
-        "and serves it on 127.0.0.1 until Ctrl-C. One that runs already is opened again.",
+        "and serves it on 127.0.0.1 until Ctrl-C. One that runs already, with the same configuration, is opened again.",
     )
     parser.add_argument("--no-open", action="store_true", help="only print the address")
     told = "a port that stays the same (default: a free one, chosen anew each time)"
@@ -66,32 +67,76 @@ def run(options: argparse.Namespace) -> int:
     http = replace(configuration.settings.http, host=HOST, port=options.port)
     terms = agree(http, state)
     forget_key()
+    wanted = Place(options.port, _config_of(options), _digest(terms))
     try:
         lock = Lock.take(state / LOCK_FILE)
     except BlockingIOError:
-        return _open_again(state, terms, options)
+        return _open_again(state, wanted, terms, options)
     # At a port that is the same each time, another user of this computer can serve something while none of ours runs,
     # and a browser that opens a restored tab keeps it for the address of the next one.
     with listen(HOST, options.port) as listener:
         port = listener.getsockname()[1]
-        _note(lock, state, port)
+        _note(lock, state, replace(wanted, port=port))
         _show(state, terms, port, options)
         threading.Thread(target=_keep_sweeping, args=(state,), daemon=True).start()
         serve_http(listener, terms, configuration, options.config)
     return 0
 
 
-def _note(lock: Lock, state: Path, port: int) -> None:
+@dataclass(frozen=True)
+class Place:
+    """Where a dashboard listens, of which configuration, and a digest of its key. As wanted, port 0 is any."""
+
+    port: int
+    config: str
+    key: str
+
+    def difference(self, wanted: Place) -> str:
+        """What is different about this one from the one that is wanted; empty where it will do."""
+        if self.config != wanted.config:
+            return f"of another configuration, {self.config},"
+        if self.key != wanted.key:
+            return "with another key"
+        return f"at another port, {self.port}," if wanted.port not in (0, self.port) else ""
+
+
+def _config_of(options: argparse.Namespace) -> str:
+    from ..config import paths
+
+    return os.path.realpath(os.path.expanduser(options.config or paths.config_file()))
+
+
+def _digest(terms: Terms) -> str:
+    import hashlib
+
+    assert terms.key is not None
+    return hashlib.sha256(f"dashboard\0{terms.key.reveal()}".encode()).hexdigest()
+
+
+def _note(lock: Lock, state: Path, place: Place) -> None:
     """Say where it listens, for another `dashboard` that is to open this one."""
     lock.sign()
     fresh = state / f".{PLACE_FILE}.{os.getpid()}"
     with open(os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w", encoding="ascii") as opened:
-        json.dump({"pid": os.getpid(), "port": port}, opened)
+        json.dump({"pid": os.getpid(), **asdict(place)}, opened)
     os.replace(fresh, state / PLACE_FILE)
 
 
-def _open_again(state: Path, terms: Terms, options: argparse.Namespace) -> int:
-    """Open the one that runs. Raises ConfigError where it does not say where."""
+def _open_again(state: Path, wanted: Place, terms: Terms, options: argparse.Namespace) -> int:
+    """Open the one that runs, if it is the wanted one. Raises ConfigError where it does not say where."""
+    pid, runs = _running(state)
+    if different := runs.difference(wanted):
+        complain(
+            f"a dashboard {different} runs already, as process {pid}, and there is only one at a time. End it with "
+            f"Ctrl-C in its terminal or with: kill {pid}. Then try again."
+        )
+        return 1
+    _show(state, terms, runs.port, options, running=pid)
+    return 0
+
+
+def _running(state: Path) -> tuple[int, Place]:
+    """The process of the one that runs, and its place. Raises ConfigError."""
     from ..core.errors import ConfigError
     from ..processes.locks import holder
 
@@ -99,10 +144,9 @@ def _open_again(state: Path, terms: Terms, options: argparse.Namespace) -> int:
     while time.monotonic() < deadline:
         found = holder(state / LOCK_FILE)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            place = json.loads((state / PLACE_FILE).read_text(encoding="ascii"))
-            if found and found.pid == place["pid"]:
-                _show(state, terms, int(place["port"]), options, running=found.pid)
-                return 0
+            told = json.loads((state / PLACE_FILE).read_text(encoding="ascii"))
+            if found and found.pid == told["pid"]:
+                return found.pid, Place(int(told["port"]), str(told["config"]), str(told["key"]))
         time.sleep(0.05)
     raise ConfigError("a dashboard is just beginning or ending; try again in a moment.")
 
