@@ -9,13 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.cli.dashboard import browser_here, sweep
+from remote_sandbox_mcp.cli.browser import browser_here, is_confined, sweep, write_lead
 from tests.support.hubs import hub_pid, kill_hub
 from tests.support.page import Browser
 from tests.support.server import arguments, environment
@@ -151,18 +152,24 @@ def test_each_run_has_another_port_so_that_nobody_can_wait_there(tmp_path: Path)
     assert len(ports) == 2
 
 
-def test_the_browser_gets_the_key_by_a_file_of_the_owner_alone(tmp_path: Path) -> None:
-    program, seen = tmp_path / "browser", tmp_path / "seen"
+def make_browser(folder: Path, comment: str = "") -> tuple[Path, Path]:
+    """A browser that writes down how it was started, and what it read; and where it writes that."""
+    program, seen = folder / "browser", folder / "seen"
     program.write_text(
-        f"#!{sys.executable}\n"
+        f"#!{sys.executable}\n{comment}\n"
         "import os, sys, urllib.parse, urllib.request, json\n"
         "file = urllib.request.url2pathname(urllib.parse.urlparse(sys.argv[1]).path)\n"
         "told = {'argv': sys.argv, 'mode': os.stat(file).st_mode & 0o777, 'text': open(file).read(),\n"
-        "        'environ': dict(os.environ)}\n"
+        "        'file': file, 'environ': dict(os.environ)}\n"
         f"open({str(seen)!r} + '.new', 'w').write(json.dumps(told))\n"
         f"os.rename({str(seen)!r} + '.new', {str(seen)!r})\n"
     )
     program.chmod(0o700)
+    return program, seen
+
+
+def test_the_browser_gets_the_key_by_a_file_of_the_owner_alone(tmp_path: Path) -> None:
+    program, seen = make_browser(tmp_path)
     key = "a key of the operator's & <more>"
     given = {"BROWSER": str(program), "REMOTE_SANDBOX_API_KEY": key, "REMOTE_SANDBOX_NO_HUB": "1"}
     with dashboard(tmp_path / "home", "--port", "0", **given) as shown:
@@ -172,11 +179,73 @@ def test_the_browser_gets_the_key_by_a_file_of_the_owner_alone(tmp_path: Path) -
         assert not any(word in str(told["argv"]) for word in (key, shown.place[3]))
         assert key not in told["environ"].values()
         assert shown.place[0] in told["text"].replace("&amp;", "&")
+        assert Path(told["file"]).parent == tmp_path / "home" / "state"
         assert "the page opens in the browser" in shown.said
+        assert "if the browser shows an error, open that address by hand" in shown.said
         browser = Browser(shown.port)
         assert browser.enter(key).status == 200
         # Neither this process nor the one before shows the key in its arguments.
         assert key.encode() not in Path(f"/proc/{shown.process.pid}/cmdline").read_bytes()
+
+
+def test_a_browser_that_reads_no_hidden_folder_gets_the_file_in_the_home_folder(tmp_path: Path) -> None:
+    program, seen = make_browser(tmp_path, "# exec /snap/bin/firefox")
+    home = tmp_path / "home"
+    with dashboard(home, BROWSER=str(program), REMOTE_SANDBOX_NO_HUB="1") as shown:
+        wait_until(seen.exists, what="the browser", seconds=20)
+        told = json.loads(seen.read_text())
+        assert (Path(told["file"]).parent, told["mode"]) == (home, 0o600)
+        assert re.fullmatch(r"remote-sandbox-mcp-open-page-[0-9a-f]{32}\.html", Path(told["file"]).name)
+        assert shown.place[0] in told["text"]
+    sweep(home / "state", time.time() + 1)
+    assert not [*home.glob("*.html"), *(home / "state").glob("*.html")]
+
+
+def script(text: str) -> str:
+    return f"#!/bin/sh\n{text}\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "confined"),
+    [
+        pytest.param("bin/firefox", script('exec /snap/bin/firefox "$@"'), True, id="Ubuntu's script for a snap"),
+        pytest.param("snap/bin/firefox", script(""), True, id="a snap"),
+        pytest.param("bin/firefox", script("exec flatpak run org.mozilla.firefox"), True, id="a script for a flatpak"),
+        pytest.param("bin/firefox", script("exec /usr/lib/firefox/firefox"), False, id="another script"),
+        pytest.param("bin/firefox", "\x7fELF /snap/bin/", False, id="a program"),
+    ],
+)
+def test_a_snap_or_flatpak_is_known_by_its_program(tmp_path: Path, program: str, text: str, confined: bool) -> None:
+    file = tmp_path / program
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    file.chmod(0o700)
+    assert is_confined("firefox", {"PATH": str(file.parent)}) is confined
+    assert is_confined(str(file), {"PATH": ""}) is confined
+
+
+@pytest.mark.parametrize(
+    ("line", "confined"),
+    [
+        ("Exec=env X=1 /snap/bin/firefox %u", True),
+        ("Exec=/usr/bin/flatpak run --branch=stable org.mozilla.firefox @@u %u @@", True),
+        ("Exec=/usr/lib/firefox/firefox %u", False),
+        ("", False),
+    ],
+    ids=["snap", "flatpak", "neither", "no desktop file"],
+)
+def test_the_browser_of_the_desktop_is_known_by_its_desktop_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, confined: bool
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    asked = tmp_path / "xdg-mime"
+    asked.write_text(script('[ "$*" = "query default text/html" ] && echo a-browser.desktop'))
+    asked.chmod(0o700)
+    if line:
+        (tmp_path / "applications").mkdir()
+        (tmp_path / "applications" / "a-browser.desktop").write_text(f"[Desktop Entry]\n{line}\n")
+    environ = {"PATH": os.environ["PATH"], "XDG_DATA_HOME": str(tmp_path)}
+    assert is_confined("/usr/bin/xdg-open", environ) is confined
 
 
 def test_files_that_led_to_the_page_are_removed_later(tmp_path: Path) -> None:
@@ -187,6 +256,19 @@ def test_files_that_led_to_the_page_are_removed_later(tmp_path: Path) -> None:
     os.utime(other, (1, 1))
     sweep(tmp_path, 1000)
     assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
+
+
+def test_a_file_in_the_home_folder_is_removed_with_what_leads_to_it(tmp_path: Path) -> None:
+    home, state = tmp_path / "home", tmp_path / "state"
+    home.mkdir()
+    state.mkdir()
+    lead = write_lead(state, "http://127.0.0.1:1/ui/", home)
+    sweep(state, time.time() - 1000)
+    assert lead.exists()
+    own = home / "open-page-of-mine.html"
+    own.write_text("x")
+    sweep(state, time.time() + 1000)
+    assert ([*home.iterdir()], [*state.iterdir()]) == ([own], [])
 
 
 @pytest.mark.parametrize("name", ["SSH_CONNECTION", "SSH_TTY"])

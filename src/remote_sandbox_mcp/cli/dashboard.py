@@ -12,11 +12,11 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from .browser import browser_here, is_confined, name_of, sweep, write_lead
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
     import webbrowser
-    from collections.abc import Mapping
     from pathlib import Path
 
     from ..processes.locks import Lock
@@ -25,13 +25,10 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 # While one runs: its lock, and where it listens, with what configuration and which key.
 LOCK_FILE, PLACE_FILE = "dashboard.lock", "dashboard.json"
-# Files that lead a browser to the page; each is removed after this time.
-LEADS, LEAD_S, SWEEP_S = "open-page-*.html", 30.0, 10.0
+# How long a file that leads a browser to the page stays, and how often old ones are looked for.
+LEAD_S, SWEEP_S = 30.0, 10.0
 # How long a dashboard that has just begun may take to say where it listens.
 BEGINNING_S = 3.0
-# They would take the terminal.
-TEXT_BROWSERS = frozenset({"www-browser", "links", "elinks", "lynx", "w3m"})
-SSH_VARIABLES = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -165,14 +162,24 @@ def _show(state: Path, terms: Terms, port: int, options: argparse.Namespace, run
         complain(*_hints(port, running, is_opened=browser is not None))
     sys.stdout.flush()
     if browser is not None:
-        lead = write_lead(state, address)
+        lead = write_lead(state, address, _home_for(browser))
         threading.Thread(target=_open, args=(browser, lead), daemon=not running).start()
+
+
+def _home_for(browser: webbrowser.BaseBrowser) -> Path | None:
+    """The home folder for a browser that reads no hidden folder, if something can be put there."""
+    from pathlib import Path
+
+    if not is_confined(name_of(browser), os.environ):
+        return None
+    home = Path(os.path.expanduser("~"))
+    return home if home.is_dir() and os.access(home, os.W_OK) else None
 
 
 def _hints(port: int, running: int, *, is_opened: bool) -> list[str]:
     runs = f"it runs already, as process {running}" if running else "Ctrl-C ends it"
     if is_opened:
-        return [f"the page opens in the browser; {runs}"]
+        return [f"the page opens in the browser; {runs}", "if the browser shows an error, open that address by hand"]
     return [
         f"open that address in a browser on this computer; {runs}",
         f"from another computer: ssh -L {port}:{HOST}:{port} THIS_COMPUTER, then open the same address there",
@@ -185,39 +192,6 @@ def _quoted(key: str) -> str:
     return quote(key, safe="")
 
 
-# The browser
-
-
-def browser_here(environ: Mapping[str, str]) -> webbrowser.BaseBrowser | None:
-    """A browser with windows that shows them to the person at this terminal; None where there is none."""
-    if any(environ.get(name) for name in SSH_VARIABLES):
-        return None
-    import webbrowser
-
-    try:
-        found = webbrowser.get()
-    except webbrowser.Error:
-        return None
-    name = os.path.basename(str(getattr(found, "name", "")))
-    return None if name in TEXT_BROWSERS else found
-
-
-def write_lead(state: Path, address: str) -> Path:
-    """A file of the owner's alone that leads a browser to the page: arguments of programs are visible to all users."""
-    import html
-    import secrets
-
-    lead = state / LEADS.replace("*", secrets.token_hex(8))
-    target = html.escape(address, quote=True)
-    text = (
-        '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
-        f'<meta http-equiv="refresh" content="0; url={target}"><title>remote-sandbox-mcp</title>'
-    )
-    with open(os.open(lead, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as opened:
-        opened.write(text)
-    return lead
-
-
 def _open(browser: webbrowser.BaseBrowser, lead: Path) -> None:
     # That it cannot be started is no error: the address was printed.
     with contextlib.suppress(Exception):
@@ -228,11 +202,3 @@ def _keep_sweeping(state: Path) -> None:
     while True:
         sweep(state, time.time() - LEAD_S)
         time.sleep(SWEEP_S)
-
-
-def sweep(state: Path, before: float) -> None:
-    """Remove the files that led a browser to the page, also those of earlier processes."""
-    for lead in state.glob(LEADS):
-        with contextlib.suppress(OSError):
-            if lead.stat().st_mtime < before:
-                lead.unlink()
