@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from remote_sandbox_mcp.core.cluster import ClusterUsage, GpuCount, Partition
+from remote_sandbox_mcp.core.job import Checkpoint, JobSeen, JobState
 from remote_sandbox_mcp.core.trend import Point, point_of, recent, thinned
 from remote_sandbox_mcp.core.usage import Cpu, Gpu, Memory, Usage
+from remote_sandbox_mcp.core.watch import Policy, Watch
+from remote_sandbox_mcp.jobs.values import Sight
 from remote_sandbox_mcp.live.board import Board, Change, Looker, difference, settled
-from remote_sandbox_mcp.live.rows import finite, hidden
+from remote_sandbox_mcp.live.rows import finite, hidden, job_row
+from remote_sandbox_mcp.live.service import shown_first
 
 LARGEST = Partition("b", idle_cpus=6, cpus=8, gpus=(GpuCount("x", 1, 4),))
 A, B, C = {"n": 1}, {"n": 2}, {"n": 3}
@@ -116,6 +122,57 @@ def test_a_gpu_that_came_later_has_a_mean_of_its_own() -> None:
 def test_numbers_that_json_does_not_have_are_unknown() -> None:
     row = {"a": float("inf"), "b": [float("nan"), 1.5], "c": {"d": float("-inf")}}
     assert finite(row) == {"a": None, "b": [None, 1.5], "c": {"d": None}}
+
+
+def nested(depth: int) -> Any:
+    return json.loads("[" * depth + "]" * depth)
+
+
+@pytest.mark.parametrize("depth", [21, 500])
+def test_what_is_nested_too_deep_is_left_out(depth: int) -> None:
+    assert finite(nested(20)) == nested(20)
+    assert str(finite(nested(depth))) == "[" * 20 + "None" + "]" * 20
+
+
+WATCHED = Watch(id=1, job_id="j", sandbox="m", session="s", policy=Policy(checkpoint_format="json"))
+RUNNING = Sight("m", JobSeen(state=JobState.RUNNING, job_id="j", session="s"))
+
+
+@pytest.mark.parametrize(
+    ("text", "checkpoint"),
+    [
+        pytest.param(b'{"step": 1}', {"value": {"step": 1}}, id="short"),
+        pytest.param(b"[" * 500 + b"]" * 500, {"value": finite(nested(500), 18)}, id="deep"),
+        pytest.param(b"x" * 9000, {"text": "…" + 2000 * "x", "error": "it is not valid JSON"}, id="a long text"),
+        pytest.param(
+            json.dumps({"step": 1, "losses": [0.5] * 9000, "notes": "x" * 3000, "total": 7}).encode(),
+            {"value": {"step": 1, "total": 7}},
+            id="a long value keeps its numbers",
+        ),
+        pytest.param(json.dumps([0.5] * 9000).encode(), {"value": {}}, id="a long list"),
+    ],
+)
+def test_a_checkpoint_is_short_in_its_row(text: bytes, checkpoint: dict[str, Any]) -> None:
+    row = job_row(RUNNING, WATCHED, 0.0, None, (), Checkpoint(text=text))
+    assert row["checkpoint"] == checkpoint
+
+
+def sight(name: str, state: JobState, began: float) -> Sight:
+    return Sight("m", JobSeen(state=state, job_id=f"{name}-{began}", session=name, started=began))
+
+
+def test_jobs_that_are_not_over_come_first_and_then_the_newest() -> None:
+    seen = [
+        sight("new", JobState.ENDED, 9.0),
+        sight("long", JobState.RUNNING, 1.0),
+        sight("again", JobState.GONE, 5.0),
+        sight("again", JobState.ENDED, 4.0),
+        sight("waits", JobState.PENDING, 2.0),
+        replace(sight("cut", JobState.RUNNING, 3.0), trouble="it does not answer"),
+    ]
+    found = shown_first(seen)
+    assert [*found] == ["m/cut", "m/waits", "m/long", "m/new", "m/again"]
+    assert found["m/again"].state == "gone"
 
 
 def test_secrets_of_a_command_are_hidden() -> None:

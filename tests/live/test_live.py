@@ -19,9 +19,10 @@ from remote_sandbox_mcp.core.transfer import Order, Place
 from remote_sandbox_mcp.core.watch import WatchOrder
 from remote_sandbox_mcp.core.workspace import LinkOrder
 from remote_sandbox_mcp.history import MadeCall
-from remote_sandbox_mcp.jobs.values import Wanted, Which
+from remote_sandbox_mcp.jobs.values import Sight, Wanted, Which
 from remote_sandbox_mcp.live import attention
-from remote_sandbox_mcp.live.board import Looker
+from remote_sandbox_mcp.live.board import Board, Looker
+from remote_sandbox_mcp.live.rows import job_row, session_of
 from remote_sandbox_mcp.live.service import TOPICS, Live
 from tests.support.server import entry, environment, write_config
 from tests.support.sshd import Fleet, Sshd
@@ -211,6 +212,60 @@ async def test_the_checkpoint_of_a_running_job_is_looked_at_while_somebody_looks
         await app.jobs.stop(Which(session="ck", sandbox=sshd.name), grace_s=0)
 
 
+async def test_running_jobs_are_shown_before_newer_ones_that_are_over_and_the_rest_is_counted(
+    tmp_path: Path, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote_sandbox_mcp.live.service.MOST_JOBS", 1)
+    machine = fleet.machine("many-jobs")
+    async with looked_at(tmp_path, machine) as (app, view):
+        await app.jobs.start(Wanted(command="sleep 60", session="first", sandbox=machine.name))
+        await app.jobs.start(Wanted(command="true", session="short", sandbox=machine.name))
+        view.live.stir()
+        await view.row("about", "hub", lambda row: row["jobs_left_out"] == 1)
+        await view.until(lambda topics: [*topics["jobs"]] == [f"{machine.name}/first"], "only the one that runs")
+        await app.jobs.stop(Which(session="first", sandbox=machine.name), grace_s=0)
+
+
+async def test_a_job_whose_row_cannot_be_made_is_its_own_trouble(
+    tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(sight: Sight, *rest: Any) -> Mapping[str, Any]:
+        if session_of(sight) == "bad":
+            raise RecursionError
+        return job_row(sight, *rest)
+
+    monkeypatch.setattr("remote_sandbox_mcp.live.service.job_row", made)
+    async with looked_at(tmp_path, sshd) as (app, view):
+        for name in ("bad", "good"):
+            await app.jobs.start(Wanted(command="sleep 60", session=name, sandbox=sshd.name))
+        view.live.stir()
+        await view.row("jobs", f"{sshd.name}/good", lambda row: row["state"] == "running" and "command" in row)
+        row = await view.row("jobs", f"{sshd.name}/bad")
+        assert (row["state"], row["can_resume"]) == ("running", False)
+        assert "RecursionError" in row["trouble"]
+        assert caplog.text.count("making the row of") == 1
+        for name in ("bad", "good"):
+            await app.jobs.stop(Which(session=name, sandbox=sshd.name), grace_s=0)
+
+
+async def test_a_look_that_fails_in_an_unforeseen_way_is_logged_once_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed: list[Board] = []
+
+    async def look(app: App, board: Board) -> None:
+        failed.append(board)
+        if len(failed) < 4:
+            raise RecursionError("deep")
+        board.put("sandboxes", {"made": {"id": "made"}})
+
+    monkeypatch.setattr("remote_sandbox_mcp.live.service.PROVIDERS_S", 0.02)
+    monkeypatch.setattr("remote_sandbox_mcp.live.service.look_at_disposables", look)
+    async with looked_at(tmp_path) as (_, view):
+        await view.row("sandboxes", "made")
+        assert caplog.text.count("looking at what goes on failed") == 1
+
+
 async def test_calls_events_and_transfers_of_any_process_are_noticed(tmp_path: Path, sshd: Sshd) -> None:
     async with looked_at(tmp_path, sshd) as (app, view):
         other, begun_at = compose(load(tmp_path / "config.toml")), time.time()
@@ -296,6 +351,33 @@ async def test_a_workspace_says_how_it_stands_and_what_is_in_conflict(
         assert row["conflicts"] == []
         await app.workspaces.unlink(str(project))
         await view.until(lambda topics: topics["workspaces"] == {}, "its end")
+
+
+async def test_a_workspace_that_is_busy_holds_up_no_other(
+    tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote_sandbox_mcp.live.places.COMPARE_S", 0.3)
+    monkeypatch.setattr("remote_sandbox_mcp.live.places.REST_AFTER_LOOK", 0.0)
+    async with looked_at(tmp_path, sshd) as (app, view):
+        linked = {}
+        for name in ("busy", "free"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "file").write_text("one\n")
+            order = LinkOrder(folder=str(tmp_path / name), sandbox=sshd.name, remote=f"linked-{name}", free=True)
+            linked[name] = (await app.workspaces.link(order)).workspace
+        busy, free = linked["busy"], linked["free"]
+        for each in (busy, free):
+            await view.row("workspaces", each.id, lambda row: row["state"] == "in step")
+        async with app.workspaces._turn(busy):
+            comparing = view.live._workspaces._comparing
+            (first,) = await view.until(
+                lambda _: [comparing[busy.id]] if not comparing[busy.id].done() else [], "a comparison that waits"
+            )
+            (tmp_path / "free" / "file").write_text("another here\n")
+            await view.row("workspaces", free.id, lambda row: row["state"] == "changed")
+            assert comparing[busy.id] is first
+        (tmp_path / "busy" / "file").write_text("another here\n")
+        await view.row("workspaces", busy.id, lambda row: row["state"] == "changed")
 
 
 async def test_without_lookers_only_what_is_connected_is_asked_and_seldom(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import time
@@ -12,7 +13,7 @@ import pytest
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.page import entering
 from remote_sandbox_mcp.page.entering import Door
-from tests.support.hubs import hub_pid
+from tests.support.hubs import hub_pid, kill_hub
 from tests.support.page import Browser
 from tests.support.sshd import Sshd
 from tests.web.conftest import Service, service
@@ -81,6 +82,33 @@ def test_leaving_ends_the_pass(served: Service) -> None:
     assert browser.ask("GET", "/ui/api/choices").status == 401
 
 
+def test_leaving_ends_all_streams_of_the_pass_and_no_other(served: Service, browser: Browser) -> None:
+    leaving = Browser(served.port)
+    leaving.enter(served.key)
+    with leaving.stream() as first, leaving.stream() as second, browser.stream() as other:
+        for stream in (first, second, other):
+            stream.until(lambda topics: "calls" in topics, "calls")
+        assert leaving.ask("POST", "/ui/leave", {}).status == 200
+        for stream in (first, second):
+            with pytest.raises(AssertionError, match="the stream ended"):
+                stream.until(lambda topics: False, "its end")
+        now = other.topics["about"]["hub"]["now"]
+        browser.call("check_background_task", tmux_session="none")
+        other.until(lambda topics: any(row["began"] >= now for row in topics["calls"].values()), "another call")
+
+
+def test_a_pass_that_was_given_back_stays_so_under_a_new_hub(tmp_path: Path) -> None:
+    with service(tmp_path / "home", local=False) as served:
+        browser, other = Browser(served.port), Browser(served.port)
+        for each in (browser, other):
+            each.enter(served.key)
+        assert browser.ask("POST", "/ui/leave", {}).status == 200
+        kill_hub(served.home)
+        assert other.ask("GET", "/ui/api/choices").status == 200
+        assert browser.ask("GET", "/ui/api/choices").status == 401
+        assert (served.home / "state" / "page.left").stat().st_mode & 0o777 == 0o600
+
+
 def test_another_user_of_this_computer_finds_no_way_in(served: Service, browser: Browser, machine: Sshd) -> None:
     """The machine is this computer, and its user is another one."""
     pids = f"{served.process.pid} {hub_pid(served.home)}"
@@ -113,8 +141,8 @@ END
 # Passes as values
 
 
-def door(key: str = "a key", seal: str = "a seal") -> Door:
-    return Door(Secret(key), seal)
+def door(key: str = "a key", seal: str = "a seal", file: Path | None = None) -> Door:
+    return Door(Secret(key), seal, file)
 
 
 def test_a_hub_that_takes_over_knows_the_passes_of_the_one_before() -> None:
@@ -138,6 +166,31 @@ def test_a_pass_is_over_after_its_time() -> None:
     until, nonce, signature = old.cookie.split(".")
     later = str(int(until) + 1_000_000)
     assert not door().knows(f"{later}.{nonce}.{signature}", old.token)
+
+
+async def test_waiting_for_the_end_of_a_pass_ends_when_it_is_left_or_too_old() -> None:
+    guarded = door()
+    old, left, other = guarded.new_pass(time.time() - entering.LASTS_S - 1), guarded.new_pass(), guarded.new_pass()
+    waiting = {each: asyncio.ensure_future(guarded.until_over(each.cookie)) for each in (old, left, other)}
+    await waiting[old]
+    guarded.leave(left.cookie)
+    await waiting[left]
+    await guarded.until_over(left.cookie)
+    assert not waiting[other].done()
+    waiting[other].cancel()
+
+
+def test_passes_that_were_given_back_are_kept_and_the_oldest_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entering, "MOST_LEFT", 2)
+    file = tmp_path / "left"
+    made = [door().new_pass() for _ in range(3)]
+    first = door(file=file)
+    for each in made:
+        first.leave(each.cookie)
+    for each in (first, door(file=file)):
+        assert [each.knows(one.cookie, one.token) for one in made] == [True, False, False]
 
 
 @pytest.mark.parametrize(

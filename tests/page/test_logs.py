@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,11 @@ from remote_sandbox_mcp.core.job import JobSeen, JobState
 from remote_sandbox_mcp.jobs.values import Wanted
 from remote_sandbox_mcp.page import logs
 from remote_sandbox_mcp.page.logs import Glance, LogStream
+from remote_sandbox_mcp.page.streams import HEARTBEAT
+from remote_sandbox_mcp.waiting import within
 from tests.support.server import environment, write_config
+
+SOON_S = 20.0
 
 
 @pytest.fixture
@@ -83,3 +88,45 @@ async def test_a_log_that_was_replaced_is_read_from_its_beginning(app: App) -> N
     stream._source = Pieces(Glance(running, b"one\xc3", 4, 4), Glance(ended, b"new", 3, 3))
     texts = [data for name, data in [read(part) async for part in stream.events()] if name == "text"]
     assert [(text["text"], text["from"], text["to"]) for text in texts] == [("one", 0, 4), ("new", 0, 3)]
+
+
+class Silent:
+    """A log whose machine answers late."""
+
+    kind = "job"
+
+    def __init__(self, glance: Glance) -> None:
+        self.answers = asyncio.Event()
+        self.was_cancelled = False
+        self._glance = glance
+
+    async def look(self, cursor: int, most: int, *, closely: bool = False) -> Glance:
+        try:
+            await self.answers.wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        return self._glance
+
+
+async def test_something_is_sent_while_a_machine_does_not_answer(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "HEARTBEAT_S", 0.02)
+    stream = LogStream(app, "local", "x")
+    stream._source = silent = Silent(Glance(JobSeen(state=JobState.ENDED, session="x"), b"late", 4, 4))
+    events = stream.events()
+    for _ in range(2):
+        assert await within(anext(events), SOON_S) == HEARTBEAT
+    silent.answers.set()
+    told = [read(part) async for part in events if part != HEARTBEAT]
+    assert [name for name, _ in told] == ["text", "state", "end"]
+    assert told[0][1]["text"] == "late"
+
+
+async def test_a_browser_that_goes_ends_the_look_at_a_silent_machine(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "HEARTBEAT_S", 0.02)
+    stream = LogStream(app, "local", "x")
+    stream._source = silent = Silent(Glance(JobSeen(state=JobState.ENDED, session="x")))
+    events = stream.events()
+    assert await within(anext(events), SOON_S) == HEARTBEAT
+    await events.aclose()
+    assert silent.was_cancelled

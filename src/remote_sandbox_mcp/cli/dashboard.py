@@ -9,29 +9,26 @@ import os
 import sys
 import threading
 import time
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from .browser import browser_here, is_confined, name_of, sweep, write_lead
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
     import webbrowser
-    from collections.abc import Mapping
     from pathlib import Path
-    from socket import socket
 
     from ..processes.locks import Lock
     from ..web.terms import Terms
 
-HOST, PORT = "127.0.0.1", 3117
-# While one runs: its lock, and where it listens.
+HOST = "127.0.0.1"
+# While one runs: its lock, and where it listens, with what configuration and which key.
 LOCK_FILE, PLACE_FILE = "dashboard.lock", "dashboard.json"
-# Files that lead a browser to the page; each is removed after this time.
-LEADS, LEAD_S, SWEEP_S = "open-page-*.html", 30.0, 10.0
+# How long a file that leads a browser to the page stays, and how often old ones are looked for.
+LEAD_S, SWEEP_S = 30.0, 10.0
 # How long a dashboard that has just begun may take to say where it listens.
 BEGINNING_S = 3.0
-# They would take the terminal.
-TEXT_BROWSERS = frozenset({"www-browser", "links", "elinks", "lynx", "w3m"})
-SSH_VARIABLES = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -39,11 +36,11 @@ def add_arguments(subparsers: Any) -> None:
         "dashboard",
         help="what goes on, as a page in the browser",
         description="Opens a page that shows machines, jobs and their logs, sandboxes, workspaces and what agents do, "
-        "and serves it on 127.0.0.1 until Ctrl-C. One that runs already is opened again.",
+        "and serves it on 127.0.0.1 until Ctrl-C. One that runs already, with the same configuration, is opened again.",
     )
     parser.add_argument("--no-open", action="store_true", help="only print the address")
-    told = f"the port (default: {PORT}, or any that is free; 0: any)"
-    parser.add_argument("--port", type=_port, default=None, metavar="N", help=told)
+    told = "a port that stays the same (default: a free one, chosen anew each time)"
+    parser.add_argument("--port", type=_port, default=0, metavar="N", help=told)
     add_json(parser)
 
 
@@ -59,50 +56,84 @@ def run(options: argparse.Namespace) -> int:
 
     from ..config import paths
     from ..processes.locks import Lock
+    from ..web.listener import listen
     from ..web.terms import agree
     from .serve import configured, forget_key, serve_http
 
     configuration, state = configured(options.config).current, paths.state_folder()
-    http = replace(configuration.settings.http, host=HOST, port=PORT if options.port is None else options.port)
+    http = replace(configuration.settings.http, host=HOST, port=options.port)
     terms = agree(http, state)
     forget_key()
+    wanted = Place(options.port, _config_of(options), _digest(terms))
     try:
         lock = Lock.take(state / LOCK_FILE)
     except BlockingIOError:
-        return _open_again(state, terms, options)
-    with _listen(options.port) as listener:
+        return _open_again(state, wanted, terms, options)
+    # At a port that is the same each time, another user of this computer can serve something while none of ours runs,
+    # and a browser that opens a restored tab keeps it for the address of the next one.
+    with listen(HOST, options.port) as listener:
         port = listener.getsockname()[1]
-        _note(lock, state, port)
+        _note(lock, state, replace(wanted, port=port))
         _show(state, terms, port, options)
         threading.Thread(target=_keep_sweeping, args=(state,), daemon=True).start()
         serve_http(listener, terms, configuration, options.config)
     return 0
 
 
-def _listen(port: int | None) -> socket:
-    """At the wanted port, which must be free; or else at ours, so that bookmarks hold. Raises ConfigError."""
-    from ..core.errors import ConfigError
-    from ..web.listener import listen
+@dataclass(frozen=True)
+class Place:
+    """Where a dashboard listens, of which configuration, and a digest of its key. As wanted, port 0 is any."""
 
-    if port is not None:
-        return listen(HOST, port)
-    try:
-        return listen(HOST, PORT)
-    except ConfigError:
-        return listen(HOST, 0)
+    port: int
+    config: str
+    key: str
+
+    def difference(self, wanted: Place) -> str:
+        """What is different about this one from the one that is wanted; empty where it will do."""
+        if self.config != wanted.config:
+            return f"of another configuration, {self.config},"
+        if self.key != wanted.key:
+            return "with another key"
+        return f"at another port, {self.port}," if wanted.port not in (0, self.port) else ""
 
 
-def _note(lock: Lock, state: Path, port: int) -> None:
+def _config_of(options: argparse.Namespace) -> str:
+    from ..config import paths
+
+    return os.path.realpath(os.path.expanduser(options.config or paths.config_file()))
+
+
+def _digest(terms: Terms) -> str:
+    import hashlib
+
+    assert terms.key is not None
+    return hashlib.sha256(f"dashboard\0{terms.key.reveal()}".encode()).hexdigest()
+
+
+def _note(lock: Lock, state: Path, place: Place) -> None:
     """Say where it listens, for another `dashboard` that is to open this one."""
     lock.sign()
     fresh = state / f".{PLACE_FILE}.{os.getpid()}"
     with open(os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w", encoding="ascii") as opened:
-        json.dump({"pid": os.getpid(), "port": port}, opened)
+        json.dump({"pid": os.getpid(), **asdict(place)}, opened)
     os.replace(fresh, state / PLACE_FILE)
 
 
-def _open_again(state: Path, terms: Terms, options: argparse.Namespace) -> int:
-    """Open the one that runs. Raises ConfigError where it does not say where."""
+def _open_again(state: Path, wanted: Place, terms: Terms, options: argparse.Namespace) -> int:
+    """Open the one that runs, if it is the wanted one. Raises ConfigError where it does not say where."""
+    pid, runs = _running(state)
+    if different := runs.difference(wanted):
+        complain(
+            f"a dashboard {different} runs already, as process {pid}, and there is only one at a time. End it with "
+            f"Ctrl-C in its terminal or with: kill {pid}. Then try again."
+        )
+        return 1
+    _show(state, terms, runs.port, options, running=pid)
+    return 0
+
+
+def _running(state: Path) -> tuple[int, Place]:
+    """The process of the one that runs, and its place. Raises ConfigError."""
     from ..core.errors import ConfigError
     from ..processes.locks import holder
 
@@ -110,10 +141,9 @@ def _open_again(state: Path, terms: Terms, options: argparse.Namespace) -> int:
     while time.monotonic() < deadline:
         found = holder(state / LOCK_FILE)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            place = json.loads((state / PLACE_FILE).read_text(encoding="ascii"))
-            if found and found.pid == place["pid"]:
-                _show(state, terms, int(place["port"]), options, running=found.pid)
-                return 0
+            told = json.loads((state / PLACE_FILE).read_text(encoding="ascii"))
+            if found and found.pid == told["pid"]:
+                return found.pid, Place(int(told["port"]), str(told["config"]), str(told["key"]))
         time.sleep(0.05)
     raise ConfigError("a dashboard is just beginning or ending; try again in a moment.")
 
@@ -132,14 +162,24 @@ def _show(state: Path, terms: Terms, port: int, options: argparse.Namespace, run
         complain(*_hints(port, running, is_opened=browser is not None))
     sys.stdout.flush()
     if browser is not None:
-        lead = write_lead(state, address)
+        lead = write_lead(state, address, _home_for(browser))
         threading.Thread(target=_open, args=(browser, lead), daemon=not running).start()
+
+
+def _home_for(browser: webbrowser.BaseBrowser) -> Path | None:
+    """The home folder for a browser that reads no hidden folder, if something can be put there."""
+    from pathlib import Path
+
+    if not is_confined(name_of(browser), os.environ):
+        return None
+    home = Path(os.path.expanduser("~"))
+    return home if home.is_dir() and os.access(home, os.W_OK) else None
 
 
 def _hints(port: int, running: int, *, is_opened: bool) -> list[str]:
     runs = f"it runs already, as process {running}" if running else "Ctrl-C ends it"
     if is_opened:
-        return [f"the page opens in the browser; {runs}"]
+        return [f"the page opens in the browser; {runs}", "if the browser shows an error, open that address by hand"]
     return [
         f"open that address in a browser on this computer; {runs}",
         f"from another computer: ssh -L {port}:{HOST}:{port} THIS_COMPUTER, then open the same address there",
@@ -152,39 +192,6 @@ def _quoted(key: str) -> str:
     return quote(key, safe="")
 
 
-# The browser
-
-
-def browser_here(environ: Mapping[str, str]) -> webbrowser.BaseBrowser | None:
-    """A browser with windows that shows them to the person at this terminal; None where there is none."""
-    if any(environ.get(name) for name in SSH_VARIABLES):
-        return None
-    import webbrowser
-
-    try:
-        found = webbrowser.get()
-    except webbrowser.Error:
-        return None
-    name = os.path.basename(str(getattr(found, "name", "")))
-    return None if name in TEXT_BROWSERS else found
-
-
-def write_lead(state: Path, address: str) -> Path:
-    """A file of the owner's alone that leads a browser to the page: arguments of programs are visible to all users."""
-    import html
-    import secrets
-
-    lead = state / LEADS.replace("*", secrets.token_hex(8))
-    target = html.escape(address, quote=True)
-    text = (
-        '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
-        f'<meta http-equiv="refresh" content="0; url={target}"><title>remote-sandbox-mcp</title>'
-    )
-    with open(os.open(lead, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as opened:
-        opened.write(text)
-    return lead
-
-
 def _open(browser: webbrowser.BaseBrowser, lead: Path) -> None:
     # That it cannot be started is no error: the address was printed.
     with contextlib.suppress(Exception):
@@ -195,11 +202,3 @@ def _keep_sweeping(state: Path) -> None:
     while True:
         sweep(state, time.time() - LEAD_S)
         time.sleep(SWEEP_S)
-
-
-def sweep(state: Path, before: float) -> None:
-    """Remove the files that led a browser to the page, also those of earlier processes."""
-    for lead in state.glob(LEADS):
-        with contextlib.suppress(OSError):
-            if lead.stat().st_mtime < before:
-                lead.unlink()

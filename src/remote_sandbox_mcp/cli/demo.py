@@ -15,7 +15,7 @@ SAY = (
 
 
 def main() -> int:
-    from .dashboard import browser_here
+    from .browser import browser_here
 
     # A program that calls make wants it to end.
     if not sys.stdout.isatty() and browser_here(os.environ) is None:

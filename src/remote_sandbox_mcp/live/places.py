@@ -7,7 +7,9 @@ import time
 from collections.abc import Mapping
 
 from ..app import App
+from ..core.errors import SandboxError
 from ..core.workspace import Workspace, WorkspaceState
+from ..waiting import Chores
 from .board import Board
 from .rows import disposable_row, workspace_row
 
@@ -34,9 +36,19 @@ class WorkspaceLooks:
         self._states: dict[str, WorkspaceState] = {}
         self._due: dict[str, float] = {}
         self._passes: dict[str, float] = {}
+        # One for each workspace at most: one that is busy, or hangs, holds up no other.
+        self._comparing: dict[str, asyncio.Future[None]] = {}
+        self._chores = Chores("comparing the sides of a workspace", expected=(SandboxError,))
+
+    def cancel(self) -> None:
+        """End all comparisons: nobody looks any more."""
+        self._chores.cancel()
+
+    async def close(self) -> None:
+        await self._chores.close()
 
     async def look(self) -> None:
-        """Show all of them, and compare the sides of those whose turn it is. Raises SandboxError."""
+        """Show all of them, and begin to compare the sides of those that are due. Raises SandboxError."""
         workspaces = await asyncio.to_thread(self._app.workspaces.all)
         rows = {}
         for workspace in workspaces:
@@ -47,16 +59,24 @@ class WorkspaceLooks:
                 self._states[workspace.id] = WorkspaceState(workspace, conflicts=conflicts)
             rows[workspace.id] = workspace_row(self._states[workspace.id], self._word(workspace), last_pass)
         self._board.put(WORKSPACES, rows)
-        await asyncio.gather(*(self._compare(each) for each in workspaces if self._is_due(each)))
+        for workspace in filter(self._is_due, workspaces):
+            self._comparing[workspace.id] = self._chores.start(self._compare(workspace))
 
     def _is_due(self, workspace: Workspace) -> bool:
+        under_way = self._comparing.get(workspace.id)
+        if under_way is not None and not under_way.done():
+            return False
         return self._machine_state(workspace) == "up" and time.monotonic() >= self._due[workspace.id]
 
     async def _compare(self, workspace: Workspace) -> None:
         begun = time.monotonic()
-        # Not again while it is under way, nor at once after it has failed.
+        # Not at once after it has failed.
         self._due[workspace.id] = begun + COMPARE_S
-        self._states[workspace.id] = await self._app.workspaces.state(workspace)
+        found = await self._app.workspaces.state(workspace)
+        if workspace.id not in self._board.rows(WORKSPACES):
+            # It was unlinked meanwhile.
+            return
+        self._states[workspace.id] = found
         now = time.monotonic()
         self._due[workspace.id] = now + max(COMPARE_S, REST_AFTER_LOOK * (now - begun))
         last_pass = self._passes.get(workspace.id, 0.0)

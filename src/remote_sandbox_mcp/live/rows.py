@@ -18,7 +18,7 @@ from ..core.watch import Event, Watch
 from ..core.workspace import WorkspaceState
 from ..history import call_fields
 from ..jobs.values import Sight
-from ..mcp_server.results import lean, plain_text, sandbox_fields, sentence
+from ..mcp_server.results import lean, plain_text, sandbox_fields, sentence, size_of
 from ..mcp_server.tools.job_results import checkpoint_fields, event_fields, sight_fields
 from ..mcp_server.tools.sync_results import headway_fields, transfer_fields
 
@@ -29,22 +29,30 @@ if TYPE_CHECKING:
 # Clocks of two machines may differ, and an answer takes a moment: by less than this a beginning has not moved.
 SAME_S = 3.0
 LONGEST_COMMAND = 2000
+# Of a checkpoint, which its machine may fill with 64 KB.
+LONGEST_CHECKPOINT = 2000
+# Values from a machine may be nested as deep as it likes.
+DEEPEST = 20
 # States in which a job may be resumed by hand.
 RESUMABLE = ("gone", "ended")
 
 Known = tuple[str, ...]
 
 
-def finite(value: Any) -> Any:
-    """Without numbers that JSON does not have: another machine may say that its load is infinite."""
+def finite(value: Any, deepest: int = DEEPEST) -> Any:
+    """Without numbers that JSON does not have, and not too deep: another machine may say that its load is infinite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if deepest <= 0:
+        return None
     if isinstance(value, Mapping):
-        return {name: finite(each) for name, each in value.items()}
-    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {name: finite(each, deepest - 1) for name, each in value.items()}
+    return [finite(each, deepest - 1) for each in value]
 
 
-@functools.lru_cache(2048)
+@functools.lru_cache(8192)
 def hidden(text: str, known: Known) -> str:
     """A command as it may be shown: without secrets, safe, and not endless."""
     return plain_text(shorten_safely(text, known, LONGEST_COMMAND))
@@ -91,7 +99,7 @@ def job_row(
     """
     fields = sight_fields(sight)
     seen, record = sight.seen, sight.record
-    state = "gone" if sight.state == JobState.MISSING.value else sight.state
+    state = _state(sight)
     command = (seen.command if seen else "") or (record.command if record else "")
     for name in ("status", "started_ts", "seconds", "connection_error", "command"):
         fields.pop(name, None)
@@ -104,11 +112,40 @@ def job_row(
     return finite(fields | {"can_resume": can_resume})  # type: ignore[no-any-return]
 
 
+def broken_job_row(sight: Sight, trouble: str) -> dict[str, Any]:
+    """A job whose row could not be made."""
+    fields = {"sandbox": sight.sandbox, "tmux_session": session_of(sight), "state": _state(sight)}
+    return fields | {"trouble": sentence(trouble), "can_resume": False}
+
+
+def _state(sight: Sight) -> str:
+    return "gone" if sight.state == JobState.MISSING.value else sight.state
+
+
 def _checkpoint(watch: Watch, found: Checkpoint | None) -> dict[str, Any] | None:
     last = watch.last_checkpoint.encode("utf-8", "replace")
     if found is None and last:
         found = Checkpoint(text=last, mtime=0.0)
-    return checkpoint_fields(found, watch.policy.checkpoint_format) if found else None
+    if found is None:
+        return None
+    fields = checkpoint_fields(found, watch.policy.checkpoint_format)
+    if "value" in fields and len(found.text) > LONGEST_CHECKPOINT:
+        fields["value"] = _outline(fields["value"])
+    if len(text := fields.get("text", "")) > LONGEST_CHECKPOINT:
+        # The end is what was written last.
+        fields["text"] = f"…{text[-LONGEST_CHECKPOINT:]}"
+    return fields
+
+
+def _outline(value: Any) -> dict[str, Any]:
+    """The numbers and short texts at the top of a long JSON value: how far a job is, is one of them."""
+    kept: dict[str, Any] = {}
+    room = LONGEST_CHECKPOINT
+    for name, each in value.items() if isinstance(value, Mapping) else ():
+        size = size_of({name: each}) if isinstance(each, str | int | float) else room + 1
+        if size <= room:
+            kept[name], room = each, room - size
+    return kept
 
 
 def _times(sight: Sight, state: str, now: float, before: Mapping[str, Any] | None) -> dict[str, Any]:

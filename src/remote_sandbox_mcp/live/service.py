@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from .. import __version__
 from ..app import App
 from ..core.errors import SandboxError
+from ..core.job import Checkpoint, JobState
 from ..core.trend import thinned
 from ..core.watch import Watch
+from ..fleet import unforeseen
 from ..history import all_spellings
 from ..jobs.service import once
 from ..jobs.values import Sight
@@ -23,9 +26,11 @@ from ..waiting import Chores, within
 from .attention import Attention
 from .board import Board, Change, Looker, Row
 from .places import SANDBOXES, WORKSPACES, WorkspaceLooks, look_at_disposables
-from .rows import Known, job_id, job_row
+from .rows import Known, broken_job_row, job_id, job_row
 from .state_file import CALLS, EVENTS, TRANSFERS, StateFile
 from .watcher import MACHINES, TRENDS, Watcher
+
+log = logging.getLogger(__name__)
 
 ABOUT, JOBS = "about", "jobs"
 TOPICS = (ABOUT, MACHINES, TRENDS, JOBS, SANDBOXES, WORKSPACES, TRANSFERS, EVENTS, CALLS)
@@ -35,7 +40,9 @@ GLANCE_S = 1.0
 PROVIDERS_S = 5.0
 # Jobs are shown when all machines have told theirs, or after this time.
 FIRST_JOBS_S = 1.5
-MOST_JOBS = 500
+MOST_JOBS = 2000
+# States of jobs of which nothing more is to be expected. One whose machine does not answer may still run.
+OVER = frozenset({JobState.ENDED.value, JobState.GONE.value, JobState.MISSING.value})
 # Answers of several machines within this time are shown together.
 TOGETHER_S = 0.1
 
@@ -60,6 +67,7 @@ class Live:
         self._news = asyncio.Event()
         self._jobs_wait_until = 0.0
         self._showing: asyncio.TimerHandle | None = None
+        self._jobs_left_out = 0
 
     # Looking
 
@@ -103,6 +111,7 @@ class Live:
         if self._showing is not None:
             self._showing.cancel()
         await self._looking.close()
+        await self._workspaces.close()
         await self._following.close()
         await self._state.close()
 
@@ -125,12 +134,16 @@ class Live:
     def _end(self) -> None:
         self._attention.end()
         self._looking.cancel()
+        self._workspaces.cancel()
 
     async def _repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
+        logged = ""
         while True:
-            # What cannot be read or asked for a moment is found by the next look.
-            with suppress(SandboxError):
-                await look()
+            (problem,) = await asyncio.gather(look(), return_exceptions=True)
+            # What cannot be read or asked for a moment is found by the next look, and so is what was not foreseen.
+            if problem is not None and not isinstance(problem, SandboxError) and repr(problem) != logged:
+                unforeseen(problem, "looking at what goes on")
+                logged = repr(problem)
             with suppress(asyncio.TimeoutError):
                 await within(self._news.wait(), every_s)
             # One more turn of the loop, so that the others are woken by the same news.
@@ -183,19 +196,36 @@ class Live:
         is_whole = all(sights is not None for sights in told)
         if not self._board.knows(JOBS) and not is_whole and time.monotonic() < self._jobs_wait_until:
             return
-        sights = sorted(
-            once(sight for part in told for sight in part or ()), key=lambda sight: sight.began, reverse=True
-        )
+        sights = shown_first(once(sight for part in told for sight in part or ()))
         before, known, now = self._board.rows(JOBS), self._secrets(), time.time()
         found = [watcher.checkpoints.found for watcher, _ in self._watchers.values()]
         checkpoints = {id: checkpoint for part in found for id, checkpoint in part.items()}
         rows: dict[str, Row] = {}
-        for sight in sights[:MOST_JOBS]:
-            watch, id = self._watch_of(sight), job_id(sight)
+        for id, sight in [*sights.items()][:MOST_JOBS]:
+            watch = self._watch_of(sight)
             checkpoint = checkpoints.get(watch.id) if watch else None
-            # The newest of a session comes first.
-            rows.setdefault(id, job_row(sight, watch, now, before.get(id), known, checkpoint))
+            rows[id] = self._job_row(sight, watch, now, before.get(id), known, checkpoint)
+        self._jobs_left_out = len(sights) - len(rows)
         self._board.put(JOBS, rows)
+
+    def _job_row(
+        self,
+        sight: Sight,
+        watch: Watch | None,
+        now: float,
+        before: Row | None,
+        known: Known,
+        checkpoint: Checkpoint | None,
+    ) -> Row:
+        """The row of one job; what was not foreseen is a trouble of this job alone."""
+        try:
+            return job_row(sight, watch, now, before, known, checkpoint)
+        except Exception as problem:
+            why = f"its row could not be made ({type(problem).__name__}); the log says more"
+            # Once, not with each look.
+            if before is None or before.get("trouble") != why:
+                log.exception("making the row of %s failed", job_id(sight))
+            return broken_job_row(sight, why)
 
     def _watch_of(self, sight: Sight) -> Watch | None:
         return self._state.watches.get(sight.record.watch_id) if sight.record else None
@@ -203,11 +233,20 @@ class Live:
     def _about_row(self) -> Row:
         told: dict[str, Any] = {"version": __version__, "pid": os.getpid(), "began": self._began, "clients": []}
         file = self._app.jobs.config_file
-        told |= {"config_file": plain_text(str(file)) if file else ""}
+        told |= {"config_file": plain_text(str(file)) if file else "", "jobs_left_out": self._jobs_left_out}
         return told | {"problems": [sentence(problem) for problem in self._app.problems]} | dict(self._about())
 
     def _secrets(self) -> Known:
         return tuple(all_spellings())
+
+
+def shown_first(sights: Iterable[Sight]) -> dict[str, Sight]:
+    """Jobs by the ids of their rows: those that are not over come first, then the newest; one for each session."""
+    ordered = sorted(sights, key=lambda sight: (sight.state not in OVER, sight.began), reverse=True)
+    found: dict[str, Sight] = {}
+    for sight in ordered:
+        found.setdefault(job_id(sight), sight)
+    return found
 
 
 def _grown(before: Row | None, row: Row) -> Row:

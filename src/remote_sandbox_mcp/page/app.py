@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from ..config import paths
 from ..core.disposable import Choice, SandboxOrder
 from ..core.errors import BadArgument, SandboxError, UnknownSandbox
 from ..core.secret import Secret
@@ -27,6 +29,8 @@ LARGEST_KEY, LARGEST_CALL = 4 << 10, 1 << 20
 # For a stranger's request to come to its end.
 ENTER_S = 5.0
 MOST_OLDER = 500
+# In the state folder: passes that were given back. There is no secret in it.
+LEFT_FILE = "page.left"
 ASK_FOR_KEY = "enter the key of this server again"
 WRONG_KEY = "that is not the key of this server; remote-sandbox-mcp dashboard opens the page with the right one"
 
@@ -37,7 +41,7 @@ class Page:
     def __init__(self, server: SandboxServer, live: Live, key: Secret, seal: str) -> None:
         self._app = server.app
         self._live = live
-        self._door = Door(key, seal)
+        self._door = Door(key, seal, paths.state_path() / LEFT_FILE)
         self._caller = Caller(server)
         self._conflicts = Conflicts(server.app)
         self._streams = Streams()
@@ -70,15 +74,15 @@ class Page:
         """None where the answer was a stream."""
         if not request.path.startswith(API):
             return await self._answer_stranger(request)
-        self._check(request)
+        until_over = functools.partial(self._door.until_over, self._check(request))
         name = request.path.removeprefix(API)
         if (request.method, name) == ("GET", "stream"):
-            await self._streams.run(changes(self._live), receive, send)
+            await self._streams.run(changes(self._live), until_over, receive, send)
             return None
         if (request.method, name) == ("GET", "log"):
             log = LogStream(self._app, request.query.get("sandbox", ""), request.query.get("job", ""))
             await log.find()
-            await self._streams.run(log.events(), receive, send)
+            await self._streams.run(log.events(), until_over, receive, send)
             return None
         if route := self._routes.get((request.method, name)):
             return await route(request)

@@ -9,11 +9,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
+import os
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..core.secret import Secret
+from ..waiting import within
+
+log = logging.getLogger(__name__)
 
 LASTS_S = 30 * 86400
 PATH = "/ui"
@@ -21,6 +28,8 @@ PATH = "/ui"
 FREE_TRIES, TRIES_IN_S = 5, 60.0
 WAIT_S, MOST_WAITING = 1.0, 20
 MOST_LEFT = 10_000
+# A stream looks at the clock so often, which may be set, whether its pass is too old.
+GLANCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,35 @@ class Pass:
     token: str
 
 
+class LeftPasses:
+    """Passes that were given back, also to a hub that this one has replaced: they are kept in a file."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._bodies: dict[str, None] = {}
+        if file is not None:
+            with suppress(OSError, ValueError):
+                self._bodies = dict.fromkeys(file.read_text(encoding="ascii").split()[-MOST_LEFT:])
+
+    def __contains__(self, body: str) -> bool:
+        return body in self._bodies
+
+    def add(self, body: str) -> None:
+        is_full = len(self._bodies) >= MOST_LEFT
+        if is_full:
+            self._bodies.pop(next(iter(self._bodies)))
+        self._bodies[body] = None
+        if self._file is not None:
+            self._write(self._file, [*self._bodies] if is_full else [body], os.O_TRUNC if is_full else os.O_APPEND)
+
+    def _write(self, file: Path, bodies: list[str], how: int) -> None:
+        try:
+            with open(os.open(file, os.O_CREAT | os.O_WRONLY | how, 0o600), "w", encoding="ascii") as opened:
+                opened.write("".join(f"{body}\n" for body in bodies))
+        except OSError as problem:
+            log.warning("unable to keep in %s that a pass was given back: %s", file, problem)
+
+
 class Door:
     """Makes passes and knows them again: they are made of the key and of a seal.
 
@@ -38,15 +76,17 @@ class Door:
     While that process lives, no server of another user can listen at this port and be given the token by the browser.
     """
 
-    def __init__(self, key: Secret, seal: str) -> None:
+    def __init__(self, key: Secret, seal: str, left_file: Path | None = None) -> None:
+        """`left_file` keeps which passes were given back, for a hub that replaces this one."""
         self._key = hashlib.sha256(key.reveal().encode()).digest()
         self._seal = seal
         # By its name a cookie belongs to one key: servers with other keys on this host do not overwrite it.
         self.cookie_name = f"page_{self._sign('name')[:12]}"
         self._failures: list[float] = []
         self._waiting = 0
-        # Passes that were given back.
-        self._left: dict[str, None] = {}
+        self._left = LeftPasses(left_file)
+        # Set when a pass is given back; then there is a new one.
+        self._leaving = asyncio.Event()
 
     def is_key(self, given: str) -> bool:
         # Digests, so that the time taken reveals nothing.
@@ -65,10 +105,18 @@ class Door:
         return is_signed and until.isdecimal() and time.time() < int(until) and body not in self._left
 
     def leave(self, cookie: str) -> None:
-        """Let the pass of this cookie in no more, as long as this process lives; the browser forgets it, too."""
-        if len(self._left) >= MOST_LEFT:
-            self._left.pop(next(iter(self._left)))
-        self._left[cookie.rpartition(".")[0]] = None
+        """Let the pass of this cookie in no more; the browser forgets it, too."""
+        self._left.add(cookie.rpartition(".")[0])
+        self._leaving.set()
+        self._leaving = asyncio.Event()
+
+    async def until_over(self, cookie: str) -> None:
+        """Wait until the pass of this cookie, which is known, was given back or is too old."""
+        body = cookie.rpartition(".")[0]
+        until = int(body.partition(".")[0])
+        while body not in self._left and (seconds := until - time.time()) > 0:
+            with suppress(asyncio.TimeoutError):
+                await within(self._leaving.wait(), min(seconds, GLANCE_S))
 
     def set_cookie(self, value: str) -> str:
         """The header that gives the browser a cookie; an empty one takes it back."""

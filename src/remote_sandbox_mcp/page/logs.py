@@ -164,23 +164,27 @@ class LogStream:
         """Events `text`, `state` and, once, `end`."""
         pause, sent_at, is_first = 0.0, time.monotonic(), True
         while True:
+            looking = asyncio.ensure_future(self._next(is_first))
             try:
-                parts, glance = await self._next(is_first)
+                # A machine that is cut off may take long to be known as such.
+                while not await _is_done(looking, sent_at + HEARTBEAT_S):
+                    sent_at = time.monotonic()
+                    yield HEARTBEAT
+                parts, glance = looking.result()
             except SandboxError as problem:
                 # Its sandbox was deleted, or the job is known there no more.
                 yield event("end", self._row | {"state": "gone", "trouble": sentence(problem)})
                 return
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
             is_first = False if glance else is_first
             for part in parts:
                 yield part
             if glance and glance.seen.is_over and self._cursor >= glance.size:
                 yield event("end", self._row)
                 return
-            now = time.monotonic()
-            if not parts and now - sent_at >= HEARTBEAT_S:
-                parts = [HEARTBEAT]
-                yield HEARTBEAT
-            sent_at = now if parts else sent_at
+            sent_at = time.monotonic() if parts else sent_at
             pause = self._pause(glance, pause)
             await asyncio.sleep(pause)
 
@@ -246,3 +250,9 @@ class LogStream:
         sight = Sight(self._name, glance.seen, self._record, kind=kind)
         row = job_row(sight, self._watch, time.time(), self._row, tuple(all_spellings()), self._checkpoint)
         return row | ({"usage": usage_fields(self._usage)} if self._usage and glance.seen.is_running else {})
+
+
+async def _is_done(work: asyncio.Future[Any], until: float) -> bool:
+    """Wait for work until then, by the monotonic clock, and leave it running."""
+    await asyncio.wait((work,), timeout=max(0.0, until - time.monotonic()))
+    return work.done()

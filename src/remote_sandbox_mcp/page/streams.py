@@ -1,10 +1,10 @@
-"""Streams of server-sent events: each ends with its browser, with the service, or by itself."""
+"""Streams of server-sent events: each ends with its browser, with its pass, with the service, or by itself."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 
 from ..live.service import TOPICS, Live
@@ -19,6 +19,9 @@ HEARTBEAT = b":\n\n"
 MOST_STREAMS = 100
 # For the end of a stream that is cut short.
 LAST_WORD_S = 0.1
+
+# Waits until the pass of a stream's browser is over.
+UntilOver = Callable[[], Awaitable[None]]
 
 
 def event(name: str, data: object) -> bytes:
@@ -50,22 +53,26 @@ class Streams:
         """End all of them, and those that come later at once."""
         self._ended.set()
 
-    async def run(self, source: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
-        """Send what the source gives until the browser goes, or the service ends. Raises Refused for one too many."""
+    async def run(self, source: AsyncGenerator[bytes, None], over: UntilOver, receive: Receive, send: Send) -> None:
+        """Send what the source gives until the browser goes, its pass is over, or the service ends.
+
+        Raises Refused for one too many.
+        """
         if self._count >= MOST_STREAMS:
             await source.aclose()
             raise Refused(503, "too many streams are open; close some pages")
         self._count += 1
         work = asyncio.ensure_future(_pump(source, send))
         gone, ended = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._ended.wait())
+        tasks = (work, gone, ended, asyncio.ensure_future(over()))
         try:
-            await asyncio.wait((work, gone, ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._count -= 1
             is_cut, problem = not work.done() and not gone.done(), work.exception() if work.done() else None
-            for task in (work, gone, ended):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(work, gone, ended, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         if problem is not None:
             log.error("a stream of the page failed", exc_info=problem)
         if is_cut or problem is not None:
