@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
 from remote_sandbox_mcp.core.reconcile import SideLost
 from remote_sandbox_mcp.core.workspace import Unlinked, mark_of
-from tests.workspaces.conftest import World, contents, write
+from tests.workspaces.conftest import FolderSandbox, World, contents, write
 
 FIRST = {"a.py": "print(1)\n", "src/b.py": "b = 2\n"}
 
@@ -86,6 +87,37 @@ async def test_a_side_that_is_lost_changes_nothing(world: World, side: str, how:
     os.rename(f"{lost}.away", lost)
     await world.bring()
     assert contents(lost) == before
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+async def test_linking_again_deletes_nothing_where_a_side_is_another_one(world: World, side: str) -> None:
+    write(world.here, FIRST)
+    await world.link()
+    await world.bring()
+    lost, other = (world.here, world.there) if side == "here" else (world.there, world.here)
+    shutil.move(lost, f"{lost}.away")
+    write(lost, {"stub": "of a mount point"})
+    before = contents(other)
+    with pytest.raises(SideLost, match="unlink and link again"):
+        await world.link()
+    with pytest.raises(SideLost, match="unlink and link again"):
+        await world.send() if side == "here" else await world.bring()
+    assert contents(other) == before
+    await world.app.workspaces.unlink(str(world.here))
+    await world.link()
+    assert {**before, "stub": "of a mount point"} == contents(world.there)
+
+
+async def test_linking_again_does_not_mark_another_machine(world: World, tmp_path: Path) -> None:
+    write(world.here, FIRST)
+    await world.link()
+    old, world.sandbox = world.sandbox, FolderSandbox(tmp_path / "other")
+    app, world.app = world.app, world.new_app()
+    for work in (world.link, world.send):
+        with pytest.raises(SideLost, match="is not the machine"):
+            await work()
+    await world.close()
+    world.app, world.sandbox = app, old
 
 
 async def test_a_link_is_refused_where_another_one_is_in_the_way(world: World) -> None:

@@ -30,6 +30,14 @@ class SideLost(SandboxError):
     code = "workspace"
 
 
+def other_folder_here(folder: str) -> SideLost:
+    """The error for a local folder that is not the one that was linked."""
+    return SideLost(
+        f"{folder} is not the folder that was linked: another one is in its place, as where a disk is not mounted; "
+        "nothing was changed on either side. If it is your project all the same, unlink and link again"
+    )
+
+
 @dataclass(frozen=True)
 class Conflict:
     """A path that changed on both sides, and each side's entry as it was scanned; empty where there is none."""

@@ -21,7 +21,7 @@ from ..core.errors import BadArgument, ConnectError, FileProblem, SandboxError
 from ..core.files import Span
 from ..core.ignore import Ignore
 from ..core.plan import precious_place
-from ..core.reconcile import Reconciled, SideLost, moves
+from ..core.reconcile import Reconciled, SideLost, moves, other_folder_here
 from ..core.shell import join
 from ..core.text import counted, last_line, size
 from ..core.transfer import Listener, Order, Outcome, Place, unheard
@@ -35,6 +35,7 @@ from .records import Records
 
 if TYPE_CHECKING:
     from ..core.sandbox import Sandbox
+    from ..store.workspaces import WorkspaceRow
     from .live import Live
     from .looks import Looks
     from .passes import Pass
@@ -129,7 +130,8 @@ class WorkspaceService:
     async def link(self, order: LinkOrder, listener: Listener = unheard) -> Linked:
         """Make a workspace, or change the rules of one, and do its first pass. Raises BadArgument, SandboxError.
 
-        A link that is cut off in its first pass stays: linking again goes on.
+        A link that is cut off in its first pass stays: linking again goes on. It raises SideLost where either side is
+        not the one that was linked: only unlinking forgets the common state.
         """
         preview = await self.preview(order)
         if preview.is_large and not order.confirmed:
@@ -139,17 +141,23 @@ class WorkspaceService:
                 "confirm it",
                 "confirm",
             )
-        known = self._exactly(preview.folder)
+        known, inode = self._exactly(preview.folder), os.stat(preview.folder).st_ino
+        if known and known.inode != inode:
+            # Its common state is that of another folder: what is missing in this one was not deleted by anybody.
+            raise other_folder_here(preview.folder)
         workspace = Workspace(
-            known.id if known else secrets.token_hex(8),
+            known.workspace.id if known else secrets.token_hex(8),
             preview.folder,
             preview.sandbox,
             preview.remote,
             order.rules,
             order.free,
         )
-        await self._mark(workspace)
-        self._records.put(workspace, os.stat(workspace.folder).st_ino)
+        if self._records.written(workspace):
+            await self._check_mark(workspace)
+        else:
+            await self._mark(workspace)
+        self._records.put(workspace, inode)
         try:
             moved = self._noticed(workspace, await self._pass(workspace, listener, _whole))
             said = {f"{name} {LEADS_OUT}" for name in preview.links}
@@ -206,8 +214,8 @@ class WorkspaceService:
                     f"{other.sandbox}:{other.remote}, and one lies in the other; choose another remote folder"
                 )
 
-    def _exactly(self, folder: str) -> Workspace | None:
-        return next((row.workspace for row in self._records.rows() if row.workspace.folder == folder), None)
+    def _exactly(self, folder: str) -> WorkspaceRow | None:
+        return next((row for row in self._records.rows() if row.workspace.folder == folder), None)
 
     def _linked_folders(self) -> str:
         return f"linked are: {', '.join(each.folder for each in self.all())}" if self.all() else "none is linked"
