@@ -65,6 +65,16 @@ async def test_what_changed_on_both_sides_stays_as_it_is_until_it_is_decided(wor
     assert contents(world.here) == contents(world.there) == {"a": "here", "b": "far away", "c": "same", "d": "new"}
 
 
+async def test_special_bits_of_modes_stay_on_the_side_that_has_them(world: World) -> None:
+    write(world.here, {"shared/a": "1", "tool": "2"})
+    (world.here / "shared").chmod(0o2775)
+    (world.here / "tool").chmod(0o4755)
+    await world.link()
+    assert (await world.bring()).is_quiet
+    assert [oct((world.here / name).stat().st_mode & 0o7777) for name in ("shared", "tool")] == ["0o2775", "0o4755"]
+    assert [oct((world.there / name).stat().st_mode & 0o7777) for name in ("shared", "tool")] == ["0o775", "0o755"]
+
+
 @pytest.mark.parametrize("side", ["here", "there"])
 @pytest.mark.parametrize("how", ["emptied", "missing", "replaced"])
 async def test_a_side_that_is_lost_changes_nothing(world: World, side: str, how: str) -> None:
