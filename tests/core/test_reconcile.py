@@ -392,6 +392,29 @@ def test_a_decision_makes_one_side_like_the_other(
     assert result.conflicts == result.doubts == []
 
 
+# What a decision for this side does not send, and what it does: the common state, here, there, and what is pushed.
+HELD_BACK: dict[str, tuple[Entries, Entries, Entries, str]] = {
+    "a secret that only this side has": ({}, {"r": D, "r/.env": F}, {"r": D}, ""),
+    "a secret that the other side has, too": ({}, {"r": D, "r/.env": F}, {"r": D, "r/.env": F_NEW}, ""),
+    "a secret that no pattern brings": ({}, {"k.key": F}, {"k.key": F_NEW}, ""),
+    "an excluded result": ({}, {"left out": D, "left out/x.png": F}, {"left out": D, "left out/x.png": F_NEW}, ""),
+    "an ignored result that only this side has": ({}, {"r": D, "r/i.o": F}, {"r": D}, ""),
+    "an ignored result that both sides have": ({}, {"r": D, "r/i.o": F}, {"r": D, "r/i.o": F_NEW}, "+r/i.o"),
+    "a result": ({"r": D, "r/x": F}, {"r": D, "r/x": F_NEW}, {"r": D, "r/x": F_OTHER}, "+r/x"),
+}
+
+
+@pytest.mark.parametrize("row", HELD_BACK.values(), ids=HELD_BACK)
+def test_a_decision_sends_nothing_that_rules_leave_out(row: tuple[Entries, Entries, Entries, str]) -> None:
+    base, here, there, pushed = row
+    ignores = ((b"", b"*.o\n"),)
+    sides = tree({**here, "b": F}, gitignores=ignores), tree({**there, "b": F}, gitignores=ignores)
+    decided = frozenset(path.encode() for path in here)
+    known = decide(folders({**base, "b": F}), *sides, decided, frozenset())
+    result = reconcile(known, *sides, Scope(RULES, decided=decided, came=frozenset({b"r/x"})))
+    assert (changes(result.push), changes(result.pull), result.conflicts) == (pushed, "", [])
+
+
 def test_a_survey_counts_what_goes_and_names_what_does_not() -> None:
     found = survey(
         tree({"a": F, "k.key": F, "i": D, "i/x": F, "l": L_OUT, "credentials": D, "credentials/x": F, "d": D}),

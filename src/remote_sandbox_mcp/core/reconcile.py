@@ -245,7 +245,7 @@ class _Reconciler:
         if to == HERE:
             answer = self.sight.comes(path, text, found, self.result.pull.problems)
         else:
-            answer = self.sight.goes(path, text, self.result.push.problems)
+            answer = self.sight.goes(path, text, found, self.result.push.problems)
         if answer == YES:
             giver = self.there if to == HERE else self.here
             self.choose(path, _Choice(to, _with_mode_of(text, found) if "m" in giver.rough else text, found))
