@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
 from remote_sandbox_mcp.core.reconcile import SideLost
-from remote_sandbox_mcp.core.workspace import Unlinked, mark_of
+from remote_sandbox_mcp.core.workspace import LinkOrder, Preview, Unlinked, mark_of
+from remote_sandbox_mcp.workspaces.service import WorkspaceService
 from tests.workspaces.conftest import FolderSandbox, World, contents, write
 
 FIRST = {"a.py": "print(1)\n", "src/b.py": "b = 2\n"}
@@ -142,6 +144,37 @@ async def test_a_link_is_refused_where_another_one_is_in_the_way(world: World) -
         await world.app.workspaces.link(world.order(folder=str(other), remote=str(world.there / "below")))
     assert await world.app.workspaces.unlink(str(world.here)) == Unlinked(world.workspace)
     assert world.app.workspaces.all() == []
+
+
+@pytest.mark.parametrize("clash", ["the folder here", "the folder there"])
+async def test_of_two_links_at_once_that_clash_one_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, clash: str
+) -> None:
+    """Both have looked before either is kept, and are of two processes."""
+    other = world.here.parent / "other"
+    write(world.here, {"inner/a": "1"})
+    write(other, {"x": "1"})
+    folder = str(world.here / "inner") if clash == "the folder here" else str(other)
+    remote = str(world.there) + "-2" if clash == "the folder here" else str(world.there)
+    second = world.new_app()
+    orders = [(world.app, world.order()), (second, world.order(folder=folder, remote=remote))]
+    looked, both_looked = 0, asyncio.Event()
+    usual = WorkspaceService.preview
+
+    async def look(service: WorkspaceService, order: LinkOrder) -> Preview:
+        nonlocal looked
+        found = await usual(service, order)
+        looked += 1
+        if looked == len(orders):
+            both_looked.set()
+        await both_looked.wait()
+        return found
+
+    monkeypatch.setattr(WorkspaceService, "preview", look)
+    done = await asyncio.gather(*(app.workspaces.link(order) for app, order in orders), return_exceptions=True)
+    await second.close()
+    assert sorted(type(each).__name__ for each in done) == ["BadArgument", "Linked"]
+    assert len(world.app.workspaces.all()) == 1
 
 
 async def test_unlinking_leaves_nothing_of_ours_on_the_machine_or_says_what(world: World) -> None:

@@ -141,33 +141,36 @@ class WorkspaceService:
                 "confirm it",
                 "confirm",
             )
-        known, inode = self._exactly(preview.folder), os.stat(preview.folder).st_ino
-        if known and known.inode != inode:
-            # Its common state is that of another folder: what is missing in this one was not deleted by anybody.
-            raise other_folder_here(preview.folder)
-        workspace = Workspace(
-            known.workspace.id if known else secrets.token_hex(8),
-            preview.folder,
-            preview.sandbox,
-            preview.remote,
-            order.rules,
-            order.free,
-        )
-        if self._records.written(workspace):
-            await self._check_mark(workspace)
-        else:
-            await self._mark(workspace)
-        self._records.put(workspace, inode)
+        workspace, is_new = await self._put(order, preview)
         try:
             moved = self._noticed(workspace, await self._pass(workspace, listener, _whole))
             said = {f"{name} {LEADS_OUT}" for name in preview.links}
             told = tuple(problem for problem in moved.problems if problem not in said)
             return Linked(_in_force(workspace), preview, replace(moved, problems=told))
         except (BadArgument, SideLost):
-            if not known:
+            if is_new:
                 self._records.remove(workspace)
                 await self._unmark(workspace)
             raise
+
+    async def _put(self, order: LinkOrder, preview: Preview) -> tuple[Workspace, bool]:
+        """Keep a link, and mark its machine; whether it is a new one. Raises BadArgument, SandboxError."""
+        folder, rules = preview.folder, rules_of(accepted_file(preview.folder), order.rules)
+        async with self._records.linking():
+            # Again, because others may have been linked since the preview.
+            self._check_others(LinkOrder(folder=folder, sandbox=preview.sandbox, remote=preview.remote, rules=rules))
+            known, inode = self._exactly(folder), os.stat(folder).st_ino
+            if known and known.inode != inode:
+                # Its common state is that of another folder: what is missing in this one was not deleted by anybody.
+                raise other_folder_here(folder)
+            workspace_id = known.workspace.id if known else secrets.token_hex(8)
+            workspace = Workspace(workspace_id, folder, preview.sandbox, preview.remote, order.rules, order.free)
+            if self._records.written(workspace):
+                await self._check_mark(workspace)
+            else:
+                await self._mark(workspace)
+            self._records.put(workspace, inode)
+        return workspace, known is None
 
     async def unlink(self, folder: str) -> Unlinked:
         """Forget a workspace; both sides keep their files. Raises BadArgument where the folder is in none."""
