@@ -180,6 +180,20 @@ def mark_of(workspace: Workspace) -> str:
     return f"{MARKS}/{workspace.id}"
 
 
+def mark_text(workspace: Workspace, word: str) -> bytes:
+    """What is in that file: the folder there, and a random word, another one with each connection."""
+    return f"{workspace.remote}\n{word}\n".encode("utf-8", "surrogateescape")
+
+
+def word_in(mark: bytes) -> str:
+    """The word in such a file; empty in one of an earlier version, which has none.
+
+    >>> word_in(b"/data/p\\n0123abcd\\n"), word_in(b"/data/p\\n")
+    ('0123abcd', '')
+    """
+    return mark.partition(b"\n")[2].strip().decode("ascii", "replace")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinkOrder:
     """A wish to link a local folder. Without `remote`, the folder of the same name in the home folder there is meant.

@@ -212,6 +212,18 @@ class Records:
         except (OSError, ValueError, AttributeError, TypeError):
             return Pending()
 
+    def words(self, workspace: Workspace) -> tuple[str, ...]:
+        """The words of which the mark on the machine has one; none where that is not known."""
+        try:
+            return tuple((self._place(workspace.id) / "words").read_text("ascii").split())
+        except (OSError, UnicodeDecodeError):
+            return ()
+
+    def keep_words(self, workspace: Workspace, words: Collection[str]) -> None:
+        place = self._place(workspace.id)
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write(place / "words", "\n".join(words).encode("ascii"))
+
     def _write(self, file: Path, data: bytes) -> None:
         fresh = file.with_name(f".{file.name}-{os.getpid()}")
         try:

@@ -26,7 +26,19 @@ from ..core.shell import join
 from ..core.text import counted, last_line, size
 from ..core.transfer import Listener, Order, Outcome, Place, unheard
 from ..core.tree import LEADS_OUT
-from ..core.workspace import Linked, LinkOrder, Moved, Preview, Rules, Unlinked, Workspace, WorkspaceState, mark_of
+from ..core.workspace import (
+    Linked,
+    LinkOrder,
+    Moved,
+    Preview,
+    Rules,
+    Unlinked,
+    Workspace,
+    WorkspaceState,
+    mark_of,
+    mark_text,
+    word_in,
+)
 from ..fleet import Fleet
 from ..session import absolute
 from ..transfers.service import TransferService
@@ -34,13 +46,13 @@ from ..waiting import within
 from .records import Records
 
 if TYPE_CHECKING:
-    from ..core.sandbox import Sandbox
     from ..store.workspaces import WorkspaceRow
     from .live import Live
     from .looks import Looks
     from .passes import Pass
 
-MARK_BYTES = 1000
+# A path of the longest kind, and a word.
+MARK_BYTES = 8192
 # How long a machine is waited for to remove a mark. Folders that are empty then go, too.
 UNMARK_S = 10.0
 UNMARK = 'rm -f -- "$1" && { rmdir -- "${1%/*}" && rmdir -- "${1%/*/*}"; } 2>/dev/null; [ ! -e "$1" ]'
@@ -57,8 +69,8 @@ class WorkspaceService:
         self._transfers = transfers
         self._records = Records(state, configuration)
         self._turns: dict[str, asyncio.Lock] = {}
-        # Sandboxes that have shown the mark of a workspace since they were opened.
-        self._marked: dict[str, Sandbox] = {}
+        # Connections over which the mark of a workspace was seen.
+        self._marked: dict[str, object] = {}
         self._told: set[tuple[str, str]] = set()
         # In a process that serves calls: changes are sent as they are made, while a workspace is in use.
         self.sends_ahead = False
@@ -165,12 +177,17 @@ class WorkspaceService:
                 raise other_folder_here(folder)
             workspace_id = known.workspace.id if known else secrets.token_hex(8)
             workspace = Workspace(workspace_id, folder, preview.sandbox, preview.remote, order.rules, order.free)
+            if known is None:
+                await self._mark(workspace, ())
+                self._records.put(workspace, inode)
+                return workspace, True
+        async with self._turn(workspace):
             if self._records.written(workspace):
                 await self._check_mark(workspace)
             else:
-                await self._mark(workspace)
+                await self._mark(workspace, self._records.words(workspace))
             self._records.put(workspace, inode)
-        return workspace, known is None
+        return workspace, False
 
     async def unlink(self, folder: str) -> Unlinked:
         """Forget a workspace; both sides keep their files. Raises BadArgument where the folder is in none."""
@@ -376,25 +393,46 @@ class WorkspaceService:
 
     # The mark on the machine
 
-    async def _mark(self, workspace: Workspace) -> None:
-        """Leave the mark on the machine. Raises SandboxError."""
-        sandbox = await self._fleet.get(workspace.sandbox)
-        await sandbox.write(mark_of(workspace), f"{workspace.remote}\n".encode("utf-8", "surrogateescape"))
-        self._marked[workspace.id] = sandbox
+    async def _mark(self, workspace: Workspace, before: Sequence[str], version: str | None = None) -> None:
+        """Leave the mark on the machine, with a new word. Raises SandboxError.
+
+        `before` are the words of which the present mark has one. They count until the new mark is known to be written:
+        a process may end in between. A write that comes late finds another `version` of the mark, and is refused.
+        """
+        sandbox, word = await self._fleet.get(workspace.sandbox), secrets.token_hex(16)
+        if before:
+            self._records.keep_words(workspace, (*before, word))
+        await sandbox.write(mark_of(workspace), mark_text(workspace, word), expected=version)
+        self._records.keep_words(workspace, (word,))
+        self._marked[workspace.id] = sandbox.connection
 
     async def _check_mark(self, workspace: Workspace) -> None:
-        """Once for each connection. Raises SideLost where it is another machine."""
+        """Once for each connection, in the workspace's turn. Raises SideLost where it is another or an older machine.
+
+        A machine that was restored from a snapshot, and a copy of one, has an earlier word than was left last.
+        """
         sandbox = await self._fleet.get(workspace.sandbox)
-        if self._marked.get(workspace.id) is sandbox:
+        if sandbox.connection is not None and self._marked.get(workspace.id) is sandbox.connection:
             return
         try:
-            await sandbox.read(mark_of(workspace), Span(limit=MARK_BYTES))
+            mark = await sandbox.read(mark_of(workspace), Span(limit=MARK_BYTES))
         except FileProblem as problem:
             raise SideLost(
                 f"{workspace.sandbox} is not the machine that {workspace.folder} was linked to ({problem}); nothing "
                 "was changed on either side. If it is the right one all the same, unlink and link again"
             ) from None
-        self._marked[workspace.id] = sandbox
+        word, known = word_in(mark.data), self._records.words(workspace)
+        if known and word not in known:
+            raise SideLost(
+                f"{workspace.sandbox} is not as it was when {workspace.folder} was last in step with it: it was "
+                "restored from a snapshot or a backup, or is a copy of that machine; nothing was changed on either "
+                "side. Unlink and link again: then files that differ are conflicts to decide, and none is deleted"
+            )
+        try:
+            await self._mark(workspace, (word,) if word else (), mark.version or None)
+        except FileProblem:
+            # Its disk may be full. The mark is as it was, and its word still counts.
+            self._marked[workspace.id] = sandbox.connection
 
     async def _unmark(self, workspace: Workspace) -> str:
         """Remove the mark; returns why that could not be done. The link is gone already, so nothing fails by it."""
