@@ -105,7 +105,6 @@ async def test_a_side_that_is_lost_changes_nothing(world: World, side: str, how:
 async def test_linking_again_deletes_nothing_where_a_side_is_another_one(world: World, side: str) -> None:
     write(world.here, FIRST)
     await world.link()
-    await world.bring()
     lost, other = (world.here, world.there) if side == "here" else (world.there, world.here)
     shutil.move(lost, f"{lost}.away")
     write(lost, {"stub": "of a mount point"})

@@ -154,8 +154,16 @@ class WorkspaceService:
                 "confirm",
             )
         workspace, is_new = await self._put(order, preview)
+
+        async def first(work: Pass) -> Moved:
+            moved = await work.whole()
+            if not work.base.ids:
+                # This pass has made the folder there: it is looked at, so that another one in its place is noticed.
+                moved = moved.and_then(await self._new_pass(workspace, listener).whole())
+            return moved
+
         try:
-            moved = self._noticed(workspace, await self._pass(workspace, listener, _whole))
+            moved = self._noticed(workspace, await self._pass(workspace, listener, first))
             said = {f"{name} {LEADS_OUT}" for name in preview.links}
             told = tuple(problem for problem in moved.problems if problem not in said)
             return Linked(_in_force(workspace), preview, replace(moved, problems=told))
@@ -458,10 +466,6 @@ class WorkspaceService:
 def _in_force(workspace: Workspace) -> Workspace:
     """With the rules that hold at this moment: those of the project's accepted file, and those of its row."""
     return replace(workspace, rules=current_rules(workspace))
-
-
-async def _whole(work: Pass) -> Moved:
-    return await work.whole()
 
 
 def _lines_to(path: bytes) -> list[str]:
