@@ -310,6 +310,54 @@ def test_several_processes_find_what_changed(
     assert many.look() == set()
 
 
+def put_file_for_ignored_folder(root: Path) -> None:
+    (root / "src/build").rmdir()
+    (root / "src/build").write_text("a file")
+
+
+def put_link_for_ignored_folder(root: Path) -> None:
+    (root / "build").rmdir()
+    (root / "build").symlink_to("docs")
+
+
+def put_folder_for_ignored_file(root: Path) -> None:
+    (root / ".cache").unlink()
+    (root / ".cache").mkdir()
+    (root / ".cache/x").write_text("x")
+
+
+def ignore_more(root: Path) -> None:
+    with (root / ".gitignore").open("a") as file:
+        file.write("*.md\n")
+
+
+# What happens to entries that a .gitignore leaves out, and the folders that are told of it.
+CHANGES_OF_LEFT_OUT: dict[str, tuple[Callable[[Path], object], set[str]]] = {
+    "a file for a folder": (put_file_for_ignored_folder, {"", "src"}),
+    "a link for a folder": (put_link_for_ignored_folder, {""}),
+    "a folder for a file": (put_folder_for_ignored_file, {"", ".cache"}),
+    "a rule in a file that ignores itself": (ignore_more, {"docs"}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("change", "told"), CHANGES_OF_LEFT_OUT.values(), ids=CHANGES_OF_LEFT_OUT)
+def test_what_happens_to_left_out_entries_is_found_without_watches(
+    root: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], told: set[str]
+) -> None:
+    monkeypatch.setattr(far, "LOCAL_FILE_SYSTEMS", frozenset())
+    (root / ".gitignore").write_text("build/\n.*\n!.cache/\n")
+    (root / "src/build").mkdir()
+    (root / "build").mkdir()
+    (root / ".cache").write_text("a file")
+    near = Near(root)
+    near.look()
+    assert near.look() == set()
+    change(root)
+    assert near.look() == told
+    assert near.look() == set()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_where_such_a_process_dies_or_cannot_begin_its_folders_are_read(
     many: Near, root: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,12 +9,13 @@ import re
 import subprocess
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core import ignore
+from remote_sandbox_mcp.core import ignore, secret_names
 from remote_sandbox_mcp.core.ignore import Ignore
 
 # (what it shows, lines, paths left out, paths kept); a path that ends in a slash is a folder.
@@ -217,10 +218,11 @@ def test_no_pattern_is_slow(pattern: bytes, path: bytes) -> None:
     assert time.process_time() - begun < 1
 
 
-def test_the_module_is_python_3_6_and_imports_only_re() -> None:
-    tree = ast.parse(inspect.getsource(ignore), feature_version=(3, 6))
+@pytest.mark.parametrize(("module", "imported"), [(ignore, ["secret_names"]), (secret_names, [])])
+def test_the_module_is_python_3_6_and_imports_only_re(module: ModuleType, imported: list[str]) -> None:
+    tree = ast.parse(inspect.getsource(module), feature_version=(3, 6))
     assert [node.names[0].name for node in tree.body if isinstance(node, ast.Import)] == ["re"]
-    assert not [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == imported
 
 
 NAMES = ["a", "b", "ab", "a.b", "b b", "a ", "-", "!a", "#a", "[a]", "]", "a\\b", "*", "Ab", "é", "0"]

@@ -32,6 +32,7 @@ F, F_NEW, F_OTHER = "f644 3 5000000000", "f644 4 6000000000", "f644 5 7000000000
 F_MODE, F_SAME_SIZE = "f755 3 5000000000", "f644 4 8000000000"
 HOUR, HOUR_LATER = "f644 4 9000000000", "f644 4 3609000000000"
 D, D_TIME, D_MODE = "d755 0 5000000000", "d755 0 6000000000", "d700 0 5000000000"
+D_SETGID, F_SETUID = "d2755 0 5000000000", "f4644 3 5000000000"
 L, L_NEW, L_OTHER, L_OUT = "l777 0 0 a", "l777 0 0 b", "l777 0 0 c", "l777 0 0 /etc"
 
 
@@ -117,6 +118,10 @@ PAIRS: dict[str, tuple[Entries, Entries, Entries, str, str, str, str]] = {
     "mode on both, the same": ({"a": F}, {"a": F_MODE}, {"a": F_MODE}, "", "", "", ""),
     "mode on both": ({"a": F}, {"a": F_MODE}, {"a": "f600 3 5000000000"}, "~a", "", "", ""),
     "mode here, deleted there": ({"a": F, "b": F}, {"a": F_MODE, "b": F}, {"b": F}, "+a", "", "", ""),
+    "special bits of a folder here": ({"d": D_SETGID}, {"d": D_SETGID}, {"d": D}, "", "", "", ""),
+    "special bits of a folder there": ({"d": D}, {"d": D}, {"d": D_SETGID}, "", "", "", ""),
+    "special bits of a file here": ({"a": F_SETUID}, {"a": F_SETUID}, {"a": F}, "", "", "", ""),
+    "special bits and a mode there": ({"d": D_SETGID}, {"d": D_SETGID}, {"d": D_MODE}, "", "~d", "", ""),
     "mode of a folder": ({"d": D}, {"d": D_MODE}, {"d": D}, "~d", "", "", ""),
     "time of a folder": ({"d": D}, {"d": D_TIME}, {"d": D}, "", "", "", ""),
     "renamed here": ({"a": F}, {"b": F}, {"a": F}, "+b -a", "", "", ""),
@@ -227,6 +232,15 @@ def test_a_doubt_is_settled_by_the_content(equal: bool, pushed: str, conflicts: 
     assert (changes(result.push), changes(result.pull), result.doubts) == (pushed, "", [])
     assert "".join(each.path.decode() for each in result.conflicts) == conflicts
     assert result.base == folders({"a": HOUR if equal else F})
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_a_folder_keeps_its_own_special_bits_when_its_mode_is_carried_over(side: str) -> None:
+    before, changed = tree({"d": D_SETGID}), tree({"d": D_MODE})
+    sides = (before, changed) if side == "here" else (changed, before)
+    result = reconcile(folders({"d": D}), *sides)
+    (finished,) = (result.pull if side == "here" else result.push).finish
+    assert finished.mode == 0o2700
 
 
 # What goes and what comes
@@ -376,6 +390,29 @@ def test_a_decision_makes_one_side_like_the_other(
     wanted = row[2] if keep == "here" else row[3]
     assert (changes(result.push), changes(result.pull)) == tuple(" ".join(sorted(part.split())) for part in wanted)
     assert result.conflicts == result.doubts == []
+
+
+# What a decision for this side does not send, and what it does: the common state, here, there, and what is pushed.
+HELD_BACK: dict[str, tuple[Entries, Entries, Entries, str]] = {
+    "a secret that only this side has": ({}, {"r": D, "r/.env": F}, {"r": D}, ""),
+    "a secret that the other side has, too": ({}, {"r": D, "r/.env": F}, {"r": D, "r/.env": F_NEW}, ""),
+    "a secret that no pattern brings": ({}, {"k.key": F}, {"k.key": F_NEW}, ""),
+    "an excluded result": ({}, {"left out": D, "left out/x.png": F}, {"left out": D, "left out/x.png": F_NEW}, ""),
+    "an ignored result that only this side has": ({}, {"r": D, "r/i.o": F}, {"r": D}, ""),
+    "an ignored result that both sides have": ({}, {"r": D, "r/i.o": F}, {"r": D, "r/i.o": F_NEW}, "+r/i.o"),
+    "a result": ({"r": D, "r/x": F}, {"r": D, "r/x": F_NEW}, {"r": D, "r/x": F_OTHER}, "+r/x"),
+}
+
+
+@pytest.mark.parametrize("row", HELD_BACK.values(), ids=HELD_BACK)
+def test_a_decision_sends_nothing_that_rules_leave_out(row: tuple[Entries, Entries, Entries, str]) -> None:
+    base, here, there, pushed = row
+    ignores = ((b"", b"*.o\n"),)
+    sides = tree({**here, "b": F}, gitignores=ignores), tree({**there, "b": F}, gitignores=ignores)
+    decided = frozenset(path.encode() for path in here)
+    known = decide(folders({**base, "b": F}), *sides, decided, frozenset())
+    result = reconcile(known, *sides, Scope(RULES, decided=decided, came=frozenset({b"r/x"})))
+    assert (changes(result.push), changes(result.pull), result.conflicts) == (pushed, "", [])
 
 
 def test_a_survey_counts_what_goes_and_names_what_does_not() -> None:

@@ -78,6 +78,11 @@ async def test_an_attack_on_its_own_session_is_told_and_the_next_call_begins_a_n
     assert (await told(run, "y", "bystander")).value == "2"
 
 
+async def test_display_does_not_lead_to_the_interpreter(run: Run) -> None:
+    record = await told(run, "display('shown')\n[name for name in dir(display) if 'self' in name]", "display")
+    assert (record.state, record.value) == ("done", "[]")
+
+
 async def test_code_that_prints_records_prints_text(run: Run) -> None:
     # What the client prints at the end, with a word of the same form.
     code = """

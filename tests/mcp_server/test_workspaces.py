@@ -259,6 +259,18 @@ async def test_what_a_command_made_that_outlasted_its_call_comes_once_when_it_ha
     assert passes.made == ["send", "bring"]
 
 
+async def test_what_a_second_job_of_the_same_name_made_comes_too(world: World) -> None:
+    world.passes.brings = CAME
+    for _ in range(2):
+        given = {"command": "ls", "session_name": "train", "ensure_watchdog": False}
+        assert (await world.caller.call("exec_bash_background", **given))["tmux_session"] == "train"
+        world.fake.jobs.end(world.fake.jobs.started[-1].job_id, 0)
+        ended = await world.caller.call("check_background_task", tmux_session="train")
+        assert ended["workspace"] == "came back: results/plot.png (9 bytes)"
+        assert "workspace" not in await world.caller.call("wait_background_task", tmux_session="train", timeout_s=5)
+    assert world.passes.made == ["send", "bring"] * 2
+
+
 # What the result says
 
 

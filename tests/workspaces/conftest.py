@@ -33,6 +33,8 @@ class FolderSandbox:
         self.home = home
         self.description = Description(NAME, "folder")
         self.is_open = True
+        # As after a reconnection, where a test puts another one.
+        self.connection = object()
         self.lanes: list[OutpostLane] = []
         self.asked: Counter[str] = Counter()
         # Called for every request to a lane, with its verb; what it returns is taken for the answer.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
 from remote_sandbox_mcp.core.reconcile import SideLost
-from remote_sandbox_mcp.core.workspace import Unlinked, mark_of
-from tests.workspaces.conftest import World, contents, write
+from remote_sandbox_mcp.core.workspace import LinkOrder, Preview, Unlinked, mark_of
+from remote_sandbox_mcp.workspaces.service import WorkspaceService
+from tests.workspaces.conftest import FolderSandbox, World, contents, write
 
 FIRST = {"a.py": "print(1)\n", "src/b.py": "b = 2\n"}
 
@@ -64,6 +67,16 @@ async def test_what_changed_on_both_sides_stays_as_it_is_until_it_is_decided(wor
     assert contents(world.here) == contents(world.there) == {"a": "here", "b": "far away", "c": "same", "d": "new"}
 
 
+async def test_special_bits_of_modes_stay_on_the_side_that_has_them(world: World) -> None:
+    write(world.here, {"shared/a": "1", "tool": "2"})
+    (world.here / "shared").chmod(0o2775)
+    (world.here / "tool").chmod(0o4755)
+    await world.link()
+    assert (await world.bring()).is_quiet
+    assert [oct((world.here / name).stat().st_mode & 0o7777) for name in ("shared", "tool")] == ["0o2775", "0o4755"]
+    assert [oct((world.there / name).stat().st_mode & 0o7777) for name in ("shared", "tool")] == ["0o775", "0o755"]
+
+
 @pytest.mark.parametrize("side", ["here", "there"])
 @pytest.mark.parametrize("how", ["emptied", "missing", "replaced"])
 async def test_a_side_that_is_lost_changes_nothing(world: World, side: str, how: str) -> None:
@@ -88,6 +101,36 @@ async def test_a_side_that_is_lost_changes_nothing(world: World, side: str, how:
     assert contents(lost) == before
 
 
+@pytest.mark.parametrize("side", ["here", "there"])
+async def test_linking_again_deletes_nothing_where_a_side_is_another_one(world: World, side: str) -> None:
+    write(world.here, FIRST)
+    await world.link()
+    lost, other = (world.here, world.there) if side == "here" else (world.there, world.here)
+    shutil.move(lost, f"{lost}.away")
+    write(lost, {"stub": "of a mount point"})
+    before = contents(other)
+    with pytest.raises(SideLost, match="unlink and link again"):
+        await world.link()
+    with pytest.raises(SideLost, match="unlink and link again"):
+        await world.send() if side == "here" else await world.bring()
+    assert contents(other) == before
+    await world.app.workspaces.unlink(str(world.here))
+    await world.link()
+    assert {**before, "stub": "of a mount point"} == contents(world.there)
+
+
+async def test_linking_again_does_not_mark_another_machine(world: World, tmp_path: Path) -> None:
+    write(world.here, FIRST)
+    await world.link()
+    old, world.sandbox = world.sandbox, FolderSandbox(tmp_path / "other")
+    app, world.app = world.app, world.new_app()
+    for work in (world.link, world.send):
+        with pytest.raises(SideLost, match="is not the machine"):
+            await work()
+    await world.close()
+    world.app, world.sandbox = app, old
+
+
 async def test_a_link_is_refused_where_another_one_is_in_the_way(world: World) -> None:
     write(world.here, {"inner/a": "1", "b": "2"})
     await world.link()
@@ -100,6 +143,37 @@ async def test_a_link_is_refused_where_another_one_is_in_the_way(world: World) -
         await world.app.workspaces.link(world.order(folder=str(other), remote=str(world.there / "below")))
     assert await world.app.workspaces.unlink(str(world.here)) == Unlinked(world.workspace)
     assert world.app.workspaces.all() == []
+
+
+@pytest.mark.parametrize("clash", ["the folder here", "the folder there"])
+async def test_of_two_links_at_once_that_clash_one_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, clash: str
+) -> None:
+    """Both have looked before either is kept, and are of two processes."""
+    other = world.here.parent / "other"
+    write(world.here, {"inner/a": "1"})
+    write(other, {"x": "1"})
+    folder = str(world.here / "inner") if clash == "the folder here" else str(other)
+    remote = str(world.there) + "-2" if clash == "the folder here" else str(world.there)
+    second = world.new_app()
+    orders = [(world.app, world.order()), (second, world.order(folder=folder, remote=remote))]
+    looked, both_looked = 0, asyncio.Event()
+    usual = WorkspaceService.preview
+
+    async def look(service: WorkspaceService, order: LinkOrder) -> Preview:
+        nonlocal looked
+        found = await usual(service, order)
+        looked += 1
+        if looked == len(orders):
+            both_looked.set()
+        await both_looked.wait()
+        return found
+
+    monkeypatch.setattr(WorkspaceService, "preview", look)
+    done = await asyncio.gather(*(app.workspaces.link(order) for app, order in orders), return_exceptions=True)
+    await second.close()
+    assert sorted(type(each).__name__ for each in done) == ["BadArgument", "Linked"]
+    assert len(world.app.workspaces.all()) == 1
 
 
 async def test_unlinking_leaves_nothing_of_ours_on_the_machine_or_says_what(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import pytest
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
+from remote_sandbox_mcp.core.files import FileSlice, Span, Written
 from remote_sandbox_mcp.core.reconcile import SideLost
 from remote_sandbox_mcp.core.transfer import Reply
-from remote_sandbox_mcp.core.workspace import Rules
+from remote_sandbox_mcp.core.workspace import Rules, mark_of
 from remote_sandbox_mcp.sync.meter import Tally
 from remote_sandbox_mcp.sync.sending import BATCH_FILES
 from tests.support.doc_pages import ROOT
@@ -162,6 +164,107 @@ async def test_another_machine_under_the_same_name_is_not_taken_for_the_first(wo
     assert "is not the machine" in state.trouble
     await world.close()
     world.app, world.sandbox = app, old
+
+
+def restore(world: World, snapshot: Path) -> None:
+    """Put the machine back to an earlier state; the folders keep their inodes."""
+    for path in [each for each in world.sandbox.home.rglob("*") if each.is_file()]:
+        path.unlink()
+    shutil.copytree(snapshot, world.sandbox.home, dirs_exist_ok=True)
+    world.sandbox.connection = object()
+
+
+async def test_a_machine_that_was_restored_from_a_snapshot_changes_nothing_here(world: World, tmp_path: Path) -> None:
+    await in_step(world, {"a": "1", "b": "1"})
+    shutil.copytree(world.sandbox.home, tmp_path / "snapshot")
+    world.sandbox.connection = object()
+    write(world.here, {"a": "edited", "new": "work"})
+    await world.send()
+    await world.bring()
+    restore(world, tmp_path / "snapshot")
+    before = contents(world.here)
+    for work in (world.send, world.bring, world.link):
+        with pytest.raises(SideLost, match="restored from a snapshot"):
+            await work()
+    assert (contents(world.here), contents(world.there)) == (before, {"a": "1", "b": "1"})
+    await world.app.workspaces.unlink(str(world.here))
+    moved = await world.link()
+    assert moved.conflicts == ("a",)
+    assert contents(world.here) == before
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["before the mark is written", "after it"])
+async def test_a_process_that_ends_while_it_marks_the_machine_alarms_nobody(world: World, is_written: bool) -> None:
+    await in_step(world, {"a": "1"})
+    usual = world.sandbox.write
+
+    async def end(path: str, data: bytes, *, expected: str | None = None) -> Written:
+        if is_written:
+            await usual(path, data, expected=expected)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.sandbox, "write", end)
+        for _ in range(2):
+            world.sandbox.connection = object()
+            with pytest.raises(Killed):
+                await world.send()
+    for _ in range(2):
+        world.sandbox.connection = object()
+        assert (await world.bring()).is_quiet
+
+
+async def test_a_mark_that_cannot_be_written_stays_good(world: World) -> None:
+    await in_step(world, {"a": "1"})
+
+    async def refuse(path: str, data: bytes, *, expected: str | None = None) -> Written:
+        raise FileProblem("no space left on device", "ENOSPC")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.sandbox, "write", refuse)
+        for _ in range(2):
+            world.sandbox.connection = object()
+            assert (await world.bring()).is_quiet
+    world.sandbox.connection = object()
+    assert (await world.bring()).is_quiet
+
+
+async def test_a_mark_without_a_word_is_that_of_an_earlier_version(world: World) -> None:
+    await in_step(world, {"a": "1"})
+    mark = world.sandbox.home / mark_of(world.workspace).removeprefix("~/")
+    (words,) = paths.state_folder().glob("workspaces/*/words")
+    words.unlink()
+    mark.write_text(f"{world.there}\n")
+    for _ in range(2):
+        world.sandbox.connection = object()
+        assert (await world.bring()).is_quiet
+    assert mark.read_text().split() == [str(world.there), words.read_text()]
+
+
+async def test_the_mark_is_asked_for_once_for_each_connection_of_each_process(world: World) -> None:
+    await in_step(world, {"a": "1"})
+    reads = []
+    usual = world.sandbox.read
+
+    async def read(path: str, span: Span) -> FileSlice:
+        reads.append(path)
+        return await usual(path, span)
+
+    world.sandbox.read = read  # type: ignore[method-assign]
+    other = world.new_app()
+    for app in (world.app, other, world.app, other):
+        await app.workspaces.send(world.workspace)
+        await app.workspaces.bring(world.workspace)
+    assert reads == [mark_of(world.workspace)]
+    world.sandbox.connection = object()
+    for app in (world.app, other, world.app, other):
+        await app.workspaces.bring(world.workspace)
+    await other.close()
+    assert reads == [mark_of(world.workspace)] * 3
 
 
 async def test_an_edit_there_that_a_send_does_not_know_of_is_kept(world: World) -> None:

@@ -2,11 +2,15 @@
 
 import re
 
+from .secret_names import is_secret_name
+
 MYPY = False
 if MYPY:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+# A line of our own that stands for all files whose names look like those of secrets; to git it is a comment.
+NAMES_OF_SECRETS = b"# remote-sandbox-mcp: names of secrets"
 IGNORE_BOM = b"\xef\xbb\xbf"
 # No path is longer, and a bracket without an end takes the square of its length to read.
 IGNORE_LONGEST = 4096
@@ -34,9 +38,10 @@ IGNORE_FOLDERS = rb"(?:[^/]+/)*"
 class IgnoreRule:
     """One line that says something: what it fits, and whether that is left out or kept."""
 
-    __slots__ = ("anchored", "dirs_only", "is_plain", "is_suffix", "out", "pattern")
+    __slots__ = ("anchored", "dirs_only", "is_plain", "is_secret", "is_suffix", "out", "pattern")
 
     def __init__(self, line: bytes) -> None:
+        self.is_secret = line == NAMES_OF_SECRETS
         self.out = not line.startswith(b"!")
         pattern = line if self.out else line[1:]
         self.dirs_only = pattern.endswith(b"/")
@@ -51,7 +56,7 @@ def ignore_rules(lines: "Iterable[bytes]") -> "list[IgnoreRule]":
     """The lines without their ends, comments and what says nothing."""
     ended = (line[:-1] if line.endswith(b"\n") else line for line in lines)
     plain = (line[:-1] if line.endswith(b"\r") else line for line in ended)
-    rules = [IgnoreRule(ignore_trimmed(line)) for line in plain if not line.startswith(b"#")]
+    rules = [IgnoreRule(ignore_trimmed(line)) for line in plain if line[:1] != b"#" or line == NAMES_OF_SECRETS]
     return [rule for rule in rules if 0 < len(rule.pattern) <= IGNORE_LONGEST]
 
 
@@ -170,10 +175,12 @@ def ignore_matcher(rules: "list[IgnoreRule]") -> "Callable[[bytes], Any] | None"
 class IgnoreGroup:
     """Rules that say the same, so that their order does not matter; most are plain and looked up, not tried."""
 
-    __slots__ = ("name_fits", "names", "out", "path_fits", "paths", "suffixes")
+    __slots__ = ("finds_secrets", "name_fits", "names", "out", "path_fits", "paths", "suffixes")
 
     def __init__(self, rules: "list[IgnoreRule]") -> None:
         self.out = rules[0].out
+        self.finds_secrets = any(rule.is_secret for rule in rules)
+        rules = [rule for rule in rules if not rule.is_secret]
         self.names = {rule.pattern for rule in rules if rule.is_plain and not rule.anchored}
         self.paths = {rule.pattern for rule in rules if rule.is_plain and rule.anchored}
         self.suffixes = tuple({rule.pattern[1:] for rule in rules if rule.is_suffix})
@@ -186,6 +193,7 @@ class IgnoreGroup:
             name in self.names
             or path in self.paths
             or path.endswith(self.suffixes)
+            or (self.finds_secrets and is_secret_name(name))
             or (self.name_fits is not None and self.name_fits(name) is not None)
             or (self.path_fits is not None and self.path_fits(path) is not None)
         )
@@ -208,7 +216,8 @@ class IgnoreList:
 
     def __init__(self, folder: bytes, lines: "Iterable[bytes]") -> None:
         rules = ignore_rules(lines)
-        self.groups = ignore_groups([rule for rule in rules if not rule.dirs_only]), ignore_groups(rules)
+        of_files = [rule for rule in rules if not rule.dirs_only]
+        self.groups = ignore_groups(of_files), ignore_groups([rule for rule in rules if not rule.is_secret])
         self.start = len(folder) + 1 if folder else 0
 
 

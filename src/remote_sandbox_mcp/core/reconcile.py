@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 from .errors import SandboxError
 from .plan import Attributes, Item, Plan
 from .scope import ASK, EVERYTHING, YES, Scope, Sight, folders_above, is_among
-from .tree import SECOND, Tree, child, read_meta, size_of, without_special_bits
+from .tree import (
+    PLAIN_HEAD,
+    SECOND,
+    SPECIAL,
+    Tree,
+    child,
+    has_special_bits,
+    read_meta,
+    size_of,
+    without_special_bits,
+)
 from .workspace import MOST_NEW, MOST_UNASKED_FILES
 
 # Who has to take something over.
@@ -28,6 +38,14 @@ class SideLost(SandboxError):
     """One side is gone, empty or unreadable all of a sudden: carrying that over would delete the other one."""
 
     code = "workspace"
+
+
+def other_folder_here(folder: str) -> SideLost:
+    """The error for a local folder that is not the one that was linked."""
+    return SideLost(
+        f"{folder} is not the folder that was linked: another one is in its place, as where a disk is not mounted; "
+        "nothing was changed on either side. If it is your project all the same, unlink and link again"
+    )
 
 
 @dataclass(frozen=True)
@@ -227,7 +245,7 @@ class _Reconciler:
         if to == HERE:
             answer = self.sight.comes(path, text, found, self.result.pull.problems)
         else:
-            answer = self.sight.goes(path, text, self.result.push.problems)
+            answer = self.sight.goes(path, text, found, self.result.push.problems)
         if answer == YES:
             giver = self.there if to == HERE else self.here
             self.choose(path, _Choice(to, _with_mode_of(text, found) if "m" in giver.rough else text, found))
@@ -248,7 +266,7 @@ class _Reconciler:
     def same(self, one: bytes | None, other: bytes | None, *, exactly: bool = False) -> bool:
         if one is None or other is None or one == other:
             return one == other
-        same_head = one[:1] == other[:1] if self.is_modeless else _head(one) == _head(other)
+        same_head = one[:1] == other[:1] if self.is_modeless else _plain_head(one) == _plain_head(other)
         return same_head and self.same_content(one, other, exactly=exactly)
 
     def same_content(self, one: bytes, other: bytes, *, exactly: bool = False) -> bool:
@@ -388,7 +406,7 @@ class _Reconciler:
             plan.clear.append(path)
             plan.clear += [below for below in self.deleted_below(path, choice.to)]
             found = None
-        text = without_special_bits(text, found or b"")
+        text = _with_special_bits_of(text, found or b"")
         meta = read_meta(text)
         if meta.kind == "d":
             plan.new_folders += found is None
@@ -504,6 +522,27 @@ def _with_mode_of(text: bytes | None, found: bytes | None) -> bytes | None:
     return head + text[len(_head(text)) :]
 
 
+def _with_special_bits_of(text: bytes, found: bytes) -> bytes:
+    """What is carried over has no setuid, setgid and sticky bits; the folder that it changes keeps its own.
+
+    >>> _with_special_bits_of(b"d755 0 5", b"d2775 0 5"), _with_special_bits_of(b"f4755 3 5", b"f2755 3 4")
+    (b'd2755 0 5', b'f755 3 5')
+    """
+    plain = without_special_bits(text, b"")
+    own = int(_head(found)[1:], 8) & SPECIAL if plain[:1] == found[:1] == b"d" and has_special_bits(found) else 0
+    return b"d%o %s" % (own | int(_head(plain)[1:], 8), plain.partition(b" ")[2]) if own else plain
+
+
 def _head(text: bytes) -> bytes:
     """Kind and mode. The mode of a link says nothing."""
     return b"l" if text[:1] == b"l" else text.partition(b" ")[0]
+
+
+def _plain_head(text: bytes) -> bytes:
+    """The same without setuid, setgid and sticky bits: each side has its own, and they are not carried over.
+
+    >>> _plain_head(b"d2775 0 5"), _plain_head(b"f644 3 5")
+    (b'd775', b'f644')
+    """
+    head = _head(text)
+    return head if len(head) <= PLAIN_HEAD else b"%s%o" % (head[:1], int(head[1:], 8) & ~SPECIAL)

@@ -61,6 +61,11 @@ class Sandbox(Protocol):
         ...
 
     @property
+    def connection(self) -> object | None:
+        """The live connection, which is another object after each reconnection; None without one. Sends nothing."""
+        ...
+
+    @property
     def jobs(self) -> Jobs:
         """Its background jobs; every method of theirs raises Unsupported where there can be none."""
         ...

@@ -30,7 +30,7 @@ class Scope:
     came: frozenset[bytes] = frozenset()
     # Paths that are not touched in this pass.
     frozen: frozenset[bytes] = frozenset()
-    # Paths that a person has decided about: they are carried over whatever they are.
+    # Paths that a person has decided about: what comes there comes whatever it is, and results go, too.
     decided: frozenset[bytes] = frozenset()
     # What was found out by reading: which new or changed files there are text, which doubtful ones are equal.
     texts: Mapping[bytes, bool] = field(default_factory=dict)
@@ -67,13 +67,11 @@ class Sight:
         """Whether it comes by a pull pattern."""
         return self.scope.rules is not None and self._fits_pull(path)
 
-    def goes(self, path: bytes, text: bytes | None, problems: list[Problem]) -> str:
-        """Whether a change of this side may be carried to the other one."""
+    def goes(self, path: bytes, text: bytes | None, found: bytes | None, problems: list[Problem]) -> str:
+        """Whether a change of this side may be carried to the other one, which has `found`."""
         if self.scope.rules is None:
             return YES
-        if self._is_decided(path):
-            return NO if self._leads_out(path, text, problems) else YES
-        if self.is_one_way(path) or self._is_ignored(path, (text or b"")[:1] == b"d"):
+        if self.is_one_way(path) or self._is_held_back(path, text, found):
             return NO
         return NO if self._leads_out(path, text, problems) else YES
 
@@ -88,6 +86,16 @@ class Sight:
         return self._comes_by_itself(path, text, found)
 
     # Parts of the answers
+
+    def _is_held_back(self, path: bytes, text: bytes | None, found: bytes | None) -> bool:
+        """Whether it is left out of the project. Of a decision, too: that is about conflicts, and lifts no rule.
+
+        Results come although .gitignore excludes them, so those that both sides have can be decided about.
+        """
+        is_dir = (text or b"")[:1] == b"d"
+        if found is not None and self._is_decided(path) and (self._fits_pull(path) or path in self.scope.came):
+            return self._own.leaves_out_below(path, is_dir)
+        return self._is_ignored(path, is_dir)
 
     def _comes_by_itself(self, path: bytes, text: bytes | None, found: bytes | None) -> str:
         entry = text if text is not None else found or b""
@@ -136,6 +144,11 @@ class Sight:
     @functools.cached_property
     def _plain(self) -> tuple[Ignore, ...]:
         return self._ignores(left_out_lines(self.scope.rules, self.scope.closed)) if self.scope.rules else ()
+
+    @functools.cached_property
+    def _own(self) -> Ignore:
+        """The workspace's own lines, without those of .gitignore files."""
+        return Ignore(_encoded(left_out_lines(self.scope.rules, self.scope.closed) if self.scope.rules else ()))
 
     def _ignores(self, lines: Iterable[str]) -> tuple[Ignore, ...]:
         """The same lines with the .gitignore files of each side."""
@@ -195,7 +208,7 @@ def _measure(found: FolderSurvey, sight: Sight, secret: Ignore, path: bytes, tex
     problems: list[Problem] = []
     if secret.leaves_out(path, text[:1] == b"d"):
         found.secrets.append(path.decode("utf-8", "surrogateescape"))
-    elif sight.goes(path, text, problems) == YES:
+    elif sight.goes(path, text, None, problems) == YES:
         found.files += text[:1] != b"d"
         found.bytes += size_of(text)
     found.links += [problem.path for problem in problems]

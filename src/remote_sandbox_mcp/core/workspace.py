@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .errors import SandboxError
+from .ignore import NAMES_OF_SECRETS
 from .shell import quote
 from .text import counted, size
 from .transfer import DEFAULT_EXCLUDES
@@ -15,13 +16,37 @@ from .transfer import DEFAULT_EXCLUDES
 DEFAULT_PULL = ("/results/**", "*.png", "/coverage.xml", "/htmlcov/**", "junit.xml")
 # Where machines have the marks of workspaces: another machine of the same name does not have one.
 MARKS = "~/.local/state/remote-sandbox-mcp/workspaces"
-# Names of files that often hold secrets: not sent unless the workspace's rules include them.
-SECRET_LIKE = (
-    *(".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", ".envrc", ".netrc", ".pgpass", ".npmrc"),
-    *(".pypirc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "id_rsa*", "id_dsa*"),
-    *("id_ecdsa*", "id_ed25519*", "credentials", "credentials.*", "*credentials*.json", "secrets.*", ".htpasswd"),
-    *("*.tfstate", "*.tfstate.*", ".git-credentials", "service-account*.json", "kubeconfig"),
+# Names of folders and of files that often hold secrets: not sent unless the workspace's rules include them. None of
+# these lines begins with "!", which would send what a .gitignore leaves out.
+SECRET_FOLDERS = (
+    *(
+        ".env",
+        ".env.*",
+        ".envrc",
+        ".netrc",
+        ".pgpass",
+        ".npmrc",
+        ".pypirc",
+        "*.pem",
+        "*.key",
+        "*.p12",
+        "*.pfx",
+        "*.jks",
+    ),
+    *(
+        "*.keystore",
+        "*.kdbx",
+        "*.ppk",
+        "id_rsa*",
+        "id_dsa*",
+        "id_ecdsa*",
+        "id_ed25519*",
+        "credentials",
+        "credentials.*",
+    ),
+    *("*credentials*.json", "secrets.*", ".htpasswd", "*.tfstate", "*.tfstate.*", ".git-credentials", "kubeconfig"),
 )
+SECRET_LIKE = (*(f"{name}/" for name in SECRET_FOLDERS), NAMES_OF_SECRETS.decode())
 # Where background jobs write their logs by default: check_background_task shows them.
 JOB_LOGS = ".codex_logs/"
 # Larger files come back only where a pull pattern names them.
@@ -153,6 +178,20 @@ class Workspace:
 def mark_of(workspace: Workspace) -> str:
     """The file on its machine by which that machine is known."""
     return f"{MARKS}/{workspace.id}"
+
+
+def mark_text(workspace: Workspace, word: str) -> bytes:
+    """What is in that file: the folder there, and a random word, another one with each connection."""
+    return f"{workspace.remote}\n{word}\n".encode("utf-8", "surrogateescape")
+
+
+def word_in(mark: bytes) -> str:
+    """The word in such a file; empty in one of an earlier version, which has none.
+
+    >>> word_in(b"/data/p\\n0123abcd\\n"), word_in(b"/data/p\\n")
+    ('0123abcd', '')
+    """
+    return mark.partition(b"\n")[2].strip().decode("ascii", "replace")
 
 
 @dataclass(frozen=True, kw_only=True)

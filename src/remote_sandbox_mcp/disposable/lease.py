@@ -319,6 +319,10 @@ class Tended:
         return self._sandbox.is_open
 
     @property
+    def connection(self) -> object | None:
+        return self._sandbox.connection
+
+    @property
     def unnoticed(self) -> Sandbox:
         """The same sandbox for looks that do not count as use: a page that is open must not keep it alive."""
         return self._sandbox

@@ -148,6 +148,9 @@ class Workspaces:
     def is_fetched(self, workspace: Workspace, handle: str) -> bool:
         return (workspace.id, handle) in self._fetched
 
+    def forget_fetched(self, workspace: Workspace, handle: str) -> None:
+        self._fetched.pop((workspace.id, handle), None)
+
     def note_fetched(self, workspace: Workspace, handle: str) -> None:
         self._fetched[workspace.id, handle] = None
         if len(self._fetched) > MOST_FETCHED:
@@ -218,6 +221,7 @@ class InWorkspace:
             calling.reset(left)
         if not isinstance(answer, CallToolResult):
             return answer
+        self._forget_earlier_job(answer)
         brought = await self._bring() if self._is_bringing(answer) else Moved()
         moved = self._workspaces.take_untold(self._workspace).and_then(sent).and_then(brought)
         return told_moved(answer, moved.line())
@@ -258,6 +262,12 @@ class InWorkspace:
     def _run_begins(self, run_id: str) -> None:
         self._run_id = run_id
         self._workspaces.service.expect(self._workspace, run_id)
+
+    def _forget_earlier_job(self, answer: CallToolResult) -> None:
+        """A job may have the name of one that is over and whose results were fetched: its own are fetched, too."""
+        fields = answer.structured_content or {}
+        if fields.get("running") or fields.get("pending") or not self._handle:
+            self._workspaces.forget_fetched(self._workspace, str(fields.get("tmux_session") or ""))
 
     def _is_bringing(self, answer: CallToolResult) -> bool:
         fields = answer.structured_content or {}

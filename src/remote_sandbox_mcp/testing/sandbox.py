@@ -95,6 +95,10 @@ class FakeSandbox:
     def is_open(self) -> bool:
         return self._line is not None and not self._line.done()
 
+    @property
+    def connection(self) -> object | None:
+        return self._line if self.is_open else None
+
     async def open(self) -> None:
         await self._reach()
 

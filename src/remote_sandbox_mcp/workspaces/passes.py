@@ -11,7 +11,17 @@ from ..core.errors import BadArgument, FileProblem
 from ..core.files import Problem
 from ..core.gate import Ground, Sieve
 from ..core.plan import Item, Plan
-from ..core.reconcile import Entries, Reconciled, SideLost, amend, check_sides, decide, moves, reconcile
+from ..core.reconcile import (
+    Entries,
+    Reconciled,
+    SideLost,
+    amend,
+    check_sides,
+    decide,
+    moves,
+    other_folder_here,
+    reconcile,
+)
 from ..core.scope import Scope, Sight, folders_above, survey
 from ..core.transfer import Listener, Order, Outcome, Place
 from ..core.tree import LEADS_OUT, Tree
@@ -107,10 +117,7 @@ class Pass:
         assert self._here.admitted is not None
         way, folder = self._here.admitted.way, self.workspace.folder
         if way.path != folder or (way.id is not None and way.id[1] != inode):
-            raise SideLost(
-                f"{folder} is not the folder that was linked: another one is in its place, as where a disk is not "
-                "mounted; nothing was changed on either side. If it is your project all the same, unlink and link again"
-            )
+            raise other_folder_here(folder)
 
     def _scope(self) -> Scope:
         reading, writing = self._here.admitted, self._pull.ends.target.admitted

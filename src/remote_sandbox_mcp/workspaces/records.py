@@ -212,6 +212,18 @@ class Records:
         except (OSError, ValueError, AttributeError, TypeError):
             return Pending()
 
+    def words(self, workspace: Workspace) -> tuple[str, ...]:
+        """The words of which the mark on the machine has one; none where that is not known."""
+        try:
+            return tuple((self._place(workspace.id) / "words").read_text("ascii").split())
+        except (OSError, UnicodeDecodeError):
+            return ()
+
+    def keep_words(self, workspace: Workspace, words: Collection[str]) -> None:
+        place = self._place(workspace.id)
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write(place / "words", "\n".join(words).encode("ascii"))
+
     def _write(self, file: Path, data: bytes) -> None:
         fresh = file.with_name(f".{file.name}-{os.getpid()}")
         try:
@@ -226,19 +238,30 @@ class Records:
     def _place(self, workspace_id: str) -> Path:
         return self._folder / workspace_id
 
-    # The lock
+    # The locks
 
     @contextlib.asynccontextmanager
     async def locked(self, workspace: Workspace) -> AsyncIterator[None]:
         """No other process or task makes a pass meanwhile. Raises SandboxError where one does for too long."""
-        lock = await self._lock(workspace)
+        lock = await self._lock(self._place(workspace.id) / "lock", workspace.folder, "sending or fetching its files")
         try:
             yield
         finally:
             lock.release()
 
-    async def _lock(self, workspace: Workspace) -> Lock:
-        file, deadline = self._place(workspace.id) / "lock", time.monotonic() + WAIT_S
+    @contextlib.asynccontextmanager
+    async def linking(self) -> AsyncIterator[None]:
+        """No other process or task adds a workspace meanwhile. Raises SandboxError where one does for too long."""
+        lock = await self._lock(self._folder / "linking.lock", "this was not linked", "linking a folder")
+        try:
+            # The time of a folder may be too coarse to show what another process has added in the last moment.
+            self._known = (0, ())
+            yield
+        finally:
+            lock.release()
+
+    async def _lock(self, file: Path, about: str, doing: str) -> Lock:
+        deadline = time.monotonic() + WAIT_S
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         while True:
             try:
@@ -248,8 +271,7 @@ class Records:
                     found = holder(file)
                     who = f"process {found.pid}" if found and found.pid else "another process"
                     raise SandboxError(
-                        f"{workspace.folder}: {who} has been sending or fetching its files for {WAIT_S / 60:.0f} "
-                        "minutes; wait for it, or end it"
+                        f"{about}: {who} has been {doing} for {WAIT_S / 60:.0f} minutes; wait for it, or end it"
                     ) from None
                 await asyncio.sleep(POLL_S)
                 continue

@@ -21,12 +21,24 @@ from ..core.errors import BadArgument, ConnectError, FileProblem, SandboxError
 from ..core.files import Span
 from ..core.ignore import Ignore
 from ..core.plan import precious_place
-from ..core.reconcile import Reconciled, SideLost, moves
+from ..core.reconcile import Reconciled, SideLost, moves, other_folder_here
 from ..core.shell import join
 from ..core.text import counted, last_line, size
 from ..core.transfer import Listener, Order, Outcome, Place, unheard
 from ..core.tree import LEADS_OUT
-from ..core.workspace import Linked, LinkOrder, Moved, Preview, Rules, Unlinked, Workspace, WorkspaceState, mark_of
+from ..core.workspace import (
+    Linked,
+    LinkOrder,
+    Moved,
+    Preview,
+    Rules,
+    Unlinked,
+    Workspace,
+    WorkspaceState,
+    mark_of,
+    mark_text,
+    word_in,
+)
 from ..fleet import Fleet
 from ..session import absolute
 from ..transfers.service import TransferService
@@ -34,12 +46,13 @@ from ..waiting import within
 from .records import Records
 
 if TYPE_CHECKING:
-    from ..core.sandbox import Sandbox
+    from ..store.workspaces import WorkspaceRow
     from .live import Live
     from .looks import Looks
     from .passes import Pass
 
-MARK_BYTES = 1000
+# A path of the longest kind, and a word.
+MARK_BYTES = 8192
 # How long a machine is waited for to remove a mark. Folders that are empty then go, too.
 UNMARK_S = 10.0
 UNMARK = 'rm -f -- "$1" && { rmdir -- "${1%/*}" && rmdir -- "${1%/*/*}"; } 2>/dev/null; [ ! -e "$1" ]'
@@ -56,8 +69,8 @@ class WorkspaceService:
         self._transfers = transfers
         self._records = Records(state, configuration)
         self._turns: dict[str, asyncio.Lock] = {}
-        # Sandboxes that have shown the mark of a workspace since they were opened.
-        self._marked: dict[str, Sandbox] = {}
+        # Connections over which the mark of a workspace was seen.
+        self._marked: dict[str, object] = {}
         self._told: set[tuple[str, str]] = set()
         # In a process that serves calls: changes are sent as they are made, while a workspace is in use.
         self.sends_ahead = False
@@ -129,7 +142,8 @@ class WorkspaceService:
     async def link(self, order: LinkOrder, listener: Listener = unheard) -> Linked:
         """Make a workspace, or change the rules of one, and do its first pass. Raises BadArgument, SandboxError.
 
-        A link that is cut off in its first pass stays: linking again goes on.
+        A link that is cut off in its first pass stays: linking again goes on. It raises SideLost where either side is
+        not the one that was linked: only unlinking forgets the common state.
         """
         preview = await self.preview(order)
         if preview.is_large and not order.confirmed:
@@ -139,27 +153,49 @@ class WorkspaceService:
                 "confirm it",
                 "confirm",
             )
-        known = self._exactly(preview.folder)
-        workspace = Workspace(
-            known.id if known else secrets.token_hex(8),
-            preview.folder,
-            preview.sandbox,
-            preview.remote,
-            order.rules,
-            order.free,
-        )
-        await self._mark(workspace)
-        self._records.put(workspace, os.stat(workspace.folder).st_ino)
+        workspace, is_new = await self._put(order, preview)
+
+        async def first(work: Pass) -> Moved:
+            moved = await work.whole()
+            if not work.base.ids:
+                # This pass has made the folder there: it is looked at, so that another one in its place is noticed.
+                moved = moved.and_then(await self._new_pass(workspace, listener).whole())
+            return moved
+
         try:
-            moved = self._noticed(workspace, await self._pass(workspace, listener, _whole))
+            moved = self._noticed(workspace, await self._pass(workspace, listener, first))
             said = {f"{name} {LEADS_OUT}" for name in preview.links}
             told = tuple(problem for problem in moved.problems if problem not in said)
             return Linked(_in_force(workspace), preview, replace(moved, problems=told))
         except (BadArgument, SideLost):
-            if not known:
+            if is_new:
                 self._records.remove(workspace)
                 await self._unmark(workspace)
             raise
+
+    async def _put(self, order: LinkOrder, preview: Preview) -> tuple[Workspace, bool]:
+        """Keep a link, and mark its machine; whether it is a new one. Raises BadArgument, SandboxError."""
+        folder, rules = preview.folder, rules_of(accepted_file(preview.folder), order.rules)
+        async with self._records.linking():
+            # Again, because others may have been linked since the preview.
+            self._check_others(LinkOrder(folder=folder, sandbox=preview.sandbox, remote=preview.remote, rules=rules))
+            known, inode = self._exactly(folder), os.stat(folder).st_ino
+            if known and known.inode != inode:
+                # Its common state is that of another folder: what is missing in this one was not deleted by anybody.
+                raise other_folder_here(folder)
+            workspace_id = known.workspace.id if known else secrets.token_hex(8)
+            workspace = Workspace(workspace_id, folder, preview.sandbox, preview.remote, order.rules, order.free)
+            if known is None:
+                await self._mark(workspace, ())
+                self._records.put(workspace, inode)
+                return workspace, True
+        async with self._turn(workspace):
+            if self._records.written(workspace):
+                await self._check_mark(workspace)
+            else:
+                await self._mark(workspace, self._records.words(workspace))
+            self._records.put(workspace, inode)
+        return workspace, False
 
     async def unlink(self, folder: str) -> Unlinked:
         """Forget a workspace; both sides keep their files. Raises BadArgument where the folder is in none."""
@@ -206,8 +242,8 @@ class WorkspaceService:
                     f"{other.sandbox}:{other.remote}, and one lies in the other; choose another remote folder"
                 )
 
-    def _exactly(self, folder: str) -> Workspace | None:
-        return next((row.workspace for row in self._records.rows() if row.workspace.folder == folder), None)
+    def _exactly(self, folder: str) -> WorkspaceRow | None:
+        return next((row for row in self._records.rows() if row.workspace.folder == folder), None)
 
     def _linked_folders(self) -> str:
         return f"linked are: {', '.join(each.folder for each in self.all())}" if self.all() else "none is linked"
@@ -365,25 +401,46 @@ class WorkspaceService:
 
     # The mark on the machine
 
-    async def _mark(self, workspace: Workspace) -> None:
-        """Leave the mark on the machine. Raises SandboxError."""
-        sandbox = await self._fleet.get(workspace.sandbox)
-        await sandbox.write(mark_of(workspace), f"{workspace.remote}\n".encode("utf-8", "surrogateescape"))
-        self._marked[workspace.id] = sandbox
+    async def _mark(self, workspace: Workspace, before: Sequence[str], version: str | None = None) -> None:
+        """Leave the mark on the machine, with a new word. Raises SandboxError.
+
+        `before` are the words of which the present mark has one. They count until the new mark is known to be written:
+        a process may end in between. A write that comes late finds another `version` of the mark, and is refused.
+        """
+        sandbox, word = await self._fleet.get(workspace.sandbox), secrets.token_hex(16)
+        if before:
+            self._records.keep_words(workspace, (*before, word))
+        await sandbox.write(mark_of(workspace), mark_text(workspace, word), expected=version)
+        self._records.keep_words(workspace, (word,))
+        self._marked[workspace.id] = sandbox.connection
 
     async def _check_mark(self, workspace: Workspace) -> None:
-        """Once for each connection. Raises SideLost where it is another machine."""
+        """Once for each connection, in the workspace's turn. Raises SideLost where it is another or an older machine.
+
+        A machine that was restored from a snapshot, and a copy of one, has an earlier word than was left last.
+        """
         sandbox = await self._fleet.get(workspace.sandbox)
-        if self._marked.get(workspace.id) is sandbox:
+        if sandbox.connection is not None and self._marked.get(workspace.id) is sandbox.connection:
             return
         try:
-            await sandbox.read(mark_of(workspace), Span(limit=MARK_BYTES))
+            mark = await sandbox.read(mark_of(workspace), Span(limit=MARK_BYTES))
         except FileProblem as problem:
             raise SideLost(
                 f"{workspace.sandbox} is not the machine that {workspace.folder} was linked to ({problem}); nothing "
                 "was changed on either side. If it is the right one all the same, unlink and link again"
             ) from None
-        self._marked[workspace.id] = sandbox
+        word, known = word_in(mark.data), self._records.words(workspace)
+        if known and word not in known:
+            raise SideLost(
+                f"{workspace.sandbox} is not as it was when {workspace.folder} was last in step with it: it was "
+                "restored from a snapshot or a backup, or is a copy of that machine; nothing was changed on either "
+                "side. Unlink and link again: then files that differ are conflicts to decide, and none is deleted"
+            )
+        try:
+            await self._mark(workspace, (word,) if word else (), mark.version or None)
+        except FileProblem:
+            # Its disk may be full. The mark is as it was, and its word still counts.
+            self._marked[workspace.id] = sandbox.connection
 
     async def _unmark(self, workspace: Workspace) -> str:
         """Remove the mark; returns why that could not be done. The link is gone already, so nothing fails by it."""
@@ -409,10 +466,6 @@ class WorkspaceService:
 def _in_force(workspace: Workspace) -> Workspace:
     """With the rules that hold at this moment: those of the project's accepted file, and those of its row."""
     return replace(workspace, rules=current_rules(workspace))
-
-
-async def _whole(work: Pass) -> Moved:
-    return await work.whole()
 
 
 def _lines_to(path: bytes) -> list[str]:

@@ -252,8 +252,10 @@ class RunContract(Basics):
             running = await begin(sandbox, programs.waits_for(NEVER, b"so far"))
             await sandbox.close()
             assert not sandbox.is_open
+            assert sandbox.connection is None
             seen = await sandbox.stop(running.run_id)
             assert sandbox.is_open
+            assert sandbox.connection is not None
             survives = sandbox.description.capabilities.survives_disconnect
             assert isinstance(seen, Completed if survives else Missing)
             assert seen.stdout.head == b"so far"

@@ -13,6 +13,7 @@ OUTPOST = ("wire", "place", "output", "family", "look", "sudo", "keeper", "files
 LANE = (
     "wire",
     "place",
+    "secret_names",
     "ignore",
     "tree",
     "chunks",
@@ -33,7 +34,7 @@ BATCH_KEEPER = (*JOB_KEEPER, "jobbatch")
 # The parent of a command that runs as root, read by root's Python.
 ROOT = ("family", "root")
 # Pieces that are modules of core, because both sides must decide alike.
-OF_THE_CORE = ("ignore",)
+OF_THE_CORE = ("secret_names", "ignore")
 
 
 @functools.cache

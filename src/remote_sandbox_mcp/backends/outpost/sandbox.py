@@ -106,6 +106,10 @@ class OutpostSandbox:
         return self._client is not None and self._client.is_alive
 
     @property
+    def connection(self) -> object | None:
+        return self._client if self.is_open else None
+
+    @property
     def jobs(self) -> OutpostJobs:
         return self._jobs
 

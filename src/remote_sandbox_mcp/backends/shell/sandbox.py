@@ -60,6 +60,11 @@ class ShellSandbox:
     def is_open(self) -> bool:
         return self._shell.is_open
 
+    @property
+    def connection(self) -> object | None:
+        """Requests may have no connection in common: then what carries them stands for it."""
+        return self._shell if self.is_open else None
+
     async def open(self) -> None:
         """Check that a shell answers there. Raises ConnectError."""
         await self._shell.open()

@@ -132,6 +132,10 @@ class PlainSandbox(ShellSandbox):
         self._files = PlainFiles(self._channels, description.name, self._shell.home)
         self._ports = PlainPorts(gate, lambda: self._channels.connection)
 
+    @property
+    def connection(self) -> object | None:
+        return self._channels.connection
+
     async def close(self) -> None:
         await self._ports.close()
         await super().close()

@@ -100,7 +100,7 @@ class Interpreter:
         self.limit = 0
         self.images = self.unseen = 0
         self.shown: "list[int]" = []
-        builtins.display = self.display  # type: ignore[attr-defined]
+        builtins.display = self.make_display()  # type: ignore[attr-defined]
 
     # The pipes
 
@@ -252,11 +252,16 @@ class Interpreter:
 
     # Images
 
-    def display(self, *values: "Any") -> None:
-        """Show images among the values, and print the others."""
-        for value in values:
-            if not self.show_image(value):
-                print(bounded_repr(value))
+    def make_display(self) -> "Any":
+        """What code calls as `display`: a function, because a method would have this object as an attribute."""
+
+        def display(*values: "Any") -> None:
+            """Show images among the values, and print the others."""
+            for value in values:
+                if not self.show_image(value):
+                    print(bounded_repr(value))
+
+        return display
 
     def show_image(self, value: "Any") -> bool:
         """Whether a value is an image; then it is sent, unless there are too many."""

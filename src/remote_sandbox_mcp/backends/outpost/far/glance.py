@@ -19,14 +19,18 @@ ALL_COMPARED = b"\0"
 
 
 class Glance:
-    """What a folder showed when it was read: its names and, of the entries that count, times, sizes and modes."""
+    """What a folder showed when it was read: its names and, of the entries that count, times, sizes and modes.
 
-    __slots__ = ("kept", "marks", "names")
+    Of those that are left out only whether they are folders: a rule may leave out a folder, and no file of its name.
+    """
+
+    __slots__ = ("kept", "left_out", "marks", "names")
 
     def __init__(self, entries: "list[Any]") -> None:
         """Of entries in the order of their names."""
         self.names = [entry.name for entry in entries]
         self.kept: "list[bytes]" = []
+        self.left_out: "dict[bytes, bool]" = {}
         self.marks = array.array("q")
 
     def add(self, name: bytes, found: os.stat_result) -> None:
@@ -40,9 +44,7 @@ class Glance:
     def is_same(self) -> bool:
         """Whether the current folder shows the same."""
         try:
-            names = os.listdir(b".")
-            names.sort()
-            if names != self.names:
+            if not self.shows_names():
                 return False
             marks = array.array("q")
             note, lstat = marks.extend, os.lstat
@@ -52,6 +54,20 @@ class Glance:
             return marks == self.marks
         except (OSError, OverflowError):
             return False
+
+    def shows_names(self) -> bool:
+        """Whether the current folder has the same names, and folders and files among those that are left out."""
+        if not self.left_out:
+            return sorted(os.listdir(b".")) == self.names
+        with os.scandir(b".") as found:
+            entries = list(found)
+        left_out = self.left_out
+        return sorted([entry.name for entry in entries]) == self.names and all(
+            # A listing says it without a stat.
+            entry.is_dir(follow_symlinks=False) == left_out[entry.name]
+            for entry in entries
+            if entry.name in left_out
+        )
 
 
 class Glances:

@@ -410,6 +410,8 @@ class Survey:
                 if leaves_out(path, is_dir):
                     if name in self.watched:
                         self.hits.add(name)
+                    if glance:
+                        self.glance_at_left_out(glance, entry, is_dir)
                     continue
                 if name.startswith(OURS):
                     self.note_leftover(path)
@@ -429,6 +431,13 @@ class Survey:
             except OSError as problem:
                 self.problems.note(path, problem)
         return fields
+
+    def glance_at_left_out(self, glance: "Glance", entry: "Any", is_dir: bool) -> None:
+        if self.gitignore and entry.name == b".gitignore":
+            # Its rules count, even where one of them leaves out the file itself.
+            glance.add(entry.name, entry.stat(follow_symlinks=False))
+        else:
+            glance.left_out[entry.name] = is_dir
 
     def note_folder(self, path: bytes, found: os.stat_result) -> None:
         """Called with every folder that is found."""
