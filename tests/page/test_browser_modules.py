@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.chromium import Tab, chromium, tabs
+from tests.support.chromium import Opener, Tab, chromium, tabs
 
 if TYPE_CHECKING:
     from playwright.async_api import Route
@@ -21,23 +21,32 @@ CARD = {"index": 0, "mem_total_mb": 1000, "mem_used_mb": 5, "util_pct": 0, "proc
 HELD = CARD | {"state": "held", "mem_used_mb": 900, "processes": [{"user": "ann", "pid": 1, "name": "python"}]}
 
 
+async def serve(route: Route) -> None:
+    name = route.request.url.removeprefix(f"{ORIGIN}/")
+    if name == "blank":
+        await route.fulfill(body="<!doctype html><title>blank</title>", content_type="text/html")
+    else:
+        body = FILES.joinpath(name).read_text(encoding="utf-8")
+        await route.fulfill(body=body, content_type=TYPES[name.rpartition(".")[2]])
+
+
 @pytest.fixture(scope="module")
-async def tab() -> AsyncIterator[Tab]:
-    """A page with nothing on it that has our modules at hand."""
+async def new_tab() -> AsyncIterator[Opener]:
+    """Opens pages with nothing on them that have our modules at hand."""
+    async with chromium() as browser, tabs(browser) as open_tab:
 
-    async def serve(route: Route) -> None:
-        name = route.request.url.removeprefix(f"{ORIGIN}/")
-        if name == "blank":
-            await route.fulfill(body="<!doctype html><title>blank</title>", content_type="text/html")
-        else:
-            body = FILES.joinpath(name).read_text(encoding="utf-8")
-            await route.fulfill(body=body, content_type=TYPES[name.rpartition(".")[2]])
+        async def open_blank() -> Tab:
+            opened = await open_tab()
+            await opened.page.route(f"{ORIGIN}/**", serve)
+            await opened.page.goto(f"{ORIGIN}/blank")
+            return opened
 
-    async with chromium() as browser, tabs(browser) as new_tab:
-        opened = await new_tab()
-        await opened.page.route(f"{ORIGIN}/**", serve)
-        await opened.page.goto(f"{ORIGIN}/blank")
-        yield opened
+        yield open_blank
+
+
+@pytest.fixture(scope="module")
+async def tab(new_tab: Opener) -> Tab:
+    return await new_tab()
 
 
 async def ask(tab: Tab, module: str, script: str, given: Any = None) -> Any:
@@ -166,12 +175,48 @@ PROGRESS = {
     "nothing to tell": ({"text": "loss 1.2"}, None),
     "a list": ({"value": [1, 2]}, None),
     "no checkpoint": (None, None),
+    "numbers as text": ({"value": {"step": "50", "total": "200"}}, 0.25),
+    "an object that is no number": ({"value": {"step": 1, "total": {"toString": 1, "valueOf": 1}}}, None),
+    "an object in the place of the step": ({"text": '{"step": {"toString": 1, "valueOf": 1}, "total": 2}'}, None),
+    "the end of a long text": ({"text": f"1/2{'.' * 3000} 3/4"}, 0.75),
 }
 
 
 @pytest.mark.parametrize(("checkpoint", "share"), PROGRESS.values(), ids=PROGRESS)
 async def test_progress_is_read_from_a_checkpoint(tab: Tab, checkpoint: Any, share: float | None) -> None:
     assert await ask(tab, "cards.js", "m.progressOf(given)?.share ?? null", {"checkpoint": checkpoint}) == share
+
+
+async def test_a_checkpoint_of_many_digits_is_read_in_no_time(tab: Tab) -> None:
+    script = "(() => { const begun = performance.now(); m.progressOf(given); return performance.now() - begun })()"
+    assert await ask(tab, "cards.js", script, {"checkpoint": {"text": "x" + "1" * 65_000}}) < 500
+
+
+ROWS = """(async () => {
+    const drawn = (row) => { if (row.isBad) throw new Error("a bad row"); return row.words };
+    const make = (row) => {
+        const node = m.h("p", {}, drawn(row));
+        return { node, update: (row) => m.put(node, drawn(row)) };
+    };
+    const root = m.h("ul"), list = new m.LazyList(root, make), soon = [];
+    document.body.append(root);
+    list.show([["a", { isBad: true }], ["b", { words: "first" }], ["c", { words: "second" }]]);
+    for (let n = 0; n < 200 && root.textContent !== "firstsecond"; n++) await new Promise(requestAnimationFrame);
+    list.show([["b", { isBad: true }], ["c", { words: "changed" }]]);
+    list.near((_, row) => soon.push(drawn(row)));
+    m.soon(() => { throw new Error("bad work") });
+    await new Promise((done) => m.soon(done));
+    list.end();
+    root.remove();
+    return [root.textContent, soon];
+})()"""
+
+
+async def test_a_row_that_cannot_be_drawn_harms_no_other(tab: Tab) -> None:
+    assert await ask(tab, "dom.js", f"await {ROWS}") == ["firstchanged", ["changed"]]
+    told = [complaint.splitlines()[0] for complaint in tab.complaints]
+    assert told == ["Error: a bad row"] * 3 + ["Error: bad work"]
+    tab.complaints.clear()
 
 
 LIMITS = {

@@ -2,7 +2,7 @@
 
 import { jobState, progressOf, ranFor } from "./cards.js";
 import { bar } from "./chart.js";
-import { attribute, h, put, replace, soon } from "./dom.js";
+import { attempt, attribute, h, put, replace, soon } from "./dom.js";
 import { bytes, clock, duration, gigabytes } from "./format.js";
 import { LogView } from "./log.js";
 import { button, confirmed, doing, done, icon, say } from "./parts.js";
@@ -54,7 +54,8 @@ export function mount(root, { feed, id, keys }) {
     feed.rows("jobs").set(id, { ...row, ...found, can_resume: Boolean(row?.can_resume) });
     soon(draw);
   });
-  draw();
+  // A row that cannot be drawn must not keep the view from being ended, which closes the log's stream.
+  attempt(draw);
   const end = feed.listen(["jobs"], () => soon(draw));
   const timer = setInterval(tick, 1000);
   return () => {
