@@ -91,6 +91,68 @@ async def test_a_line_asks_again_after_news_and_is_silent_at_rest(tab: Tab, refu
     assert await ask(tab, "feed.js", f"await {LINE}", refusals) == said
 
 
+# A feed whose server is `world`: what was asked, how many streams are open, and the status of every answer.
+FEED = """async (given) => {
+    const { Feed, Refused } = await import("/feed.js");
+    const feed = new Feed(), world = { feed, asked: 0, open: 0, status: 200, said: [], ...given };
+    feed.fetch = async (path, { signal } = {}) => {
+        world.asked++;
+        await Promise.resolve();
+        if (world.status !== 200) throw new Refused(world.status, "");
+        if (!signal) return new Response("{}");
+        world.open++;
+        return new Response(new ReadableStream({ start: (stream) => signal.addEventListener("abort", () => {
+            world.open--;
+            stream.close();
+        }) }));
+    };
+    window.world = world;
+}"""
+HIDE = """(isHidden) => {
+    Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+# What wakes a page that was asleep, offline or without a key; ends when nothing more can come of it.
+WAKE = """async () => {
+    dispatchEvent(new Event("online"));
+    dispatchEvent(new Event("pageshow"));
+    document.dispatchEvent(new Event("resume"));
+    dispatchEvent(new StorageEvent("storage", { key: "remote-sandbox-token", newValue: "x" }));
+    for (let turn = 0; turn < 100; turn++) await Promise.resolve();
+    return world.open;
+}"""
+
+
+async def test_a_tab_that_was_opened_in_the_background_lets_its_line_go(new_tab: Opener) -> None:
+    tab = await new_tab()
+    await tab.page.clock.install()
+    await tab.page.evaluate(FEED)
+    await tab.page.evaluate(HIDE, True)
+    await tab.page.evaluate("() => world.feed.start()")
+    await tab.until("() => world.open === 1")
+    await tab.page.clock.fast_forward(61_000)
+    await tab.until("() => world.open === 0")
+    # It stays so until it is looked at.
+    assert await tab.page.evaluate(WAKE) == 0
+    await tab.page.evaluate(HIDE, False)
+    await tab.until("() => world.open === 1")
+    await tab.page.close()
+
+
+async def test_a_line_at_rest_does_not_try_again_after_a_failure(new_tab: Opener) -> None:
+    tab = await new_tab()
+    await tab.page.clock.install()
+    await tab.page.evaluate(FEED, {"status": 503})
+    await tab.page.evaluate("() => world.feed.start()")
+    await tab.until("() => world.feed.phase === 'lost'")
+    before = await tab.page.evaluate("() => (world.feed._streams.forEach((stream) => stream.rest()), world.asked)")
+    await tab.page.clock.run_for(30_000)
+    assert await tab.page.evaluate("world.asked") == before
+    await tab.page.evaluate("() => ((world.status = 200), world.feed.retry())")
+    await tab.until("() => world.feed.phase === 'live'")
+    await tab.page.close()
+
+
 SCORES = {
     "idle, no GPU": {"idle_score": 0.4, "resources": {}},
     "partly free": {"idle_score": 0.2, "resources": {}},

@@ -69,6 +69,7 @@ class Stream {
   nudge() {
     if (Date.now() - this._heard > 12000) this._abort?.abort();
     this._failures = 0;
+    this._isResting = false;
     this._isNudged = true;
     this._wake?.();
   }
@@ -86,6 +87,11 @@ class Stream {
 
   async _go() {
     while (!this.isClosed) {
+      // Asked before each attempt: rest() may have come during the pause after a failure.
+      if (this._isResting) {
+        await this._pause(null);
+        continue;
+      }
       let problem = null;
       this._isNudged = false;
       try {
@@ -95,12 +101,11 @@ class Stream {
       }
       this._abort = null;
       if (this.isClosed) return;
+      if (this._isResting) continue;
       if (problem instanceof Refused && problem.status !== 429 && problem.status < 500) {
         this._tell("refused", problem);
         await this._pause(null);
-      } else if (this._isResting) await this._pause(null);
-      else await this._retry(problem);
-      this._isResting = false;
+      } else await this._retry(problem);
     }
   }
 
@@ -202,6 +207,8 @@ export class Feed {
     window.addEventListener("storage", (event) => event.key === TOKEN && event.newValue && this.retry());
     if (!localStorage.getItem(TOKEN)) this._tell("refused", new Refused(401, ""));
     this._main = this.stream("/api/stream", (event, data) => this._hear(event, data), (...told) => this._tell(...told));
+    // A tab that is opened in the background is told nothing of that.
+    if (document.hidden) this._seen();
   }
 
   stream(path, hear, tell) {
@@ -210,14 +217,16 @@ export class Feed {
     return { close: () => (stream.close(), this._streams.delete(stream)), nudge: () => stream.nudge() };
   }
 
+  // Not in a hidden tab, whose lines would stay open: it connects when it is shown again.
   retry() {
+    if (document.hidden) return;
     for (const stream of this._streams) stream.nudge();
   }
 
   _seen() {
     clearTimeout(this._unseen);
-    if (!document.hidden) this.retry();
-    else this._unseen = setTimeout(() => this._streams.forEach((stream) => stream.rest()), UNSEEN_MS);
+    this.retry();
+    if (document.hidden) this._unseen = setTimeout(() => this._streams.forEach((stream) => stream.rest()), UNSEEN_MS);
   }
 
   _tell(phase, problem, retryAt = 0) {
