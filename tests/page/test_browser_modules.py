@@ -153,6 +153,31 @@ async def test_a_line_at_rest_does_not_try_again_after_a_failure(new_tab: Opener
     await tab.page.close()
 
 
+# As the server sends them: first an hour, thinned to 240 points, and then one point every four seconds.
+TREND = """(() => {
+    const feed = new m.Feed(), tell = (row) => feed._hear("change", { topic: "trends", put: { gpu1: row } });
+    const points = Array.from({ length: 240 }, (_, at) => [at * 15, 0.5]);
+    tell({ points });
+    for (let time = 3600; time <= given.until; time += given.every) tell({ add: [[time, 0.5]] });
+    const kept = feed.rows("trends").get("gpu1").points;
+    return [kept[0][0], kept.at(-1)[0], kept.length];
+})()"""
+
+
+@pytest.mark.parametrize(
+    ("given", "first", "most"),
+    [
+        pytest.param({"every": 4, "until": 5400}, 1815, 600, id="half an hour later"),
+        pytest.param({"every": 4, "until": 10_800}, 7204, 900, id="two hours later"),
+        pytest.param({"every": 1, "until": 10_800}, 9801, 1000, id="too many points"),
+    ],
+)
+async def test_a_trend_is_of_the_last_hour(tab: Tab, given: dict[str, int], first: int, most: int) -> None:
+    oldest, newest, count = await ask(tab, "feed.js", TREND, given)
+    assert (oldest, newest) == (first, given["until"])
+    assert count <= most
+
+
 SCORES = {
     "idle, no GPU": {"idle_score": 0.4, "resources": {}},
     "partly free": {"idle_score": 0.2, "resources": {}},

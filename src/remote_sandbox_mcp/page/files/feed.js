@@ -7,7 +7,9 @@ const SILENT_MS = 25000;
 const UNSEEN_MS = 60000;
 const FIRST_WAIT_MS = 400;
 const LONGEST_WAIT_MS = 10000;
-const MOST_POINTS = 240;
+// A trend is drawn over the last hour; a machine is asked every four seconds.
+const TREND_S = 3600;
+const MOST_POINTS = 1000;
 
 export class Refused extends Error {
   constructor(status, sentence) {
@@ -293,10 +295,13 @@ async function sentence(response) {
   }
 }
 
-// A trend with its new points; the oldest leave.
+// A trend with its new points. The oldest leave by their time and not by their number: the first ones that the server
+// sends are thinned, and lie further apart.
 function grown(known, row) {
   if (!row.add) return row;
-  return { points: [...(known?.points || []), ...row.add].slice(-MOST_POINTS) };
+  const points = [...(known?.points || []), ...row.add];
+  const end = points.length ? points[points.length - 1][0] : 0;
+  return { points: points.filter(([time]) => time > end - TREND_S).slice(-MOST_POINTS) };
 }
 
 export const feed = new Feed();
