@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from playwright.async_api import Route
 
 FILES = resources.files("remote_sandbox_mcp.page").joinpath("files")
-TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
+TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
 ORIGIN = "http://page.example.org"
 CARD = {"index": 0, "mem_total_mb": 1000, "mem_used_mb": 5, "util_pct": 0, "processes": []}
 HELD = CARD | {"state": "held", "mem_used_mb": 900, "processes": [{"user": "ann", "pid": 1, "name": "python"}]}
 
 
 async def serve(route: Route) -> None:
-    name = route.request.url.removeprefix(f"{ORIGIN}/")
+    name = route.request.url.removeprefix(f"{ORIGIN}/").removeprefix("ui/") or "index.html"
     if name == "blank":
         await route.fulfill(body="<!doctype html><title>blank</title>", content_type="text/html")
     else:
@@ -176,6 +176,46 @@ async def test_a_trend_is_of_the_last_hour(tab: Tab, given: dict[str, int], firs
     oldest, newest, count = await ask(tab, "feed.js", TREND, given)
     assert (oldest, newest) == (first, given["until"])
     assert count <= most
+
+
+# Leaving and entering
+
+# A server inside the page. It knows one token, and its streams stay open until the page lets them go.
+SERVER = """
+window.fetch = async (path, { headers, signal, body } = {}) => {
+    const answer = (value, status = 200) => new Response(JSON.stringify(value), { status });
+    if (path.endsWith("/enter")) return JSON.parse(body).key === "right" ? answer({ token: "known" }) : answer({}, 401);
+    if (headers["X-Page-Token"] !== "known") return answer({ error: "no key" }, 401);
+    if (!signal) return answer({});
+    return new Response(new ReadableStream({ start(stream) {
+        const beat = setInterval(() => stream.enqueue(new TextEncoder().encode(": alive\\n\\n")), 1000);
+        signal.addEventListener("abort", () => (clearInterval(beat), stream.close()));
+    } }));
+};
+"""
+# As in a tab that was frozen while another one left.
+DEAF = "addEventListener('storage', (event) => event.stopImmediatePropagation());"
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["it is told", "it finds out by a call"])
+async def test_a_tab_is_entered_again_after_another_one_has_left(new_tab: Opener, is_told: bool) -> None:
+    tab, other = await new_tab(), await new_tab()
+    await tab.page.evaluate("() => localStorage.setItem('remote-sandbox-token', 'known')")
+    for each in (tab, other):
+        await each.page.add_init_script(SERVER + ("" if is_told or each is tab else DEAF))
+        await each.open(f"{ORIGIN}/ui/", "calls")
+        await each.shows("h1", "Calls")
+    await tab.page.get_by_role("button", name="Leave").click()
+    await tab.shows(".door")
+    if not is_told:
+        await other.page.get_by_role("button", name="Only failed").click()
+    await other.shows(".door")
+    await other.page.fill(".door input", "right")
+    await other.page.keyboard.press("Enter")
+    for each in (other, tab):
+        await each.live()
+        await each.shows("h1", "Calls")
+        await each.page.close()
 
 
 SCORES = {

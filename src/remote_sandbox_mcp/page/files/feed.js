@@ -205,8 +205,8 @@ export class Feed {
     // After a sleep, and when a page comes back from the browser's cache.
     window.addEventListener("pageshow", () => this.retry());
     document.addEventListener("resume", () => this.retry());
-    // Another tab has entered.
-    window.addEventListener("storage", (event) => event.key === TOKEN && event.newValue && this.retry());
+    // Another tab has entered, or left.
+    window.addEventListener("storage", (event) => event.key === TOKEN && (event.newValue ? this.retry() : this._lock()));
     if (!localStorage.getItem(TOKEN)) this._tell("refused", new Refused(401, ""));
     this._main = this.stream("/api/stream", (event, data) => this._hear(event, data), (...told) => this._tell(...told));
     // A tab that is opened in the background is told nothing of that.
@@ -229,6 +229,12 @@ export class Feed {
     clearTimeout(this._unseen);
     this.retry();
     if (document.hidden) this._unseen = setTimeout(() => this._streams.forEach((stream) => stream.rest()), UNSEEN_MS);
+  }
+
+  // The key is needed again. A stream may live on without it, and would not connect anew when the key is given.
+  _lock(problem = new Refused(401, "")) {
+    this._streams.forEach((stream) => stream.rest());
+    this._tell("refused", problem);
   }
 
   _tell(phase, problem, retryAt = 0) {
@@ -265,7 +271,7 @@ export class Feed {
     try {
       return await (await ask()).json();
     } catch (problem) {
-      if (problem instanceof Refused && problem.status === 401) this._tell("refused", problem);
+      if (problem instanceof Refused && problem.status === 401) this._lock(problem);
       throw problem;
     }
   }
@@ -281,8 +287,7 @@ export class Feed {
       await this._post("/leave", {});
     } finally {
       localStorage.removeItem(TOKEN);
-      this._streams.forEach((stream) => stream.rest());
-      this._tell("refused", new Refused(401, ""));
+      this._lock();
     }
   }
 }
