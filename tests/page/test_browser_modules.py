@@ -288,6 +288,36 @@ async def test_a_log_of_any_size_stays_small(tab: Tab) -> None:
     assert await ask(tab, "ansi.js", long) == [[8000, 9_992_000], [4, 0]]
 
 
+# A job's view on a feed whose log is told by `world.hear` and `world.tell`.
+JOB_VIEW = """async (rows) => {
+    const { Feed, Refused } = await import("/feed.js");
+    const { mount } = await import("/job.js");
+    const feed = new Feed(), main = document.createElement("main");
+    document.body.replaceChildren(main);
+    window.world = { feed, Refused };
+    feed.stream = (path, hear, tell) => (Object.assign(world, { hear, tell }), { close() {}, nudge() {} });
+    feed.put = (put) => feed._hear("change", { topic: "jobs", put });
+    feed.put(rows);
+    world.end = mount(main, { feed, id: "gpu1/train", keys: () => {} });
+}"""
+
+
+@pytest.mark.parametrize(("phase", "status"), [("lost", 502), ("refused", 404)])
+async def test_a_log_says_why_it_cannot_be_read(tab: Tab, phase: str, status: int) -> None:
+    await tab.page.evaluate(JOB_VIEW, {})
+    await tab.shows(".log-empty", "Loading")
+    # A cut line has no reason to tell, and an unknown key is asked for by the door.
+    tell = "([phase, status]) => world.tell(phase, new world.Refused(status, 'gpu1 does not answer'))"
+    await tab.page.evaluate("() => world.tell('lost', new TypeError('network error'))")
+    await tab.page.evaluate(tell, ["refused", 401])
+    await tab.shows(".log-empty", "Loading")
+    await tab.page.evaluate(tell, [phase, status])
+    await tab.shows(".log-empty", "The log cannot be read: gpu1 does not answer")
+    await tab.page.evaluate("() => (world.tell('live'), world.hear('state', { state: 'running' }))")
+    await tab.shows(".log-empty", "The job has printed nothing yet.")
+    await tab.page.evaluate("() => (world.end(), document.body.replaceChildren())")
+
+
 # Cards
 
 PROGRESS = {

@@ -3,6 +3,7 @@
 import { jobState, progressOf, ranFor } from "./cards.js";
 import { bar } from "./chart.js";
 import { attempt, attribute, h, put, replace, soon } from "./dom.js";
+import { Refused } from "./feed.js";
 import { bytes, clock, duration, gigabytes } from "./format.js";
 import { LogView } from "./log.js";
 import { button, confirmed, doing, done, icon, say } from "./parts.js";
@@ -78,8 +79,9 @@ function follow(feed, log, sandbox, job, changed) {
     else changed(data);
     if (event === "end") close();
   };
+  // Also while it is tried again: a machine that does not answer may stay so for hours.
   const tell = (phase, problem) => {
-    if (phase === "refused" && problem.status !== 401) log.say(t("The log cannot be read: {why}", { why: problem.message }));
+    if (problem instanceof Refused && problem.status !== 401) log.say(t("The log cannot be read: {why}", { why: problem.message }));
   };
   const close = () => {
     line?.close();
