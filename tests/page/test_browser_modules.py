@@ -178,6 +178,49 @@ async def test_a_trend_is_of_the_last_hour(tab: Tab, given: dict[str, int], firs
     assert count <= most
 
 
+# Rows of which the server keeps only the newest ones at hand: `tell(from, to)` is a whole message of them, `older` a
+# press of the button, and `known()` gives the first and the last number, how many there are, and the button.
+OLDER = """
+const { Feed } = await import("/feed.js");
+const feed = new Feed(), older = new m.Older(feed, "calls", "/api/calls", () => {}), button = older.node.firstChild;
+const some = (from, to) => Array.from({ length: to - from + 1 }, (_, at) => ({ id: from + at }));
+const tell = (from, to) => {
+    const put = Object.fromEntries(some(from, to).map((row) => [row.id, row]));
+    feed._hear("change", { topic: "calls", whole: true, put });
+    older.all();
+};
+feed.get = async (path, { before, limit }) => ({ calls: some(Math.max(1, before - limit), before - 1) });
+const known = () => {
+    const ids = older.all().map(([id]) => id);
+    return [ids[0], ids.at(-1), ids.length, button.textContent, button.disabled];
+};
+"""
+
+
+async def older(tab: Tab, script: str) -> Any:
+    whole = f"async () => {{ const m = await import('/older.js'); {OLDER} {script}; return known(); }}"
+    return await tab.page.evaluate(whole)
+
+
+async def test_rows_after_an_absence_have_no_hole(tab: Tab) -> None:
+    # Some are still known: all stay.
+    assert await older(tab, "tell(1, 200); tell(150, 349)") == [349, 1, 349, "Older", False]
+    # Those between are not known here: the button goes on before the ones that are shown.
+    script = "tell(11, 210); await older.load(); tell(501, 700)"
+    assert await older(tab, script) == [700, 501, 200, "Older", False]
+    assert await older(tab, f"{script}; await older.load()") == [700, 401, 300, "Older", False]
+
+
+async def test_rows_of_days_are_forgotten_and_can_be_asked_for_again(tab: Tab) -> None:
+    days = "for (let last = 200; last <= 9000; last += 100) tell(last - 199, last)"
+    assert await older(tab, days) == [9000, 7001, 2000, "Older", False]
+    assert await older(tab, f"{days}; await older.load()") == [9000, 6901, 2100, "Older", False]
+    # "Nothing older" holds only until the oldest ones leave.
+    none = "tell(51, 250); await older.load()"
+    assert await older(tab, none) == [250, 1, 250, "Nothing older", True]
+    assert (await older(tab, f"{none}; {days}"))[-2:] == ["Older", False]
+
+
 # Leaving and entering
 
 # A server inside the page. It knows one token, and its streams stay open until the page lets them go.
