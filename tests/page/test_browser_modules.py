@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 from tests.support.chromium import Opener, Tab, chromium, tabs
 
 if TYPE_CHECKING:
-    from playwright.async_api import Route
+    from playwright.async_api import Browser, Route
 
 FILES = resources.files("remote_sandbox_mcp.page").joinpath("files")
 TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
@@ -30,10 +31,10 @@ async def serve(route: Route) -> None:
         await route.fulfill(body=body, content_type=TYPES[name.rpartition(".")[2]])
 
 
-@pytest.fixture(scope="module")
-async def new_tab() -> AsyncIterator[Opener]:
+@asynccontextmanager
+async def blank_tabs(browser: Browser) -> AsyncIterator[Opener]:
     """Opens pages with nothing on them that have our modules at hand."""
-    async with chromium() as browser, tabs(browser) as open_tab:
+    async with tabs(browser) as open_tab:
 
         async def open_blank() -> Tab:
             opened = await open_tab()
@@ -45,8 +46,29 @@ async def new_tab() -> AsyncIterator[Opener]:
 
 
 @pytest.fixture(scope="module")
-async def tab(new_tab: Opener) -> Tab:
-    return await new_tab()
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+async def new_tab(browser: Browser) -> AsyncIterator[Opener]:
+    """Opens tabs of one test: a clock that is set is that of all tabs of a person."""
+    async with blank_tabs(browser) as opener:
+        yield opener
+
+
+@pytest.fixture(scope="module")
+async def kept(browser: Browser) -> AsyncIterator[Tab]:
+    async with blank_tabs(browser) as opener:
+        yield await opener()
+
+
+@pytest.fixture
+async def tab(kept: Tab) -> Tab:
+    # One behind another draws seldom.
+    await kept.page.bring_to_front()
+    return kept
 
 
 async def ask(tab: Tab, module: str, script: str, given: Any = None) -> Any:
@@ -136,7 +158,6 @@ async def test_a_tab_that_was_opened_in_the_background_lets_its_line_go(new_tab:
     assert await tab.page.evaluate(WAKE) == 0
     await tab.page.evaluate(HIDE, False)
     await tab.until("() => world.open === 1")
-    await tab.page.close()
 
 
 async def test_a_line_at_rest_does_not_try_again_after_a_failure(new_tab: Opener) -> None:
@@ -150,7 +171,6 @@ async def test_a_line_at_rest_does_not_try_again_after_a_failure(new_tab: Opener
     assert await tab.page.evaluate("world.asked") == before
     await tab.page.evaluate("() => ((world.status = 200), world.feed.retry())")
     await tab.until("() => world.feed.phase === 'live'")
-    await tab.page.close()
 
 
 # As the server sends them: first an hour, thinned to 240 points, and then one point every four seconds.
@@ -248,17 +268,19 @@ async def test_a_tab_is_entered_again_after_another_one_has_left(new_tab: Opener
         await each.page.add_init_script(SERVER + ("" if is_told or each is tab else DEAF))
         await each.open(f"{ORIGIN}/ui/", "calls")
         await each.shows("h1", "Calls")
+    await tab.page.bring_to_front()
     await tab.page.get_by_role("button", name="Leave").click()
     await tab.shows(".door")
+    await other.page.bring_to_front()
     if not is_told:
         await other.page.get_by_role("button", name="Only failed").click()
     await other.shows(".door")
     await other.page.fill(".door input", "right")
     await other.page.keyboard.press("Enter")
     for each in (other, tab):
+        await each.page.bring_to_front()
         await each.live()
         await each.shows("h1", "Calls")
-        await each.page.close()
 
 
 SCORES = {
@@ -331,34 +353,100 @@ async def test_a_log_of_any_size_stays_small(tab: Tab) -> None:
     assert await ask(tab, "ansi.js", long) == [[8000, 9_992_000], [4, 0]]
 
 
-# A job's view on a feed whose log is told by `world.hear` and `world.tell`.
-JOB_VIEW = """async (rows) => {
-    const { Feed, Refused } = await import("/feed.js");
-    const { mount } = await import("/job.js");
-    const feed = new Feed(), main = document.createElement("main");
-    document.body.replaceChildren(main);
-    window.world = { feed, Refused };
-    feed.stream = (path, hear, tell) => (Object.assign(world, { hear, tell }), { close() {}, nudge() {} });
-    feed.put = (put) => feed._hear("change", { topic: "jobs", put });
-    feed.put(rows);
-    world.end = mount(main, { feed, id: "gpu1/train", keys: () => {} });
-}"""
+# What is written, and the runs of the first line: where each begins and ends, and its ink.
+RUNS = {
+    "one style": ("\x1b[31ma\x1b[31mb\x1b[0;31mc", [[0, 3, 1]]),
+    "a new one at the end": ("a\x1b[31mb\x1b[32mc\x1b[0md", [[1, 2, 1], [2, 3, 2]]),
+    "over the middle of one": ("\x1b[31mabcde\b\b\b\x1b[32mX", [[0, 2, 1], [2, 3, 2], [3, 5, 1]]),
+    "plain over the middle of one": ("\x1b[31mabcde\b\b\b\x1b[0mX", [[0, 2, 1], [3, 5, 1]]),
+    "the same over a part of it": ("\x1b[31mabcde\b\b\bX", [[0, 5, 1]]),
+    "over several": ("\x1b[31mab\x1b[32mcd\x1b[33mef\r.\x1b[34mXXXX", [[0, 1, 3], [1, 5, 4], [5, 6, 3]]),
+    "between two": ("\x1b[31ma\x1b[0mbc\x1b[31md\rab\x1b[32mc", [[0, 2, 1], [2, 3, 2], [3, 4, 1]]),
+    "erased": ("\x1b[31mabc\x1b[32mdef\b\b\x1b[K", [[0, 3, 1], [3, 4, 2]]),
+}
+
+
+@pytest.mark.parametrize(("text", "runs"), RUNS.values(), ids=RUNS)
+async def test_a_style_is_laid_over_others(tab: Tab, text: str, runs: list[list[int]]) -> None:
+    script = (
+        "(() => { const t = new m.Terminal(); t.write(given); return t.last.runs.map(([a, b, s]) => [a, b, s.ink]) })()"
+    )
+    assert await ask(tab, "ansi.js", script, text) == runs
+
+
+async def test_the_pieces_of_a_line_have_their_styles_and_marks(tab: Tab) -> None:
+    script = """(() => {
+        const t = new m.Terminal();
+        t.write("ab\x1b[31mcd\x1b[0mef\x1b[32mgh");
+        const found = m.pieces(t.last, 1, 7, [[0, 1], [3, 5]]);
+        return found.map(([text, style, isMarked]) => [text, style?.ink ?? null, isMarked]);
+    })()"""
+    assert await ask(tab, "ansi.js", script) == [
+        ["b", None, False], ["c", 1, False], ["d", 1, True], ["e", None, True], ["f", None, False], ["g", 2, False],
+    ]  # fmt: skip
+
+
+# As much as the server sends at once, of what costs most: every letter with a style of its own, written anew and again.
+HOSTILE_STYLES = """(() => {
+    const t = new m.Terminal(), begun = performance.now();
+    let text = "";
+    for (let n = 0; n < 8000; n++) text += `\\u001b[38;5;${16 + n % 200}mx`;
+    for (let n = 0; text.length < 500000; n++) text += `\\b\\u001b[3${n % 8}mX`;
+    t.write(text);
+    t.write("\\r" + text);
+    for (let at = 0; at < 8000; at += 80) m.pieces(t.last, at, at + 80);
+    const took = performance.now() - begun, { runs } = t.last;
+    // Many short lines of that kind: memory counts, too.
+    const line = Array.from({ length: 400 }, (_, n) => `\\u001b[3${n % 8}mx`).join("") + "\\n";
+    for (let n = 0; n < 20; n++) t.write(line.repeat(300));
+    const all = t.lines.reduce((sum, { runs }) => sum + (runs?.length ?? 0), 0);
+    return { took, most: runs.length, all, dropped: t.dropped };
+})()"""
+
+
+async def test_a_log_of_styles_without_end_neither_hangs_nor_grows(tab: Tab) -> None:
+    found = await ask(tab, "ansi.js", HOSTILE_STYLES)
+    assert found["took"] < 3000
+    assert found["most"] <= 500
+    assert 0 < found["all"] <= 1_000_000
+    assert found["dropped"] > 0
+
+
+# A job's view on a feed whose log is told by `world.hear` and `world.tell`; `log()` gives its words.
+JOB_VIEW = """
+const { Feed, Refused } = await import("/feed.js");
+const feed = new Feed(), main = document.createElement("main"), world = {};
+document.body.append(main);
+feed.stream = (path, hear, tell) => (Object.assign(world, { hear, tell }), { close() {}, nudge() {} });
+const end = m.mount(main, { feed, id: "gpu1/train", keys: () => {} });
+const log = () => main.querySelector(".log-empty").textContent;
+"""
+
+
+async def job_view(tab: Tab, script: str, given: Any = None) -> Any:
+    """What a script gives that puts its answer into `found`."""
+    whole = f"const m = await import('/job.js'); {JOB_VIEW} let found; {script}; end(); main.remove(); return found;"
+    return await tab.page.evaluate(f"async (given) => {{ {whole} }}", given)
 
 
 @pytest.mark.parametrize(("phase", "status"), [("lost", 502), ("refused", 404)])
 async def test_a_log_says_why_it_cannot_be_read(tab: Tab, phase: str, status: int) -> None:
-    await tab.page.evaluate(JOB_VIEW, {})
-    await tab.shows(".log-empty", "Loading")
-    # A cut line has no reason to tell, and an unknown key is asked for by the door.
-    tell = "([phase, status]) => world.tell(phase, new world.Refused(status, 'gpu1 does not answer'))"
-    await tab.page.evaluate("() => world.tell('lost', new TypeError('network error'))")
-    await tab.page.evaluate(tell, ["refused", 401])
-    await tab.shows(".log-empty", "Loading")
-    await tab.page.evaluate(tell, [phase, status])
-    await tab.shows(".log-empty", "The log cannot be read: gpu1 does not answer")
-    await tab.page.evaluate("() => (world.tell('live'), world.hear('state', { state: 'running' }))")
-    await tab.shows(".log-empty", "The job has printed nothing yet.")
-    await tab.page.evaluate("() => (world.end(), document.body.replaceChildren())")
+    # A cut line has no reason to tell, and for the key the door asks.
+    script = """
+        world.tell("lost", new TypeError("network error"));
+        world.tell("refused", new Refused(401, "no key"));
+        found = [log()];
+        world.tell(given[0], new Refused(given[1], "gpu1 does not answer"));
+        found.push(log());
+        world.tell("live");
+        world.hear("state", { state: "running" });
+        found.push(log());
+    """
+    assert await job_view(tab, script, [phase, status]) == [
+        "Loading …",
+        "The log cannot be read: gpu1 does not answer",
+        "The job has printed nothing yet.",
+    ]
 
 
 # Cards
