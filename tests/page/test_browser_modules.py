@@ -449,6 +449,54 @@ async def test_a_log_says_why_it_cannot_be_read(tab: Tab, phase: str, status: in
     ]
 
 
+async def test_a_job_that_is_known_by_its_log_alone_is_in_no_list(tab: Tab) -> None:
+    script = """
+        const { soon } = await import("/dom.js");
+        const drawn = () => new Promise((done) => soon(done));
+        const state = async () => (await drawn(), main.querySelector(".state").textContent);
+        const list = (row) => feed._hear("change", { topic: "jobs", put: { "gpu1/train": row } });
+        world.hear("state", { state: "running", command: "./train" });
+        found = [[await state(), feed.rows("jobs").size]];
+        // The newer one counts, be it of the log or of the list.
+        list({ state: "pending", can_resume: true });
+        found.push([await state(), feed.rows("jobs").size]);
+        world.hear("end", { state: "ended", exit_code: 1, can_resume: false });
+        found.push([await state(), feed.rows("jobs").get("gpu1/train").state]);
+        // Whether it can be resumed is told by the list alone.
+        found.push(main.querySelector(".button.primary").hidden);
+        list({ state: "ended", exit_code: 0 });
+        found.push(await state());
+    """
+    found = await job_view(tab, script)
+    assert found == [["running", 0], ["pending", 1], ["failed", "pending"], False, "ended"]
+
+
+async def test_jobs_that_are_left_out_are_counted(tab: Tab) -> None:
+    script = """(async () => {
+        const { Feed } = await import("/feed.js");
+        const { soon } = await import("/dom.js");
+        const feed = new Feed(), main = document.createElement("main");
+        const end = m.mount(main, { feed });
+        const said = [];
+        for (const hub of given) {
+            feed._hear("change", { topic: "about", put: { hub } });
+            await new Promise((done) => soon(done));
+            const line = main.querySelector(".left-out");
+            said.push(line.hidden ? null : line.textContent);
+        }
+        end();
+        return said;
+    })()"""
+    told = [{}, {"jobs_left_out": 12}, {"jobs_left_out": 1}, {"jobs_left_out": 0}, {"jobs_left_out": "x"}]
+    assert await ask(tab, "jobs.js", f"await {script}", told) == [
+        None,
+        "12 older jobs that have ended are not shown.",
+        "1 older job that has ended is not shown.",
+        None,
+        None,
+    ]
+
+
 # Cards
 
 PROGRESS = {
