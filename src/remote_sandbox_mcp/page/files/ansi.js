@@ -8,6 +8,9 @@ const SPARE_LINES = 2000;
 export const LONGEST_LINE = 8000;
 const MOST_CHARS = 24e6;
 const LONGEST_SEQUENCE = 2000;
+// Runs that are kept of one line: what follows them is plain. One takes about as much memory as so many characters.
+const MOST_RUNS = 500;
+const RUN_CHARS = 40;
 
 // Text up to the next sign that means something; "odd" ones are shown by `visible`.
 const STOP = /[\n\r\b\t\u001b\u009b]/g;
@@ -15,6 +18,7 @@ const STOP = /[\n\r\b\t\u001b\u009b]/g;
 const SEQUENCE =
   /(?:\u001b\[|\u009b)([0-?]*)([ -/]*)([@-~])|\u001b[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\)|\u001b[ -/]+[0-~]|\u001b[0-Z\\`-~]/y;
 const PLAIN = Object.freeze({});
+const NOTE = Object.freeze({ note: true });
 
 export class Line {
   constructor(number) {
@@ -23,6 +27,11 @@ export class Line {
     // [[from, to, style], ...] in order, without overlap; what is in no run is plain.
     this.runs = null;
     this.cut = 0;
+  }
+
+  // What it takes in memory, in characters.
+  get weight() {
+    return this.text.length + (this.runs ? RUN_CHARS * this.runs.length : 0);
   }
 }
 
@@ -35,6 +44,7 @@ export class Terminal {
     this.lines = [new Line(1)];
     // How many lines have left at the top.
     this.dropped = 0;
+    // The weight of all lines.
     this._chars = 0;
     this._style = PLAIN;
     this._column = 0;
@@ -64,7 +74,7 @@ export class Terminal {
   // A line of our own between those of the job.
   note(text) {
     if (this.last.text) this._newLine();
-    this._overwrite(text, { note: true });
+    this._overwrite(text, NOTE);
     this._newLine();
   }
 
@@ -107,12 +117,13 @@ export class Terminal {
     const line = this.last;
     const from = this._column;
     const end = from + text.length;
-    const before = line.text.length;
+    const before = line.weight;
     // In the common case the text goes on at the end of its line.
-    if (from === before) line.text += text;
+    if (from === line.text.length) line.text += text;
     else line.text = line.text.slice(0, from).padEnd(from) + text + line.text.slice(end);
-    this._chars += line.text.length - before;
-    if (style !== PLAIN || line.runs) line.runs = laid(line.runs || [], from, end, style);
+    if (style !== PLAIN || line.runs) lay((line.runs ??= []), from, end, style);
+    if (line.runs?.length > MOST_RUNS) line.runs.length = MOST_RUNS;
+    this._chars += line.weight - before;
     this._column = end;
   }
 
@@ -120,9 +131,10 @@ export class Terminal {
     const line = this.last;
     const from = parameter === "" || parameter === "0" ? this._column : 0;
     if (parameter === "1") return;
-    this._chars -= line.text.length - Math.min(from, line.text.length);
+    const before = line.weight;
     line.text = line.text.slice(0, from);
     if (line.runs) line.runs = line.runs.filter((run) => run[0] < from).map(([a, b, style]) => [a, Math.min(b, from), style]);
+    this._chars += line.weight - before;
   }
 
   _newLine() {
@@ -138,7 +150,7 @@ export class Terminal {
   }
 
   _drop(count) {
-    for (const line of this.lines.splice(0, count)) this._chars -= line.text.length;
+    for (const line of this.lines.splice(0, count)) this._chars -= line.weight;
     this.dropped += count;
   }
 }
@@ -149,22 +161,36 @@ function isUnfinished(all, at) {
   return /^(?:\u001b|(?:\u001b\[|\u009b)[0-?]*[ -/]*|\u001b[\]PX^_][^\u0007\u001b]*\u001b?|\u001b[ -/]+)$/.test(rest);
 }
 
-// Runs with a new one laid over them.
-function laid(runs, from, to, style) {
+// Lay a new run over others. Only those that it touches are looked at: a job may write over a line without end.
+function lay(runs, from, to, style) {
+  let first = firstAfter(runs, from);
+  let end = first;
+  while (end < runs.length && runs[end][0] < to) end++;
+  // Neighbours may have the same style.
+  if (first > 0 && runs[first - 1][1] === from) first--;
+  if (end < runs.length && runs[end][0] === to) end++;
+  const parts = [];
+  if (first < end && runs[first][0] < from) join(parts, runs[first][0], from, runs[first][2]);
+  if (style !== PLAIN) join(parts, from, to, style);
+  if (first < end && runs[end - 1][1] > to) join(parts, to, runs[end - 1][1], runs[end - 1][2]);
+  runs.splice(first, end - first, ...parts);
+}
+
+function join(runs, from, to, style) {
   const last = runs[runs.length - 1];
-  if (!last || last[1] <= from) {
-    if (style === PLAIN) return runs;
-    if (last && last[1] === from && last[2] === style) last[1] = to;
-    else runs.push([from, to, style]);
-    return runs;
+  if (last && last[1] === from && last[2] === style) last[1] = to;
+  else runs.push([from, to, style]);
+}
+
+// Where the first run is that ends after this column.
+function firstAfter(runs, column) {
+  let [low, high] = [0, runs.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (runs[middle][1] > column) high = middle;
+    else low = middle + 1;
   }
-  const kept = [];
-  for (const [a, b, old] of runs) {
-    if (a < from) kept.push([a, Math.min(b, from), old]);
-    if (b > to) kept.push([Math.max(a, to), b, old]);
-  }
-  if (style !== PLAIN) kept.push([from, to, style]);
-  return kept.sort((one, other) => one[0] - other[0]);
+  return low;
 }
 
 const FLAGS = { 1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "strike" };
@@ -185,7 +211,21 @@ export function styled(style, parameters) {
     else if (code >= 40 && code <= 47) next.paper = code - 40;
     else if (code >= 100 && code <= 107) next.paper = code - 92;
   }
-  return Object.keys(next).length ? next : PLAIN;
+  return Object.keys(next).length ? shared(next) : PLAIN;
+}
+
+// Equal styles are one object, so that runs of the same look are one run.
+const STYLES = new Map();
+const MOST_STYLES = 1000;
+
+function shared(style) {
+  const key = [...Object.values(FLAGS), "ink", "paper"].map((name) => style[name] ?? "").join();
+  if (!STYLES.has(key)) {
+    // A job can make up millions of colours.
+    if (STYLES.size >= MOST_STYLES) STYLES.clear();
+    STYLES.set(key, Object.freeze(style));
+  }
+  return STYLES.get(key);
 }
 
 function extended(next, where, codes, at, parameters) {
@@ -228,14 +268,20 @@ export function paint(node, style) {
 
 // The pieces of a line between two columns: [[text, style or null, isMarked], ...].
 export function pieces(line, from, to, marks = []) {
+  const within = (spans) => spans.filter(([a, b]) => a < to && b > from);
+  const runs = within(line.runs || []);
+  const shown = within(marks);
   const edges = new Set([from, to]);
-  for (const [a, b] of [...(line.runs || []), ...marks]) for (const edge of [a, b]) if (edge > from && edge < to) edges.add(edge);
+  for (const [a, b] of [...runs, ...shown]) for (const edge of [a, b]) if (edge > from && edge < to) edges.add(edge);
   const sorted = [...edges].sort((one, other) => one - other);
   const found = [];
+  // Both are in order, so that each is walked through once.
+  let [run, mark] = [0, 0];
   for (let at = 0; at + 1 < sorted.length; at++) {
     const start = sorted[at];
-    const run = line.runs?.find(([a, b]) => a <= start && start < b);
-    found.push([line.text.slice(start, sorted[at + 1]), run ? run[2] : null, marks.some(([a, b]) => a <= start && start < b)]);
+    while (run < runs.length && runs[run][1] <= start) run++;
+    while (mark < shown.length && shown[mark][1] <= start) mark++;
+    found.push([line.text.slice(start, sorted[at + 1]), runs[run]?.[0] <= start ? runs[run][2] : null, shown[mark]?.[0] <= start]);
   }
   return found;
 }

@@ -77,12 +77,17 @@ function parsed(text) {
 
 function ofObject(value) {
   for (const [name, ...totals] of PAIRS) {
-    const total = totals.find((other) => Number(value[other]) > 0);
-    if (total && Number.isFinite(Number(value[name])) && value[name] !== null)
-      return { share: share(Number(value[name]), Number(value[total])), words: `${name} ${amount(value[name])} / ${amount(value[total])}` };
+    const done = numberOf(value[name]);
+    const total = totals.map((other) => numberOf(value[other])).find((number) => number > 0);
+    if (total && Number.isFinite(done)) return { share: share(done, total), words: `${name} ${amount(done)} / ${amount(total)}` };
   }
   const name = SHARES.find((one) => Number.isFinite(value[one]));
   return name ? ofShare(name, value[name]) : null;
+}
+
+// A job writes its checkpoint itself, and Number() throws on some objects.
+function numberOf(value) {
+  return typeof value === "number" || typeof value === "string" ? Number(value) : NaN;
 }
 
 // 0 to 1 is a share, unless its name says percent.
@@ -91,13 +96,17 @@ function ofShare(name, value) {
   return { share: Math.min(1, Math.max(0, part)), words: percent(part) };
 }
 
+// Only the end of a long text is read, and only so many digits: a search through any number of them takes seconds.
+const LONGEST_TEXT = 2000;
+
 function ofText(text) {
-  const pair = /(\d[\d,_]*)\s*(?:\/|of)\s*(\d[\d,_]*)/.exec(text || "");
+  const end = (text || "").slice(-LONGEST_TEXT);
+  const pair = /(\d[\d,_]{0,18})\s*(?:\/|of)\s*(\d[\d,_]{0,18})/.exec(end);
   if (pair) {
     const [done, total] = pair.slice(1).map((digits) => Number(digits.replace(/[,_]/g, "")));
     if (total > 0) return { share: share(done, total), words: `${amount(done)} / ${amount(total)}` };
   }
-  const found = /(\d+(?:\.\d+)?)\s*%/.exec(text || "");
+  const found = /(\d{1,15}(?:\.\d{1,15})?)\s*%/.exec(end);
   return found ? ofShare("percent", Number(found[1])) : null;
 }
 

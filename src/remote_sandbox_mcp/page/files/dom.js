@@ -86,6 +86,15 @@ export function arrange(parent, nodes) {
   }
 }
 
+// Run something whose failure must not keep others from running.
+export function attempt(work) {
+  try {
+    work();
+  } catch (problem) {
+    console.error(problem);
+  }
+}
+
 const waiting = new Set();
 let frame = 0;
 
@@ -99,7 +108,7 @@ function flush() {
   const now = [...waiting];
   waiting.clear();
   frame = 0;
-  for (const work of now) work();
+  now.forEach(attempt);
 }
 
 // A list of any length: a row gets its content when it comes near the screen, and is updated only while it is there.
@@ -139,7 +148,7 @@ export class LazyList {
     } else if (entry.row !== row) {
       entry.row = row;
       entry.isStale = true;
-      if (entry.isNear) this._fill(entry);
+      if (entry.isNear) attempt(() => this._fill(entry));
     }
     return entry;
   }
@@ -147,7 +156,7 @@ export class LazyList {
   _look(seen) {
     for (const { target, isIntersecting } of seen) {
       target.entry.isNear = isIntersecting;
-      if (isIntersecting) this._fill(target.entry);
+      if (isIntersecting) attempt(() => this._fill(target.entry));
     }
   }
 
@@ -161,7 +170,7 @@ export class LazyList {
 
   // For what changes by itself, such as clocks and trends: each row near the screen.
   near(work) {
-    for (const [id, entry] of this._entries) if (entry.isNear && entry.filled) work(entry.filled, entry.row, id);
+    for (const [id, entry] of this._entries) if (entry.isNear && entry.filled) attempt(() => work(entry.filled, entry.row, id));
   }
 
   nodeOf(id) {

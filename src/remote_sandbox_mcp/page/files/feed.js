@@ -7,7 +7,9 @@ const SILENT_MS = 25000;
 const UNSEEN_MS = 60000;
 const FIRST_WAIT_MS = 400;
 const LONGEST_WAIT_MS = 10000;
-const MOST_POINTS = 240;
+// A trend is drawn over the last hour; a machine is asked every four seconds.
+const TREND_S = 3600;
+const MOST_POINTS = 1000;
 
 export class Refused extends Error {
   constructor(status, sentence) {
@@ -69,6 +71,7 @@ class Stream {
   nudge() {
     if (Date.now() - this._heard > 12000) this._abort?.abort();
     this._failures = 0;
+    this._isResting = false;
     this._isNudged = true;
     this._wake?.();
   }
@@ -86,6 +89,11 @@ class Stream {
 
   async _go() {
     while (!this.isClosed) {
+      // Asked before each attempt: rest() may have come during the pause after a failure.
+      if (this._isResting) {
+        await this._pause(null);
+        continue;
+      }
       let problem = null;
       this._isNudged = false;
       try {
@@ -95,12 +103,11 @@ class Stream {
       }
       this._abort = null;
       if (this.isClosed) return;
+      if (this._isResting) continue;
       if (problem instanceof Refused && problem.status !== 429 && problem.status < 500) {
         this._tell("refused", problem);
         await this._pause(null);
-      } else if (this._isResting) await this._pause(null);
-      else await this._retry(problem);
-      this._isResting = false;
+      } else await this._retry(problem);
     }
   }
 
@@ -198,10 +205,12 @@ export class Feed {
     // After a sleep, and when a page comes back from the browser's cache.
     window.addEventListener("pageshow", () => this.retry());
     document.addEventListener("resume", () => this.retry());
-    // Another tab has entered.
-    window.addEventListener("storage", (event) => event.key === TOKEN && event.newValue && this.retry());
+    // Another tab has entered, or left.
+    window.addEventListener("storage", (event) => event.key === TOKEN && (event.newValue ? this.retry() : this._lock()));
     if (!localStorage.getItem(TOKEN)) this._tell("refused", new Refused(401, ""));
     this._main = this.stream("/api/stream", (event, data) => this._hear(event, data), (...told) => this._tell(...told));
+    // A tab that is opened in the background is told nothing of that.
+    if (document.hidden) this._seen();
   }
 
   stream(path, hear, tell) {
@@ -210,14 +219,22 @@ export class Feed {
     return { close: () => (stream.close(), this._streams.delete(stream)), nudge: () => stream.nudge() };
   }
 
+  // Not in a hidden tab, whose lines would stay open: it connects when it is shown again.
   retry() {
+    if (document.hidden) return;
     for (const stream of this._streams) stream.nudge();
   }
 
   _seen() {
     clearTimeout(this._unseen);
-    if (!document.hidden) this.retry();
-    else this._unseen = setTimeout(() => this._streams.forEach((stream) => stream.rest()), UNSEEN_MS);
+    this.retry();
+    if (document.hidden) this._unseen = setTimeout(() => this._streams.forEach((stream) => stream.rest()), UNSEEN_MS);
+  }
+
+  // The key is needed again. A stream may live on without it, and would not connect anew when the key is given.
+  _lock(problem = new Refused(401, "")) {
+    this._streams.forEach((stream) => stream.rest());
+    this._tell("refused", problem);
   }
 
   _tell(phase, problem, retryAt = 0) {
@@ -254,7 +271,7 @@ export class Feed {
     try {
       return await (await ask()).json();
     } catch (problem) {
-      if (problem instanceof Refused && problem.status === 401) this._tell("refused", problem);
+      if (problem instanceof Refused && problem.status === 401) this._lock(problem);
       throw problem;
     }
   }
@@ -270,8 +287,7 @@ export class Feed {
       await this._post("/leave", {});
     } finally {
       localStorage.removeItem(TOKEN);
-      this._streams.forEach((stream) => stream.rest());
-      this._tell("refused", new Refused(401, ""));
+      this._lock();
     }
   }
 }
@@ -284,10 +300,13 @@ async function sentence(response) {
   }
 }
 
-// A trend with its new points; the oldest leave.
+// A trend with its new points. The oldest leave by their time and not by their number: the first ones that the server
+// sends are thinned, and lie further apart.
 function grown(known, row) {
   if (!row.add) return row;
-  return { points: [...(known?.points || []), ...row.add].slice(-MOST_POINTS) };
+  const points = [...(known?.points || []), ...row.add];
+  const end = points.length ? points[points.length - 1][0] : 0;
+  return { points: points.filter(([time]) => time > end - TREND_S).slice(-MOST_POINTS) };
 }
 
 export const feed = new Feed();

@@ -2,7 +2,8 @@
 
 import { jobState, progressOf, ranFor } from "./cards.js";
 import { bar } from "./chart.js";
-import { attribute, h, put, replace, soon } from "./dom.js";
+import { attempt, attribute, h, put, replace, soon } from "./dom.js";
+import { Refused } from "./feed.js";
 import { bytes, clock, duration, gigabytes } from "./format.js";
 import { LogView } from "./log.js";
 import { button, confirmed, doing, done, icon, say } from "./parts.js";
@@ -11,7 +12,10 @@ import { t } from "./words.js";
 const BEGINS = { running: true, pending: true };
 
 export function mount(root, { feed, id, keys }) {
-  let row = feed.rows("jobs").get(id);
+  // The job as it was told last, by the list of jobs or by its log. The list is the server's: a row that is added here
+  // would stay in it for ever.
+  let listed = feed.rows("jobs").get(id);
+  let row = listed;
   const slash = id.indexOf("/");
   const [sandbox, job] = [id.slice(0, slash), id.slice(slash + 1)];
   const state = h("span.state");
@@ -28,15 +32,16 @@ export function mount(root, { feed, id, keys }) {
   keys(log);
 
   function draw() {
-    row = feed.rows("jobs").get(id) || row;
+    const found = feed.rows("jobs").get(id);
+    if (found && found !== listed) row = listed = found;
     const now = row ? jobState(row) : "unknown";
     attribute(head, "data-state", now);
     put(state, t(now));
     stop.hidden = !BEGINS[now];
     resume.hidden = !row?.can_resume || Boolean(BEGINS[now]);
-    const found = row && progressOf(row);
-    progress.node.hidden = !found;
-    if (found) progress.update(found.share, found.words, found.words);
+    const reached = row && progressOf(row);
+    progress.node.hidden = !reached;
+    if (reached) progress.update(reached.share, reached.words, reached.words);
     showFacts(facts, row, feed);
     tick();
     // It was resumed after its log had come to an end.
@@ -51,10 +56,11 @@ export function mount(root, { feed, id, keys }) {
   log.say(t("Loading …"));
   const line = follow(feed, log, sandbox, job, (found) => {
     // The log does not know of a watch, and so not whether the job can be resumed.
-    feed.rows("jobs").set(id, { ...row, ...found, can_resume: Boolean(row?.can_resume) });
+    row = { ...row, ...found, can_resume: Boolean(row?.can_resume) };
     soon(draw);
   });
-  draw();
+  // A row that cannot be drawn must not keep the view from being ended, which closes the log's stream.
+  attempt(draw);
   const end = feed.listen(["jobs"], () => soon(draw));
   const timer = setInterval(tick, 1000);
   return () => {
@@ -77,8 +83,9 @@ function follow(feed, log, sandbox, job, changed) {
     else changed(data);
     if (event === "end") close();
   };
+  // Also while it is tried again: a machine that does not answer may stay so for hours.
   const tell = (phase, problem) => {
-    if (phase === "refused" && problem.status !== 401) log.say(t("The log cannot be read: {why}", { why: problem.message }));
+    if (problem instanceof Refused && problem.status !== 401) log.say(t("The log cannot be read: {why}", { why: problem.message }));
   };
   const close = () => {
     line?.close();

@@ -1,7 +1,7 @@
 // Jobs: what runs, how far it is, and what came of the rest.
 
 import { jobCard, jobState } from "./cards.js";
-import { LazyList, h, replace, soon } from "./dom.js";
+import { LazyList, h, put, replace, soon } from "./dom.js";
 import { choice, empty, fits, heading, remembered, searchBox, select } from "./parts.js";
 import { t } from "./words.js";
 
@@ -20,6 +20,7 @@ export function mount(root, { feed }) {
   const rows = h("ul.rows.jobs", { "aria-label": t("Jobs") });
   const titles = h("div.job.titles", { "aria-hidden": "true" }, ["State", "Job", "Machine", "Time", "Progress", "Exit", "Restarts"].map((title) => h("span", {}, t(title))));
   const nothing = h("div");
+  const leftOut = h("p.quiet.left-out", { hidden: true });
   const list = new LazyList(
     rows,
     (row) => {
@@ -28,7 +29,7 @@ export function mount(root, { feed }) {
     },
     shell,
   );
-  root.append(heading(t("Jobs"), searchBox(t("Filter"), chosen.search, change("search")), machines), states, titles, rows, nothing);
+  root.append(heading(t("Jobs"), searchBox(t("Filter"), chosen.search, change("search")), machines), states, titles, rows, nothing, leftOut);
 
   function draw() {
     const all = [...feed.rows("jobs")];
@@ -39,6 +40,10 @@ export function mount(root, { feed }) {
     const shown = all.filter(([, row]) => isWanted(row, chosen)).sort(newestFirst);
     list.show(shown);
     titles.hidden = !shown.length;
+    // The server tells only the newest of those that have ended.
+    const count = feed.rows("about").get("hub")?.jobs_left_out;
+    leftOut.hidden = !(Number.isFinite(count) && count > 0);
+    if (!leftOut.hidden) put(leftOut, t("{n} older jobs that have ended are not shown.", { n: count }));
     if (shown.length) nothing.replaceChildren();
     else if (!feed.has("jobs")) replace(nothing, empty(t("Loading …")));
     else if (all.length) replace(nothing, empty(t("Nothing fits the filter")));
@@ -46,7 +51,7 @@ export function mount(root, { feed }) {
   }
 
   draw();
-  const end = feed.listen(["jobs"], () => soon(draw));
+  const end = feed.listen(["jobs", "about"], () => soon(draw));
   const clock = setInterval(() => list.near((card) => card.tick(feed.now())), 1000);
   return () => {
     end();

@@ -5,6 +5,8 @@ import { button, say } from "./parts.js";
 import { t } from "./words.js";
 
 const AT_ONCE = 100;
+// How many are kept besides those that were asked for.
+const MOST_ROWS = 2000;
 
 export class Older {
   // `path` answers {[name]: [row, ...]}, newest first or last.
@@ -14,6 +16,7 @@ export class Older {
     this._path = path;
     this._changed = changed;
     this._rows = new Map();
+    this._most = MOST_ROWS;
     this.filter = () => ({});
     this._button = button(t("Older"), () => this.load());
     this.node = h("div.older", {}, this._button);
@@ -21,8 +24,32 @@ export class Older {
 
   // All that are known, newest first.
   all() {
-    for (const [id, row] of this._feed.rows(this._topic)) this._rows.set(Number(row.id ?? id), row);
-    return [...this._rows].sort(([one], [other]) => other - one);
+    const newest = [...this._feed.rows(this._topic)].map(([id, row]) => [Number(row.id ?? id), row]);
+    if (this._hasMissedSome(newest)) this._forget();
+    for (const [id, row] of newest) this._rows.set(id, row);
+    const all = [...this._rows].sort(([one], [other]) => other - one);
+    return all.length > this._most ? this._trimmed(all) : all;
+  }
+
+  // The server tells only the newest rows. After an absence there may be others between them and those that are known.
+  _hasMissedSome(newest) {
+    if (!newest.length || !this._rows.size) return false;
+    const first = newest.reduce((least, [id]) => Math.min(least, id), Infinity);
+    return [...this._rows.keys()].every((id) => id < first);
+  }
+
+  // The button asks for those before the oldest known one, and so also for what was forgotten.
+  _forget() {
+    this._rows.clear();
+    this._most = MOST_ROWS;
+    this.reset();
+  }
+
+  _trimmed(all) {
+    const kept = all.slice(0, this._most);
+    this._rows = new Map(kept);
+    this.reset();
+    return kept;
   }
 
   // `from`: the newest that fit, not those before what is known.
@@ -33,6 +60,7 @@ export class Older {
     try {
       const found = (await this._feed.get(this._path, { before, limit: AT_ONCE, ...this.filter() }))[this._topic] || [];
       for (const row of found) this._rows.set(Number(row.id), row);
+      this._most += found.length;
       put(this._button, found.length < AT_ONCE && !isFromTop ? t("Nothing older") : t("Older"));
       this._changed();
       this._button.disabled = found.length < AT_ONCE && !isFromTop;
