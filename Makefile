@@ -63,7 +63,8 @@ bench: tools ## Speed against OpenSSH and the published peer, as ratios
 	@$(BIN)/python -m bench $(ARGS)
 
 screenshots: tools ## The pictures of the documentation, from real sessions
-	@scripts/system-packages openssh-server openssh-client tmux bubblewrap chromium munge slurmctld slurmd slurm-client
+	@scripts/system-packages openssh-server openssh-client tmux bubblewrap chromium munge slurmctld slurmd slurm-client \
+		fonts-inter fonts-jetbrains-mono fonts-noto-cjk
 	@$(BIN)/python -m pictures.workspace
 	@$(BIN)/python -m pictures.top
 	@$(BIN)/python -m pictures.page
