@@ -160,7 +160,8 @@ class JobContract(Basics):
             shown = b""
             while b"<hello> 19 70" not in shown:
                 shown += await within(detached.read(), 20)
-            await detached.type(b"\x02d")
+            # By a command: keys that follow each other at once are pasted text for tmux.
+            await sandbox.run(Command(f"tmux detach-client -s ={session}"))
             assert await self.left(detached, b"[detached (from session %b)]" % session.encode()) == 0
             refused = await attach(sandbox, "no-such-session", Window(20, 70))
             assert await self.left(refused, b"can't find session: no-such-session") == 1
