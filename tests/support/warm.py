@@ -328,7 +328,9 @@ class Loaded:
                     return work
 
     def _welcome(self, line: socket.socket) -> None:
-        line.send(LOADED)
+        # One that has gone already is found to have ended at the next read.
+        with contextlib.suppress(OSError):
+            line.send(LOADED)
         self._tests.add(line)
         self._listen_to(line)
 
@@ -337,7 +339,11 @@ class Loaded:
         self._poll.register(line, select.POLLIN)
 
     def _take_order(self, line: socket.socket) -> Callable[[], int] | None:
-        data, fds, _, _ = socket.recv_fds(line, LONGEST_ORDER, 8)
+        try:
+            data, fds, _, _ = socket.recv_fds(line, LONGEST_ORDER, 8)
+        except ConnectionResetError:
+            # A command that was killed before it had read which hub was forked for it.
+            data, fds = b"", []
         if not data:
             self._poll.unregister(line)
             self._tests.discard(self._lines.pop(line.fileno()))
@@ -361,7 +367,8 @@ class Loaded:
         if order["words"][0] in (LANES, HUB):
             os.setsid()
         # Only now: a test that kills the process with its group at once would find no such group before.
-        line.send(str(os.getpid()).encode())
+        with contextlib.suppress(OSError):
+            line.send(str(os.getpid()).encode())
         for other in (self._door, *self._lines.values(), *([mine] if mine else [])):
             other.close()
         for ending, (_, told) in self._children.items():
