@@ -40,7 +40,10 @@ LANES = "lane"
 HUB = "hub"
 # The exit status of Python where its last words cannot be written.
 UNABLE_TO_FLUSH = 120
-LOADED_LATE = ("sqlite3", "platformdirs", "platformdirs.unix", "encodings.idna", "importlib.readers")
+LOADED_LATE = (
+    *("sqlite3", "platformdirs", "platformdirs.unix", "encodings.idna", "importlib.readers"),
+    *("anyio._backends._asyncio", "anyio._core._sockets"),
+)
 # What a process looks at when it starts, before any of our code: a fork has the answers of another start.
 LOOKED_AT_BY_PYTHON = ("PYTHON", "LC_", "LANG", "MALLOC_")
 
@@ -470,8 +473,10 @@ def load_what_is_loaded_late() -> None:
     """Libraries that the program imports when it first needs them, and what it makes once and keeps."""
     from remote_sandbox_mcp.backends.outpost import program
     from remote_sandbox_mcp.backends.ssh import connection
+    from tests.support import signatures
 
     connection.load()
+    signatures.read_all_for_forks()
     for name in LOADED_LATE:
         importlib.import_module(name)
     for pieces in (program.OUTPOST, program.LANE, program.JOBS, program.JOB_KEEPER, program.ROOT):
