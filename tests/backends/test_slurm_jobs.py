@@ -337,12 +337,14 @@ REFUSED = {
 async def test_what_the_queue_refuses_is_said_and_leaves_nothing(
     slurm: Cluster, jobs: Jobs, words: tuple[str, ...], why: str
 ) -> None:
-    wanted = order("true", *words)
+    wanted, logs = order("true", *words), slurm.login.home / ".codex_logs"
+    # Earlier tests may have run on the same cluster.
+    before = sorted(logs.rglob("*"))
     with pytest.raises(JobRefused, match=f"(?i)Slurm refused the job: .*{why}") as refused:
         await jobs.start(wanted)
     assert "\n" not in str(refused.value)
     assert (await look(jobs, wanted.job_id)).state is JobState.MISSING
-    assert not (slurm.login.home / ".codex_logs").exists()
+    assert sorted(logs.rglob("*")) == before
 
 
 # What goes wrong between us and the queue
