@@ -200,7 +200,7 @@ class Top:
 
     def typed(self, data: bytes) -> None:
         from . import terminal
-        from .keys import keys_of
+        from .terminal import keys_of
 
         self.woken.set()
         if not data:
