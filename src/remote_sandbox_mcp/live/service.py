@@ -23,12 +23,10 @@ from ..jobs.values import Sight
 from ..mcp_server.results import plain_text, sentence
 from ..store.history import Wanted
 from ..waiting import Chores, within
-from .attention import Attention
 from .board import Board, Change, Looker, Row
-from .places import SANDBOXES, WORKSPACES, WorkspaceLooks, look_at_disposables
 from .rows import Known, broken_job_row, job_id, job_row
-from .state_file import CALLS, EVENTS, TRANSFERS, StateFile
-from .watcher import MACHINES, TRENDS, Watcher
+from .topics import CALLS, EVENTS, SANDBOXES, TRANSFERS, WORKSPACES, StateFile, WorkspaceLooks, look_at_disposables
+from .watcher import MACHINES, TRENDS, Attention, Watcher
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from ..core.watch import Watch
 from ..history import all_spellings
 from ..jobs.commands import state_of
 from ..jobs.values import COMMAND, Sight, Which
-from ..live.checkpoints import look_of
 from ..live.rows import job_row
+from ..live.watcher import look_of
 from ..mcp_server.results import sentence
 from ..mcp_server.tools.job_results import usage_fields
 from .streams import HEARTBEAT, HEARTBEAT_S, event
