@@ -43,8 +43,7 @@ from ..session import InProgress, Session, begin, current
 from ..waiting import Chores, within
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
 from .forms import Forms
-from .journal import Journal, is_kept
-from .noting import note
+from .journal import Journal, is_kept, note
 from .results import code_of, failure, sentence, told_where
 from .toolbox import Offer, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces
