@@ -18,7 +18,7 @@ from opensandbox import Sandbox
 from opensandbox.config import ConnectionConfig
 
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.platform_server.place import Place
+from remote_sandbox_mcp.platform_server.needs import Place
 from remote_sandbox_mcp.processes.locks import holder
 from tests.cli.conftest import Cli
 from tests.support.engine import Engine

@@ -20,8 +20,7 @@ from ..core.errors import ConfigError
 from ..core.text import last_line
 from ..processes import process
 from ..processes.locks import Holder, Lock, holder
-from .place import HOST, Images, Place, render
-from .programs import engine_environ, matching_images, server_words
+from .needs import HOST, Images, Place, engine_environ, matching_images, render, server_words
 
 # On its first start, uvx downloads the server.
 START_S, LOADING_S = 60.0, 300.0
