@@ -19,10 +19,22 @@ from ..waiting import within
 from .calls import Caller
 from .conflicts import Conflicts
 from .entering import Door
-from .http import CLOSING, Answer, Receive, Refused, Request, Scope, Send, answer_error, answer_json, send_answer
+from .http import (
+    API,
+    CLOSING,
+    ROOT,
+    Answer,
+    Receive,
+    Refused,
+    Request,
+    Scope,
+    Send,
+    answer_error,
+    answer_file,
+    answer_json,
+    send_answer,
+)
 from .logs import LogStream
-from .paths import API, ROOT
-from .static import answer_file
 from .streams import Streams, changes
 
 LARGEST_KEY, LARGEST_CALL = 4 << 10, 1 << 20

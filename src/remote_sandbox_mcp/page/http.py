@@ -1,12 +1,18 @@
-"""Requests and answers of the page, over ASGI."""
+"""Requests and answers of the page, over ASGI; which requests are its own; and its files, read from the package."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -129,3 +135,81 @@ async def send_answer(answer: Answer, send: Send, *, without_body: bool = False)
     headers = [*EVERYWHERE, *answer.headers, (b"content-length", str(len(answer.body)).encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if without_body else answer.body})
+
+
+ROOT = "/ui"
+API = "/ui/api/"
+
+
+def is_page(path: str) -> bool:
+    """
+    >>> [is_page(path) for path in ("/ui", "/ui/", "/ui/api/call", "/uix", "/mcp")]
+    [True, True, True, False, False]
+    """
+    return path == ROOT or path.startswith(f"{ROOT}/")
+
+
+def is_open_to_strangers(path: str) -> bool:
+    """Whether a request is answered without a key: to enter, and for the files, in which nothing is secret.
+
+    >>> [is_open_to_strangers(path) for path in ("/ui/page.js", "/ui/enter", "/ui/api/call", "/mcp")]
+    [True, True, False, False]
+    """
+    return is_page(path) and not path.startswith(API)
+
+
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "json": "application/json",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "ico": "image/x-icon",
+    "woff2": "font/woff2",
+    "txt": "text/plain; charset=utf-8",
+}
+FIRST = "index.html"
+
+
+@dataclass(frozen=True)
+class File:
+    """One file as it is sent."""
+
+    body: bytes
+    type: str
+    tag: str
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        return (
+            (b"content-type", self.type.encode()),
+            # Asked for again each time, which costs an answer without a body: an update is seen at once.
+            (b"cache-control", b"no-cache"),
+            (b"etag", self.tag.encode()),
+        )
+
+
+@functools.cache
+def files() -> Mapping[str, File]:
+    """All files by their names under /ui/."""
+    return dict(_below(resources.files(__package__).joinpath("files"), ""))
+
+
+def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
+    for found in folder.iterdir():
+        if found.is_dir():
+            yield from _below(found, f"{prefix}{found.name}/")
+        elif (kind := TYPES.get(found.name.rpartition(".")[2])) is not None:
+            body = found.read_bytes()
+            yield f"{prefix}{found.name}", File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
+def answer_file(request: Request, name: str) -> Answer | None:
+    """None where there is no such file."""
+    found = files().get(name or FIRST)
+    if found is None:
+        return None
+    if found.tag in (tag.strip() for tag in request.header("if-none-match").split(",")):
+        return Answer(304, b"", found.headers)
+    return Answer(200, found.body, found.headers)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..page.paths import is_page
+from ..page.http import is_page
 from .terms import Terms
 
 Scope = MutableMapping[str, Any]
