@@ -16,11 +16,23 @@ from ..config.schema import Settings
 from ..core import check
 from ..core.command import Command
 from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
-from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name, split_element
+from ..core.job import (
+    MOST_SCREEN,
+    JobLook,
+    JobSeen,
+    JobState,
+    JobWait,
+    JobWaited,
+    Screen,
+    read_screen,
+    screen_script,
+    session_name,
+    split_element,
+    why_no_screen,
+)
 from ..core.progress import Beat, Progress, silent
 from ..core.queue import pending_text
 from ..core.sandbox import Sandbox
-from ..core.screen import MOST_SCREEN, Screen, read_screen, screen_script, why_no_screen
 from ..core.session_handle import read_handle
 from ..core.text import last_line
 from ..fleet import Fleet, Member, unforeseen
