@@ -14,7 +14,7 @@ from .. import __version__
 from ..app import App
 from ..core.errors import SandboxError
 from ..core.job import Checkpoint, JobState
-from ..core.trend import thinned
+from ..core.usage import thinned
 from ..core.watch import Watch
 from ..fleet import unforeseen
 from ..history import all_spellings

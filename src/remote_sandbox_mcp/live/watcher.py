@@ -13,7 +13,7 @@ from ..core.disposable import DISPOSABLE_ID
 from ..core.errors import ConnectError, LostContact, SandboxError, Unsupported
 from ..core.job import Checkpoint, JobLook, JobState
 from ..core.sandbox import Sandbox
-from ..core.trend import Point, point_of, recent
+from ..core.usage import Point, point_of, recent
 from ..core.watch import Watch
 from ..fleet import Member, unforeseen
 from ..jobs.values import Sight
