@@ -237,7 +237,7 @@ def engine_offer(member: Member, engine: Engine, settings: Settings) -> Offer:
     from .backends.engine import traits_of
 
     def make() -> Provider:
-        from .backends.command.host import MachineWay
+        from .backends.command.way import MachineWay
         from .backends.engine.provider import EngineProvider
 
         way = MachineWay(member.name, member.open)
@@ -251,7 +251,7 @@ def cluster_offer(member: Member, cluster: Cluster, settings: Settings) -> Offer
     from .backends.slurm import traits_of
 
     def make() -> Provider:
-        from .backends.command.host import MachineWay
+        from .backends.command.way import MachineWay
         from .backends.slurm.allocation import LoginWay
         from .backends.slurm.provider import SlurmProvider
         from .backends.slurm.queue import Queue

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.command.host import MachineWay
 from remote_sandbox_mcp.backends.command.sandbox import open_behind
-from remote_sandbox_mcp.backends.command.way import LocalCommand
+from remote_sandbox_mcp.backends.command.way import LocalCommand, MachineWay
 from remote_sandbox_mcp.backends.engine.order import DEADLINE, ID, MARK, container_name, gpu_words, keeper, run_words
 from remote_sandbox_mcp.backends.engine.provider import EngineProvider
 from remote_sandbox_mcp.backends.ssh.machine import open_machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remote_sandbox_mcp.backends.command.host import MachineWay
+from remote_sandbox_mcp.backends.command.way import MachineWay
 from remote_sandbox_mcp.backends.slurm.allocation import LoginWay
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
 from remote_sandbox_mcp.backends.slurm.queue import Queue

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.backends.shell.alone import ShellAlone
+from remote_sandbox_mcp.backends.shell.sandbox import ShellAlone
 from remote_sandbox_mcp.backends.ssh.connection import Gate
 from remote_sandbox_mcp.backends.ssh.openssh import choose_transport, open_over_openssh
 from remote_sandbox_mcp.core.client import Variables

@@ -12,11 +12,9 @@ from ...core.sandbox import Description, Sandbox
 from ..outpost.client import OutpostClient
 from ..outpost.relay import RelayPorts
 from ..outpost.sandbox import OutpostSandbox
-from ..shell.alone import ShellAlone
-from ..shell.sandbox import lost_with
+from ..shell.sandbox import ShellAlone, lost_with
 from ..shell.transport import Place
-from .sandbox import OPEN_S, Entrance, NoPython
-from .shell import CommandShell
+from .sandbox import OPEN_S, CommandShell, Entrance, NoPython
 from .way import Way
 
 

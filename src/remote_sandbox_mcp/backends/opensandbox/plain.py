@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ...core.command import Environment
 from ...core.disposable import Disposable
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
-from ..shell.alone import ShellAlone
 from ..shell.program import RUNS, source
+from ..shell.sandbox import ShellAlone
 from ..shell.transport import FULL, NoRoom, Place, Printed, Request
 from .api import IN_MEMORY, Link
 from .container import describe

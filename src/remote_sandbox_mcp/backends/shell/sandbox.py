@@ -1,4 +1,4 @@
-"""A Sandbox whose commands and jobs are run by a POSIX shell; the backend adds files, ports and file sync."""
+"""A Sandbox whose commands and jobs a POSIX shell runs; files are served by the shell, too, or by the backend."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ from ...core.errors import (
     NotStarted,
     SandboxError,
     Unreachable,
+    Unsupported,
 )
+from ...core.files import FileSlice, Found, Listing, Search, Span, Written
 from ...core.job import Jobs
+from ...core.port import Stream
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
 from ...core.text import last_line
+from ...core.transfer import Lane
 from ...waiting import within
 from ..outpost.far.place import to_bytes
 from . import program
+from .files import ShellFiles
 from .jobs import ShellJobs
 from .program import RUNS, TOO_LONG, Answer, Shell, fits, pair, start_values
+from .search import find_matches
 from .transport import FULL, Gone, NoRoom, Paused, Place, Request, Transport
 
 BEAT_S, MEND_S, SOON_S = 0.5, 20.0, 0.1
@@ -327,3 +333,42 @@ class _Watch:
 
     def so_far(self) -> Running:
         return Running(self.command.run_id, seconds=time.monotonic() - self._begun)
+
+
+class ShellAlone(ShellSandbox):
+    """Commands, jobs and files through one shell. `ports` begins the sentence that refuses a port."""
+
+    ports = "a port cannot be reached"
+
+    def __init__(self, description: Description, environment: Environment, transport: Transport, place: Place) -> None:
+        super().__init__(description, environment, transport, place)
+        self._files = ShellFiles(self._shell)
+        self._why = f"there is no python3 {place.at}"
+
+    async def read(self, path: str, span: Span) -> FileSlice:
+        return await self._files.read(path, span)
+
+    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        with contextlib.suppress(Unreachable):
+            return await self._files.write(path, data, expected)
+        # The file may have been written before the cut. Repeating the request could then fail as "changed".
+        with contextlib.suppress(SandboxError):
+            found = await self.read(path, Span(limit=len(data) + 1))
+            if found.data == data:
+                return Written(found.size, found.version)
+        return await self._files.write(path, data, expected)
+
+    async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
+        return await self._files.list(path, recursive, limit)
+
+    async def search(self, search: Search) -> Found:
+        return await find_matches(self._files, search)
+
+    async def open_lane(self) -> Lane:
+        raise Unsupported(
+            f"{self.description.name}: file sync needs python3, and {self._why}; upload_files and download_files copy "
+            "files and folders there, too"
+        )
+
+    async def connect(self, port: int) -> Stream:
+        raise Unsupported(f"{self.description.name}: {self.ports}, because {self._why}")

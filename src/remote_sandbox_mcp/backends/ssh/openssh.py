@@ -19,7 +19,7 @@ from ...waiting import within
 from ..command.sandbox import open_behind
 from ..command.way import LocalCommand, ProcessLine, home_folder, last_words
 from ..outpost.sandbox import OutpostSandbox
-from ..shell.alone import ShellAlone
+from ..shell.sandbox import ShellAlone
 from .connection import KEEPALIVE_S, Gate
 from .host_keys import USUAL_FILES, entry_name
 from .machine import describe
