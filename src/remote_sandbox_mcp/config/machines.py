@@ -160,7 +160,7 @@ class Builder:
     @cached_property
     def _variables(self) -> Variables:
         """The client's variables that names may depend on: all of them where a program is run that could read them."""
-        from .ssh_client import VARIABLES, child_variables
+        from .openssh import VARIABLES, child_variables
 
         if self._ssh.runs_programs:
             return Variables(child_variables(self._environ))
@@ -267,8 +267,7 @@ class Builder:
         """What OpenSSH's client is told, where it may come to be used."""
         if not entry.ssh_alias and entry.transport != OPENSSH:
             return None
-        from .openssh import tell_client
-        from .ssh_client import find_client
+        from .openssh import find_client, tell_client
 
         if not find_client():
             return None
@@ -279,7 +278,7 @@ class Builder:
 
     def _for_programs(self) -> dict[str, str]:
         """The client's variables without those that configure us, and without those that hold a password of ours."""
-        from .ssh_client import child_variables
+        from .openssh import child_variables
 
         return child_variables(self._variables, secrets_of(self._entries.values(), self._settings))
 
@@ -373,7 +372,7 @@ class Builder:
         return self._aliases[key]
 
     def _say(self, alias: str, user: str, port: int | None) -> Said:
-        from .ssh_client import ask, find_client
+        from .openssh import ask, find_client
 
         key = (alias, user, port)
         if key not in self._said:
