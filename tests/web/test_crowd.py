@@ -14,8 +14,7 @@ import pytest
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.web import connections, serve
 from remote_sandbox_mcp.web.gate import Gate, Receive, Scope, Send
-from remote_sandbox_mcp.web.listener import listen
-from remote_sandbox_mcp.web.terms import Terms
+from remote_sandbox_mcp.web.listener import Terms, listen
 from tests.support.hubs import hub_pid
 from tests.support.pace import at_most
 from tests.web.conftest import Service, service

@@ -6,7 +6,7 @@ import pytest
 
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.web.gate import Asked, Gate
-from remote_sandbox_mcp.web.terms import LOOPBACK_NAMES, Terms
+from remote_sandbox_mcp.web.listener import LOOPBACK_NAMES, Terms
 
 KEY = "the-right-key"
 FOREIGN_KEY = "cl\N{LATIN SMALL LETTER E WITH ACUTE}"

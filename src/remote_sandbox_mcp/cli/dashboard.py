@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..processes.locks import Lock
-    from ..web.terms import Terms
+    from ..web.listener import Terms
 
 HOST = "127.0.0.1"
 # While one runs: its lock, and where it listens, with what configuration and which key.
@@ -56,8 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
     from ..config import paths
     from ..processes.locks import Lock
-    from ..web.listener import listen
-    from ..web.terms import agree
+    from ..web.listener import agree, listen
     from .serve import configured, forget_key, serve_http
 
     configuration, state = configured(options.config).current, paths.state_folder()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..config.source import Source
     from ..hub_contact.hello import Handed
     from ..mcp_server.early import Early
-    from ..web.terms import Terms
+    from ..web.listener import Terms
 
 # How often threads switch while modules load, so that the first questions do not wait.
 TURN_S = 0.0005
@@ -68,8 +68,7 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     from dataclasses import replace
 
     from ..config import paths
-    from ..web.listener import listen
-    from ..web.terms import agree
+    from ..web.listener import agree, listen
 
     configuration = configured(config).current
     http = configuration.settings.http

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..page.http import is_page
-from .terms import Terms
+from .listener import Terms
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -23,7 +23,7 @@ from ..mcp_server.watchdog import revive
 from ..page.app import Page
 from .connections import Connection, Unfinished
 from .gate import Gate
-from .terms import Terms
+from .listener import Terms
 
 # A call may carry files in base64.
 LARGEST_REQUEST = 64 << 20
