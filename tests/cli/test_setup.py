@@ -21,8 +21,7 @@ import pytest
 
 from remote_sandbox_mcp.cli.render import Page
 from remote_sandbox_mcp.cli.setup import Chosen, Setup
-from remote_sandbox_mcp.cli.setup_answers import FromOptions
-from remote_sandbox_mcp.cli.setup_rows import row_texts
+from remote_sandbox_mcp.cli.setup_dialogue import FromOptions, row_texts
 from remote_sandbox_mcp.config.load import load, parse_toml
 from remote_sandbox_mcp.config.schema import Entry
 from remote_sandbox_mcp.core.checkup import Checkup, ok

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..setup.keeping import Kept
     from ..setup.machines import Candidate, Finder, Trial
     from .render import Page
-    from .setup_answers import Answers
+    from .setup_dialogue import Answers
 
 FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
 FIRST_S = 20.0
@@ -59,7 +59,7 @@ async def run(options: argparse.Namespace) -> int:
     from ..config.services import is_json
     from ..core.errors import ConfigError
     from .render import Page
-    from .setup_answers import FromOptions, FromPerson
+    from .setup_dialogue import FromOptions, FromPerson
 
     options.dry_run = getattr(options, "dry_run", False)
     if options.action == "undo":
@@ -175,7 +175,7 @@ class Setup:
 
     async def _try(self, candidates: Sequence[Candidate]) -> list[Trial]:
         from ..setup.machines import try_all
-        from .setup_rows import LiveRows
+        from .setup_dialogue import LiveRows
 
         with LiveRows(self._page, candidates) as rows:
             return await try_all(candidates, self._known_hosts, rows.hear)
@@ -202,7 +202,7 @@ class Setup:
     def _check_named(self, trials: Sequence[Trial]) -> None:
         """Note machines that cannot be reached, whatever is chosen, and tell of those that are configured."""
         from ..setup.machines import Standing
-        from .setup_rows import trouble_of
+        from .setup_dialogue import trouble_of
 
         for trial in trials:
             is_broken = trial.standing in (Standing.FAILED, Standing.PASSWORD)
@@ -271,12 +271,12 @@ class Setup:
         return trial, ""
 
     def _leave(self, trial: Trial) -> None:
-        from .setup_rows import why_left
+        from .setup_dialogue import why_left
 
         self._done.leave(f"{trial.name} was left out: {why_left(trial)}", _code(trial) if self._options.hosts else 0)
 
     def _fields(self, trial: Trial, chosen: Sequence[Chosen]) -> dict[str, Any]:
-        from .setup_rows import way_in
+        from .setup_dialogue import way_in
 
         trouble = trial.trouble
         return {
