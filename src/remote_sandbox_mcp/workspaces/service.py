@@ -47,8 +47,7 @@ from .records import Records
 
 if TYPE_CHECKING:
     from ..store.workspaces import WorkspaceRow
-    from .live import Live
-    from .looks import Looks
+    from .looks import Looks, SendAhead
     from .passes import Pass
 
 # A path of the longest kind, and a word.
@@ -89,10 +88,10 @@ class WorkspaceService:
         return Looks()
 
     @functools.cached_property
-    def _live(self) -> Live:
-        from .live import Live
+    def _live(self) -> SendAhead:
+        from .looks import SendAhead
 
-        return Live(lambda workspace: self._new_pass(workspace, unheard).watch(), self._send_ahead)
+        return SendAhead(lambda workspace: self._new_pass(workspace, unheard).watch(), self._send_ahead)
 
     # Finding
 
