@@ -19,10 +19,10 @@ from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.lane import OutpostLane
 from ..outpost.relay import RELAY, PortRelay
 from ..outpost.sandbox import OutpostSandbox
+from .channels import ProgramLine
 from .connection import Gate
 from .plain import PlainSandbox
 from .ports import MachinePorts
-from .program_line import ProgramLine
 
 if TYPE_CHECKING:
     import asyncssh

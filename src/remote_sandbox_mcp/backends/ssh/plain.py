@@ -18,11 +18,10 @@ from ..shell.sandbox import ShellSandbox
 from ..shell.search import find_matches
 from ..shell.talk import MOST_COMPLAINTS, START_LINE, Talk, bring
 from ..shell.transport import Place, Printed, Request
-from .channels import Channels
+from .channels import Channels, ProgramLine
 from .connection import Gate
 from .plain_files import PlainFiles
 from .ports import PlainPorts
-from .program_line import ProgramLine
 from .sftp_lane import SftpLane, open_lane
 
 if TYPE_CHECKING:
