@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...core.errors import ConnectError, Unreachable
 from ...waiting import Chores, within
 from ..command.way import Ending
+from ..mending import Pace
 from ..outpost.client import LineLost
-from ..pace import Pace
 from .connection import KEEPALIVE_S, Gate
 
 if TYPE_CHECKING:
