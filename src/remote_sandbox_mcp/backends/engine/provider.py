@@ -19,8 +19,7 @@ from ...waiting import Chores
 from ..command.console import Said
 from ..command.way import Way, last_words
 from . import kind_of, traits_of
-from .cli import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli
-from .container import open_container
+from .container import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli, open_container
 from .order import KEY, MARK, Seen, checked, env_lines, read_seen, remove_words, renewal, run_words
 
 RUN_S, PULL_S = 60.0, 3600.0
