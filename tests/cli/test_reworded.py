@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.app import App, compose
-from remote_sandbox_mcp.backends.opensandbox.order import Request
+from remote_sandbox_mcp.backends.opensandbox.order import PlatformRequest
 from remote_sandbox_mcp.backends.opensandbox.problems import explained, sentence
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.config.schema import Configuration
@@ -242,7 +242,7 @@ class Without:
     name = "the platform"
     platform = Platform(server_url="http://127.0.0.1:1")
 
-    async def create(self, request: Request, login: object, volumes: object, doing: str) -> str:
+    async def create(self, request: PlatformRequest, login: object, volumes: object, doing: str) -> str:
         if request.allowed_hosts is not None:
             raise sentence(doing, of_platform(400, "", "networkPolicy is not supported"))
         return "key"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..setup.keeping import Kept
     from ..setup.machines import Candidate, Finder, Trial
     from .render import Page
-    from .setup_dialogue import Answers
+    from .setup_dialogue import SetupAnswers
 
 FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
 FIRST_S = 20.0
@@ -68,7 +68,7 @@ async def run(options: argparse.Namespace) -> int:
         raise ConfigError(NEEDS_TOML)
     page = Page.silent() if options.json else Page()
     is_asked = sys.stdin.isatty() and page.is_terminal and not (options.yes or options.json)
-    answers: Answers = FromPerson(page) if is_asked else FromOptions(options.yes, _words(options.hosts))
+    answers: SetupAnswers = FromPerson(page) if is_asked else FromOptions(options.yes, _words(options.hosts))
     return await Setup(options, page, answers).run()
 
 
@@ -123,7 +123,7 @@ class Chosen:
 class Setup:
     """One run of setup; each step leaves everything as it was if it is given up."""
 
-    def __init__(self, options: argparse.Namespace, page: Page, answers: Answers) -> None:
+    def __init__(self, options: argparse.Namespace, page: Page, answers: SetupAnswers) -> None:
         from ..config import paths
         from ..setup.journal import Journal
 

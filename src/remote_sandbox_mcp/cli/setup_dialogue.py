@@ -139,7 +139,7 @@ class LiveRows:
         )
 
 
-class Answers(Protocol):
+class SetupAnswers(Protocol):
     """Decides what setup does; an answer that nobody can give is a no."""
 
     @property

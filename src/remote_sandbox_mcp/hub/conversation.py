@@ -36,7 +36,7 @@ async def converse(
     config, session = client_of(said)
     house = await houses.enter(config, session)
     session.selection = selection = KeptSelection(house.app.identity, front)
-    conversation = Conversation(house, session, said, Answers(writer, leaving))
+    conversation = Conversation(house, session, said, AnswerWriter(writer, leaving))
     try:
         await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
         heard = Heard(reader)
@@ -94,7 +94,7 @@ class Heard:
 class Conversation:
     """The conversation with one client."""
 
-    def __init__(self, house: House, session: Session, said: dict[str, Any], answers: Answers) -> None:
+    def __init__(self, house: House, session: Session, said: dict[str, Any], answers: AnswerWriter) -> None:
         self._house = house
         self._session = session
         self._said = said
@@ -145,7 +145,7 @@ class Conversation:
             await server.run_over(incoming, outgoing)
 
 
-class Answers:
+class AnswerWriter:
     """Output as the SDK's transport writes it."""
 
     def __init__(self, writer: asyncio.StreamWriter, leaving: asyncio.Event) -> None:

@@ -97,7 +97,7 @@ async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.E
         await server.run_over(incoming, outgoing)
 
 
-async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lines, Answers]:
+async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lines, StdoutWriter]:
     """Reserve standard input and output for the protocol: a stray print goes to stderr, a child reads nothing."""
     early.hand_over()
     source, sink = os.dup(0), os.dup(1)
@@ -114,7 +114,7 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lin
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
     learner = Learner(early)
-    answers = Answers(sink, learner)
+    answers = StdoutWriter(sink, learner)
     return Lines(reader, answers, ended, calls_of(early.who), learner), answers
 
 
@@ -203,7 +203,7 @@ def refuse_half_pairs(line: str) -> str:
     return ""
 
 
-class Answers:
+class StdoutWriter:
     """Output in the form that the SDK's transport writes; one message after another, however long."""
 
     def __init__(self, fd: int, learner: Learner) -> None:

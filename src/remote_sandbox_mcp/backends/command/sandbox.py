@@ -21,7 +21,7 @@ from ..outpost.relay import RELAY, PortRelay, RelayPorts
 from ..outpost.sandbox import OutpostSandbox
 from ..shell.sandbox import ShellAlone
 from ..shell.talk import START_LINE, Talk, bring
-from ..shell.transport import Place, Printed, Request
+from ..shell.transport import Place, Printed, ShellRequest
 from .way import CommandLine, Ending, LocalCommand, Way, last_words
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True, why_not_root="")
@@ -318,7 +318,7 @@ class CommandShell:
     async def close(self) -> None:
         self.is_open = False
 
-    async def run(self, request: Request) -> Printed:
+    async def run(self, request: ShellRequest) -> Printed:
         async with self._urgent if request.urgent else self._held:
             try:
                 printed = await self._run(request)
@@ -328,7 +328,7 @@ class CommandShell:
             self.is_open = True
             return printed
 
-    async def _run(self, request: Request) -> Printed:
+    async def _run(self, request: ShellRequest) -> Printed:
         line = await self._way.open(START_LINE)
         try:
             return await Talk(ProcessTalk(line), request, self._name, f"{self._way.what} was started").hold()

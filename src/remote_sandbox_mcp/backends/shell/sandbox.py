@@ -32,9 +32,9 @@ from ..outpost.far.place import to_bytes
 from . import program
 from .files import ShellFiles
 from .jobs import ShellJobs
-from .program import RUNS, TOO_LONG, Answer, Shell, fits, pair, start_values
+from .program import RUNS, TOO_LONG, Shell, ShellAnswer, fits, pair, start_values
 from .search import find_matches
-from .transport import FULL, Gone, NoRoom, Paused, Place, Request, Transport
+from .transport import FULL, Gone, NoRoom, Paused, Place, ShellRequest, Transport
 
 BEAT_S, MEND_S, SOON_S = 0.5, 20.0, 0.1
 FORGET_S = 1.0
@@ -164,7 +164,7 @@ class ShellSandbox:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2 or SOON_S, 2.0)
 
-    def _request(self, watch: _Watch, values: dict[str, str]) -> Request:
+    def _request(self, watch: _Watch, values: dict[str, str]) -> ShellRequest:
         """The request that starts the run. Once sent, a repeated one may start it only where the first was sent."""
         if watch.sent:
             self._tried_twice.add(watch.command.run_id)
@@ -175,7 +175,7 @@ class ShellSandbox:
         watch.begin(request)
         return request
 
-    async def _attended(self, request: Request, watch: _Watch) -> Answer:
+    async def _attended(self, request: ShellRequest, watch: _Watch) -> ShellAnswer:
         """The answer to a request. During silence the platform is asked whether the place is gone or paused."""
         asking = asyncio.ensure_future(self._shell.send(request))
         try:
@@ -202,7 +202,7 @@ class ShellSandbox:
         except NoRoom:
             raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
 
-    def _seen(self, command: Command, answer: Answer) -> Observation:
+    def _seen(self, command: Command, answer: ShellAnswer) -> Observation:
         if answer.text("state") == "refused":
             why = answer.data("why").decode("utf-8", "replace")
             raise NotStarted(f"{self.description.name}: {why}")
@@ -288,7 +288,7 @@ class _Watch:
 
     def __init__(self, command: Command, patience_s: float | None, progress: Progress) -> None:
         self.command = command
-        self._request: Request | None = None
+        self._request: ShellRequest | None = None
         self._was_sent = False
         # The place to which the first start was sent.
         self.where = ""
@@ -310,7 +310,7 @@ class _Watch:
         """Whether a start may have reached the far side."""
         return self._was_sent or (self._request is not None and self._request.sent)
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: ShellRequest) -> None:
         """Note another attempt to start it."""
         self._was_sent, self._request = self.sent, request
 

@@ -17,7 +17,7 @@ from ..shell.files import ShellFiles
 from ..shell.sandbox import ShellSandbox
 from ..shell.search import find_matches
 from ..shell.talk import MOST_COMPLAINTS, START_LINE, Talk, bring
-from ..shell.transport import Place, Printed, Request
+from ..shell.transport import Place, Printed, ShellRequest
 from .channels import Channels, ProgramLine
 from .connection import Gate
 from .plain_files import PlainFiles
@@ -45,7 +45,7 @@ class ChannelShell:
     async def close(self) -> None:
         await self._channels.close()
 
-    async def run(self, request: Request) -> Printed:
+    async def run(self, request: ShellRequest) -> Printed:
         import asyncssh
 
         try:
