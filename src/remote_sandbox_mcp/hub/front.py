@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 
 from ..hub_contact.hello import VERSION_LINE, Handed, read_answer, say_hello
-from ..hub_contact.place import NoHub, Place, reach
+from ..hub_contact.place import HubPlace, NoHub, reach
 from .silence import Silence, say
 from .transcript import MOST_HUBS, Transcript, UnansweredRequest, answered_in, is_answer
 
@@ -72,7 +72,7 @@ class Lines:
 class Front:
     """One client's conversation with the hub."""
 
-    def __init__(self, place: Place, environ: Mapping[str, str], config: str) -> None:
+    def __init__(self, place: HubPlace, environ: Mapping[str, str], config: str) -> None:
         self._place = place
         self._environ = environ
         self._config = config
@@ -499,14 +499,14 @@ class Remembering:
             self._memory.learn(key, answer["result"])
 
 
-def start_hub(place: Place, lock: int, listener: int) -> None:
+def start_hub(place: HubPlace, lock: int, listener: int) -> None:
     """Import what starts a hub only here, because most fronts find one. Raises NoHub."""
     from ..hub_contact.starting import start
 
     start(place, lock, listener)
 
 
-def remembered(place: Place, config: str) -> Remembering:
+def remembered(place: HubPlace, config: str) -> Remembering:
     from pathlib import Path
 
     from ..mcp_server.early import first_memory
@@ -519,7 +519,7 @@ def run(config: str) -> Handed | None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: leave())
     try:
-        place = Place(os.environ)
+        place = HubPlace(os.environ)
     except OSError as error:
         say(f"serving without a hub: {error}")
         return Handed()

@@ -19,7 +19,7 @@ from .. import __version__
 from ..core.client import introduced
 from ..core.errors import SandboxError
 from ..hub_contact.hello import ASK, HTTP, LOGIN, SERVE, read
-from ..hub_contact.place import NoHub, Place, check_peer
+from ..hub_contact.place import HubPlace, NoHub, check_peer
 from ..processes import loading
 from ..waiting import within
 
@@ -49,7 +49,7 @@ def serve(lock: int, listener: int) -> int:
     sock = socket.socket(fileno=listener)
     os.set_inheritable(lock, False)
     os.set_inheritable(listener, False)
-    asyncio.run(Hub(Place(os.environ)).run(lock, sock))
+    asyncio.run(Hub(HubPlace(os.environ)).run(lock, sock))
     return 0
 
 
@@ -58,7 +58,7 @@ async def stay(lock: Lock, config: Path | None) -> None:
 
     It does not end when idle, because a service manager started it.
     """
-    hub = Hub(Place(os.environ), lives_on=True)
+    hub = Hub(HubPlace(os.environ), lives_on=True)
     hub.watching.go_round(lock, config, until_idle=False)
     await hub.run()
 
@@ -82,7 +82,7 @@ class Visit:
 class Hub:
     """Listens, and gives each front a conversation. With `lives_on` it does not end when idle."""
 
-    def __init__(self, place: Place, *, lives_on: bool = False) -> None:
+    def __init__(self, place: HubPlace, *, lives_on: bool = False) -> None:
         from .watching import Watching
 
         self._place = place

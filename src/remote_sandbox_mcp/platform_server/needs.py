@@ -23,13 +23,13 @@ LARGEST_LOG, KEPT_LOGS = 5 << 20, 2
 
 
 @dataclass(frozen=True)
-class Place:
+class PlatformFolder:
     """The files of one platform."""
 
     folder: Path
 
     @classmethod
-    def of(cls, state: Path) -> Place:
+    def of(cls, state: Path) -> PlatformFolder:
         return cls(state / FOLDER)
 
     def make(self) -> None:
@@ -88,7 +88,7 @@ class Images:
     egress: str = "opensandbox/egress:v1.1.7"
 
 
-def render(place: Place, port: int, key: str, images: Images, folders: Sequence[str] = ()) -> str:
+def render(place: PlatformFolder, port: int, key: str, images: Images, folders: Sequence[str] = ()) -> str:
     """The settings file; `folders` are those of this machine that may be mounted into sandboxes.
 
     Every value is written as JSON, which is also valid TOML.

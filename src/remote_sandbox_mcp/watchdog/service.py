@@ -172,9 +172,9 @@ def notes(
 
 def _usual_log(state: Path, *, is_service: bool) -> Path:
     """The log file that it uses, or will use."""
-    from ..hub_contact.place import Place
+    from ..hub_contact.place import HubPlace
 
-    return state / LOG_FILE if is_service else Path(Place(os.environ).log)
+    return state / LOG_FILE if is_service else Path(HubPlace(os.environ).log)
 
 
 def _log_of_hub(pid: int) -> str:

@@ -21,7 +21,7 @@ from ..outpost.relay import RELAY, PortRelay, RelayPorts
 from ..outpost.sandbox import OutpostSandbox
 from ..shell.sandbox import ShellAlone
 from ..shell.talk import START_LINE, Talk, bring
-from ..shell.transport import Place, Printed, ShellRequest
+from ..shell.transport import Printed, ShellPlace, ShellRequest
 from .way import CommandLine, Ending, LocalCommand, Way, last_words
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True, why_not_root="")
@@ -115,7 +115,7 @@ def _with(capabilities: Capabilities, description: Description) -> Description:
 async def _open_plain(way: Way, description: Description, environment: Environment) -> ShellAlone:
     name = description.name
     # Its temporary folder may be emptied at a restart, as on any machine, so jobs are kept in the home folder.
-    place = Place(name, "machine", jobs_at_home=True)
+    place = ShellPlace(name, "machine", jobs_at_home=True)
     plain = PlainCommandSandbox(_with(PLAIN, description), environment, CommandShell(way, name), place)
     plain.start = way.open
     try:

@@ -15,7 +15,7 @@ from ...core.shell import join
 from ..command.console import Console, Said
 from ..command.provided import ProvidedShellAlone, open_provided
 from ..command.way import CommandLine, Way, last_words
-from ..shell.transport import Gone, Paused, Place
+from ..shell.transport import Gone, Paused, ShellPlace
 
 NOT_FOUND = 127
 
@@ -72,7 +72,7 @@ async def open_container(cli: Cli, disposable: Disposable, fate: Fate, environme
 
     def open_plain() -> ProvidedShellAlone:
         # A container that is started again finds its folders as they were.
-        place = Place(disposable.title, "container", jobs_at_home=False)
+        place = ShellPlace(disposable.title, "container", jobs_at_home=False)
         return ProvidedShellAlone(way, describe(disposable, kills_trees=False), environment, place)
 
     return await open_provided(way, describe(disposable), environment, open_plain)

@@ -11,7 +11,7 @@ from ...core.disposable import Disposable
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
 from ..shell.program import RUNS, source
 from ..shell.sandbox import ShellAlone
-from ..shell.transport import FULL, NoRoom, Place, Printed, ShellRequest
+from ..shell.transport import FULL, NoRoom, Printed, ShellPlace, ShellRequest
 from .api import IN_MEMORY, Link
 from .container import describe
 from .problems import too_old
@@ -121,6 +121,6 @@ class PlainContainer(ShellAlone):
 
     def __init__(self, link: Link, disposable: Disposable, environment: Environment) -> None:
         # A restart keeps a container's temporary folder, so jobs need not be in the home folder.
-        place = Place(disposable.title, "container", jobs_at_home=False)
+        place = ShellPlace(disposable.title, "container", jobs_at_home=False)
         described = describe(disposable, kills_trees=False)
         super().__init__(described, environment, PlatformShell(link, disposable), place)

@@ -28,7 +28,7 @@ from ...core.job import (
 from ..outpost.far.place import to_bytes, to_text
 from .patterns import search
 from .program import JOBS, TOO_LONG, Shell, ShellAnswer, fits, start_values
-from .transport import FULL, Gone, NoRoom, Paused, Place
+from .transport import FULL, Gone, NoRoom, Paused, ShellPlace
 
 MEND_S, SOON_S = 20.0, 0.1
 # A long wait is split into requests of this length, so that a cut connection is noticed between them.
@@ -232,14 +232,14 @@ def look_values(looks: Sequence[JobLook]) -> dict[str, str]:
     return values
 
 
-def read_jobs(answer: ShellAnswer, looks: Sequence[JobLook], place: Place) -> list[JobSeen]:
+def read_jobs(answer: ShellAnswer, looks: Sequence[JobLook], place: ShellPlace) -> list[JobSeen]:
     """The jobs of an answer. Raises BrokenRules: another machine may print anything."""
     with understood(place.name):
         parts = [answer.part(str(number)) for number in range(len(looks))]
         return [_read_job(part, look, answer, place) for part, look in zip(parts, looks, strict=True)]
 
 
-def _read_job(job: ShellAnswer, look: JobLook, answer: ShellAnswer, place: Place) -> JobSeen:
+def _read_job(job: ShellAnswer, look: JobLook, answer: ShellAnswer, place: ShellPlace) -> JobSeen:
     uptime, epoch = answer.numbers("clock")
     state, why = JobState(job.text("state") or "missing"), job.text("why")
     log, size, started = job.data("data"), job.number("size"), float(job.number("ordered"))
@@ -271,7 +271,7 @@ def _read_job(job: ShellAnswer, look: JobLook, answer: ShellAnswer, place: Place
     )
 
 
-def _reason(state: JobState, why: str, place: Place) -> str:
+def _reason(state: JobState, why: str, place: ShellPlace) -> str:
     if state is JobState.MISSING and not why:
         return f"nothing is known of it {place.at.replace('the', 'this')}"
     return REASONS.get(why, why).format(noun=place.noun)

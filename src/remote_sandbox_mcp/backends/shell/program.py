@@ -15,7 +15,7 @@ from ...core.errors import BadArgument, BrokenRules, ConnectError, SandboxError,
 from ...core.foreign import to_number
 from ...core.shell import join
 from ..outpost.far.place import to_bytes, to_text
-from .transport import Place, ShellRequest, Transport, unheard
+from .transport import ShellPlace, ShellRequest, Transport, unheard
 
 RUNS = ("place.sh", "runs.sh")
 JOBS = (*RUNS, "jobs.sh", "looks.sh")
@@ -40,7 +40,7 @@ _CODED = re.compile(rb"[^!-\[\]-~ ]")
 class Shell:
     """A POSIX shell in one place; each question is one command there."""
 
-    def __init__(self, transport: Transport, place: Place) -> None:
+    def __init__(self, transport: Transport, place: ShellPlace) -> None:
         self.place = place
         self._transport = transport
         self._base = ""
@@ -206,7 +206,7 @@ def coded(values: Mapping[str, str]) -> dict[str, str]:
 class ShellAnswer:
     """The answer of the program: lines of a word and a value; and what was printed on standard error."""
 
-    def __init__(self, printed: Mapping[str, str], place: Place, complaints: tuple[str, ...] = ()) -> None:
+    def __init__(self, printed: Mapping[str, str], place: ShellPlace, complaints: tuple[str, ...] = ()) -> None:
         self._printed = printed
         self._place = place
         self.complaints = complaints

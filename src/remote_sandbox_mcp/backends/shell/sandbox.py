@@ -34,7 +34,7 @@ from .files import ShellFiles
 from .jobs import ShellJobs
 from .program import RUNS, TOO_LONG, Shell, ShellAnswer, fits, pair, start_values
 from .search import find_matches
-from .transport import FULL, Gone, NoRoom, Paused, Place, ShellRequest, Transport
+from .transport import FULL, Gone, NoRoom, Paused, ShellPlace, ShellRequest, Transport
 
 BEAT_S, MEND_S, SOON_S = 0.5, 20.0, 0.1
 FORGET_S = 1.0
@@ -52,7 +52,9 @@ class ShellSandbox:
     Stopping a run reaches its session; a process that left it cannot be found.
     """
 
-    def __init__(self, description: Description, environment: Environment, transport: Transport, place: Place) -> None:
+    def __init__(
+        self, description: Description, environment: Environment, transport: Transport, place: ShellPlace
+    ) -> None:
         self.description = description
         self._environment = environment
         self._shell = Shell(transport, place)
@@ -340,7 +342,9 @@ class ShellAlone(ShellSandbox):
 
     ports = "a port cannot be reached"
 
-    def __init__(self, description: Description, environment: Environment, transport: Transport, place: Place) -> None:
+    def __init__(
+        self, description: Description, environment: Environment, transport: Transport, place: ShellPlace
+    ) -> None:
         super().__init__(description, environment, transport, place)
         self._files = ShellFiles(self._shell)
         self._why = f"there is no python3 {place.at}"

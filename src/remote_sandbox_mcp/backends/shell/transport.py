@@ -72,7 +72,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class ShellPlace:
     """What places without Python differ in: what they are called, and whether their jobs must outlive a restart."""
 
     name: str

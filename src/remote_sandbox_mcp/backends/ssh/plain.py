@@ -17,7 +17,7 @@ from ..shell.files import ShellFiles
 from ..shell.sandbox import ShellSandbox
 from ..shell.search import find_matches
 from ..shell.talk import MOST_COMPLAINTS, START_LINE, Talk, bring
-from ..shell.transport import Place, Printed, ShellRequest
+from ..shell.transport import Printed, ShellPlace, ShellRequest
 from .channels import Channels, ProgramLine
 from .connection import Gate
 from .plain_files import PlainFiles
@@ -126,7 +126,7 @@ class PlainSandbox(ShellSandbox):
         if connection is not None:
             self._channels.adopt(connection)
         # A machine's temporary folder may be emptied at a restart, so jobs are kept in the home folder.
-        place = Place(description.name, "machine", jobs_at_home=True)
+        place = ShellPlace(description.name, "machine", jobs_at_home=True)
         super().__init__(description, environment, ChannelShell(self._channels, description.name), place)
         self._files = PlainFiles(self._channels, description.name, self._shell.home)
         self._ports = PlainPorts(gate, lambda: self._channels.connection)
