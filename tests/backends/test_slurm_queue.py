@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from remote_sandbox_mcp.backends.command.console import Said
-from remote_sandbox_mcp.backends.command.way import Ending
+from remote_sandbox_mcp.backends.command.way import CommandEnding
 from remote_sandbox_mcp.backends.slurm.allocation import USUAL_FOLDERS, LoginWay
 from remote_sandbox_mcp.backends.slurm.order import program
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
@@ -148,8 +148,8 @@ class StandInLine:
     async def read(self) -> bytes:
         return b""
 
-    async def ending(self) -> Ending:
-        return Ending(self._status)
+    async def ending(self) -> CommandEnding:
+        return CommandEnding(self._status)
 
     def close(self) -> None: ...
 

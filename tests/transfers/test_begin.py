@@ -13,7 +13,7 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
 from remote_sandbox_mcp.core.transfer import Headway
-from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, FAILED, RUNNING, End
+from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, FAILED, RUNNING, TransferEnd
 from remote_sandbox_mcp.transfers.background import BackgroundTransfers
 from remote_sandbox_mcp.transfers.records import KEPT_S, Records
 from tests.support.pace import at_most
@@ -143,6 +143,6 @@ async def test_one_that_nobody_cares_for_is_stale(transfers: BackgroundTransfers
     begun = time.monotonic()
     assert await transfers.check(lost.id, wait_s=30) == lost
     assert time.monotonic() - begun < at_most(5)
-    records.ledger.end(lost.id, End(CANCELLED))
+    records.ledger.end(lost.id, TransferEnd(CANCELLED))
     assert not await transfers.is_stale(lost)
     records.close()

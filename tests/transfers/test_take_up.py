@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.processes.locks import Lock
-from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, QUEUED, RUNNING, End
+from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, QUEUED, RUNNING, TransferEnd
 from remote_sandbox_mcp.transfers.background import BackgroundTransfers
 from remote_sandbox_mcp.transfers.records import Records
 from tests.support.server import until
@@ -141,7 +141,7 @@ async def test_one_that_ended_meanwhile_is_left_alone(transfers: BackgroundTrans
     queued = await transfers.queue(pretend(play))
     records = Records(state)
     read = records.ledger.unfinished(CONFIGURATION)
-    records.ledger.end(queued.id, End(CANCELLED))
+    records.ledger.end(queued.id, TransferEnd(CANCELLED))
     assert [found.id for found in read] == [queued.id]
     assert transfers._take(queued.id) is None
     assert not Path(records.lock_file(queued.id)).exists()

@@ -11,7 +11,7 @@ from ..core.client import Variables
 from ..core.machine import Hop, Login, OpenSsh
 from ..core.secret import Secret
 from .problems import Fault, plain
-from .schema import Entry
+from .schema import MachineEntry
 from .ssh_config import Said
 
 # Names are looked up in it, and it may run commands of the user's own ssh_config (Match exec).
@@ -165,7 +165,12 @@ def _is_on_token(key_file: str) -> bool:
 
 
 def tell_client(
-    entry: Entry, login: Login, hops: tuple[Hop, ...], environ: Variables, said: Said | None, needs: tuple[str, ...]
+    entry: MachineEntry,
+    login: Login,
+    hops: tuple[Hop, ...],
+    environ: Variables,
+    said: Said | None,
+    needs: tuple[str, ...],
 ) -> OpenSsh:
     """The arguments for a machine; `hops` are its jump hosts."""
     is_renamed = bool(entry.ssh_alias and entry.host)
@@ -183,7 +188,7 @@ def tell_client(
     )
 
 
-def _options(entry: Entry, login: Login, is_renamed: bool) -> Iterator[str]:
+def _options(entry: MachineEntry, login: Login, is_renamed: bool) -> Iterator[str]:
     """What our own configuration says of the machine itself; the rest is for ssh_config to say."""
     if is_renamed:
         yield from ("-o", f"HostName={entry.host}")

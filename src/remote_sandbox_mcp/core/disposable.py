@@ -210,7 +210,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ProviderChoice:
     """A provider as a person may choose it. `image` is the one that is used where none is named."""
 
     kind: str

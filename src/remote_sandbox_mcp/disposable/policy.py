@@ -37,7 +37,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MOST = {"cpu": 1024, "memory_mb": 16 << 20, "processes": 1 << 22, "disk_mb": 1 << 30, "gpus": 64}
 
 
-class Fate(Enum):
+class SandboxFate(Enum):
     """MINE; SHARED with another living server; THEIRS alone; of a server that has ended: INHERIT, SWEEP."""
 
     MINE = "mine"
@@ -47,21 +47,21 @@ class Fate(Enum):
     SWEEP = "sweep"
 
 
-def fate(kept: Kept, me: Owner, living: frozenset[Owner], now: float, configuration: str = "") -> Fate:
+def fate(kept: Kept, me: Owner, living: frozenset[Owner], now: float, configuration: str = "") -> SandboxFate:
     """`living` are the owners that still run, `configuration` that of the process that asks."""
     it, mine = kept.disposable, kept.owner == me
     can_be_used = not kept.pool and it.status not in (CREATING, ENDING) and is_visible(kept, configuration)
     if not mine and kept.owner in living:
-        return Fate.SHARED if can_be_used else Fate.THEIRS
+        return SandboxFate.SHARED if can_be_used else SandboxFate.THEIRS
     if it.status == ENDING or is_expired(kept, now):
-        return Fate.SWEEP
+        return SandboxFate.SWEEP
     if mine:
-        return Fate.MINE
+        return SandboxFate.MINE
     if kept.pool or it.status == CREATING:
         # It was not handed out yet, or the client was not told that it was made.
-        return Fate.SWEEP
+        return SandboxFate.SWEEP
     # One of another configuration waits for a server that has that one, or for its time to be over.
-    return Fate.INHERIT if can_be_used else Fate.THEIRS
+    return SandboxFate.INHERIT if can_be_used else SandboxFate.THEIRS
 
 
 def is_visible(kept: Kept, configuration: str) -> bool:

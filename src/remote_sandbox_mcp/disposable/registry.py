@@ -18,7 +18,7 @@ from ..processes import process
 from ..store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept, Owner
 from ..waiting import Chores, within
 from .lease import LOOK_S, Life, Surroundings, Tended
-from .policy import Fate, farewell, fate, is_visible
+from .policy import SandboxFate, farewell, fate, is_visible
 
 if TYPE_CHECKING:
     from ..core.sandbox import Sandbox
@@ -154,16 +154,18 @@ class Known:
             )
         return self.fleet.member(kept.id)
 
-    def admit_all(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
+    def admit_all(self, all_kept: Iterable[Kept]) -> dict[str, SandboxFate]:
         """Add those that can be used here to the fleet; returns the fate of each."""
         fates = self.fates(all_kept := tuple(all_kept))
         for kept in all_kept:
-            usable = fates[kept.id] in (Fate.MINE, Fate.SHARED, Fate.INHERIT) and is_visible(kept, self.configuration)
+            usable = fates[kept.id] in (SandboxFate.MINE, SandboxFate.SHARED, SandboxFate.INHERIT) and is_visible(
+                kept, self.configuration
+            )
             if usable and not kept.pool and kept.disposable.status != CREATING:
                 self.admit(kept)
         return fates
 
-    def fates(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
+    def fates(self, all_kept: Iterable[Kept]) -> dict[str, SandboxFate]:
         all_kept = tuple(all_kept)
         living = frozenset(owner for owner in {kept.owner for kept in all_kept} if owner == self.me or is_alive(owner))
         return {kept.id: fate(kept, self.me, living, self.now(), self.configuration) for kept in all_kept}

@@ -14,7 +14,7 @@ from ..core.errors import UnknownSandbox, Unreachable
 from ..store.disposables import CREATING, ENDING, GONE, OVER
 from ..waiting import within
 from .create import Making
-from .policy import DELETED, Fate, farewell, is_visible
+from .policy import DELETED, SandboxFate, farewell, is_visible
 from .reaper import DELETE_S, Tending
 from .registry import Known, look, survey, trouble
 
@@ -111,7 +111,7 @@ class Service:
             return replace(kept.disposable, status=GONE, notes=(farewell(kept.disposable.title, kept.why, kept.ended),))
         if kept.disposable.status != CREATING:
             await self._delete(kept)
-        elif self.known.fates([kept])[kept.id] is Fate.SWEEP:
+        elif self.known.fates([kept])[kept.id] is SandboxFate.SWEEP:
             await self.tending.sweep(kept, GONE, DELETED)
         else:
             # The process that is still making it sees this, and deletes it.

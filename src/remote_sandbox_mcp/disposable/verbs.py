@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core import check
-from ..core.disposable import Choice, Disposable, Offer, Rules, SandboxOrder
+from ..core.disposable import Disposable, Offer, ProviderChoice, Rules, SandboxOrder
 from ..core.errors import ConfigError
 from ..fleet import Fleet, Member
 from ..waiting import Chores
@@ -138,7 +138,7 @@ class Disposables:
         check.text_argument("snapshot", snapshot)
         return await self._service.create(replace(order, image=snapshot))
 
-    def choices(self) -> Sequence[Choice]:
+    def choices(self) -> Sequence[ProviderChoice]:
         """What can make a sandbox here; the one that is used where none is named is marked."""
         from .policy import default_image, provider_for
 
@@ -147,7 +147,7 @@ class Disposables:
             usual = provider_for("", self._rules, offered)
         except ConfigError:
             usual = ""
-        return [Choice(kind, default_image(it, self._rules), it, kind == usual) for kind, it in offered.items()]
+        return [ProviderChoice(kind, default_image(it, self._rules), it, kind == usual) for kind, it in offered.items()]
 
     async def find(self, name: str) -> Disposable | None:
         """The recorded sandbox, if it lives; None for a machine. Asks no provider."""

@@ -136,10 +136,10 @@ class Conversation:
     async def _speak(self, reader: Heard) -> None:
         from mcp.server.stdio import stdio_server
 
-        from ..mcp_server.stdio import Lines, calls_of
+        from ..mcp_server.stdio import StdinLines, calls_of
 
         server, _ = await self._house.made()
-        lines = Lines(reader, self._answers, self._ended, calls_of(self._said))
+        lines = StdinLines(reader, self._answers, self._ended, calls_of(self._said))
         streams: Any = (lines, self._answers)
         async with stdio_server(*streams) as (incoming, outgoing):
             await server.run_over(incoming, outgoing)

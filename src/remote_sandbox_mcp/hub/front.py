@@ -52,7 +52,7 @@ DEADLY = (
 )
 
 
-class Lines:
+class LineSplitter:
     """Splits incoming bytes into lines."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Front:
         self._hub = 0
         self._silence = Silence(place)
         self._memory: Remembering | None = None
-        self._from_client, self._from_hub = Lines(), Lines()
+        self._from_client, self._from_hub = LineSplitter(), LineSplitter()
         # Bytes waiting to be written.
         self._to_client, self._to_hub = bytearray(), bytearray()
         # Lines for a hub that has not greeted or does not answer; and what was sent to this hub: number of lines,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..processes.locks import Holder, holder
+from ..processes.locks import LockHolder, holder
 from .hello import ask, read, say_login
 from .place import HubPlace, NoHub, reach
 from .starting import start
@@ -32,7 +32,7 @@ def hubs(environ: Mapping[str, str] = os.environ) -> list[HubPlace]:
     return [HubPlace(environ, name) for name in sorted(names, key=lambda name: name != own.name)]
 
 
-def process_of(place: HubPlace) -> Holder | None:
+def process_of(place: HubPlace) -> LockHolder | None:
     """The process that holds a hub's lock; None where there is none."""
     found = holder(Path(place.lock))
     return found if found and found.is_alive() else None

@@ -17,7 +17,7 @@ from ..core.errors import SandboxError
 from ..core.job import JobSeen, JobState
 from ..core.sandbox import Sandbox
 from ..fleet import Member
-from ..store.jobs import Change, RunRecord, added, forgotten, noted, removed
+from ..store.jobs import RowChange, RunRecord, added, forgotten, noted, removed
 from .records import Known
 from .values import COMMAND, Sight
 
@@ -46,7 +46,7 @@ class Young:
 class PendingWrite:
     """A change waiting to be written. `then` is called once it is stored."""
 
-    change: Change
+    change: RowChange
     then: Callable[[], None] | None = None
 
 
@@ -127,7 +127,7 @@ class Commands:
         if record := self._take_young(run_id):
             self._write(added(record), at_once=True)
 
-    def _write(self, change: Change, then: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
+    def _write(self, change: RowChange, then: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
         self._queue.append(PendingWrite(change, then))
         if at_once:
             self._start_writing()

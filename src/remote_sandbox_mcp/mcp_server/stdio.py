@@ -97,7 +97,7 @@ async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.E
         await server.run_over(incoming, outgoing)
 
 
-async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lines, StdoutWriter]:
+async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[StdinLines, StdoutWriter]:
     """Reserve standard input and output for the protocol: a stray print goes to stderr, a child reads nothing."""
     early.hand_over()
     source, sink = os.dup(0), os.dup(1)
@@ -115,7 +115,7 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lin
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
     learner = Learner(early)
     answers = StdoutWriter(sink, learner)
-    return Lines(reader, answers, ended, calls_of(early.who), learner), answers
+    return StdinLines(reader, answers, ended, calls_of(early.who), learner), answers
 
 
 def calls_of(who: Mapping[str, Any]) -> Calls | None:
@@ -136,7 +136,7 @@ class MessageSink(Protocol):
     async def write(self, text: str) -> None: ...
 
 
-class Lines:
+class StdinLines:
     """Input in the form that the SDK's transport reads, but on the event loop: a thread would delay every call."""
 
     def __init__(

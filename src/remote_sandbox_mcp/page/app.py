@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..config import paths
-from ..core.disposable import Choice, SandboxOrder
+from ..core.disposable import ProviderChoice, SandboxOrder
 from ..core.errors import BadArgument, SandboxError, UnknownSandbox
 from ..core.secret import Secret
 from ..live.service import Live
@@ -16,7 +16,7 @@ from ..mcp_server.results import sentence
 from ..mcp_server.server import SandboxServer
 from ..store.history import Wanted
 from ..waiting import within
-from .calls import Caller
+from .calls import ToolCaller
 from .conflicts import Conflicts
 from .entering import Door
 from .http import (
@@ -54,7 +54,7 @@ class Page:
         self._app = server.app
         self._live = live
         self._door = Door(key, seal, paths.state_path() / LEFT_FILE)
-        self._caller = Caller(server)
+        self._caller = ToolCaller(server)
         self._conflicts = Conflicts(server.app)
         self._streams = Streams()
         self._routes: Mapping[tuple[str, str], Callable[[PageRequest], Awaitable[PageAnswer]]] = {
@@ -181,7 +181,7 @@ def _refuse_other_sites(request: PageRequest) -> None:
         raise PageRefusal(403, "only the page itself may ask for this")
 
 
-def choices_fields(choices: Sequence[Choice]) -> dict[str, Any]:
+def choices_fields(choices: Sequence[ProviderChoice]) -> dict[str, Any]:
     return {
         "providers": [
             {

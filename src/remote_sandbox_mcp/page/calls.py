@@ -23,7 +23,7 @@ TOOLS = frozenset(
 ASKS = "this needs an answer of yours that the page cannot give; call it from a terminal or by an agent"
 
 
-class Caller:
+class ToolCaller:
     """Calls tools in a session of its own, whose folder is no workspace."""
 
     def __init__(self, server: SandboxServer) -> None:

@@ -19,7 +19,7 @@ from ..config.secrets import key_in
 from ..core.errors import ConfigError
 from ..core.text import last_line
 from ..processes import process
-from ..processes.locks import Holder, Lock, holder
+from ..processes.locks import Lock, LockHolder, holder
 from .needs import HOST, Images, PlatformFolder, engine_environ, matching_images, render, server_words
 
 # On its first start, uvx downloads the server.
@@ -118,7 +118,7 @@ async def down(state: Path) -> PlatformState:
     return before
 
 
-async def _end(found: Holder, place: PlatformFolder) -> None:
+async def _end(found: LockHolder, place: PlatformFolder) -> None:
     for number, limit_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILL_S)):
         # Between two looks its pid may have become another process's.
         if found.is_alive():

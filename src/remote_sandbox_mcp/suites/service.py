@@ -20,7 +20,7 @@ from ..core.sandbox import Sandbox
 from ..core.shell import join
 from ..core.suites.detect import NoSuite, choose
 from ..core.suites.report import TestReport
-from ..core.suites.suite import GIVEN, Collected, Found, Suite, parse_collected, parse_look
+from ..core.suites.suite import GIVEN, Collected, Suite, SuiteFolder, parse_collected, parse_look
 from ..core.suites.verdict import Evidence, make_report
 from ..core.text import clip, harmless, last_line
 from ..fleet import Fleet, Member
@@ -134,7 +134,7 @@ class _NothingToRun(SandboxError):
     """The folder has no tests that can be run."""
 
 
-async def _look(sandbox: Sandbox, run_id: str, path: str, given: Suite | None) -> tuple[Found, str]:
+async def _look(sandbox: Sandbox, run_id: str, path: str, given: Suite | None) -> tuple[SuiteFolder, str]:
     source = script("look.sh", run_id, given.dumped()) if given else _after_preamble(script("look.sh", run_id))
     # The script prints names and texts of files, so it may print more than a command usually keeps.
     seen = await sandbox.run(Command(source, path, LOOK_S, KEEP * 5))
@@ -149,7 +149,7 @@ async def _look(sandbox: Sandbox, run_id: str, path: str, given: Suite | None) -
         raise SandboxError(f"unable to run the tests in {path or '~'} on {sandbox.description.name}: {why}") from None
 
 
-async def _choose(sandbox: Sandbox, found: Found, place: str) -> Suite:
+async def _choose(sandbox: Sandbox, found: SuiteFolder, place: str) -> Suite:
     """The suite; if only pytest is missing, it is lent to the sandbox."""
     suite = _chosen(sandbox, _remedied(sandbox, found), place)
     if not suite.lent:
@@ -161,7 +161,7 @@ async def _choose(sandbox: Sandbox, found: Found, place: str) -> Suite:
     return suite
 
 
-def _remedied(sandbox: Sandbox, found: Found) -> Found:
+def _remedied(sandbox: Sandbox, found: SuiteFolder) -> SuiteFolder:
     """Lend a pytest to sandboxes only; nothing is put on a machine of the user, which can install its own."""
     if sandbox.description.host:
         return found
@@ -172,7 +172,7 @@ def _remedied(sandbox: Sandbox, found: Found) -> Found:
     return replace(found, remedy=f"{found.remedy}, or {offer}" if may_install else f"without a network, {offer}")
 
 
-def _chosen(sandbox: Sandbox, found: Found, place: str) -> Suite:
+def _chosen(sandbox: Sandbox, found: SuiteFolder, place: str) -> Suite:
     try:
         return choose(found, f"{place}/report")
     except NoSuite as problem:

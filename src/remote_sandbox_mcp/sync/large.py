@@ -44,7 +44,7 @@ GROWN = 8
 MOST_INDEX = 128 << 20
 
 
-class Chunks(Protocol):
+class IndexMemory(Protocol):
     """Remembers the index of files that were sent, so that the far side need not read them again."""
 
     def get(self, key: bytes) -> bytes | None: ...
@@ -61,7 +61,14 @@ class LargeFile:
     """One large file on its way to the target."""
 
     def __init__(
-        self, item: Item, target_name: bytes, found: bytes, streams: Streams, meter: Meter, chunks: Chunks, where: str
+        self,
+        item: Item,
+        target_name: bytes,
+        found: bytes,
+        streams: Streams,
+        meter: Meter,
+        chunks: IndexMemory,
+        where: str,
     ) -> None:
         self.item = item
         # What the scan found in its place at the target.

@@ -13,7 +13,7 @@ from ..core.files import Problem
 from ..core.plan import LARGE, Item, Plan
 from ..core.transfer import Lane
 from .ends import Ends
-from .large import Chunks, LargeFile
+from .large import IndexMemory, LargeFile
 from .meter import Flow, Meter, Squeeze, Tally
 from .streams import NEXT_DOOR, Stream, Streams, Together, batches, names_of, text_of, wanted_of
 
@@ -33,7 +33,7 @@ class Sending:
     """The sending part of a sync, from opening lanes to the last answer."""
 
     def __init__(
-        self, ends: Ends, plan: Plan, chunks: Chunks, tally: Tally, meter: Meter, bridge: Bridging | None
+        self, ends: Ends, plan: Plan, chunks: IndexMemory, tally: Tally, meter: Meter, bridge: Bridging | None
     ) -> None:
         self.ends = ends
         self.plan = plan

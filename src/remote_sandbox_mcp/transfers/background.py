@@ -16,7 +16,7 @@ from ..core.client import is_again
 from ..core.errors import BadArgument, SandboxError
 from ..core.transfer import Headway, Listener, Order, Outcome
 from ..processes.locks import Lock
-from ..store.transfers import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, End, Transfer
+from ..store.transfers import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, Transfer, TransferEnd
 from ..sync.patience import TRANSFER, adding_up, persist
 from ..waiting import Chores
 from .records import Records, describe_headway, describe_outcome
@@ -57,7 +57,7 @@ async def cancel(records: Records, transfer: Transfer, wait_s: float) -> Cancell
 def _has_ended(records: Records, task_id: str) -> bool:
     """Whether it is over; one that no process runs any more is marked as cancelled now."""
     if not records.is_held(task_id):
-        records.ledger.end(task_id, End(CANCELLED))
+        records.ledger.end(task_id, TransferEnd(CANCELLED))
     found = records.ledger.get(task_id)
     return found is None or found.is_over
 
@@ -123,7 +123,7 @@ class BackgroundTransfers:
 
     async def fail(self, task_id: str, why: str) -> Transfer:
         """Record that a queued one cannot be started."""
-        await asyncio.to_thread(self._records.ledger.end, task_id, End(FAILED, None, why, SandboxError.code))
+        await asyncio.to_thread(self._records.ledger.end, task_id, TransferEnd(FAILED, None, why, SandboxError.code))
         return await asyncio.to_thread(self._find, task_id)
 
     async def take_up(self, runner: Runner) -> None:
@@ -303,20 +303,20 @@ class Drive:
             return False
         return end is not None
 
-    def _end_of(self, work: asyncio.Future[Outcome], unwanted: bool) -> End | None:
+    def _end_of(self, work: asyncio.Future[Outcome], unwanted: bool) -> TransferEnd | None:
         problem = None if work.cancelled() else work.exception()
         if not work.cancelled() and problem is None:
-            return End(COMPLETED, work.result())
+            return TransferEnd(COMPLETED, work.result())
         if unwanted:
-            return End(CANCELLED)
+            return TransferEnd(CANCELLED)
         if problem is None:
             return None
         if isinstance(problem, SandboxError):
-            return End(FAILED, None, str(problem), problem.code)
+            return TransferEnd(FAILED, None, str(problem), problem.code)
         self._log.note_all("".join(traceback.format_exception(problem)).splitlines())
-        return End(FAILED, None, f"an unexpected {type(problem).__name__}: {problem}", SandboxError.code)
+        return TransferEnd(FAILED, None, f"an unexpected {type(problem).__name__}: {problem}", SandboxError.code)
 
-    async def _write(self, end: End | None) -> None:
+    async def _write(self, end: TransferEnd | None) -> None:
         if end is None:
             await self._note_headway()
             self._log.note(f"left by process {os.getpid()}")

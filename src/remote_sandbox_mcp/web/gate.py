@@ -59,7 +59,7 @@ class HttpAnswer:
     headers: tuple[Header, ...] = ()
 
 
-class Gate:
+class HttpGate:
     """ASGI application around the one that serves MCP, and the page, which has a key check of its own."""
 
     def __init__(self, app: AsgiApp, terms: Terms, page: AsgiApp | None = None) -> None:

@@ -22,7 +22,7 @@ from ..mcp_server.stdio import leave
 from ..mcp_server.watchdog import revive
 from ..page.app import Page
 from .connections import Connection, Unfinished
-from .gate import Gate
+from .gate import HttpGate
 from .listener import Terms
 
 # A call may carry files in base64.
@@ -77,7 +77,7 @@ class HttpServer:
             max_sessions=MOST_SESSIONS,
         )
         self._page = Page(server, live, terms.key, terms.seal) if terms.key else None
-        self._web = _web(Gate(self._manager.handle_request, terms, self._page), unfinished)
+        self._web = _web(HttpGate(self._manager.handle_request, terms, self._page), unfinished)
         self._serving: asyncio.Future[None] | None = None
 
     def begin(self) -> asyncio.Future[None]:
@@ -133,7 +133,7 @@ class Web(uvicorn.Server):
             connection.transport.abort()
 
 
-def _web(gate: Gate, unfinished: Unfinished | None = None) -> Web:
+def _web(gate: HttpGate, unfinished: Unfinished | None = None) -> Web:
     # One logger per server, so that one can be silenced while others go on.
     troubles = logging.Logger("uvicorn.error")
     troubles.parent = logging.getLogger("uvicorn.error")

@@ -35,7 +35,7 @@ class EmbeddedProvider:
         self._environment = environment
         self.rules = rules
         self._tenants: dict[str, Tenant] = {}
-        self._bases: list[cgroups.Base] | None = None
+        self._bases: list[cgroups.ParentGroup] | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:

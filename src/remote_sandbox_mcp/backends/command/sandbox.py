@@ -22,7 +22,7 @@ from ..outpost.sandbox import OutpostSandbox
 from ..shell.sandbox import ShellAlone
 from ..shell.talk import START_LINE, Talk, bring
 from ..shell.transport import Printed, ShellPlace, ShellRequest
-from .way import CommandLine, Ending, LocalCommand, Way, last_words
+from .way import CommandEnding, CommandLine, LocalCommand, Way, last_words
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True, why_not_root="")
 PLAIN = Capabilities(survives_disconnect=True, why_not_root="it has no python3, which as_root needs there")
@@ -233,7 +233,7 @@ class Entrance:
         line.is_greeted = True
         return spoken
 
-    def _explained(self, line: Beginning, token: str, end: Ending | None) -> SandboxError:
+    def _explained(self, line: Beginning, token: str, end: CommandEnding | None) -> SandboxError:
         """Why our program did not greet; `end` is None if the time was over."""
         mark, heard = f"{SHELL_IS_HERE}{token}".encode(), bytes(line.heard)
         complaints = end.complaints if end else line.complaints
@@ -256,7 +256,7 @@ class Entrance:
             return Unreachable.of_parts(self.doing, f"{self._way.what} was cut off while {self._python} started{said}")
         return NoPython.of_parts(self.doing, f"{self._python} did not start{said}")
 
-    def _how_it_ended(self, line: Beginning, end: Ending | None) -> str:
+    def _how_it_ended(self, line: Beginning, end: CommandEnding | None) -> str:
         if len(line.heard) >= MOST_REMEMBERED:
             return "went on printing"
         if end is None:

@@ -25,7 +25,7 @@ LOOK_S, LOOKS, LAST_WORDS_S = 0.01, 100, 0.2
 
 
 @dataclass(frozen=True)
-class Ending:
+class CommandEnding:
     """How a command ended: its exit status (None if unknown) and the last part of its standard error."""
 
     status: int | None = None
@@ -40,7 +40,7 @@ class CommandLine(WideLine, Protocol):
         """The last part of its standard error so far."""
         ...
 
-    async def ending(self) -> Ending:
+    async def ending(self) -> CommandEnding:
         """How it ended; waits a moment for that. Must be called before close."""
         ...
 
@@ -118,7 +118,7 @@ class ProcessLine:
                 raise
         return cls(line, complaints)
 
-    async def ending(self) -> Ending:
+    async def ending(self) -> CommandEnding:
         for _ in range(LOOKS):
             if self._line.status() is not None:
                 break
@@ -126,7 +126,7 @@ class ProcessLine:
         # A process that it left behind may keep its standard error open for long.
         with contextlib.suppress(asyncio.TimeoutError):
             await within(self._complaints.over.wait(), LAST_WORDS_S)
-        return Ending(self._line.status(), self.complaints)
+        return CommandEnding(self._line.status(), self.complaints)
 
     @property
     def complaints(self) -> bytes:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.errors import ConnectError, Unreachable
 from ...waiting import Chores, within
-from ..command.way import Ending
+from ..command.way import CommandEnding
 from ..mending import Pace
 from ..outpost.client import LineLost
-from .connection import KEEPALIVE_S, Gate
+from .connection import KEEPALIVE_S, LoginGate
 
 if TYPE_CHECKING:
     import asyncssh
@@ -69,7 +69,7 @@ class _Link:
 class Channels:
     """A pool of connections; every channel opened here is counted until sshd has let go of it."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: LoginGate) -> None:
         self._gate = gate
         self._links: list[_Link] = []
         self._pace = Pace(gate.machine.name)
@@ -353,12 +353,12 @@ class ProgramLine:
         except (OSError, asyncssh.Error):
             return b""
 
-    async def ending(self) -> Ending:
+    async def ending(self) -> CommandEnding:
         with contextlib.suppress(asyncio.TimeoutError):
             await within(self._process.wait_closed(), END_S)
         with contextlib.suppress(asyncio.TimeoutError):
             await within(asyncio.shield(self._hearing), END_S)
-        return Ending(self._process.exit_status, self.complaints)
+        return CommandEnding(self._process.exit_status, self.complaints)
 
     async def _hear(self) -> None:
         """Read standard error, so that the program never blocks on it, and keep the last part."""

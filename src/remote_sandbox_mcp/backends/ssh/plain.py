@@ -19,7 +19,7 @@ from ..shell.search import find_matches
 from ..shell.talk import MOST_COMPLAINTS, START_LINE, Talk, bring
 from ..shell.transport import Printed, ShellPlace, ShellRequest
 from .channels import Channels, ProgramLine
-from .connection import Gate
+from .connection import LoginGate
 from .plain_files import PlainFiles
 from .ports import PlainPorts
 from .sftp_lane import SftpLane, open_lane
@@ -118,7 +118,7 @@ class PlainSandbox(ShellSandbox):
         self,
         description: Description,
         environment: Environment,
-        gate: Gate,
+        gate: LoginGate,
         connection: asyncssh.SSHClientConnection | None = None,
     ) -> None:
         """`connection` is logged in already."""
