@@ -254,10 +254,10 @@ def cluster_offer(member: Member, cluster: Cluster, settings: Settings) -> Offer
         from .backends.command.way import MachineWay
         from .backends.slurm.allocation import LoginWay
         from .backends.slurm.provider import SlurmProvider
-        from .backends.slurm.queue import Queue
+        from .backends.slurm.queue import ClusterQueue
 
         way = LoginWay(MachineWay(member.name, member.open), member.environment)
-        member.queue = member.queue or Queue(member.name, cluster, way)
+        member.queue = member.queue or ClusterQueue(member.name, cluster, way)
         return SlurmProvider(member.queue, member.environment, settings.rules, paths.installation())
 
     return Offer(traits_of(member.name), make, member)

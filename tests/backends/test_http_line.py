@@ -197,7 +197,7 @@ async def test_a_proxy_that_falsely_claims_an_upgrade_is_remembered_and_avoided(
         link = SimpleNamespace(
             client=client, platform=Platform(server_url="http://x", use_server_proxy=False), why_not=no_reason
         )
-        way = opened.Way(link, Disposable(id="sb-1", provider="opensandbox"))  # type: ignore[arg-type]
+        way = opened.BridgeWay(link, Disposable(id="sb-1", provider="opensandbox"))  # type: ignore[arg-type]
         way._address = (f"http://127.0.0.1:{port}", {"X-Line-Key": KEY})
         for _ in range(2):
             lane = await asyncio.wait_for(way.lane(), 15)

@@ -17,7 +17,7 @@ from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.core.checkup import Mark
 from remote_sandbox_mcp.core.command import Running
-from remote_sandbox_mcp.core.disposable import Platform, Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.disposable import DisposableRules, Platform, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import (
     BadArgument,
     ConfigError,
@@ -250,7 +250,7 @@ class Without:
 
 @pytest.mark.parametrize("network", [None, False], ids=["nothing said", "off"])
 async def test_a_network_that_must_be_off_is_never_on(words: Words, network: bool | None) -> None:
-    provider = OpenSandboxProvider(Without.platform, Rules(default_image="debian"), "mine")
+    provider = OpenSandboxProvider(Without.platform, DisposableRules(default_image="debian"), "mine")
     provider._link = Without()  # type: ignore[assignment]
     order = SandboxOrder(network=network)
     if network is None:

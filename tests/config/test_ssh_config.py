@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from remote_sandbox_mcp.config.aliases import Alias, current_user, read_alias
 from remote_sandbox_mcp.config.openssh import ask
 from remote_sandbox_mcp.config.problems import Fault
-from remote_sandbox_mcp.config.ssh_config import Said, SshConfig, expand, matches, split
+from remote_sandbox_mcp.config.ssh_config import HostSettings, SshConfig, expand, matches, split
 from tests.support.means import require_program
 
 ENVIRON = {"LOGNAME": "me", "SSH_AUTH_SOCK": "/run/agent", "OTHER": "/run/other", "KEYS": "/keys"}
@@ -36,7 +36,7 @@ def resolve(ssh: Path, text: str, way: str, alias: str = "gpu", *, user: str = "
     return read_alias(say(alias, way, user), ENVIRON, pytest.fail)
 
 
-def say(alias: str, way: str, user: str = "", told: list[str] | None = None) -> Said:
+def say(alias: str, way: str, user: str = "", told: list[str] | None = None) -> HostSettings:
     if way == "asked":
         return ask(alias, ENVIRON, user)
     tell = ([] if told is None else told).append

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import Disposable, Rules
+from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules
 from remote_sandbox_mcp.disposable.policy import (
     SandboxFate,
     fate,
@@ -79,16 +79,16 @@ def test_what_belongs_to_no_configuration_is_seen_by_all_and_the_watchdog_sees_a
 @pytest.mark.parametrize(
     ("kept", "rules", "unused"),
     [
-        pytest.param(a_row(idle=1801), Rules(), True, id="idle"),
-        pytest.param(a_row(idle=1799), Rules(), False, id="used"),
-        pytest.param(a_row(idle=-500), Rules(), False, id="a run goes on"),
-        pytest.param(a_row(idle=61), Rules(cleanup_after_minutes=1), True, id="sooner"),
-        pytest.param(a_row(idle=1e6), Rules(auto_cleanup=False), False, id="never"),
-        pytest.param(a_row(idle=1e6, status="paused"), Rules(), False, id="paused on purpose"),
-        pytest.param(a_row(idle=1e6, pool="x"), Rules(), False, id="ready"),
+        pytest.param(a_row(idle=1801), DisposableRules(), True, id="idle"),
+        pytest.param(a_row(idle=1799), DisposableRules(), False, id="used"),
+        pytest.param(a_row(idle=-500), DisposableRules(), False, id="a run goes on"),
+        pytest.param(a_row(idle=61), DisposableRules(cleanup_after_minutes=1), True, id="sooner"),
+        pytest.param(a_row(idle=1e6), DisposableRules(auto_cleanup=False), False, id="never"),
+        pytest.param(a_row(idle=1e6, status="paused"), DisposableRules(), False, id="paused on purpose"),
+        pytest.param(a_row(idle=1e6, pool="x"), DisposableRules(), False, id="ready"),
     ],
 )
-def test_only_what_nobody_uses_is_cleaned_up(kept: Kept, rules: Rules, unused: bool) -> None:
+def test_only_what_nobody_uses_is_cleaned_up(kept: Kept, rules: DisposableRules, unused: bool) -> None:
     assert is_unused(kept, rules, NOW) is unused
 
 
@@ -102,7 +102,7 @@ def test_without_an_end_nothing_is_ever_nearly_over() -> None:
 
 
 def test_the_shortest_time_sets_the_pace() -> None:
-    assert pause_for(Rules(), []) == 15
-    assert pause_for(Rules(), [a_row(timeout_s=20.0), a_row(timeout_s=0.0)]) == 5
-    assert pause_for(Rules(cleanup_after_minutes=0.2), []) == 3
-    assert pause_for(Rules(), [a_row(timeout_s=0.1)]) == 0.25
+    assert pause_for(DisposableRules(), []) == 15
+    assert pause_for(DisposableRules(), [a_row(timeout_s=20.0), a_row(timeout_s=0.0)]) == 5
+    assert pause_for(DisposableRules(cleanup_after_minutes=0.2), []) == 3
+    assert pause_for(DisposableRules(), [a_row(timeout_s=0.1)]) == 0.25

@@ -21,7 +21,7 @@ from mcp.server.mcpserver.tools import base
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata, func_metadata
 
 from remote_sandbox_mcp.app import Stock, compose
-from remote_sandbox_mcp.config.source import Source
+from remote_sandbox_mcp.config.source import ConfigSource
 from remote_sandbox_mcp.mcp_server.clients import OneClient
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.mcp_server.upkeep import Upkeep
@@ -73,7 +73,7 @@ async def serve_here(
         for name, value in environment(home, entries, env).items():
             patch.setenv(name, value)
         patch.setattr(base, "func_metadata", SIGNATURES.read)
-        source, stock = Source(file), Stock()
+        source, stock = ConfigSource(file), Stock()
         for problem in source.read().problems:
             log.write(f"remote-sandbox-mcp: {problem}\n")
         members = stock.take(source.current)

@@ -38,7 +38,7 @@ from .schema import (
     written_secrets,
 )
 from .secrets import doubt, readable_by_others
-from .services import NAME, Written, is_json, own_json, read_json, read_registries, read_services
+from .services import NAME, ConfigFile, is_json, own_json, read_json, read_registries, read_services
 
 LIST = "REMOTE_SANDBOX_LIST"
 # How many faults, and how many characters of each, an error names at once.
@@ -137,7 +137,7 @@ def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
     return f"nothing was done: no machine that is configured can be used. {told}{more} Correct that{otherwise}"
 
 
-def _of_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written | None:
+def _of_project(path: str, environ: Mapping[str, str], tell: Tell) -> ConfigFile | None:
     """What the config.json of the current folder may set, if there is one."""
     if not os.path.isfile(path):
         return None
@@ -293,13 +293,13 @@ def _commands(
 
 
 def _settings(
-    document: Mapping[str, Any], file: str, in_json: Written | None, environ: Mapping[str, str], tell: Tell
+    document: Mapping[str, Any], file: str, in_json: ConfigFile | None, environ: Mapping[str, str], tell: Tell
 ) -> tuple[Settings, dict[str, str]]:
     values = checked(document, "server", SERVER_READERS, file, tell)
     said, variables = take_variables(SERVER_VARIABLES, SERVER_READERS, environ, tell)
     sources = {f"server.{key}": where for key, where in (dict.fromkeys(values, file) | variables).items()}
     notify, origins = _notify(document, file, environ, tell)
-    services = read_services([*([in_json] if in_json else []), Written(file, document)], environ, tell)
+    services = read_services([*([in_json] if in_json else []), ConfigFile(file, document)], environ, tell)
     for exposed in dict.fromkeys(services.exposed):
         if readable_by_others(exposed):
             tell(f"{exposed} holds a key, and other users may read it: run chmod 600 {exposed}.")

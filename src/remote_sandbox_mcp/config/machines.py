@@ -23,7 +23,7 @@ from .stamps import stamp_of
 
 # The rest is imported where it is needed: most configurations name no host of ~/.ssh/config.
 if TYPE_CHECKING:
-    from .ssh_config import Said, SshConfig
+    from .ssh_config import HostSettings, SshConfig
 
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:@\[\]/]+)(?::(\d+))?/?")
 AT_ONCE = 8
@@ -119,7 +119,7 @@ class Builder:
         self._environ = environ
         self._tell = tell
         self._aliases: dict[tuple[str, str, int | None], Alias] = {}
-        self._said: dict[tuple[str, str, int | None], Said] = {}
+        self._said: dict[tuple[str, str, int | None], HostSettings] = {}
 
     def machines(self) -> tuple[Machine, ...]:
         """All machines that can be made; problems with the others are reported."""
@@ -373,7 +373,7 @@ class Builder:
             self._aliases[key] = read_alias(said, self._environ, self._tell, is_by_program=by_program)
         return self._aliases[key]
 
-    def _say(self, alias: str, user: str, port: int | None) -> Said:
+    def _say(self, alias: str, user: str, port: int | None) -> HostSettings:
         from .openssh import ask, find_client
 
         key = (alias, user, port)

@@ -12,7 +12,7 @@ from ..core.machine import Hop, Login, OpenSsh
 from ..core.secret import Secret
 from .problems import Fault, plain
 from .schema import MachineEntry
-from .ssh_config import Said
+from .ssh_config import HostSettings
 
 # Names are looked up in it, and it may run commands of the user's own ssh_config (Match exec).
 LONGEST_S = 10.0
@@ -63,13 +63,13 @@ def child_variables(environ: Mapping[str, str], secrets: Iterable[Secret | None]
     return {**usual, **without_secrets(environ, secrets)}
 
 
-def ask(alias: str, environ: Mapping[str, str], user: str = "", port: int | None = None) -> Said:
+def ask(alias: str, environ: Mapping[str, str], user: str = "", port: int | None = None) -> HostSettings:
     """What a name means; `user` and `port` are decided already. Raises Fault. Takes some milliseconds: in a thread."""
     options = [*(("-l", user) if user else ()), *(("-p", str(port)) if port else ())]
     status, printed, complaints = run([*first_arguments(), "-G", *options, "--", alias], environ)
     if status:
         raise Fault(f"ssh -G says: {_last_words(complaints)}; correct that in ~/.ssh/config")
-    return Said(alias, _settings(printed.decode("utf-8", "replace")))
+    return HostSettings(alias, _settings(printed.decode("utf-8", "replace")))
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> tuple[int, bytes, bytes]:
@@ -139,7 +139,7 @@ WRITTEN = {
 _TOKEN = re.compile(r"%[A-Za-z]")
 
 
-def needs_of(said: Said, proxy_command: str, key_files: tuple[str, ...], is_by_program: bool) -> Iterator[str]:
+def needs_of(said: HostSettings, proxy_command: str, key_files: tuple[str, ...], is_by_program: bool) -> Iterator[str]:
     """What ssh_config asks for of one host that only OpenSSH's client can do.
 
     `proxy_command` has its tokens replaced; `is_by_program`: a Match exec decides about this host.
@@ -169,7 +169,7 @@ def tell_client(
     login: Login,
     hops: tuple[Hop, ...],
     environ: Variables,
-    said: Said | None,
+    said: HostSettings | None,
     needs: tuple[str, ...],
 ) -> OpenSsh:
     """The arguments for a machine; `hops` are its jump hosts."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.disposable import Platform, Rules
+from ..core.disposable import DisposableRules, Platform
 from ..core.machine import CommandPlace, LocalPlace, Machine
 from ..core.permission import Notify
 from ..core.secret import Secret
@@ -163,7 +163,7 @@ class Settings:
     forward_ports: tuple[str, ...] = ()
     notify: Notify = field(default_factory=Notify)
     platform: Platform = field(default_factory=Platform)
-    rules: Rules = field(default_factory=Rules)
+    rules: DisposableRules = field(default_factory=DisposableRules)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)
     # The longest result; None: what the client is known to accept.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ..core.disposable import PENDING, Disposable, Rules
+from ..core.disposable import PENDING, Disposable, DisposableRules
 from ..core.errors import ConfigError, SandboxError
 from ..store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, Kept
 from ..waiting import within
@@ -26,7 +26,7 @@ from .policy import (
     pause_for,
 )
 from .pool import Pool
-from .registry import Known, look
+from .registry import Registry, look
 
 DELETE_S = 30.0
 # How long after the death of a process a sandbox that it ordered may still appear on the platform.
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 class Tending:
     """Runs one round after another until cancelled."""
 
-    def __init__(self, known: Known, rules: Rules) -> None:
+    def __init__(self, known: Registry, rules: DisposableRules) -> None:
         self._known = known
         self.rules = rules
         self._round = asyncio.Lock()

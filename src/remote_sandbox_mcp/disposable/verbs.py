@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core import check
-from ..core.disposable import Disposable, Offer, ProviderChoice, Rules, SandboxOrder
+from ..core.disposable import Disposable, DisposableRules, Offer, ProviderChoice, SandboxOrder
 from ..core.errors import ConfigError
 from ..fleet import Fleet, Member
 from ..waiting import Chores
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..store.disposables import DisposableRows
     from .changes import Tell
-    from .service import Service
+    from .service import DisposableService
 
 __all__ = ["Disposables"]
 
@@ -35,7 +35,7 @@ class Disposables:
     def __init__(
         self,
         fleet: Fleet,
-        rules: Rules,
+        rules: DisposableRules,
         offers: Mapping[str, Offer],
         rows: Callable[[], DisposableRows],
         *,
@@ -63,15 +63,15 @@ class Disposables:
         return self._make_rows()
 
     @functools.cached_property
-    def _service(self) -> Service:
-        from .registry import Known
-        from .service import Service
+    def _service(self) -> DisposableService:
+        from .registry import Registry
+        from .service import DisposableService
 
-        known = Known(self._fleet, self._offers, self._rows, self._clock, self._configuration)
+        known = Registry(self._fleet, self._offers, self._rows, self._clock, self._configuration)
         known.listeners = self._listeners
-        return Service(known, self._rules)
+        return DisposableService(known, self._rules)
 
-    def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
+    def reconfigure(self, rules: DisposableRules, offers: Mapping[str, Offer]) -> None:
         """Use these from now on, also for existing sandboxes; providers whose settings differ are made again."""
         self._rules, self._offers = rules, offers
         if "_service" in self.__dict__:
@@ -193,7 +193,7 @@ class Disposables:
         """A URL under which a person on this computer reaches that port."""
         return await self._service.endpoint(name, port)
 
-    def _service_if_any(self) -> Service | None:
+    def _service_if_any(self) -> DisposableService | None:
         """Nothing where no sandbox lives, or has lived since the start: that spares loading it."""
         return self._service if "_service" in self.__dict__ or not self._is_empty() else None
 

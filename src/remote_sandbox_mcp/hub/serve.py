@@ -64,7 +64,7 @@ async def stay(lock: Lock, config: Path | None) -> None:
 
 
 @dataclass
-class Visit:
+class ConnectedClient:
     """A connected client, as `hub status` shows it."""
 
     folder: str
@@ -83,7 +83,7 @@ class Hub:
     """Listens, and gives each front a conversation. With `lives_on` it does not end when idle."""
 
     def __init__(self, place: HubPlace, *, lives_on: bool = False) -> None:
-        from .watching import Watching
+        from .watching import HubWatchdog
 
         self._place = place
         self._lives_on = lives_on
@@ -91,7 +91,7 @@ class Hub:
         self._stopped = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._visits: list[Visit] = []
+        self._visits: list[ConnectedClient] = []
         self._served = 0
         self._idle_since = time.monotonic()
         self._idle_s = idle_limit()
@@ -104,7 +104,7 @@ class Hub:
 
         self._houses = Houses(self._idle_s)
         self._houses.about = self._about
-        self.watching = Watching(Path(place.state), self._houses.stock)
+        self.watching = HubWatchdog(Path(place.state), self._houses.stock)
         self._houses.begin_watching = self.watching.begin
         self._http: HttpServices | None = None
 
@@ -205,7 +205,7 @@ class Hub:
             await writer.drain()
         elif said.get("hello") == SERVE:
             self._served += 1
-            visit = Visit(str(said.get("folder") or "/"), front)
+            visit = ConnectedClient(str(said.get("folder") or "/"), front)
             self._visits.append(visit)
             try:
                 await self._converse(visit, said, reader, writer)
@@ -222,7 +222,7 @@ class Hub:
             await self._http.serve(said, front, reader, writer, self._stopped)
 
     async def _converse(
-        self, visit: Visit, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, visit: ConnectedClient, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         from .conversation import converse
 

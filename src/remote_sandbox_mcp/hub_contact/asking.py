@@ -72,7 +72,7 @@ def _folder() -> str:
         return "/"
 
 
-class Login:
+class HubLogin:
     """A person's login to a machine, which the hub makes and keeps: it asks, and the person at this end answers.
 
     Methods raise OSError or NoHub where there is no hub, ValueError where it cannot be understood.
@@ -85,7 +85,7 @@ class Login:
         self._heard = self._line.makefile("rb")
         self._line.sendall(say_login(name, os.environ, _folder(), whole(config)))
 
-    def __enter__(self) -> Login:
+    def __enter__(self) -> HubLogin:
         return self
 
     def __exit__(self, *_: object) -> None:

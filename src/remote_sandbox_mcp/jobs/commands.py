@@ -18,7 +18,7 @@ from ..core.job import JobSeen, JobState
 from ..core.sandbox import Sandbox
 from ..fleet import Member
 from ..store.jobs import RowChange, RunRecord, added, forgotten, noted, removed
-from .records import Known
+from .records import KnownJobs
 from .values import COMMAND, Sight
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Commands:
     One that lasts longer is written when that moment is over, so that it is found even if this server is killed.
     """
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownJobs) -> None:
         self._known = known
         self._young: dict[str, Young] = {}
         # Written in order, so that an end never precedes its beginning.

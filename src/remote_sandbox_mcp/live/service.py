@@ -21,7 +21,7 @@ from ..history import all_spellings
 from ..jobs.service import once
 from ..jobs.values import Sight
 from ..mcp_server.results import plain_text, sentence
-from ..store.history import Wanted
+from ..store.history import WantedCalls
 from ..waiting import Chores, within
 from .board import Board, Change, Looker, Row
 from .rows import Known, broken_job_row, job_id, job_row
@@ -97,7 +97,7 @@ class Live:
             watcher.stir(all=False)
         self._news.set()
 
-    async def older_calls(self, wanted: Wanted) -> list[Mapping[str, Any]]:
+    async def older_calls(self, wanted: WantedCalls) -> list[Mapping[str, Any]]:
         """Calls that are on no row any more, oldest first. Raises ConfigError."""
         return await self._state.older_calls(wanted)
 

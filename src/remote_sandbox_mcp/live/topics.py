@@ -14,7 +14,7 @@ from ..core.errors import SandboxError
 from ..core.watch import Watch
 from ..core.workspace import Workspace, WorkspaceState
 from ..store.database import STATE_FILE, Database
-from ..store.history import HistoryRows, Wanted
+from ..store.history import HistoryRows, WantedCalls
 from ..store.watches import Watches
 from ..waiting import Chores
 from .board import Board
@@ -67,7 +67,7 @@ class StateFile:
         """Those with a lower number, oldest first."""
         return list(await asyncio.to_thread(self._events, before, limit, self._known())) if self.exists() else []
 
-    async def older_calls(self, wanted: Wanted) -> list[Mapping[str, Any]]:
+    async def older_calls(self, wanted: WantedCalls) -> list[Mapping[str, Any]]:
         if not self.exists():
             return []
         found = await asyncio.to_thread(HistoryRows(self._database).newest, wanted)
@@ -84,7 +84,7 @@ class StateFile:
     def _read(self, known: Known) -> tuple[Mapping[int, Watch], list[Mapping[str, Any]], list[Mapping[str, Any]]]:
         watches = {watch.id: watch for watch in Watches(self._database).list(limit=MOST_WATCHES)}
         calls: list[Mapping[str, Any]] = [
-            call_row(row) for row in HistoryRows(self._database).newest(Wanted(limit=MOST_CALLS))
+            call_row(row) for row in HistoryRows(self._database).newest(WantedCalls(limit=MOST_CALLS))
         ]
         return watches, self._events(0, MOST_EVENTS, known, watches), calls
 

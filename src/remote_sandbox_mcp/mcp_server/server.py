@@ -45,7 +45,7 @@ from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, o
 from .forms import Forms
 from .journal import Journal, is_kept, note
 from .results import code_of, failure, sentence, told_where
-from .toolbox import Offer, Toolbox, ToolFunction, with_own_names
+from .toolbox import OfferedTool, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces
 
 log = logging.getLogger(__name__)
@@ -224,7 +224,7 @@ class SandboxServer(MCPServer[None]):
 
     def offer(self, tool: ToolFunction, *, title: str, annotations: ToolAnnotations, is_listed: bool = True) -> None:
         """Register a tool; one that is not listed can be called all the same."""
-        self._toolbox.offer(Offer(tool, title, annotations, is_listed))
+        self._toolbox.offer(OfferedTool(tool, title, annotations, is_listed))
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None

@@ -14,7 +14,7 @@ from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
 from ..app import App, Stock
-from ..config.source import Source
+from ..config.source import ConfigSource
 from ..core.client import Calls, begin_call
 from ..fleet import Member
 from ..session import KeptSelection, Session
@@ -38,7 +38,12 @@ HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothi
 
 
 async def serve(
-    app: App, source: Source, stock: Stock, members: Sequence[Member], early: Early | None, selection: KeptSelection
+    app: App,
+    source: ConfigSource,
+    stock: Stock,
+    members: Sequence[Member],
+    early: Early | None,
+    selection: KeptSelection,
 ) -> NoReturn:
     """Serve until the input ends or a signal comes; the process ends here. `source` is the app's configuration."""
     stopped, ended = asyncio.Event(), asyncio.Event()

@@ -14,7 +14,7 @@ from ..core.secret import Secret
 from ..live.service import Live
 from ..mcp_server.results import sentence
 from ..mcp_server.server import SandboxServer
-from ..store.history import Wanted
+from ..store.history import WantedCalls
 from ..waiting import within
 from .calls import ToolCaller
 from .conflicts import Conflicts
@@ -35,7 +35,7 @@ from .http import (
     send_answer,
 )
 from .logs import LogStream
-from .streams import Streams, changes
+from .streams import EventStreams, changes
 
 LARGEST_KEY, LARGEST_CALL = 4 << 10, 1 << 20
 # For a stranger's request to come to its end.
@@ -47,7 +47,7 @@ ASK_FOR_KEY = "enter the key of this server again"
 WRONG_KEY = "that is not the key of this server; remote-sandbox-mcp dashboard opens the page with the right one"
 
 
-class Page:
+class PageApp:
     """ASGI application for all under /ui. The name of the server and the origin were checked before."""
 
     def __init__(self, server: SandboxServer, live: Live, key: Secret, seal: str) -> None:
@@ -56,7 +56,7 @@ class Page:
         self._door = Door(key, seal, paths.state_path() / LEFT_FILE)
         self._caller = ToolCaller(server)
         self._conflicts = Conflicts(server.app)
-        self._streams = Streams()
+        self._streams = EventStreams()
         self._routes: Mapping[tuple[str, str], Callable[[PageRequest], Awaitable[PageAnswer]]] = {
             ("GET", "calls"): self._calls,
             ("GET", "events"): self._events,
@@ -148,7 +148,7 @@ class Page:
 
     async def _calls(self, request: PageRequest) -> PageAnswer:
         query = request.query
-        wanted = Wanted(
+        wanted = WantedCalls(
             before=request.number("before", 0, 1 << 62),
             limit=request.number("limit", 100, MOST_OLDER),
             client=query.get("client", ""),

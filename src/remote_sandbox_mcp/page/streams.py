@@ -42,7 +42,7 @@ async def changes(live: Live) -> AsyncGenerator[bytes, None]:
                 yield event("change", change.fields())
 
 
-class Streams:
+class EventStreams:
     """The streams that are open now."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from ..core.transfer import Lane
 from .ends import Ends
 from .large import IndexMemory, LargeFile
 from .meter import Flow, Meter, Squeeze, Tally
-from .streams import NEXT_DOOR, Stream, Streams, Together, batches, names_of, text_of, wanted_of
+from .streams import NEXT_DOOR, Streams, SyncStream, Together, batches, names_of, text_of, wanted_of
 
 if TYPE_CHECKING:
     from ..core.orders import ReceiveOrder, SendOrder
@@ -88,7 +88,7 @@ class Sending:
         bridged, self.bridged = self.bridged, []
         await asyncio.gather(*(lane.close() for lane in bridged))
 
-    async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item]) -> None:
+    async def _send_batch(self, streams: Streams, stream: SyncStream, batch: list[Item]) -> None:
         order: SendOrder = {"verb": "send", "root": streams.source_root, "squeeze": streams.squeeze.way}
         expected: ReceiveOrder = {
             "verb": "receive",

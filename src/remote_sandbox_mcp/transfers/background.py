@@ -19,7 +19,7 @@ from ..processes.locks import Lock
 from ..store.transfers import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, Transfer, TransferEnd
 from ..sync.patience import TRANSFER, adding_up, persist
 from ..waiting import Chores
-from .records import Records, describe_headway, describe_outcome
+from .records import TransferRecords, describe_headway, describe_outcome
 
 CANCEL_POLL_S = 0.05
 POLL_S = 0.15
@@ -38,7 +38,7 @@ class Cancelled:
     error: str = ""
 
 
-async def cancel(records: Records, transfer: Transfer, wait_s: float) -> Cancelled:
+async def cancel(records: TransferRecords, transfer: Transfer, wait_s: float) -> Cancelled:
     """Request its end, and wait up to `wait_s` for it."""
     if transfer.is_over:
         return Cancelled(transfer, already_finished=True)
@@ -54,7 +54,7 @@ async def cancel(records: Records, transfer: Transfer, wait_s: float) -> Cancell
     return Cancelled(found, terminated=is_cancelled, already_finished=not is_cancelled)
 
 
-def _has_ended(records: Records, task_id: str) -> bool:
+def _has_ended(records: TransferRecords, task_id: str) -> bool:
     """Whether it is over; one that no process runs any more is marked as cancelled now."""
     if not records.is_held(task_id):
         records.ledger.end(task_id, TransferEnd(CANCELLED))
@@ -62,7 +62,7 @@ def _has_ended(records: Records, task_id: str) -> bool:
     return found is None or found.is_over
 
 
-def _refused(records: Records, transfer: Transfer, seconds: float) -> Cancelled:
+def _refused(records: TransferRecords, transfer: Transfer, seconds: float) -> Cancelled:
     found = records.ledger.get(transfer.id) or transfer
     error = (
         f"process {found.pid}, which runs this transfer among other things, has not heeded the wish to cancel "
@@ -80,7 +80,7 @@ class BackgroundTransfers:
 
     def __init__(self, state: Path, configuration: str = "") -> None:
         """`configuration`: only its transfers are continued here, because machine names mean the same only there."""
-        self._records = Records(state)
+        self._records = TransferRecords(state)
         self._configuration = configuration
         self._drives: dict[str, Drive] = {}
         self._starting = Chores("starting a transfer", expected=(Exception,))
@@ -237,7 +237,7 @@ BEAT_S = 0.4
 class Drive:
     """Runs a transfer, whose lock it holds, until it ends or is cancelled or stopped; then `task` ends."""
 
-    def __init__(self, records: Records, transfer: Transfer, lock: Lock, runner: Runner) -> None:
+    def __init__(self, records: TransferRecords, transfer: Transfer, lock: Lock, runner: Runner) -> None:
         self.id = transfer.id
         self._records = records
         self._lock = lock

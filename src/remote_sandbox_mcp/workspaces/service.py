@@ -43,7 +43,7 @@ from ..fleet import Fleet
 from ..session import absolute
 from ..transfers.service import TransferService
 from ..waiting import within
-from .records import Records
+from .records import WorkspaceRecords
 
 if TYPE_CHECKING:
     from ..store.workspaces import WorkspaceRow
@@ -66,7 +66,7 @@ class WorkspaceService:
         """`configuration`: only its workspaces are seen, because names of sandboxes mean the same only there."""
         self._fleet = fleet
         self._transfers = transfers
-        self._records = Records(state, configuration)
+        self._records = WorkspaceRecords(state, configuration)
         self._turns: dict[str, asyncio.Lock] = {}
         # Connections over which the mark of a workspace was seen.
         self._marked: dict[str, object] = {}

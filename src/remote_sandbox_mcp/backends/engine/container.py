@@ -12,7 +12,7 @@ from ...core.errors import ConnectError, SandboxError
 from ...core.machine import Engine
 from ...core.sandbox import Capabilities, Description, Sandbox
 from ...core.shell import join
-from ..command.console import Console, Said
+from ..command.console import Console, ConsoleOutput
 from ..command.provided import ProvidedShellAlone, open_provided
 from ..command.way import CommandLine, Way, last_words
 from ..shell.transport import Gone, Paused, ShellPlace
@@ -34,7 +34,7 @@ class Cli(Console):
         super().__init__(machine, way, f"{engine.tool} on {machine}")
         self.engine = engine
 
-    def problem(self, doing: str, said: Said) -> SandboxError:
+    def problem(self, doing: str, said: ConsoleOutput) -> SandboxError:
         """Why a command failed, and what to do."""
         tool, machine = self.engine.tool, self.machine
         found, remedy = trouble(tool, machine, said.err.decode("utf-8", "replace"))

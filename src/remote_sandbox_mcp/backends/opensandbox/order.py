@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...core.disposable import DISPOSABLE_ID, Limits, Rules, SandboxOrder
+from ...core.disposable import DISPOSABLE_ID, DisposableRules, Limits, SandboxOrder
 from ...core.errors import Unsupported
 from ...core.network import read_rule
 
@@ -66,7 +66,7 @@ class PlatformRequest:
         return replace(self.with_network(note), allowed_hosts=None)
 
 
-def request_of(disposable_id: str, order: SandboxOrder, rules: Rules, mark: str) -> PlatformRequest:
+def request_of(disposable_id: str, order: SandboxOrder, rules: DisposableRules, mark: str) -> PlatformRequest:
     """Raises Unsupported for hosts with a port: an egress rule has none."""
     for host in order.hosts:
         if (rule := read_rule(host)) and rule.port:

@@ -12,14 +12,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ...core.command import Environment
-from ...core.disposable import Disposable, NeedsHeaders, Platform, Rules, SandboxOrder, Volume, login_for
+from ...core.disposable import Disposable, DisposableRules, NeedsHeaders, Platform, SandboxOrder, Volume, login_for
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ...core.permission import allow_volume
 from ...core.sandbox import Sandbox
 from ...waiting import Chores, within
 from . import KIND, TRAITS
 from .api import Link, disposable_of, refreshed, seconds
-from .container import ContainerSandbox, NoPython, Way
+from .container import BridgeWay, ContainerSandbox, NoPythonInContainer
 from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, PlatformRequest, is_ours, mark_label, request_of
 from .problems import NETWORK_POLICY, described, explained
 
@@ -45,7 +45,7 @@ class OpenSandboxProvider:
 
     traits = TRAITS
 
-    def __init__(self, platform: Platform, rules: Rules, mark: str) -> None:
+    def __init__(self, platform: Platform, rules: DisposableRules, mark: str) -> None:
         self._link = Link(platform)
         self.rules = rules
         self._mark = mark
@@ -140,10 +140,10 @@ class OpenSandboxProvider:
             await asyncio.sleep(10 * SOON_S)
 
     async def open(self, disposable: Disposable, environment: Environment = AS_IT_IS) -> Sandbox:
-        sandbox = ContainerSandbox(Way(self._link, disposable), environment)
+        sandbox = ContainerSandbox(BridgeWay(self._link, disposable), environment)
         try:
             await sandbox.open()
-        except NoPython:
+        except NoPythonInContainer:
             from .plain import PlainContainer
 
             await sandbox.close()

@@ -94,7 +94,7 @@ class ShellSandbox:
             raise BadArgument(f"{command.run_id!r} is not a run id")
         if not self.is_open:
             await self.open()
-        watch = _Watch(command, patience_s, progress)
+        watch = _ShellWatch(command, patience_s, progress)
         following, is_cancelled = asyncio.ensure_future(self._follow(watch)), False
         try:
             while not following.done() and watch.left_s > 0:
@@ -113,7 +113,7 @@ class ShellSandbox:
                 if is_cancelled and watch.sent:
                     self._later(self._stop_quietly(command.run_id))
 
-    async def _so_far(self, watch: _Watch, following: asyncio.Future[Completed | Running]) -> Completed | Running:
+    async def _so_far(self, watch: _ShellWatch, following: asyncio.Future[Completed | Running]) -> Completed | Running:
         """The state of a run that outlasts its call; waits until the far side has accepted it."""
         over, asked = time.monotonic(), 0.0
         while not following.done():
@@ -128,23 +128,23 @@ class ShellSandbox:
             await asyncio.wait((following,), timeout=SOON_S)
         return following.result()
 
-    def _told(self, seen: Observation, watch: _Watch) -> Completed | Running:
+    def _told(self, seen: Observation, watch: _ShellWatch) -> Completed | Running:
         if watch.given_up and isinstance(seen, Running):
             raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
         return self._not_missing(seen)
 
-    def _never_its_turn(self, watch: _Watch) -> Running:
+    def _never_its_turn(self, watch: _ShellWatch) -> Running:
         if watch.sent:
             return watch.so_far()
         raise NotStarted(f"{self.description.name}: all of its sessions are busy with other commands; try again later")
 
-    async def _snapshot(self, watch: _Watch) -> Observation:
+    async def _snapshot(self, watch: _ShellWatch) -> Observation:
         """The output of a running command so far, if that can be read soon."""
         with contextlib.suppress(ConnectError, asyncio.TimeoutError):
             return await within(self._ask_about("look", watch.command.run_id, watch.command.keep), SNAPSHOT_S)
         return watch.so_far() if watch.claimed else Missing(watch.command.run_id, "")
 
-    async def _follow(self, watch: _Watch) -> Completed | Running:
+    async def _follow(self, watch: _ShellWatch) -> Completed | Running:
         """Start the run, or find the one that an earlier request started, and wait for its end."""
         values = await self._order(watch.command)
         give_up, delay = 0.0, 0.0
@@ -166,7 +166,7 @@ class ShellSandbox:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2 or SOON_S, 2.0)
 
-    def _request(self, watch: _Watch, values: dict[str, str]) -> ShellRequest:
+    def _request(self, watch: _ShellWatch, values: dict[str, str]) -> ShellRequest:
         """The request that starts the run. Once sent, a repeated one may start it only where the first was sent."""
         if watch.sent:
             self._tried_twice.add(watch.command.run_id)
@@ -177,7 +177,7 @@ class ShellSandbox:
         watch.begin(request)
         return request
 
-    async def _attended(self, request: ShellRequest, watch: _Watch) -> ShellAnswer:
+    async def _attended(self, request: ShellRequest, watch: _ShellWatch) -> ShellAnswer:
         """The answer to a request. During silence the platform is asked whether the place is gone or paused."""
         asking = asyncio.ensure_future(self._shell.send(request))
         try:
@@ -210,13 +210,13 @@ class ShellSandbox:
             raise NotStarted(f"{self.description.name}: {why}")
         return answer.observation(command.run_id, command.keep)
 
-    async def _explain(self, watch: _Watch) -> None:
+    async def _explain(self, watch: _ShellWatch) -> None:
         """Raises LostContact if the container is gone or paused, and the run with it."""
         fate = await self._shell.why_not()
         if lost := lost_with(self.description.name, fate, Running(watch.command.run_id)):
             raise lost
 
-    def _lost(self, why: str, watch: _Watch) -> LostContact:
+    def _lost(self, why: str, watch: _ShellWatch) -> LostContact:
         so_far, name = watch.so_far(), self.description.name
         if not watch.sent:
             message = f"contact with {name} was lost before the command was sent ({why}); it was not started"
@@ -285,7 +285,7 @@ def _is_passing(problem: ConnectError) -> bool:
     return isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)
 
 
-class _Watch:
+class _ShellWatch:
     """One run for which a caller waits: until its end, or until the caller waits no longer."""
 
     def __init__(self, command: Command, patience_s: float | None, progress: Progress) -> None:

@@ -16,7 +16,7 @@ from ..command.provided import ProvidedShellAlone, open_provided
 from ..command.way import CommandLine, Way
 from ..shell.transport import Gone, ShellPlace
 from .order import step_line
-from .queue import Queue
+from .queue import ClusterQueue
 
 # The present state of an allocation in its queue; None if the queue does not say.
 Fate = Callable[[Disposable], Awaitable[Disposable | None]]
@@ -85,7 +85,7 @@ class LoginWay:
 class AllocationWay:
     """The way into one allocation: a step of srun, which hands the shell line to the holder there."""
 
-    queue: Queue
+    queue: ClusterQueue
     disposable: Disposable
     fate: Fate
 

@@ -43,7 +43,7 @@ LANE_WINDOW = 4 << 20
 MOST_SPARE = 4
 
 
-class NoPython(NoOutpost):
+class NoPythonOnMachine(NoOutpost):
     """The machine cannot run an outpost. The connection is logged in; code that catches this uses or closes it."""
 
     def __init__(self, problem: str, connection: asyncssh.SSHClientConnection) -> None:
@@ -79,7 +79,7 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
     async def connect() -> OutpostClient:
         try:
             return await open_outpost(gate)
-        except NoPython as problem:
+        except NoPythonOnMachine as problem:
             # Python worked there before, so this is a failure, and no reason to go on without it.
             if not sandbox.hello:
                 raise
@@ -108,7 +108,7 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
     try:
         await sandbox.open()
         return sandbox
-    except NoPython as problem:
+    except NoPythonOnMachine as problem:
         await sandbox.close()
         return await open_plain(gate, problem.connection)
     except BaseException:
@@ -140,7 +140,7 @@ class CutAfterLogin(Unreachable):
 async def open_outpost(gate: LoginGate) -> OutpostClient:
     """Open the connection and the outpost; once more if the connection is cut meanwhile.
 
-    Raises ConnectError, NoPython.
+    Raises ConnectError, NoPythonOnMachine.
     """
     try:
         return await _open_outpost(gate)
@@ -160,7 +160,7 @@ async def _open_outpost(gate: LoginGate) -> OutpostClient:
         connection.abort()
         raise Unreachable(f"unable to open {gate.machine.name}: logged in, but its shell did not answer") from None
     except NoOutpost as problem:
-        raise NoPython(str(problem), connection) from None
+        raise NoPythonOnMachine(str(problem), connection) from None
     except BaseException:
         connection.abort()
         raise
