@@ -212,7 +212,7 @@ class Hub:
             finally:
                 self._visits.remove(visit)
         elif said.get("hello") == LOGIN:
-            from .logins import log_in
+            from .conversation import log_in
 
             await log_in(self._houses, said, reader, writer)
         elif said.get("hello") == HTTP:
