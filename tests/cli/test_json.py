@@ -97,13 +97,13 @@ def test_what_there_is_to_say_is_one_document(cli: Cli, words: str, code: int) -
 
 def test_a_job_is_told_as_json_from_its_log_to_its_end(cli: Cli, good: Sshd) -> None:
     assert (
-        cli("jobs", "start", "--json", "--name", "told", "--", "echo one; sleep 1; exit 3").json["status"] == "started"
+        cli("jobs", "start", "--json", "--name", "json", "--", "echo one; sleep 1; exit 3").json["status"] == "started"
     )
-    followed = [json.loads(line) for line in cli("jobs", "logs", "-f", "told", "--json").stdout.splitlines()]
+    followed = [json.loads(line) for line in cli("jobs", "logs", "-f", "json", "--json").stdout.splitlines()]
     assert "".join(line.get("log", "") for line in followed) == "one\nEXIT_CODE=3\n"
     assert (followed[-1]["running"], followed[-1]["exit_code"]) == (False, 3)
-    assert cli("jobs", "logs", "told", "--json").json["log_tail"] == "one\nEXIT_CODE=3"
-    assert (cli("jobs", "wait", "told", "--json").code, cli("jobs", "stop", "told", "--json").code) == (3, 0)
+    assert cli("jobs", "logs", "json", "--json").json["log_tail"] == "one\nEXIT_CODE=3"
+    assert (cli("jobs", "wait", "json", "--json").code, cli("jobs", "stop", "in-json", "--json").code) == (3, 0)
     for action in ("show", "logs", "stop", "wait"):
         unknown = cli("jobs", action, "no-such-job", "--json")
         assert (unknown.code, "not known there" in unknown.json["error"]) == (1, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from mcp import Client
-from mcp.server.mcpserver.tools import base
+from mcp.server.mcpserver.tools import Tool
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends import here
@@ -18,14 +18,14 @@ from remote_sandbox_mcp.core.transfer import Lane
 from remote_sandbox_mcp.fleet import Fleet, Member
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.support.in_process import SIGNATURES
 from tests.support.means import require_bubblewrap
 from tests.support.server import Caller
+from tests.support.signatures import SIGNATURES
 
 
 @pytest.fixture(autouse=True)
 def signatures_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "func_metadata", SIGNATURES.read)
+    monkeypatch.setattr(Tool, "from_function", SIGNATURES.tool_of)
 
 
 class Nearby(FakeSandbox):

@@ -7,18 +7,15 @@ installed command.
 from __future__ import annotations
 
 import gc
-import inspect
-import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
-from mcp.server.mcpserver.tools import base
-from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata, func_metadata
+from mcp.server.mcpserver.tools import Tool
 
 from remote_sandbox_mcp.app import Stock, compose
 from remote_sandbox_mcp.config.source import ConfigSource
@@ -27,29 +24,7 @@ from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.mcp_server.upkeep import Upkeep
 from remote_sandbox_mcp.session import Session
 from tests.support.server import Entry, Server, environment, write_config
-
-
-class Signatures:
-    """What the SDK makes of a tool's signature, once: it takes most of the time of starting a server in memory."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], FuncMetadata] = {}
-
-    def read(self, tool: Callable[..., Any], **how: Any) -> FuncMetadata:
-        key = (f"{tool.__module__}.{tool.__qualname__}", f"{inspect.signature(tool)} {how}")
-        if key not in self._known:
-            self._known[key] = self._first(tool, **how)
-        # The server puts shorter schemas in the place of these.
-        return self._known[key].model_copy()
-
-    def _first(self, tool: Callable[..., Any], **how: Any) -> FuncMetadata:
-        made = func_metadata(tool, **how)
-        schema = json.dumps(made.arg_model.model_json_schema(by_alias=True))
-        made.arg_model.model_json_schema = lambda **_: json.loads(schema)  # type: ignore[method-assign,assignment]
-        return made
-
-
-SIGNATURES = Signatures()
+from tests.support.signatures import SIGNATURES
 
 
 @asynccontextmanager
@@ -72,7 +47,7 @@ async def serve_here(
     with pytest.MonkeyPatch.context() as patch, logged(home / "stderr") as log:
         for name, value in environment(home, entries, env).items():
             patch.setenv(name, value)
-        patch.setattr(base, "func_metadata", SIGNATURES.read)
+        patch.setattr(Tool, "from_function", SIGNATURES.tool_of)
         source, stock = ConfigSource(file), Stock()
         for problem in source.read().problems:
             log.write(f"remote-sandbox-mcp: {problem}\n")

@@ -20,6 +20,9 @@ _LATENESS_S = 0.001
 
 T = TypeVar("T")
 
+# A file of known hosts that several tests share knows a machine by the line's port: none is used for two lines.
+_used_ports: set[int] = set()
+
 
 class Line:
     """A TCP proxy in the running loop. Bytes arrive half of `rtt_s` later, however many are on their way.
@@ -44,9 +47,13 @@ class Line:
     async def __aenter__(self) -> Line:
         loop = asyncio.get_running_loop()
         self._flowing.set()
-        self._server = await loop.create_server(partial(_End, self, near=True), HOST, 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
+        while True:
+            self._server = await loop.create_server(partial(_End, self, near=True), HOST, 0)
+            self.port = self._server.sockets[0].getsockname()[1]
+            if self.port not in _used_ports:
+                _used_ports.add(self.port)
+                return self
+            self._server.close()
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()

@@ -40,7 +40,10 @@ LANES = "lane"
 HUB = "hub"
 # The exit status of Python where its last words cannot be written.
 UNABLE_TO_FLUSH = 120
-LOADED_LATE = ("sqlite3", "platformdirs", "platformdirs.unix", "encodings.idna", "importlib.readers")
+LOADED_LATE = (
+    *("sqlite3", "platformdirs", "platformdirs.unix", "encodings.idna", "importlib.readers"),
+    *("anyio._backends._asyncio", "anyio._core._sockets"),
+)
 # What a process looks at when it starts, before any of our code: a fork has the answers of another start.
 LOOKED_AT_BY_PYTHON = ("PYTHON", "LC_", "LANG", "MALLOC_")
 
@@ -328,7 +331,9 @@ class Loaded:
                     return work
 
     def _welcome(self, line: socket.socket) -> None:
-        line.send(LOADED)
+        # One that has gone already is found to have ended at the next read.
+        with contextlib.suppress(OSError):
+            line.send(LOADED)
         self._tests.add(line)
         self._listen_to(line)
 
@@ -337,7 +342,11 @@ class Loaded:
         self._poll.register(line, select.POLLIN)
 
     def _take_order(self, line: socket.socket) -> Callable[[], int] | None:
-        data, fds, _, _ = socket.recv_fds(line, LONGEST_ORDER, 8)
+        try:
+            data, fds, _, _ = socket.recv_fds(line, LONGEST_ORDER, 8)
+        except ConnectionResetError:
+            # A command that was killed before it had read which hub was forked for it.
+            data, fds = b"", []
         if not data:
             self._poll.unregister(line)
             self._tests.discard(self._lines.pop(line.fileno()))
@@ -361,7 +370,8 @@ class Loaded:
         if order["words"][0] in (LANES, HUB):
             os.setsid()
         # Only now: a test that kills the process with its group at once would find no such group before.
-        line.send(str(os.getpid()).encode())
+        with contextlib.suppress(OSError):
+            line.send(str(os.getpid()).encode())
         for other in (self._door, *self._lines.values(), *([mine] if mine else [])):
             other.close()
         for ending, (_, told) in self._children.items():
@@ -463,8 +473,10 @@ def load_what_is_loaded_late() -> None:
     """Libraries that the program imports when it first needs them, and what it makes once and keeps."""
     from remote_sandbox_mcp.backends.outpost import program
     from remote_sandbox_mcp.backends.ssh import connection
+    from tests.support import signatures
 
     connection.load()
+    signatures.read_all_for_forks()
     for name in LOADED_LATE:
         importlib.import_module(name)
     for pieces in (program.OUTPOST, program.LANE, program.JOBS, program.JOB_KEEPER, program.ROOT):
