@@ -15,7 +15,7 @@ from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.opensandbox.api import POLL
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.transfer import Order, Place
 from remote_sandbox_mcp.sync.service import Syncs
@@ -44,7 +44,7 @@ class Contest:
     def __init__(self, platform: Platform, folder: Path) -> None:
         self.loop = asyncio.new_event_loop()
         self.folder = folder
-        self.provider = OpenSandboxProvider(platform.settings(), Rules(default_image=IMAGE), "bench")
+        self.provider = OpenSandboxProvider(platform.settings(), DisposableRules(default_image=IMAGE), "bench")
         self.made: Disposable = self.wait(self._make())
         self.ours: Sandbox = self.wait(self.provider.open(self.made))
         self.sdk: Any = self.wait(self.provider._link.sandbox(self.made.key, "bench"))

@@ -53,7 +53,7 @@ from .waiting import Chores, within
 
 if TYPE_CHECKING:
     from .apps.service import AppService
-    from .backends.ssh.connection import Gate
+    from .backends.ssh.connection import LoginGate
     from .disposable.verbs import Disposables
     from .interpreters.service import PythonService
     from .shells.service import ShellService
@@ -126,16 +126,16 @@ def member_of(what: Machine | CommandPlace | LocalPlace) -> Member:
 
 def machine_member(machine: Machine) -> Member:
     questions = Questions()
-    gates: list[Gate] = []
+    gates: list[LoginGate] = []
 
     async def opener() -> Sandbox:
-        from .backends.ssh.connection import Gate
+        from .backends.ssh.connection import LoginGate
         from .backends.ssh.machine import open_through
 
         if not gates:
             # What ~/.ssh/config says of it is asked now, with its first use.
             complete = await asyncio.to_thread(machine.complete) if machine.asking else machine
-            gates.append(Gate(complete, paths.known_hosts_file(), questions))
+            gates.append(LoginGate(complete, paths.known_hosts_file(), questions))
         if gates[0].machine.openssh or machine.transport != "auto":
             from .backends.ssh.openssh import choose_transport, open_over_openssh
 
@@ -237,7 +237,7 @@ def engine_offer(member: Member, engine: Engine, settings: Settings) -> Offer:
     from .backends.engine import traits_of
 
     def make() -> Provider:
-        from .backends.command.host import MachineWay
+        from .backends.command.way import MachineWay
         from .backends.engine.provider import EngineProvider
 
         way = MachineWay(member.name, member.open)
@@ -251,13 +251,13 @@ def cluster_offer(member: Member, cluster: Cluster, settings: Settings) -> Offer
     from .backends.slurm import traits_of
 
     def make() -> Provider:
-        from .backends.command.host import MachineWay
+        from .backends.command.way import MachineWay
         from .backends.slurm.allocation import LoginWay
         from .backends.slurm.provider import SlurmProvider
-        from .backends.slurm.queue import Queue
+        from .backends.slurm.queue import ClusterQueue
 
         way = LoginWay(MachineWay(member.name, member.open), member.environment)
-        member.queue = member.queue or Queue(member.name, cluster, way)
+        member.queue = member.queue or ClusterQueue(member.name, cluster, way)
         return SlurmProvider(member.queue, member.environment, settings.rules, paths.installation())
 
     return Offer(traits_of(member.name), make, member)
@@ -314,7 +314,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class CommandLimits:
     """Limits for one of several commands at once: one sandbox that does not answer must not delay the others.
 
     `opening` is held while the sandbox is opened; `open_s` and `run_s` are how long opening and running may take.
@@ -347,7 +347,7 @@ class Bounds:
             raise LostContact.while_running(member.name, why, Running(command.run_id)) from None
 
 
-NO_BOUNDS = Bounds(nullcontext())
+NO_BOUNDS = CommandLimits(nullcontext())
 
 
 class App:
@@ -638,7 +638,7 @@ class App:
             run_id = name_for_call("run", member.name) or new_run_id()
             command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=run_id, as_root=as_root)
             turn = nullcontext() if member.sandbox and member.sandbox.is_open else opening
-            bounds = Bounds(turn, patience_s or OPEN_S, min(timeout_s, patience_s or timeout_s) + LATE_S)
+            bounds = CommandLimits(turn, patience_s or OPEN_S, min(timeout_s, patience_s or timeout_s) + LATE_S)
             try:
                 report = await self._run(member, command, make, patience_s, progress(member.name), bounds, session)
                 row = Row(member.name, time.monotonic() - begun, report)
@@ -652,7 +652,7 @@ class App:
 
     async def _run(
         self, member: Member, command: Command, clip: Clip, patience_s: float | None, progress: Progress,
-        bounds: Bounds = NO_BOUNDS, session: str = "",
+        bounds: CommandLimits = NO_BOUNDS, session: str = "",
     ) -> Report:  # fmt: skip
         commands = self.jobs.commands
         try:

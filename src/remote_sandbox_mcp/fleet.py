@@ -19,7 +19,7 @@ from .core.sandbox import Description, Sandbox
 from .core.slurm import Cluster
 
 if TYPE_CHECKING:
-    from .backends.slurm.queue import Queue
+    from .backends.slurm.queue import ClusterQueue
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Member:
     # How commands are started on it, as its table says.
     environment: Environment = field(default_factory=Environment)
     # The queue of a cluster, for all apps that share this member; made with its first use.
-    queue: Queue | None = None
+    queue: ClusterQueue | None = None
     # Offered with many others by a pattern: it is opened only for a call that names it.
     is_by_pattern: bool = False
     sandbox: Sandbox | None = None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from .config import paths
 from .config.schema import Configuration, Settings
 from .core.errors import BadArgument
-from .core.gate import HIDDEN, OWN, PROGRAMS, SYSTEM, Admitted, Closed, Ground, Way, admit
+from .core.gate import HIDDEN, OWN, PROGRAMS, SYSTEM, Admitted, Closed, Ground, ResolvedPath, admit
 from .core.secret import Secret
 from .core.transfer import Place
 
@@ -61,7 +61,7 @@ class Gate:
         real = here.locate(place.path)
         if place.free:
             return Admitted(real)
-        given = Way(os.path.abspath(place.path))
+        given = ResolvedPath(os.path.abspath(place.path))
         return admit(place.path, given, real, self.ground(), writing=writing)
 
     def read(self, path: str, most: int, *, free: bool = False) -> bytes:
@@ -92,7 +92,7 @@ class Gate:
         roots = _unique(map(locate, map(os.path.expanduser, self._settings.allowed_roots)))
         allowed = [os.path.abspath(os.path.expanduser(path)) for path in self._settings.allow_hidden]
         # Both as written and resolved: a link in the home folder is closed itself.
-        named = _unique((*roots, *map(Way, allowed), *map(locate, allowed)))
+        named = _unique((*roots, *map(ResolvedPath, allowed), *map(locate, allowed)))
         system = [closed for closed in _system() if all(home.depth_of(closed.place) is None for home in homes)]
         return Ground(homes, (*self._own(), *_hidden(homes), *_programs(homes), *system), named, roots)
 
@@ -138,7 +138,7 @@ def _homes() -> Iterator[str]:
         yield found
 
 
-def _hidden(homes: Sequence[Way]) -> Iterator[Closed]:
+def _hidden(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
     """Where hidden entries of a home folder really are: they may be reached by other paths, too."""
     from .backends.here import locate
 
@@ -147,7 +147,7 @@ def _hidden(homes: Sequence[Way]) -> Iterator[Closed]:
             if not entry.is_symlink():
                 found = entry.stat(follow_symlinks=False)
                 ids = (*home.ids, (found.st_dev, found.st_ino)) if home.id else ()
-                yield Closed(Way(entry.path, ids), HIDDEN, reading=True)
+                yield Closed(ResolvedPath(entry.path, ids), HIDDEN, reading=True)
             elif entry.name in KEYS or entry.name in START_UP:
                 place = locate(entry.path)
                 # A link to a folder that contains the home folder closes nothing.
@@ -155,7 +155,7 @@ def _hidden(homes: Sequence[Way]) -> Iterator[Closed]:
                     yield Closed(place, HIDDEN, reading=entry.name in KEYS)
 
 
-def _hidden_entries(home: Way) -> list[os.DirEntry[str]]:
+def _hidden_entries(home: ResolvedPath) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(home.path) as found:
             return [entry for entry in found if entry.name.startswith(".")]
@@ -163,7 +163,7 @@ def _hidden_entries(home: Way) -> list[os.DirEntry[str]]:
         return []
 
 
-def _programs(homes: Sequence[Way]) -> Iterator[Closed]:
+def _programs(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
     from .backends.here import locate
 
     mac = MAC_FOLDERS_OF_HOME if sys.platform == "darwin" else ()
@@ -179,9 +179,9 @@ def _system() -> tuple[Closed, ...]:
 
     folders = (*SYSTEM_FOLDERS, *(MAC_SYSTEM_FOLDERS if sys.platform == "darwin" else ()))
     # As named and as resolved: /lib may be a link to /usr/lib.
-    closed = [Closed(place, SYSTEM) for path in folders for place in _unique((Way(path), locate(path)))]
+    closed = [Closed(place, SYSTEM) for path in folders for place in _unique((ResolvedPath(path), locate(path)))]
     return (*closed, *(Closed(locate(path), SYSTEM, reading=True) for path in SYSTEM_KEYS))
 
 
-def _unique(ways: Iterable[Way]) -> tuple[Way, ...]:
+def _unique(ways: Iterable[ResolvedPath]) -> tuple[ResolvedPath, ...]:
     return tuple(dict.fromkeys(ways))

@@ -19,7 +19,7 @@ from .processes import process
 
 if TYPE_CHECKING:
     from .store.disposables import Owner
-    from .store.sessions import Choice, SelectionRows
+    from .store.sessions import SelectedSandbox, SelectionRows
 
 
 # Programs between a client and the server that it starts. Each start has a new one, so they do not identify the client.
@@ -106,12 +106,12 @@ class KeptSelection(Selection):
                 "select one with select_sandbox, or name sandbox_name in each call"
             )
 
-    def _choice(self, name: str) -> Choice | None:
+    def _choice(self, name: str) -> SelectedSandbox | None:
         from .store.disposables import Owner
-        from .store.sessions import Choice
+        from .store.sessions import SelectedSandbox
 
         server = Owner(self._server, self._birth)
-        return Choice(self._client, self._configuration, server, name) if self._client else None
+        return SelectedSandbox(self._client, self._configuration, server, name) if self._client else None
 
     @functools.cached_property
     def _rows(self) -> SelectionRows:

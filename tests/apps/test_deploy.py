@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.apps.health import check_health, check_url
+from remote_sandbox_mcp.apps.deploy import check_health, check_url
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Command

@@ -9,7 +9,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap import bwrap, cgroups
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.disposable import Rules
+from remote_sandbox_mcp.core.disposable import DisposableRules
 from tests.support.means import needs_control_groups
 from tests.support.platform import IMAGE, Platform
 from tests.support.registry import Registry
@@ -19,7 +19,7 @@ LONELY_USERS = 1_000_000_000
 
 @pytest.fixture(scope="module")
 async def provider(platform: Platform) -> AsyncIterator[OpenSandboxProvider]:
-    provider = OpenSandboxProvider(platform.settings(), Rules(default_image=IMAGE), "tests")
+    provider = OpenSandboxProvider(platform.settings(), DisposableRules(default_image=IMAGE), "tests")
     yield provider
     await provider.close()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from remote_sandbox_mcp.backends.shell.alone import ShellAlone
+from remote_sandbox_mcp.backends.shell.sandbox import ShellAlone
 from remote_sandbox_mcp.core.command import Command, Completed
 from remote_sandbox_mcp.core.errors import LostContact, SandboxError, Unreachable
 from remote_sandbox_mcp.core.files import Span

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.backends.shell.alone import ShellAlone
+from remote_sandbox_mcp.backends.shell.sandbox import ShellAlone
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PortContract, PythonContract, RunContract

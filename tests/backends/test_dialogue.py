@@ -13,7 +13,7 @@ import pytest
 
 from remote_sandbox_mcp.asking import Answers, NoAnswer, Question, Questions, asking
 from remote_sandbox_mcp.backends.ssh import dialogue
-from remote_sandbox_mcp.backends.ssh.connection import Gate
+from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.dialogue import Codes
 from remote_sandbox_mcp.core.errors import CODE_NEEDED, ConfigError, LoginRefused, Unreachable
 from remote_sandbox_mcp.core.login import MOST_PROMPTS, MOST_ROUNDS, Challenge
@@ -64,9 +64,9 @@ async def listening(host: Host) -> AsyncIterator[int]:
         await server.wait_closed()
 
 
-def gate_to(port: int, tmp_path: Path, questions: Questions | None = None, **login: Any) -> Gate:
+def gate_to(port: int, tmp_path: Path, questions: Questions | None = None, **login: Any) -> LoginGate:
     machine = Machine("site", HOST, port, Login("alice", **login), known_hosts_files=(str(tmp_path / "none"),))
-    return Gate(machine, tmp_path / "known_hosts", questions)
+    return LoginGate(machine, tmp_path / "known_hosts", questions)
 
 
 class Person:
@@ -88,7 +88,7 @@ class Person:
         return answer
 
 
-async def enter(gate: Gate, person: Person | None = None) -> None:
+async def enter(gate: LoginGate, person: Person | None = None) -> None:
     """Log in as a call does that waits with this person."""
     asking.set(person)
     opening = asyncio.ensure_future(gate.enter())

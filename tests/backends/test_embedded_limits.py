@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits
-from remote_sandbox_mcp.backends.bubblewrap.cgroups import Base, Group
+from remote_sandbox_mcp.backends.bubblewrap.cgroups import Group, ParentGroup
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.core.command import Command, new_run_id
 from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
@@ -266,7 +266,7 @@ def test_the_nearest_group_that_hands_down_controllers_is_used(
     # On a real one the kernel refuses to enable controllers in a group that holds processes.
     monkeypatch.setattr(cgroups, "_enabled", lambda folder: (folder / "cgroup.subtree_control").read_text().split())
     bases = cgroups.find_bases("0::/user/app/server\n", mounts)
-    assert bases == [Base(top / "user/app", 2, ("memory", "pids", "cpu", "freezer"))]
+    assert bases == [ParentGroup(top / "user/app", 2, ("memory", "pids", "cpu", "freezer"))]
 
 
 NOT_THERE = {
@@ -332,7 +332,7 @@ BASES = {
 @pytest.mark.parametrize(
     "bases", [bases for bases in BASES.values() if bases], ids=[key for key in BASES if BASES[key]]
 )
-def test_processes_in_a_group_are_frozen_and_ended(bases: list[Base]) -> None:
+def test_processes_in_a_group_are_frozen_and_ended(bases: list[ParentGroup]) -> None:
     group = cgroups.make(cgroups.plan(bases, new_disposable_id()))
     with subprocess.Popen(["sh", "-c", 'for f; do echo 0 > "$f"; done; exec sleep 60', "sh", *group.joins]) as process:
         while process.pid not in group.members():

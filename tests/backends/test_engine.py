@@ -15,14 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.command.host import MachineWay
 from remote_sandbox_mcp.backends.command.sandbox import open_behind
-from remote_sandbox_mcp.backends.command.way import LocalCommand
+from remote_sandbox_mcp.backends.command.way import LocalCommand, MachineWay
 from remote_sandbox_mcp.backends.engine.order import DEADLINE, ID, MARK, container_name, gpu_words, keeper, run_words
 from remote_sandbox_mcp.backends.engine.provider import EngineProvider
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Command, Completed, Environment
-from remote_sandbox_mcp.core.disposable import Disposable, Limits, Rules, SandboxOrder, Volume, new_disposable_id
+from remote_sandbox_mcp.core.disposable import (
+    Disposable,
+    DisposableRules,
+    Limits,
+    SandboxOrder,
+    Volume,
+    new_disposable_id,
+)
 from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from remote_sandbox_mcp.core.machine import Engine as MachineEngine
 from remote_sandbox_mcp.core.sandbox import Description, Sandbox
@@ -61,7 +67,7 @@ def engine_on(machine: Sandbox, words: tuple[str, ...], mark: str) -> EngineProv
     async def opened() -> Sandbox:
         return machine
 
-    return EngineProvider("gpu1", MachineEngine("docker", words), MachineWay("gpu1", opened), Rules(), mark)
+    return EngineProvider("gpu1", MachineEngine("docker", words), MachineWay("gpu1", opened), DisposableRules(), mark)
 
 
 async def make(provider: EngineProvider, **order: object) -> Disposable:
@@ -255,7 +261,7 @@ async def test_an_order_that_says_more_than_it_may_is_refused_before_the_machine
         raise AssertionError("the machine was asked")
 
     way = MachineWay("gpu1", never)  # type: ignore[arg-type]
-    provider = EngineProvider("gpu1", MachineEngine("docker", ("docker",)), way, Rules(), "mark")
+    provider = EngineProvider("gpu1", MachineEngine("docker", ("docker",)), way, DisposableRules(), "mark")
     with pytest.raises(BadArgument):
         await make(provider, **order)
     with pytest.raises(Unsupported, match="cannot narrow a network"):
@@ -452,7 +458,7 @@ def listed_by(podman: tuple[str, ...]) -> bytes:
 async def test_podman_makes_runs_and_removes_containers(podman: tuple[str, ...]) -> None:
     """As root, on this machine: without packages for user namespaces no other user can run it here."""
     way = LocalCommand(["/bin/sh", "-c"], dict(os.environ))
-    provider = EngineProvider("gpu1", MachineEngine("podman", podman), way, Rules(), "mark")
+    provider = EngineProvider("gpu1", MachineEngine("podman", podman), way, DisposableRules(), "mark")
     image = f"localhost/{PLAIN}"
     made = await make(provider, image=image, env={"TOKEN": "it's"})
     sandbox = await provider.open(made)

@@ -10,7 +10,7 @@ import asyncssh
 import pytest
 
 from remote_sandbox_mcp.backends.ssh import host_keys
-from remote_sandbox_mcp.backends.ssh.connection import Gate
+from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.host_keys import HostKeys
 from remote_sandbox_mcp.core.errors import HostKeyProblem
 from tests.support.sshd import Sshd
@@ -62,6 +62,6 @@ async def test_a_lock_that_is_never_released_is_reported(
     monkeypatch.setattr(host_keys, "LOCK_S", 0.05)
     with (tmp_path / "known_hosts.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        gate = Gate(sshd.machine(known_hosts_files=("/dev/null",)), tmp_path / "known_hosts")
+        gate = LoginGate(sshd.machine(known_hosts_files=("/dev/null",)), tmp_path / "known_hosts")
         with pytest.raises(HostKeyProblem, match=r"cannot be remembered in .*: another process has held its lock"):
             await gate.enter()

@@ -16,7 +16,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.opensandbox import container as opened
 from remote_sandbox_mcp.backends.opensandbox import transport
-from remote_sandbox_mcp.backends.opensandbox.http_bridge import PROTOCOL, Bridge
+from remote_sandbox_mcp.backends.opensandbox.http_bridge import PROTOCOL, BridgeServer
 from remote_sandbox_mcp.backends.opensandbox.http_line import HttpLine
 from remote_sandbox_mcp.backends.outpost.client import NoOutpost
 from remote_sandbox_mcp.core.disposable import Disposable, Platform
@@ -53,15 +53,15 @@ WAYS: dict[str, tuple[type[httpx.AsyncHTTPTransport], bool]] = {
 
 
 @pytest.fixture(scope="module")
-def bridge() -> Iterator[Bridge]:
-    with Bridge(KEY, "127.0.0.1") as server:
+def bridge() -> Iterator[BridgeServer]:
+    with BridgeServer(KEY, "127.0.0.1") as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield server
         server.shutdown()
 
 
 @pytest.fixture(params=list(WAYS.values()), ids=list(WAYS))
-async def line(request: pytest.FixtureRequest, bridge: Bridge) -> AsyncIterator[HttpLine]:
+async def line(request: pytest.FixtureRequest, bridge: BridgeServer) -> AsyncIterator[HttpLine]:
     transport, may_upgrade = request.param
     async with httpx.AsyncClient(transport=transport()) as client:
         made = HttpLine(client, address(bridge), {"X-Line-Key": KEY}, may_upgrade=may_upgrade)
@@ -70,11 +70,11 @@ async def line(request: pytest.FixtureRequest, bridge: Bridge) -> AsyncIterator[
         await asyncio.gather(*made._tasks, return_exceptions=True)
 
 
-def address(bridge: Bridge) -> str:
+def address(bridge: BridgeServer) -> str:
     return f"http://127.0.0.1:{bridge.server_port}/line"
 
 
-def sleepers(bridge: Bridge) -> list[subprocess.Popen[bytes]]:
+def sleepers(bridge: BridgeServer) -> list[subprocess.Popen[bytes]]:
     return [program for program in list(bridge.lines.programs.values()) if program.args == ["sleep", "60"]]
 
 
@@ -116,7 +116,7 @@ async def test_words_of_any_kind_reach_the_program(line: HttpLine) -> None:
     assert said.decode() == "".join(f"[{word}]" for word in words)
 
 
-async def test_a_line_is_not_opened_without_the_key(bridge: Bridge) -> None:
+async def test_a_line_is_not_opened_without_the_key(bridge: BridgeServer) -> None:
     async with httpx.AsyncClient() as client:
         line = HttpLine(client, address(bridge), {"X-Line-Key": "another"})
         with pytest.raises(NoOutpost):
@@ -173,7 +173,7 @@ async def end(*writers: asyncio.StreamWriter) -> None:
 
 
 async def test_a_proxy_that_falsely_claims_an_upgrade_is_remembered_and_avoided(
-    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+    bridge: BridgeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opened, "UPGRADED_S", 0.3)
     asked: list[str] = []
@@ -197,7 +197,7 @@ async def test_a_proxy_that_falsely_claims_an_upgrade_is_remembered_and_avoided(
         link = SimpleNamespace(
             client=client, platform=Platform(server_url="http://x", use_server_proxy=False), why_not=no_reason
         )
-        way = opened.Way(link, Disposable(id="sb-1", provider="opensandbox"))  # type: ignore[arg-type]
+        way = opened.BridgeWay(link, Disposable(id="sb-1", provider="opensandbox"))  # type: ignore[arg-type]
         way._address = (f"http://127.0.0.1:{port}", {"X-Line-Key": KEY})
         for _ in range(2):
             lane = await asyncio.wait_for(way.lane(), 15)
@@ -297,7 +297,7 @@ async def test_an_answer_of_the_platform_has_bounds(headers: bytes, monkeypatch:
     server.close()
 
 
-async def test_an_upgraded_line_passes_nothing_through_the_bridge(bridge: Bridge) -> None:
+async def test_an_upgraded_line_passes_nothing_through_the_bridge(bridge: BridgeServer) -> None:
     async with httpx.AsyncClient() as client:
         line = HttpLine(client, address(bridge), {"X-Line-Key": KEY})
         await line.start(["sleep", "60"])
@@ -309,5 +309,5 @@ async def test_an_upgraded_line_passes_nothing_through_the_bridge(bridge: Bridge
         assert await asyncio.wait_for(line.read(), 10) == b""
 
 
-async def test_lines_that_have_ended_leave_nothing_behind(bridge: Bridge) -> None:
+async def test_lines_that_have_ended_leave_nothing_behind(bridge: BridgeServer) -> None:
     await asyncio.to_thread(wait_until, lambda: not bridge.lines.programs, what="the programs to be gone")

@@ -12,7 +12,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap import disk, local
 from remote_sandbox_mcp.backends.bubblewrap import disk as disk_watch
-from remote_sandbox_mcp.backends.bubblewrap.disk import Usage
+from remote_sandbox_mcp.backends.bubblewrap.disk import DiskUse
 from remote_sandbox_mcp.backends.bubblewrap.local import LocalSandbox, open_local
 from remote_sandbox_mcp.core.command import Command
 from remote_sandbox_mcp.core.disposable import Limits
@@ -153,7 +153,7 @@ async def test_a_command_that_fills_the_disk_is_ended_long_before_it_is_done(
 
 
 async def test_files_beyond_the_limit_can_be_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(local, "MUCH", Usage(16, 1000))
+    monkeypatch.setattr(local, "MUCH", DiskUse(16, 1000))
     async with limited(tmp_path, disk_mb=100) as sandbox:
         await run(sandbox, "echo mine > ~/kept")
         with pytest.raises(LostContact, match="remove something with a short command"):
@@ -211,5 +211,5 @@ def test_files_are_counted_as_well_as_bytes(tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / f"file{number}").touch()
     assert disk.measure(tmp_path).files == 51
-    assert Usage(1, 51).exceeds(Usage(10, 50))
+    assert DiskUse(1, 51).exceeds(DiskUse(10, 50))
     assert disk.most_files(10_240) < 1_000_000

@@ -17,7 +17,7 @@ from remote_sandbox_mcp.backends.opensandbox import provider as egress
 from remote_sandbox_mcp.backends.opensandbox.order import request_of
 from remote_sandbox_mcp.backends.opensandbox.problems import NETWORK_POLICY, sentence
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider, gap_in
-from remote_sandbox_mcp.core.disposable import Disposable, Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import SandboxError, Unsupported
 from tests.backends.contract import finish
 from tests.support.platform import AS_ROOT, IMAGE, Platform, free_port
@@ -26,7 +26,7 @@ from tests.support.root import as_root
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
 CONTROL = Path(__file__).parents[1] / "support" / "egress" / "egress.py"
 CONTROL_IMAGE = "egress:test"
-RULES = Rules(default_image=IMAGE)
+RULES = DisposableRules(default_image=IMAGE)
 HOSTS = ("pypi.org", "*.pythonhosted.org", "10.1.0.0/16")
 OFF: dict[str, Any] = {"network": False}
 SOME: dict[str, Any] = {"network": True, "hosts": HOSTS}

@@ -25,9 +25,9 @@ from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Command, Completed, Running
 from remote_sandbox_mcp.core.disposable import (
     Disposable,
+    DisposableRules,
     Limits,
     NeedsHeaders,
-    Rules,
     SandboxOrder,
     Volume,
     new_disposable_id,
@@ -54,7 +54,7 @@ from tests.support.waiting import eventually
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
-RULES = Rules(default_image=IMAGE)
+RULES = DisposableRules(default_image=IMAGE)
 
 
 @asynccontextmanager
@@ -182,7 +182,7 @@ def test_without_a_platform_there_is_no_provider(platform: Platform) -> None:
 
 async def test_without_an_image_nothing_is_made(platform: Platform) -> None:
     with pytest.raises(BadArgument, match="no image was named"):
-        await OpenSandboxProvider(platform.settings(), Rules(), "tests").create("sb-12345678", SandboxOrder())
+        await OpenSandboxProvider(platform.settings(), DisposableRules(), "tests").create("sb-12345678", SandboxOrder())
 
 
 # Knowing again
@@ -506,7 +506,8 @@ def test_a_port_is_refused_because_no_rule_of_a_platform_has_one() -> None:
 def test_the_sdk_is_imported_when_it_is_first_needed(platform: Platform) -> None:
     script = (
         "import sys; from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider as P;"
-        "from remote_sandbox_mcp.core.disposable import *; P(Platform(server_url='http://localhost:1'), Rules(), 'm');"
+        "from remote_sandbox_mcp.core.disposable import *;"
+        "P(Platform(server_url='http://localhost:1'), DisposableRules(), 'm');"
         "print([name for name in ('opensandbox', 'httpx', 'pydantic') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.app import compose
-from remote_sandbox_mcp.backends.ssh.connection import Gate
+from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.backends.ssh.openssh import arguments, choose_transport, distrust, explain, open_over_openssh
 from remote_sandbox_mcp.config.load import load
@@ -32,7 +32,7 @@ from remote_sandbox_mcp.core.errors import (
 from remote_sandbox_mcp.core.machine import Login, Machine
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.transfer import Order, Place
-from remote_sandbox_mcp.core.transport import Choice
+from remote_sandbox_mcp.core.transport import TransportChoice
 from tests.support.means import require_program
 from tests.support.openssh import logins, master, open_it, over_openssh
 from tests.support.root import run_as_root
@@ -127,10 +127,10 @@ async def test_a_refused_login_is_not_repeated_at_once(sshd: Sshd, own: Path, tm
         machine = over_openssh(sshd)
         assert machine.openssh
         given = ("-l", sshd.user, "-p", str(sshd.port), "-o", "IdentitiesOnly=yes", "-i", fields["login"].key_files[0])
-        gate = Gate(replace(machine, openssh=replace(machine.openssh, options=given)), own)
+        gate = LoginGate(replace(machine, openssh=replace(machine.openssh, options=given)), own)
         for expected in (1, 1):
             with pytest.raises(LoginRefused) as caught:
-                await open_over_openssh(gate, Choice("openssh", ""))
+                await open_over_openssh(gate, TransportChoice("openssh", ""))
             refused = sshd.log.count(f"Connection closed by authenticating user {sshd.user}")
             assert refused >= expected
     assert "not tried again for another" in str(caught.value)
@@ -153,7 +153,7 @@ async def test_a_refused_login_is_not_repeated_at_once(sshd: Sshd, own: Path, tm
     ],
 )
 def test_last_words(sshd: Sshd, own: Path, said: str, error: type) -> None:
-    assert type(explain(Gate(over_openssh(sshd), own), said.encode())) is error
+    assert type(explain(LoginGate(over_openssh(sshd), own), said.encode())) is error
 
 
 async def test_unknown_messages_of_the_client_are_quoted(sshd: Sshd, own: Path) -> None:
@@ -171,7 +171,7 @@ async def test_a_live_connection_of_the_users_is_used_and_left(sshd: Sshd, own: 
         before = logins(sshd)
         choice = await choose_transport(machine)
         assert (choice.transport, choice.master) == ("openssh", str(folder / "cm"))
-        sandbox = await open_over_openssh(Gate(machine, own), choice)
+        sandbox = await open_over_openssh(LoginGate(machine, own), choice)
         assert await printed(sandbox, "whoami") == f"{sshd.user}\n"
         await (await sandbox.open_lane()).close()
         await sandbox.close()
@@ -183,7 +183,7 @@ async def test_a_connection_that_is_opened_after_a_refused_login_is_used_at_once
     sshd: Sshd, own: Path, folder: Path
 ) -> None:
     machine = over_openssh(sshd, control_path=str(folder / "cm"), transport="auto")
-    gate = Gate(machine, own)
+    gate = LoginGate(machine, own)
     gate.note_refusal(LoginRefused("refused: a code is asked for"))
     with master(sshd, folder / "cm"):
         sandbox = await open_over_openssh(gate, await choose_transport(machine))
@@ -214,7 +214,7 @@ async def test_a_dead_control_socket_is_ignored(sshd: Sshd, own: Path, folder: P
     machine = over_openssh(sshd, control_path=str(folder / "cm"))
     assert not (await choose_transport(replace(machine, transport="auto"))).is_openssh
     before = logins(sshd)
-    sandbox = await open_over_openssh(Gate(machine, own), Choice("openssh", "", str(folder / "cm")))
+    sandbox = await open_over_openssh(LoginGate(machine, own), TransportChoice("openssh", "", str(folder / "cm")))
     assert await printed(sandbox, "whoami") == f"{sshd.user}\n"
     await sandbox.close()
     assert logins(sshd) == before + 1
@@ -282,7 +282,7 @@ async def test_a_control_socket_that_others_could_have_made_is_not_used(
 async def _arguments_with(sshd: Sshd, own: Path, path: str) -> Any:
     machine = over_openssh(sshd, control_path=path)
     assert machine.openssh
-    for word in arguments(Gate(machine, own), machine.openssh, "" if distrust(path) else path):
+    for word in arguments(LoginGate(machine, own), machine.openssh, "" if distrust(path) else path):
         yield word
 
 
@@ -445,5 +445,5 @@ async def test_a_password_cannot_be_given_to_openssh(sshd: Sshd, tmp_path: Path)
 def test_what_is_configured_becomes_no_option_by_accident(sshd: Sshd, own: Path) -> None:
     machine: Machine = over_openssh(sshd)
     assert machine.openssh
-    words = arguments(Gate(machine, own), replace(machine.openssh, destination="-oProxyCommand=x"))
+    words = arguments(LoginGate(machine, own), replace(machine.openssh, destination="-oProxyCommand=x"))
     assert words[-2:] == ["--", "-oProxyCommand=x"]

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from remote_sandbox_mcp.backends.mending import Pace
 from remote_sandbox_mcp.backends.outpost import program
 from remote_sandbox_mcp.backends.outpost.client import (
     LARGEST,
@@ -30,7 +31,6 @@ from remote_sandbox_mcp.backends.outpost.client import (
 )
 from remote_sandbox_mcp.backends.outpost.far import wire
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.backends.pace import Pace
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Missing, Running, new_run_id
 from remote_sandbox_mcp.core.errors import FileProblem, LostContact, NotStarted

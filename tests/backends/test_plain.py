@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from remote_sandbox_mcp.backends.shell import sandbox as shell_sandbox
 from remote_sandbox_mcp.backends.shell import talk
 from remote_sandbox_mcp.backends.shell.program import RUNS, start_values
-from remote_sandbox_mcp.backends.ssh.connection import Gate
+from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe, open_machine
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Running
@@ -65,7 +65,7 @@ def known(known_hosts: Path) -> Known:
 
 
 def sandbox_of(machine: Machine, known_hosts: Path) -> PlainSandbox:
-    return PlainSandbox(describe(machine, PLAIN), machine.environment, Gate(machine, known_hosts))
+    return PlainSandbox(describe(machine, PLAIN), machine.environment, LoginGate(machine, known_hosts))
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.ssh.connection import Gate
+from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, JobState, JobWait
@@ -35,7 +35,7 @@ def bare(shared: Sshd) -> Sshd:
 
 def sandbox_of(sshd: Sshd, folder: Path, port: int = 0) -> PlainSandbox:
     machine = sshd.machine(port=port or sshd.port, connect_timeout_s=2.0)
-    return PlainSandbox(describe(machine, PLAIN), machine.environment, Gate(machine, folder / "known_hosts"))
+    return PlainSandbox(describe(machine, PLAIN), machine.environment, LoginGate(machine, folder / "known_hosts"))
 
 
 @pytest.fixture

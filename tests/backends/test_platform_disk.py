@@ -12,7 +12,7 @@ import pytest
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Command, Completed, Running
-from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import ConnectError, FileProblem, NotStarted, SandboxError
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, JobSeen, JobState
@@ -115,7 +115,7 @@ async def test_a_sandbox_opens_on_a_full_disk(provider: OpenSandboxProvider, pla
         with pytest.raises(ConnectError, match="there is no room left on the disk of the platform's machine"):
             await provider.open(made)
     await (await provider.open(made)).close()
-    other = OpenSandboxProvider(platform.settings(), Rules(default_image=IMAGE), "tests")
+    other = OpenSandboxProvider(platform.settings(), DisposableRules(default_image=IMAGE), "tests")
     async with full(platform):
         sandbox = await other.open(made)
         assert await said(sandbox, "echo opened") == b"opened\n"

@@ -19,7 +19,7 @@ import pytest
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.backends.outpost import client
 from remote_sandbox_mcp.core.command import Command, Completed, Running
-from remote_sandbox_mcp.core.disposable import Disposable, Rules, SandboxOrder, Volume, new_disposable_id
+from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, SandboxOrder, Volume, new_disposable_id
 from remote_sandbox_mcp.core.errors import ConnectError, FileProblem, LostContact, SandboxError, Unreachable
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from tests.backends.contract.basics import in_background, said
@@ -31,7 +31,7 @@ from tests.support.waiting import eventually
 
 # The first of them waits for the platform to come up.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
-RULES = Rules(default_image=IMAGE)
+RULES = DisposableRules(default_image=IMAGE)
 FOREVER = "echo begun; while :; do sleep 0.1; done"
 MANY, WAVE = 6, 3
 

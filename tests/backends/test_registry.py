@@ -12,7 +12,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.opensandbox.problems import LOGIN_WANTED, explained
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.disposable import RegistryLogin, Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.disposable import DisposableRules, RegistryLogin, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxError
 from remote_sandbox_mcp.core.secret import Secret
 from tests.backends.contract.basics import said
@@ -34,7 +34,7 @@ def fetched(platform: Platform, image: str) -> Iterator[None]:
 
 
 def provider(platform: Platform, logins: dict[str, RegistryLogin]) -> OpenSandboxProvider:
-    return OpenSandboxProvider(replace(platform.settings(), registries=logins), Rules(), "tests")
+    return OpenSandboxProvider(replace(platform.settings(), registries=logins), DisposableRules(), "tests")
 
 
 def everything_logged(platform: Platform, registry: Registry, caplog: pytest.LogCaptureFixture) -> str:

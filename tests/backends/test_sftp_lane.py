@@ -20,7 +20,7 @@ from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.outpost.far.source import ENTRY, PIECE
 from remote_sandbox_mcp.backends.outpost.far.target import ATTRIBUTES
 from remote_sandbox_mcp.backends.outpost.far.wire import COPY, DONE, FILES, PART
-from remote_sandbox_mcp.backends.ssh.connection import Gate
+from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.backends.ssh.sftp_lane import SftpLane
@@ -62,7 +62,7 @@ def far(bare: Sshd) -> Path:
 
 @asynccontextmanager
 async def sandbox_of(machine: Machine, known_hosts: Path) -> AsyncIterator[PlainSandbox]:
-    sandbox = PlainSandbox(describe(machine, PLAIN), machine.environment, Gate(machine, known_hosts))
+    sandbox = PlainSandbox(describe(machine, PLAIN), machine.environment, LoginGate(machine, known_hosts))
     try:
         yield sandbox
     finally:

@@ -17,9 +17,9 @@ from opensandbox.exceptions import SandboxConnectionException
 
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.shell.jobs import read_jobs
-from remote_sandbox_mcp.backends.shell.program import Answer
+from remote_sandbox_mcp.backends.shell.program import ShellAnswer
 from remote_sandbox_mcp.backends.shell.search_lines import LONGEST_PARTIAL, search_lines
-from remote_sandbox_mcp.backends.shell.transport import Gone, Paused, Place
+from remote_sandbox_mcp.backends.shell.transport import Gone, Paused, ShellPlace
 from remote_sandbox_mcp.core.command import Environment
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, NotStarted, Unreachable, Unsupported
 from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, JobWait
@@ -335,9 +335,9 @@ def test_lines_are_searched_once_but_for_one_that_may_grow(block: bytes, expecte
     ids=str,
 )
 def test_a_malformed_answer_is_an_error(printed: dict[str, str]) -> None:
-    place = Place("bare", "container", jobs_at_home=False)
+    place = ShellPlace("bare", "container", jobs_at_home=False)
     with pytest.raises(Unreachable, match="bare's answer"):
-        read_jobs(Answer({"clock": "1 1", **printed} if printed else {}, place), [JobLook()], place)
+        read_jobs(ShellAnswer({"clock": "1 1", **printed} if printed else {}, place), [JobLook()], place)
 
 
 # Stopping

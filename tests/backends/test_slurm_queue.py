@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from remote_sandbox_mcp.backends.command.console import Said
-from remote_sandbox_mcp.backends.command.way import Ending
+from remote_sandbox_mcp.backends.command.console import ConsoleOutput
+from remote_sandbox_mcp.backends.command.way import CommandEnding
 from remote_sandbox_mcp.backends.slurm.allocation import USUAL_FOLDERS, LoginWay
 from remote_sandbox_mcp.backends.slurm.order import program
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
-from remote_sandbox_mcp.backends.slurm.queue import Queue
+from remote_sandbox_mcp.backends.slurm.queue import ClusterQueue
 from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.disposable import Disposable, Rules
+from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules
 from remote_sandbox_mcp.core.errors import SandboxError
 from remote_sandbox_mcp.core.queue import SEPARATOR
 from remote_sandbox_mcp.core.slurm import Cluster
@@ -34,30 +34,30 @@ class StandInQueue:
         self.asked = 0
         self.ahead_s = 0.0
         self.has_begun = False
-        self.queue = Queue("cluster", Cluster(rate_s=600.0), None)  # type: ignore[arg-type]
+        self.queue = ClusterQueue("cluster", Cluster(rate_s=600.0), None)  # type: ignore[arg-type]
         self.queue.console.run = self.run  # type: ignore[method-assign]
 
     def submit(self, number: str, disposable_id: str) -> None:
         fields = (number, "PENDING", "Priority", "N/A", "N/A", "main", "", f"rsmcp-mark-{disposable_id}")
         self.lines[number] = SEPARATOR.join(fields)
 
-    async def run(self, script: str | Sequence[str], *_: object, **__: object) -> Said:
+    async def run(self, script: str | Sequence[str], *_: object, **__: object) -> ConsoleOutput:
         if not isinstance(script, str):
-            return Said(0, "", b"")
+            return ConsoleOutput(0, "", b"")
         if script.startswith("[ -e "):
-            return Said(0 if self.has_begun else 1, "", b"")
+            return ConsoleOutput(0 if self.has_begun else 1, "", b"")
         if "sacct" in script:
-            return Said(1, "", b"Slurm accounting storage is disabled")
+            return ConsoleOutput(1, "", b"Slurm accounting storage is disabled")
         self.asked += 1
         if self.is_away:
-            return Said(1, "", b"slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-        return Said(0, "\n".join((str(int(time.time() + self.ahead_s)), *self.lines.values())), b"")
+            return ConsoleOutput(1, "", b"slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+        return ConsoleOutput(0, "\n".join((str(int(time.time() + self.ahead_s)), *self.lines.values())), b"")
 
 
 async def test_all_who_ask_share_one_question() -> None:
     stand_in = StandInQueue()
     stand_in.submit("7", BOX.id)
-    providers = [SlurmProvider(stand_in.queue, Environment(), Rules(), "mark") for _ in range(3)]
+    providers = [SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark") for _ in range(3)]
     await asyncio.gather(*(provider.list() for provider in providers))
     for provider in providers:
         seen = await provider.look(BOX)
@@ -67,7 +67,7 @@ async def test_all_who_ask_share_one_question() -> None:
 
 async def test_what_is_newer_than_the_last_answer_is_asked_for_before_it_is_said_to_be_gone() -> None:
     stand_in = StandInQueue()
-    provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
+    provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
     assert await provider.list() == []
     stand_in.submit("7", BOX.id)
     assert (await provider.look(BOX)).status == "pending"
@@ -77,7 +77,7 @@ async def test_what_is_newer_than_the_last_answer_is_asked_for_before_it_is_said
 async def test_one_that_has_begun_is_known_by_its_sign_and_the_queue_is_asked_once_for_that() -> None:
     stand_in = StandInQueue()
     stand_in.submit("7", BOX.id)
-    provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
+    provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
     for _ in range(3):
         assert (await provider.look(BOX)).status == "pending"
     assert stand_in.asked == 1
@@ -92,7 +92,7 @@ async def test_one_that_has_begun_is_known_by_its_sign_and_the_queue_is_asked_on
 async def test_one_that_was_cancelled_here_is_gone_whatever_the_queue_said_before() -> None:
     stand_in = StandInQueue()
     stand_in.submit("7", BOX.id)
-    provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
+    provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
     assert [it.id for it in await provider.list()] == [BOX.id]
     stand_in.queue.console.ask = stand_in.run  # type: ignore[method-assign, assignment]
     await provider.delete(BOX)
@@ -103,7 +103,7 @@ async def test_one_that_was_cancelled_here_is_gone_whatever_the_queue_said_befor
 async def test_a_controller_that_is_away_ends_no_sandbox_and_is_not_asked_again_and_again() -> None:
     stand_in = StandInQueue()
     stand_in.is_away = True
-    provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
+    provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
     for _ in range(5):
         with pytest.raises(SandboxError, match="the queue of cluster said: slurm_load_jobs error: Unable to contact"):
             await provider.look(BOX)
@@ -113,7 +113,7 @@ async def test_a_controller_that_is_away_ends_no_sandbox_and_is_not_asked_again_
 async def test_a_job_of_that_number_with_another_name_is_not_ours() -> None:
     stand_in = StandInQueue()
     stand_in.submit("7", "sb-ffffffffffff")
-    provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
+    provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
     assert (await provider.look(BOX)).status == "gone"
 
 
@@ -122,7 +122,7 @@ async def test_a_cluster_whose_clock_is_wrong_ends_no_sandbox_too_early() -> Non
     stand_in.ahead_s = -7200.0
     began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + stand_in.ahead_s))
     stand_in.lines["7"] = SEPARATOR.join(("7", "RUNNING", "None", began, "N/A", "main", "n1", f"rsmcp-mark-{BOX.id}"))
-    seen = await SlurmProvider(stand_in.queue, Environment(), Rules(), "mark").look(BOX)
+    seen = await SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark").look(BOX)
     assert abs(seen.started - time.time()) < 5
 
 
@@ -133,7 +133,7 @@ async def test_one_in_which_a_command_was_killed_for_its_memory_still_ends_when_
     stand_in, begun = StandInQueue(), int(time.time()) - 1000
     times = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(it)) for it in (begun, begun + lived_s)]
     stand_in.lines["7"] = SEPARATOR.join(("7", "OUT_OF_MEMORY", "None", *times, "main", "n1", f"rsmcp-mark-{BOX.id}"))
-    provider = SlurmProvider(stand_in.queue, Environment(), Rules(), "mark")
+    provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
     assert (await provider.look(replace(BOX, expires=begun + 600.0))).status == status
 
 
@@ -148,8 +148,8 @@ class StandInLine:
     async def read(self) -> bytes:
         return b""
 
-    async def ending(self) -> Ending:
-        return Ending(self._status)
+    async def ending(self) -> CommandEnding:
+        return CommandEnding(self._status)
 
     def close(self) -> None: ...
 

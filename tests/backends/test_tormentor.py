@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.backends import pace
+from remote_sandbox_mcp.backends import mending
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.outpost import client as client_module
 from remote_sandbox_mcp.backends.outpost import jobs as jobs_module
@@ -94,7 +94,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         program: {"LOOK_S": 0.1, "LOOKS": 5},
         shell_jobs: {"MEND_S": 0.05, "WAIT_S": 0.05},
         shell_sandbox: {"MEND_S": 0.05, "START_S": 0.1, "SNAPSHOT_S": 0.1, "FORGET_S": 0.05, "OVERTIME_S": 0.1},
-        pace: {"LONGEST_WAIT_S": 0.3},
+        mending: {"LONGEST_WAIT_S": 0.3},
     }.items():
         for name, value in names.items():
             monkeypatch.setattr(module, name, value)
@@ -287,7 +287,7 @@ async def test_a_machine_whose_lines_die_at_once_is_not_reconnected_without_paus
     reply: Reply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox_module, "MEND_S", 2.0)
-    monkeypatch.setattr(pace, "LONGEST_WAIT_S", 1.0)
+    monkeypatch.setattr(mending, "LONGEST_WAIT_S", 1.0)
     machine = Machine(reply)
     seen = await ends_well(machine.sandbox.run(Command("true", timeout_s=60)))
     assert isinstance(seen, SandboxError)

@@ -16,7 +16,7 @@ from remote_sandbox_mcp.config.accepted import accept
 from remote_sandbox_mcp.config.workspace_file import find
 from remote_sandbox_mcp.core.workspace import Rules, Workspace
 from remote_sandbox_mcp.store.database import STATE_FILE
-from remote_sandbox_mcp.workspaces.records import Records
+from remote_sandbox_mcp.workspaces.records import WorkspaceRecords
 from tests.support.doc_pages import ROOT
 
 PLUGIN = ROOT / "plugin"
@@ -26,7 +26,7 @@ PLUGIN = ROOT / "plugin"
 def home(tmp_path: Path) -> Path:
     """With two linked projects: commands of `there` run over there alone, those of `both` anywhere."""
     (tmp_path / "state").mkdir()
-    records = Records(tmp_path / "state", "a configuration")
+    records = WorkspaceRecords(tmp_path / "state", "a configuration")
     for name, rules in (("there", Rules(only_remote=True)), ("both", Rules())):
         (tmp_path / name / "src").mkdir(parents=True)
         records.put(Workspace(name, str(tmp_path / name), "gpu1", f"/data/{name}", rules), 0)

@@ -18,7 +18,7 @@ from opensandbox import Sandbox
 from opensandbox.config import ConnectionConfig
 
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.platform_server.place import Place
+from remote_sandbox_mcp.platform_server.needs import PlatformFolder
 from remote_sandbox_mcp.processes.locks import holder
 from tests.cli.conftest import Cli
 from tests.support.engine import Engine
@@ -36,9 +36,9 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture
-def place(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlatformFolder]:
     """Where the platform of a test is; none outlives it."""
-    place = Place.of(clean_environment / "remote-sandbox-mcp")
+    place = PlatformFolder.of(clean_environment / "remote-sandbox-mcp")
     yield place
     found = holder(place.lock)
     if found and found.is_alive():
@@ -47,7 +47,7 @@ def place(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 @pytest.fixture
-def on_engine(engine: Engine, place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+def on_engine(engine: Engine, place: PlatformFolder, monkeypatch: pytest.MonkeyPatch) -> PlatformFolder:
     monkeypatch.setenv("DOCKER_HOST", engine.socket)
     return place
 
@@ -64,7 +64,7 @@ def status_of(url: str, key: str = "") -> int:
             return refused.code
 
 
-def test_where_none_runs_that_is_told(cli: Cli, place: Place) -> None:
+def test_where_none_runs_that_is_told(cli: Cli, place: PlatformFolder) -> None:
     told = cli("platform", "status")
     assert (told.code, told.stdout.split(), told.stderr) == (1, ["platform", "does", "not", "run"], "")
     assert cli("platform", "status", "--json").json == {
@@ -78,7 +78,7 @@ def test_where_none_runs_that_is_told(cli: Cli, place: Place) -> None:
     assert not place.folder.exists()
 
 
-def test_without_an_engine_one_sentence_says_so(cli: Cli, place: Place) -> None:
+def test_without_an_engine_one_sentence_says_so(cli: Cli, place: PlatformFolder) -> None:
     require_program("docker")
     told = cli("platform", "up", DOCKER_HOST="unix:///nowhere/socket")
     assert (told.code, told.stdout) == (2, "")
@@ -87,7 +87,7 @@ def test_without_an_engine_one_sentence_says_so(cli: Cli, place: Place) -> None:
     assert holder(place.lock) is None
 
 
-def test_it_is_started_found_killed_started_again_once_and_ended(cli: Cli, on_engine: Place) -> None:
+def test_it_is_started_found_killed_started_again_once_and_ended(cli: Cli, on_engine: PlatformFolder) -> None:
     started = cli("platform", "up", SECRET_OF_THE_USER="hunter2")
     found = holder(on_engine.lock)
     assert found
@@ -138,7 +138,7 @@ def test_it_is_started_found_killed_started_again_once_and_ended(cli: Cli, on_en
 
 
 def test_a_port_may_be_chosen_one_that_is_taken_is_told_and_a_configured_server_stays_in_use(
-    cli: Cli, on_engine: Place
+    cli: Cli, on_engine: PlatformFolder
 ) -> None:
     port = free_port()
     words = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
@@ -166,7 +166,7 @@ def _is_taken(port: int) -> bool:
 
 
 def test_one_that_ends_at_once_is_told_with_its_last_words(
-    cli: Cli, place: Place, tmp_path: Path, engine: Engine
+    cli: Cli, place: PlatformFolder, tmp_path: Path, engine: Engine
 ) -> None:
     # An engine that answers the docker command, and whose address the server cannot use.
     fake = tmp_path / "docker"
@@ -182,7 +182,7 @@ def test_one_that_ends_at_once_is_told_with_its_last_words(
 
 @pytest.mark.xdist_group("platform")
 async def test_what_it_leaves_in_the_engine_is_told_and_known_again(
-    cli: Cli, place: Place, platform: Platform, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, place: PlatformFolder, platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of the platform that all tests share, only the engine and its images are wanted.
     assert platform.containers() == []

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.app import App, compose
-from remote_sandbox_mcp.backends.opensandbox.order import Request
+from remote_sandbox_mcp.backends.opensandbox.order import PlatformRequest
 from remote_sandbox_mcp.backends.opensandbox.problems import explained, sentence
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.core.checkup import Mark
 from remote_sandbox_mcp.core.command import Running
-from remote_sandbox_mcp.core.disposable import Platform, Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.disposable import DisposableRules, Platform, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import (
     BadArgument,
     ConfigError,
@@ -242,7 +242,7 @@ class Without:
     name = "the platform"
     platform = Platform(server_url="http://127.0.0.1:1")
 
-    async def create(self, request: Request, login: object, volumes: object, doing: str) -> str:
+    async def create(self, request: PlatformRequest, login: object, volumes: object, doing: str) -> str:
         if request.allowed_hosts is not None:
             raise sentence(doing, of_platform(400, "", "networkPolicy is not supported"))
         return "key"
@@ -250,7 +250,7 @@ class Without:
 
 @pytest.mark.parametrize("network", [None, False], ids=["nothing said", "off"])
 async def test_a_network_that_must_be_off_is_never_on(words: Words, network: bool | None) -> None:
-    provider = OpenSandboxProvider(Without.platform, Rules(default_image="debian"), "mine")
+    provider = OpenSandboxProvider(Without.platform, DisposableRules(default_image="debian"), "mine")
     provider._link = Without()  # type: ignore[assignment]
     order = SandboxOrder(network=network)
     if network is None:

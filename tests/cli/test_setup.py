@@ -21,10 +21,9 @@ import pytest
 
 from remote_sandbox_mcp.cli.render import Page
 from remote_sandbox_mcp.cli.setup import Chosen, Setup
-from remote_sandbox_mcp.cli.setup_answers import FromOptions
-from remote_sandbox_mcp.cli.setup_rows import row_texts
+from remote_sandbox_mcp.cli.setup_dialogue import FromOptions, row_texts
 from remote_sandbox_mcp.config.load import load, parse_toml
-from remote_sandbox_mcp.config.schema import Entry
+from remote_sandbox_mcp.config.schema import MachineEntry
 from remote_sandbox_mcp.core.checkup import Checkup, ok
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
@@ -515,7 +514,7 @@ def test_a_machine_that_asks_for_a_code_is_kept_with_what_to_do(plain: World, fl
 
 
 def chosen(name: str) -> Chosen:
-    entry = Entry(name, "setup", host=f"{name}.example.org", user="me")
+    entry = MachineEntry(name, "setup", host=f"{name}.example.org", user="me")
     trial = Trial(Candidate(name, Machine(name, entry.host), entry), Checkup(name, "ssh", "", ()), Standing.READY)
     return Chosen(trial, f"password of {name}")
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.config.schema import Configuration, Entry
+from remote_sandbox_mcp.config.schema import Configuration, MachineEntry
 from remote_sandbox_mcp.config.show import show
 
 HIDDEN = "hunter2-do-not-show"
-KEYS = st.sampled_from([*Entry.__dataclass_fields__, "pasword", "keyfile"]) | st.text(max_size=8)
+KEYS = st.sampled_from([*MachineEntry.__dataclass_fields__, "pasword", "keyfile"]) | st.text(max_size=8)
 SECRETS = st.sampled_from(
     [HIDDEN, f"literal:{HIDDEN}", f"literal:env:{HIDDEN}", f"command:op {HIDDEN}", f"{HIDDEN}\n\0"]
 )

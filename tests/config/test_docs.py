@@ -22,7 +22,7 @@ from remote_sandbox_mcp.config.schema import (
     SERVER_VARIABLES,
     SERVICE_VARIABLES,
     TOP_KEYS,
-    Entry,
+    MachineEntry,
 )
 from remote_sandbox_mcp.config.secrets import LITERAL, doubt
 
@@ -33,7 +33,7 @@ OTHERS = ("REMOTE_SANDBOX_LIST", "REMOTE_SANDBOX_MCP_HOME")
 SERVICES = [*OPENSANDBOX_READERS, "api_key", *REGISTRY_READERS, *DISPOSABLE_READERS, *HTTP_READERS, *LOGGING_READERS]
 TABLES = [*SERVER_READERS, *LOCAL_READERS, *NOTIFY_READERS, "webhook_secret", *HOOK_READERS, *SERVICES]
 OWN = ("where", "is_by_pattern")
-KEYS = [*TABLES, *COMMAND_READERS, *(key for key in Entry.__dataclass_fields__ if key not in OWN)]
+KEYS = [*TABLES, *COMMAND_READERS, *(key for key in MachineEntry.__dataclass_fields__ if key not in OWN)]
 
 
 def test_the_example_works(clean_environment: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.project_file import PROJECT_READERS, find_project
 from remote_sandbox_mcp.config.schema import Configuration, Settings
 from remote_sandbox_mcp.config.show import show
-from remote_sandbox_mcp.core.disposable import Platform, Rules
+from remote_sandbox_mcp.core.disposable import DisposableRules, Platform
 from remote_sandbox_mcp.core.serving import Logging
 from tests.config.test_services import SEED, put
 from tests.support.config_reading import HIDDEN, the_problem
@@ -75,7 +75,7 @@ def test_once_accepted_it_sets_the_few_keys_that_a_project_may(project: Path) ->
     accepted_now()
     configuration = load(environ={})
     assert configuration.problems == ()
-    assert configuration.settings.rules == Rules(
+    assert configuration.settings.rules == DisposableRules(
         default_image="python:3.12", default_timeout_s=60, max_concurrent=2, auto_cleanup=False, cleanup_after_minutes=3
     )
     assert configuration.sources["opensandbox.default_image"] == str(project / "config.json")
@@ -91,7 +91,7 @@ def test_once_accepted_it_still_names_no_server_key_log_or_registry(project: Pat
     assert "give the file with --config, or put the rest into config.toml; a server_url may stand in " in told
     assert configuration.machines == ()
     assert configuration.settings == Settings(
-        rules=Rules(default_image="python:3.12", default_timeout_s=60, max_concurrent=2)
+        rules=DisposableRules(default_image="python:3.12", default_timeout_s=60, max_concurrent=2)
     )
     assert "as the variable has it" not in json.dumps(show(configuration))
 
@@ -102,7 +102,7 @@ def test_the_published_file_works_but_for_its_server_and_its_log(project: Path) 
     configuration = load(environ={"OPENSANDBOX_SERVER": "http://localhost:8080"})
     assert "server_url, logging passed over" in the_problem(configuration)
     said = configuration.settings
-    assert said.rules == Rules(default_image="nvda-vision:latest", max_concurrent=4, cleanup_after_minutes=31)
+    assert said.rules == DisposableRules(default_image="nvda-vision:latest", max_concurrent=4, cleanup_after_minutes=31)
     assert (said.platform, said.logging) == (Platform(server_url="http://localhost:8080"), Logging())
 
 

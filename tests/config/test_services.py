@@ -15,7 +15,7 @@ from remote_sandbox_mcp.config import services as own_platform
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.config.show import show
-from remote_sandbox_mcp.core.disposable import Platform, Rules
+from remote_sandbox_mcp.core.disposable import DisposableRules, Platform
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.core.serving import Http, Logging
 from tests.support.config_reading import HIDDEN, read, the_problem
@@ -74,7 +74,7 @@ def test_everything_may_be_said_in_config_toml(tmp_path: Path, clean_environment
     assert said.platform == Platform(
         server_url="https://box.example.com/sandboxes", api_key=Secret(HIDDEN), use_server_proxy=True
     )
-    assert said.rules == Rules(
+    assert said.rules == DisposableRules(
         provider="embedded", default_image="python:3.12", default_timeout_s=90, max_concurrent=7, auto_cleanup=False,
         cleanup_after_minutes=0.5, pool={"python:3.12": 2},
     )  # fmt: skip
@@ -90,8 +90,12 @@ def test_everything_may_be_said_in_config_toml(tmp_path: Path, clean_environment
 
 def test_nothing_said_is_no_platform_and_the_published_defaults() -> None:
     said = load(environ={}).settings
-    assert (said.platform, said.rules, said.http, said.logging) == (Platform(), Rules(), Http(), Logging())
-    assert (Rules().default_timeout_s, Rules().max_concurrent, Rules().cleanup_after_minutes) == (600, 5, 30)
+    assert (said.platform, said.rules, said.http, said.logging) == (Platform(), DisposableRules(), Http(), Logging())
+    assert (
+        DisposableRules().default_timeout_s,
+        DisposableRules().max_concurrent,
+        DisposableRules().cleanup_after_minutes,
+    ) == (600, 5, 30)
 
 
 @pytest.mark.parametrize("where", ["given", "beside"])
@@ -103,7 +107,7 @@ def test_the_published_config_json_is_found(tmp_path: Path, where: str) -> None:
     assert configuration.problems == ()
     said = configuration.settings
     assert said.platform == Platform(server_url="http://localhost:8080")
-    assert said.rules == Rules(default_image="nvda-vision:latest", max_concurrent=4, cleanup_after_minutes=31)
+    assert said.rules == DisposableRules(default_image="nvda-vision:latest", max_concurrent=4, cleanup_after_minutes=31)
     assert said.logging == Logging(level="INFO", file=str(path.parent / "mcp-server.log"), max_size_mb=10)
     assert configuration.sources["opensandbox.server_url"] == str(path)
     assert configuration.file == {"given": str(path), "beside": str(tmp_path / "config.toml")}[where]
@@ -140,7 +144,7 @@ def test_all_variables_count(clean_environment: Path) -> None:
     assert said == Settings(
         allowed_roots=("/data", str(clean_environment / "work")),
         platform=Platform(server_url="http://box:9000", api_key=Secret(HIDDEN)),
-        rules=Rules(default_image="debian", default_timeout_s=77),
+        rules=DisposableRules(default_image="debian", default_timeout_s=77),
         http=Http(api_key=Secret(HIDDEN)),
         logging=Logging(level="DEBUG"),
     )

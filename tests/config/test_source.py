@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.config.secrets import resolve_secret
-from remote_sandbox_mcp.config.source import Source
+from remote_sandbox_mcp.config.source import ConfigSource
 from remote_sandbox_mcp.core.client import ClientVariables, Variables
 
 ONE = '[machines.one]\nhost = "one.example.org"\nuser = "me"\nkey_file = "/k"\n'
@@ -27,9 +27,9 @@ def put(file: Path, text: str, when: int) -> None:
     os.utime(file, (when, when))
 
 
-def source_of(file: Path, text: str) -> Source:
+def source_of(file: Path, text: str) -> ConfigSource:
     put(file, text, LONG_AGO)
-    source = Source(file, {})
+    source = ConfigSource(file, {})
     source.read()
     return source
 
@@ -77,7 +77,7 @@ def test_a_file_that_is_gone_for_a_moment_is_not_missed(clean_environment: Path)
     file = clean_environment / "xdg/config_home/remote-sandbox-mcp/config.toml"
     file.parent.mkdir(parents=True)
     put(file, ONE, LONG_AGO)
-    source = Source(None, {})
+    source = ConfigSource(None, {})
     source.read()
     file.unlink()
     assert source.look() is None

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.config import ssh_client
 from remote_sandbox_mcp.config.aliases import Alias, current_user, read_alias
+from remote_sandbox_mcp.config.openssh import ask
 from remote_sandbox_mcp.config.problems import Fault
-from remote_sandbox_mcp.config.ssh_client import ask
-from remote_sandbox_mcp.config.ssh_config import Said, SshConfig, expand, matches, split
+from remote_sandbox_mcp.config.ssh_config import HostSettings, SshConfig, expand, matches, split
 from tests.support.means import require_program
 
 ENVIRON = {"LOGNAME": "me", "SSH_AUTH_SOCK": "/run/agent", "OTHER": "/run/other", "KEYS": "/keys"}
@@ -37,7 +36,7 @@ def resolve(ssh: Path, text: str, way: str, alias: str = "gpu", *, user: str = "
     return read_alias(say(alias, way, user), ENVIRON, pytest.fail)
 
 
-def say(alias: str, way: str, user: str = "", told: list[str] | None = None) -> Said:
+def say(alias: str, way: str, user: str = "", told: list[str] | None = None) -> HostSettings:
     if way == "asked":
         return ask(alias, ENVIRON, user)
     tell = ([] if told is None else told).append
@@ -246,7 +245,7 @@ def test_what_ssh_runs_gets_no_variable_that_configures_us(ssh: Path, tmp_path: 
 
 def test_a_question_that_takes_too_long_is_given_up(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_program("ssh")
-    monkeypatch.setattr(ssh_client, "LONGEST_S", 0.2)
+    monkeypatch.setattr("remote_sandbox_mcp.config.openssh.LONGEST_S", 0.2)
     (ssh / "config").write_text('Match exec "exec sleep 30"\n Port 99\n')
     with pytest.raises(Fault, match="did not end within"):
         ask("gpu", {})

@@ -6,24 +6,35 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
 from remote_sandbox_mcp.core.files import Problem
-from remote_sandbox_mcp.core.gate import HIDDEN, OWN, PROGRAMS, SYSTEM, Closed, Ground, Sieve, Way, admit, why_shut
+from remote_sandbox_mcp.core.gate import (
+    HIDDEN,
+    OWN,
+    PROGRAMS,
+    SYSTEM,
+    Closed,
+    Ground,
+    ResolvedPath,
+    Sieve,
+    admit,
+    why_shut,
+)
 from remote_sandbox_mcp.core.ignore import Ignore
 from remote_sandbox_mcp.core.plan import make_plan
 from remote_sandbox_mcp.core.transfer import Order, Place
 from remote_sandbox_mcp.core.tree import Tree
 
 HOME = "/home/me"
-STATE = Closed(Way("/home/me/state"), OWN, reading=True, ever=True)
-PLACES = (STATE, Closed(Way("/home/me/bin"), PROGRAMS), Closed(Way("/etc"), SYSTEM))
+STATE = Closed(ResolvedPath("/home/me/state"), OWN, reading=True, ever=True)
+PLACES = (STATE, Closed(ResolvedPath("/home/me/bin"), PROGRAMS), Closed(ResolvedPath("/etc"), SYSTEM))
 
 
 def ground(home: str = HOME, named: tuple[str, ...] = (), roots: tuple[str, ...] = ()) -> Ground:
-    ways = tuple(map(Way, roots))
-    return Ground((Way(home),), PLACES, (*ways, *map(Way, named)), ways)
+    ways = tuple(map(ResolvedPath, roots))
+    return Ground((ResolvedPath(home),), PLACES, (*ways, *map(ResolvedPath, named)), ways)
 
 
 def rules(real: str, known: Ground, *, writing: bool = False) -> tuple[str, ...]:
-    return admit(real, Way(real), Way(real), known, writing=writing).rules
+    return admit(real, ResolvedPath(real), ResolvedPath(real), known, writing=writing).rules
 
 
 # Where it really is, what its owner allows, and the lines that are added to a push.
@@ -142,23 +153,33 @@ def test_everything_outside_of_the_allowed_roots_is_closed(path: str, writing: b
 
 def test_a_link_is_judged_by_its_target_and_named_as_given() -> None:
     with pytest.raises(BadArgument, match=r'^~/innocent is .*allow_hidden = \["~/\.ssh"\]'):
-        admit("~/innocent", Way("/home/me/innocent"), Way("/home/me/.ssh/keys"), ground(), writing=False)
+        admit(
+            "~/innocent", ResolvedPath("/home/me/innocent"), ResolvedPath("/home/me/.ssh/keys"), ground(), writing=False
+        )
 
 
 def test_a_hidden_link_is_closed_whatever_its_target() -> None:
     with pytest.raises(BadArgument, match=r'allow_hidden = \["~/\.config"\]'):
-        admit("x", Way("/home/me/.config/autostart"), Way("/data/config/autostart"), ground(), writing=True)
+        admit(
+            "x",
+            ResolvedPath("/home/me/.config/autostart"),
+            ResolvedPath("/data/config/autostart"),
+            ground(),
+            writing=True,
+        )
 
 
 def test_identity_counts_not_the_spelling_of_a_name() -> None:
     """A second name for a folder: another spelling, a firmlink, a bind mount."""
-    keys = Closed(Way("/home/me/.ssh", ((1, 2), (1, 3), (1, 4), (1, 5))), HIDDEN, reading=True)
-    known = Ground((Way(HOME, ((1, 2), (1, 3), (1, 4))),), (keys,), roots=(Way("/srv", ((1, 2), (1, 9))),))
-    assert why_shut(Way("/mnt/x/id", ((1, 2), (1, 7), (1, 5))), known, writing=False)
-    assert why_shut(Way("/Volumes/me/.new", ((1, 2), (1, 7), (1, 4))), known, writing=False)
-    assert not why_shut(Way("/mnt/x/id", ((1, 2), (1, 7), (1, 6))), known, writing=False)
+    keys = Closed(ResolvedPath("/home/me/.ssh", ((1, 2), (1, 3), (1, 4), (1, 5))), HIDDEN, reading=True)
+    known = Ground(
+        (ResolvedPath(HOME, ((1, 2), (1, 3), (1, 4))),), (keys,), roots=(ResolvedPath("/srv", ((1, 2), (1, 9))),)
+    )
+    assert why_shut(ResolvedPath("/mnt/x/id", ((1, 2), (1, 7), (1, 5))), known, writing=False)
+    assert why_shut(ResolvedPath("/Volumes/me/.new", ((1, 2), (1, 7), (1, 4))), known, writing=False)
+    assert not why_shut(ResolvedPath("/mnt/x/id", ((1, 2), (1, 7), (1, 6))), known, writing=False)
     # What is allowed is allowed by its other name, too.
-    admit("x", Way("/SRV/x"), Way("/SRV/x", ((1, 2), (1, 9), (1, 8))), known, writing=True)
+    admit("x", ResolvedPath("/SRV/x"), ResolvedPath("/SRV/x", ((1, 2), (1, 9), (1, 8))), known, writing=True)
 
 
 # What the lines for these ends leave out; a path that ends in a slash is a folder.
@@ -225,7 +246,7 @@ def tree(entries: list[str]) -> Tree:
 @pytest.mark.parametrize(("root", "out", "kept"), PULLED.values(), ids=PULLED)
 def test_a_pull_skips_closed_places_and_reports_them(root: str, out: list[str], kept: list[str]) -> None:
     order = Order(source=Place("far", "x"), target=Place("", root), default_excludes=False)
-    plan = make_plan(tree(out + kept), Tree("missing", root, root, HOME), order, Sieve(Way(root), ground()))
+    plan = make_plan(tree(out + kept), Tree("missing", root, root, HOME), order, Sieve(ResolvedPath(root), ground()))
     planned = {item.path.decode() for item in plan.send}
     assert planned == {path + "inner" if path.endswith("/") else path for path in kept}
     assert {problem.path for problem in plan.problems} == {path.rstrip("/") for path in out}
@@ -234,7 +255,7 @@ def test_a_pull_skips_closed_places_and_reports_them(root: str, out: list[str], 
 
 def test_a_pull_writes_what_the_operator_allows() -> None:
     problems: list[Problem] = []
-    sieve = Sieve(Way("/data/p"), ground(named=("/data/p/.mcp.json",)))
+    sieve = Sieve(ResolvedPath("/data/p"), ground(named=("/data/p/.mcp.json",)))
     entries = {b".mcp.json": b"f644 1 0", b".envrc": b"f644 1 0"}
     assert list(sieve.keep(b"", entries, problems)) == [b".mcp.json"]
     assert [problem.path for problem in problems] == [".envrc"]
@@ -243,5 +264,5 @@ def test_a_pull_writes_what_the_operator_allows() -> None:
 @pytest.mark.parametrize("path", ["/data/p/.mcp.json", "/data/p/.git", "/data/p/.git/config"])
 def test_a_single_file_is_judged_by_its_name_in_the_folder(path: str) -> None:
     with pytest.raises(BadArgument, match="run something"):
-        Sieve(Way("/data/p"), ground()).check_file(path)
-    Sieve(Way("/data/p"), ground()).check_file("/data/p/x")
+        Sieve(ResolvedPath("/data/p"), ground()).check_file(path)
+    Sieve(ResolvedPath("/data/p"), ground()).check_file("/data/p/x")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.core.plan import PIECE, Matcher, Span, joined, read_index
+from remote_sandbox_mcp.core.plan import PIECE, FilePart, Matcher, joined, read_index
 
 
 def cut(data: bytes, mark: bytes, least: int, most: int) -> list[bytes]:
@@ -29,7 +29,7 @@ def index(pieces: Iterable[bytes]) -> bytes:
     return b"".join(PIECE.pack(len(piece), hashlib.sha256(piece).digest()[:16]) for piece in pieces)
 
 
-def match(old: Iterable[bytes], new: Iterable[bytes], most: int = 1 << 20, step: int = 0) -> list[Span]:
+def match(old: Iterable[bytes], new: Iterable[bytes], most: int = 1 << 20, step: int = 0) -> list[FilePart]:
     """All spans, with the new index told in bits of `step` pieces."""
     matcher, told = Matcher(index(old), most), index(new)
     size = step * PIECE.size or max(1, len(told))
@@ -60,7 +60,7 @@ TABLE: dict[str, tuple[list[bytes], list[bytes], list[tuple[int, int, int]]]] = 
 def test_spans_are_marked_as_old_or_new(
     old: list[bytes], new: list[bytes], spans: list[tuple[int, int, int]], step: int
 ) -> None:
-    assert match(old, new, step=step) == [Span(*span) for span in spans]
+    assert match(old, new, step=step) == [FilePart(*span) for span in spans]
 
 
 LIMITS: dict[str, tuple[int, list[int]]] = {
@@ -128,17 +128,17 @@ def test_an_invalid_index_is_refused(tail: bytes) -> None:
         read_index(tail)
 
 
-JOINED: dict[str, tuple[list[Span], list[Span]]] = {
+JOINED: dict[str, tuple[list[FilePart], list[FilePart]]] = {
     "nothing": ([], []),
-    "one": ([Span(0, 2)], [Span(0, 2)]),
-    "neighbours": ([Span(0, 2), Span(2, 3), Span(5, 1)], [Span(0, 6)]),
-    "a gap": ([Span(0, 2), Span(3, 1)], [Span(0, 2), Span(3, 1)]),
-    "old and new": ([Span(0, 2), Span(2, 2, 7)], [Span(0, 2), Span(2, 2, 7)]),
-    "old neighbours": ([Span(0, 2, 5), Span(2, 2, 7)], [Span(0, 4, 5)]),
-    "old, but not neighbours there": ([Span(0, 2, 5), Span(2, 2, 8)], [Span(0, 2, 5), Span(2, 2, 8)]),
+    "one": ([FilePart(0, 2)], [FilePart(0, 2)]),
+    "neighbours": ([FilePart(0, 2), FilePart(2, 3), FilePart(5, 1)], [FilePart(0, 6)]),
+    "a gap": ([FilePart(0, 2), FilePart(3, 1)], [FilePart(0, 2), FilePart(3, 1)]),
+    "old and new": ([FilePart(0, 2), FilePart(2, 2, 7)], [FilePart(0, 2), FilePart(2, 2, 7)]),
+    "old neighbours": ([FilePart(0, 2, 5), FilePart(2, 2, 7)], [FilePart(0, 4, 5)]),
+    "old, but not neighbours there": ([FilePart(0, 2, 5), FilePart(2, 2, 8)], [FilePart(0, 2, 5), FilePart(2, 2, 8)]),
 }
 
 
 @pytest.mark.parametrize(("spans", "result"), JOINED.values(), ids=JOINED)
-def test_neighbours_are_joined(spans: list[Span], result: list[Span]) -> None:
+def test_neighbours_are_joined(spans: list[FilePart], result: list[FilePart]) -> None:
     assert list(joined(spans)) == result

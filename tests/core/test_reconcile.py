@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.gate import Ground, Sieve, Way
+from remote_sandbox_mcp.core.gate import Ground, ResolvedPath, Sieve
 from remote_sandbox_mcp.core.ignore import Ignore
 from remote_sandbox_mcp.core.plan import Plan
 from remote_sandbox_mcp.core.reconcile import (
@@ -360,7 +360,7 @@ def test_what_would_start_a_program_never_comes(path: str) -> None:
     there, above = {path: F}, path.rpartition("/")[0]
     while above:
         there[above], above = D, above.rpartition("/")[0]
-    sieve = Sieve(Way("/home/me/project"), Ground())
+    sieve = Sieve(ResolvedPath("/home/me/project"), Ground())
     rules = Rules(includes=(".envrc",), excludes=("!.git",), pull=("*",))
     result = reconcile({}, tree({}), tree(there), Scope(rules, sieve=sieve))
     assert changes(result.pull) == ""

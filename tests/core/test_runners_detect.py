@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.suites.detect import NoSuite, choose
-from remote_sandbox_mcp.core.suites.suite import Found, Loan, Suite
+from remote_sandbox_mcp.core.suites.suite import Loan, Suite, SuiteFolder
 
 PYTHON = {"python": "python3", "pytest": "python3"}
 NODE = {"node": "v20.20.2", "npm": "npm"}
@@ -17,11 +17,11 @@ JUNIT = "--junitxml=/tmp/r -o junit_family=xunit1 -rfE"
 SPEC = "--test-reporter=spec --test-reporter-destination=stdout --test-reporter=junit"
 
 
-def found(*names: str, tools: dict[str, str], **texts: str) -> Found:
-    return Found("/home/me", frozenset(names) | {name for name in texts}, texts, tools)
+def found(*names: str, tools: dict[str, str], **texts: str) -> SuiteFolder:
+    return SuiteFolder("/home/me", frozenset(names) | {name for name in texts}, texts, tools)
 
 
-def package(script: str = "", tools: dict[str, str] | None = None, *names: str, **more: Any) -> Found:
+def package(script: str = "", tools: dict[str, str] | None = None, *names: str, **more: Any) -> SuiteFolder:
     text = json.dumps({"scripts": {"test": script} if script else {}} | more)
     return found(*names, tools=NODE | (tools or {}), **{"package.json": text})
 
@@ -123,7 +123,7 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("folder", "runner", "command"), CHOICES)
-def test_the_runner_is_found(folder: Found, runner: str, command: str) -> None:
+def test_the_runner_is_found(folder: SuiteFolder, runner: str, command: str) -> None:
     suite = choose(folder, "/tmp/r")
     assert suite.runner == runner
     assert not command or suite.shown == command
@@ -159,7 +159,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("folder", "why"), REFUSED)
-def test_a_folder_without_tests_that_can_be_run_says_why(folder: Found, why: str) -> None:
+def test_a_folder_without_tests_that_can_be_run_says_why(folder: SuiteFolder, why: str) -> None:
     with pytest.raises(NoSuite) as refusal:
         choose(folder, "/tmp/r")
     assert why in str(refusal.value)
@@ -179,7 +179,9 @@ def test_make_and_npm_may_start_a_runner_that_we_could_not_start() -> None:
     assert (suite.runner, suite.others, suite.problem) == ("make", ("pytest",), "")
 
 
-def sorted_files(*names: str, pytest: tuple[str, ...] = (), unittest: tuple[str, ...] = (), **tools: str) -> Found:
+def sorted_files(
+    *names: str, pytest: tuple[str, ...] = (), unittest: tuple[str, ...] = (), **tools: str
+) -> SuiteFolder:
     """A folder whose Python has no pytest."""
     folder = found(*names, *pytest, *unittest, tools={"python": "python3", "home": "/home/me", **tools})
     return replace(folder, for_pytest=frozenset(pytest), for_unittest=frozenset(unittest))
@@ -199,7 +201,7 @@ LEFT_OUT = [
 
 
 @pytest.mark.parametrize(("folder", "name"), LEFT_OUT)
-def test_files_that_unittest_would_pass_over_are_a_problem(folder: Found, name: str) -> None:
+def test_files_that_unittest_would_pass_over_are_a_problem(folder: SuiteFolder, name: str) -> None:
     suite = choose(folder, "/tmp/r")
     assert (suite.runner, suite.others) == ("unittest", ("pytest",))
     assert suite.problem.startswith(f"pytest was not run: only pytest runs {name}, but python3 there cannot import it")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import Provider, Rules
+from remote_sandbox_mcp.core.disposable import DisposableRules, Provider
 from tests.support.disposable_house import Clock, House
 
 Build = Callable[..., House]
@@ -23,8 +23,8 @@ async def build(tmp_path: Path, clock: Clock) -> AsyncIterator[Build]:
     """Makes houses on one folder, as several servers of one user are."""
     houses: list[House] = []
 
-    def make(rules: Rules | None = None, configuration: str = "", **providers: Provider) -> House:
-        houses.append(House(tmp_path, rules or Rules(), clock, dict(providers), configuration))
+    def make(rules: DisposableRules | None = None, configuration: str = "", **providers: Provider) -> House:
+        houses.append(House(tmp_path, rules or DisposableRules(), clock, dict(providers), configuration))
         return houses[-1]
 
     yield make

@@ -10,7 +10,7 @@ import pytest
 
 from remote_sandbox_mcp.app import disposable_mark
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
+from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder
 from remote_sandbox_mcp.disposable import changes
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import ANSWERS, Clock, House, until
@@ -40,7 +40,7 @@ async def scene(build: Build, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("GLANCE_S", "ASK_S"):
         monkeypatch.setattr(changes, name, QUICK)
     platform = FakeProvider("opensandbox", ANSWERS, clock=clock)
-    rules = Rules(auto_cleanup=True, cleanup_after_minutes=30)
+    rules = DisposableRules(auto_cleanup=True, cleanup_after_minutes=30)
     here, elsewhere = (build(rules, opensandbox=platform) for _ in range(2))
     found = Scene(here, elsewhere, platform, clock)
     here.disposables.follow(found.tell)

@@ -12,7 +12,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
+from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder
 from remote_sandbox_mcp.core.errors import UnknownSandbox
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState
@@ -27,9 +27,9 @@ class Maker:
     folder: Path
     houses: list[House]
 
-    def __call__(self, rules: Rules | None = None) -> House:
+    def __call__(self, rules: DisposableRules | None = None) -> House:
         provider = EmbeddedProvider(self.folder)
-        self.houses.append(House(self.folder, rules or Rules(), time.time, {"embedded": provider}))
+        self.houses.append(House(self.folder, rules or DisposableRules(), time.time, {"embedded": provider}))
         return self.houses[-1]
 
 
@@ -66,7 +66,7 @@ async def test_one_is_made_used_and_thrown_away(make: Maker, tmp_path: Path) -> 
 
 
 async def test_ten_at_once_leave_nothing_when_they_are_deleted(make: Maker, tmp_path: Path) -> None:
-    house = make(Rules(max_concurrent=10))
+    house = make(DisposableRules(max_concurrent=10))
     made = [await house.disposables.create(SandboxOrder()) for _ in range(10)]
     assert await output(house, made[9].id, "echo here") == "here\n"
     for it in made:
@@ -90,7 +90,7 @@ async def test_one_that_nobody_uses_expires(make: Maker, tmp_path: Path) -> None
 
 
 async def test_a_job_keeps_its_sandbox_until_it_ends(make: Maker, tmp_path: Path) -> None:
-    house = make(Rules(cleanup_after_minutes=0.01))
+    house = make(DisposableRules(cleanup_after_minutes=0.01))
     made = await house.disposables.create(SandboxOrder(timeout_s=0))
     sandbox = await house.fleet.get(made.id)
     job = await sandbox.jobs.start(JobOrder(session="work", script="while [ ! -e end ]; do sleep 0.05; done"))
@@ -138,7 +138,7 @@ async def test_two_servers_use_the_same_sandbox_at_once(make: Maker) -> None:
 
 
 async def test_ready_ones_are_handed_out_under_their_new_names(make: Maker, tmp_path: Path) -> None:
-    house = make(Rules(pool={"": 2}))
+    house = make(DisposableRules(pool={"": 2}))
     await house.disposables.adopt()
 
     def ready() -> list[str]:

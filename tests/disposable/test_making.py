@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import Limits, Rules, SandboxOrder
+from remote_sandbox_mcp.core.disposable import DisposableRules, Limits, SandboxOrder
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxError, UnknownSandbox, Unreachable
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import House, begun, until
@@ -48,7 +48,7 @@ async def test_names_of_machines_and_of_others_are_refused(house: House) -> None
 
 
 async def test_one_too_many_is_refused_with_the_oldest_and_what_to_do(build: Build) -> None:
-    house = build(Rules(max_concurrent=2))
+    house = build(DisposableRules(max_concurrent=2))
     first = await house.disposables.create(ORDER)
     house.pass_time(120)
     second = await house.disposables.create(SandboxOrder())
@@ -60,7 +60,7 @@ async def test_one_too_many_is_refused_with_the_oldest_and_what_to_do(build: Bui
 
 
 async def test_what_has_expired_makes_room(build: Build) -> None:
-    house = build(Rules(max_concurrent=1))
+    house = build(DisposableRules(max_concurrent=1))
     first = await house.disposables.create(ORDER)
     house.pass_time(603)
     second = await house.disposables.create(ORDER)
@@ -69,7 +69,7 @@ async def test_what_has_expired_makes_room(build: Build) -> None:
 
 
 async def test_what_nobody_uses_makes_room(build: Build) -> None:
-    house = build(Rules(max_concurrent=1, cleanup_after_minutes=5))
+    house = build(DisposableRules(max_concurrent=1, cleanup_after_minutes=5))
     first = await house.disposables.create(SandboxOrder(timeout_s=0))
     house.pass_time(301)
     await house.disposables.create(ORDER)
@@ -78,7 +78,7 @@ async def test_what_nobody_uses_makes_room(build: Build) -> None:
 
 
 async def test_fifty_at_once_never_exceed_the_limit(build: Build) -> None:
-    house = build(Rules(max_concurrent=7))
+    house = build(DisposableRules(max_concurrent=7))
     house.provider.delay_s = 0.01
     came = await asyncio.gather(*(house.disposables.create(SandboxOrder()) for _ in range(50)), return_exceptions=True)
     made = [it for it in came if not isinstance(it, BaseException)]
@@ -167,7 +167,7 @@ async def test_a_snapshot_is_an_image_for_another(build: Build) -> None:
 
 # Those that are kept ready
 
-POOL = Rules(pool={"/python": 2}, max_concurrent=2)
+POOL = DisposableRules(pool={"/python": 2}, max_concurrent=2)
 PLAIN = SandboxOrder(name="web", image="/python")
 
 
@@ -245,7 +245,7 @@ async def test_who_only_looks_makes_none_ready(build: Build) -> None:
 
 
 async def test_images_of_containers_are_not_made_ready_without_a_platform(build: Build) -> None:
-    house = build(Rules(pool={"python:3.12": 2}))
+    house = build(DisposableRules(pool={"python:3.12": 2}))
     await house.disposables.adopt()
     await house.tick()
     assert house.provider.orders == []

@@ -12,7 +12,7 @@ from mcp.shared.subscriptions import ResourceUpdated
 
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
+from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder
 from remote_sandbox_mcp.core.errors import ConnectError, SandboxError, UnknownSandbox
 from remote_sandbox_mcp.store.disposables import Owner
 from remote_sandbox_mcp.waiting import within
@@ -23,7 +23,7 @@ from tests.support.server import serve
 # The engine and its images take their time to start, once.
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(240)]
 
-RULES = Rules(default_image=IMAGE, max_concurrent=6)
+RULES = DisposableRules(default_image=IMAGE, max_concurrent=6)
 Make = Callable[..., House]
 
 
@@ -32,7 +32,7 @@ async def make(platform: Platform, tmp_path: Path) -> AsyncIterator[Make]:
     """Servers of one installation; at the end nothing of theirs is in the engine."""
     houses: list[House] = []
 
-    def build(rules: Rules = RULES) -> House:
+    def build(rules: DisposableRules = RULES) -> House:
         provider = OpenSandboxProvider(platform.settings(), rules, str(tmp_path))
         houses.append(House(tmp_path, rules, time.time, {"opensandbox": provider}))
         return houses[-1]
@@ -116,7 +116,7 @@ async def test_several_at_once_leave_nothing(make: Make, platform: Platform) -> 
 
 
 async def test_a_ready_container_is_there_at_once(make: Make) -> None:
-    house = make(Rules(default_image=IMAGE, pool={IMAGE: 1}))
+    house = make(DisposableRules(default_image=IMAGE, pool={IMAGE: 1}))
     await house.disposables.adopt()
 
     def ready() -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from remote_sandbox_mcp.backends import bubblewrap, opensandbox
-from remote_sandbox_mcp.core.disposable import Limits, Rules, SandboxOrder, Traits, Volume
+from remote_sandbox_mcp.core.disposable import DisposableRules, Limits, SandboxOrder, Traits, Volume
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError
 from remote_sandbox_mcp.disposable.policy import checked, is_plain, provider_for
 
@@ -25,20 +25,20 @@ GOOD = SandboxOrder(
 
 
 def test_a_good_order_passes_with_its_provider_filled_in() -> None:
-    assert checked(GOOD, Rules(), BOTH, ["gpu1"]) == replace(GOOD, provider="opensandbox")
+    assert checked(GOOD, DisposableRules(), BOTH, ["gpu1"]) == replace(GOOD, provider="opensandbox")
 
 
 def test_the_default_image_is_meant_where_none_is_named() -> None:
-    rules = Rules(default_image="debian")
+    rules = DisposableRules(default_image="debian")
     assert checked(SandboxOrder(), rules, BOTH, []).image == "debian"
     assert checked(SandboxOrder(image="x"), rules, BOTH, []).image == "x"
 
 
 def test_an_image_of_containers_is_not_meant_for_the_embedded_sandbox() -> None:
-    rules = Rules(default_image="python:3.12")
+    rules = DisposableRules(default_image="python:3.12")
     assert checked(SandboxOrder(provider="embedded"), rules, BOTH, []).image == ""
     assert checked(SandboxOrder(), rules, ALONE, []).image == ""
-    folder = Rules(default_image="/srv/debian")
+    folder = DisposableRules(default_image="/srv/debian")
     assert checked(SandboxOrder(), folder, ALONE, []).image == "/srv/debian"
 
 
@@ -79,7 +79,7 @@ def test_an_image_of_containers_is_not_meant_for_the_embedded_sandbox() -> None:
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(BadArgument, match=sentence):
-        checked(replace(GOOD, **changes), Rules(), BOTH, ["gpu1"])
+        checked(replace(GOOD, **changes), DisposableRules(), BOTH, ["gpu1"])
 
 
 @pytest.mark.parametrize(
@@ -94,30 +94,32 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(changes: dict[str, object
 def test_the_order_beats_the_rules_and_those_beat_the_usual(
     wanted: str, configured: str, offered: dict[str, Traits], made_by: str
 ) -> None:
-    assert provider_for(wanted, Rules(provider=configured), offered) == made_by
+    assert provider_for(wanted, DisposableRules(provider=configured), offered) == made_by
 
 
 ENGINES = {**ALONE, "docker:gpu1": Traits(machine="gpu1", has_cards=True)}
 
 
 def test_a_machine_with_an_engine_is_a_place_and_any_other_is_refused_by_what_to_do() -> None:
-    assert provider_for("gpu1", Rules(), ENGINES, ["gpu1", "gpu2"]) == "docker:gpu1"
-    assert provider_for("", Rules(), ENGINES) == "embedded"
+    assert provider_for("gpu1", DisposableRules(), ENGINES, ["gpu1", "gpu2"]) == "docker:gpu1"
+    assert provider_for("", DisposableRules(), ENGINES) == "embedded"
     with pytest.raises(
         BadArgument, match=r"^on: no sandboxes are made on gpu2; the owner of an SSH machine .* are: embedded, gpu1$"
     ):
-        provider_for("gpu2", Rules(), ENGINES, ["gpu1", "gpu2"])
+        provider_for("gpu2", DisposableRules(), ENGINES, ["gpu1", "gpu2"])
 
 
 def test_cards_are_named_on_a_machine_and_counted_elsewhere() -> None:
     order = SandboxOrder(limits=Limits(gpus=1, cards=("2",)), provider="gpu1", image="x")
-    assert checked(order, Rules(), ENGINES, ()).limits == Limits(gpus=1, cards=("2",))
-    assert checked(replace(order, provider="embedded", image=""), Rules(), ENGINES, ()).limits == Limits(gpus=2)
+    assert checked(order, DisposableRules(), ENGINES, ()).limits == Limits(gpus=1, cards=("2",))
+    assert checked(replace(order, provider="embedded", image=""), DisposableRules(), ENGINES, ()).limits == Limits(
+        gpus=2
+    )
 
 
 def test_a_configured_provider_that_is_not_there_is_the_operators_to_mend() -> None:
     with pytest.raises(ConfigError, match=r"'opensandbox' is configured .* Configure the platform's address"):
-        provider_for("", Rules(provider="opensandbox"), ALONE)
+        provider_for("", DisposableRules(provider="opensandbox"), ALONE)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder
+from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder
 from remote_sandbox_mcp.core.errors import SandboxError, UnknownSandbox, Unreachable, Unsupported
 from remote_sandbox_mcp.core.job import JobOrder, JobSeen
 from remote_sandbox_mcp.disposable import reaper as tending
@@ -19,7 +19,7 @@ from tests.support.disposable_house import House, until
 
 from .conftest import Build
 
-IDLE = Rules(cleanup_after_minutes=10)
+IDLE = DisposableRules(cleanup_after_minutes=10)
 ORDER = SandboxOrder(name="web", timeout_s=0)
 
 
@@ -37,7 +37,7 @@ async def test_what_nobody_uses_is_deleted(build: Build) -> None:
 
 
 async def test_without_cleaning_up_it_stays(build: Build) -> None:
-    house = build(Rules(auto_cleanup=False))
+    house = build(DisposableRules(auto_cleanup=False))
     made = await house.disposables.create(ORDER)
     house.pass_time(1e6)
     await house.tick()
@@ -192,7 +192,7 @@ async def test_the_rounds_go_on_after_one_that_failed(house: House, caplog: pyte
 
 
 async def test_the_rounds_begin_with_the_first_sandbox_and_need_nobody(build: Build) -> None:
-    house = build(Rules(cleanup_after_minutes=0.001))
+    house = build(DisposableRules(cleanup_after_minutes=0.001))
     made = await house.disposables.create(replace(ORDER, timeout_s=1))
     house.pass_time(1)
     await until(lambda: house.provider.deleted == [made.id])
@@ -224,7 +224,7 @@ async def test_at_the_end_of_a_server_all_of_them_stay(house: House, build: Buil
 
 
 async def test_the_end_of_a_server_takes_a_second_at_most(build: Build) -> None:
-    house = build(Rules(pool={"/python": 1}))
+    house = build(DisposableRules(pool={"/python": 1}))
     await house.disposables.adopt()
     await until(lambda: house.provider.made)
     house.provider.delay_s = 30.0
@@ -345,7 +345,7 @@ async def test_one_of_another_configuration_is_left_alone_until_its_time_is_over
 
 
 async def test_all_configurations_count_and_only_the_own_are_named(house: House, build: Build) -> None:
-    rules = Rules(max_concurrent=2)
+    rules = DisposableRules(max_concurrent=2)
     await build(rules, configuration="a", embedded=house.provider).disposables.create(SandboxOrder(name="theirs"))
     mine = build(rules, configuration="b", embedded=house.provider)
     await mine.disposables.create(SandboxOrder(name="ours"))

@@ -23,7 +23,7 @@ from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobWait
 from remote_sandbox_mcp.core.permission import Notify
 from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.jobs.records import Known
+from remote_sandbox_mcp.jobs.records import KnownJobs
 from remote_sandbox_mcp.jobs.start import Starting
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import House, begun, until
@@ -392,5 +392,5 @@ async def test_what_a_platform_has_is_handed_over_with_the_platforms_key(
     house, handed = build(**{kind: FakeProvider(kind)}), []
     monkeypatch.setattr("remote_sandbox_mcp.config.handed.hand_over", lambda names, *_: handed.extend(names) or "")
     await house.disposables.create(SandboxOrder(name="web"))
-    assert await Starting(house.fleet, Notify(), Known()).hand_over("web") == ""
+    assert await Starting(house.fleet, Notify(), KnownJobs()).hand_over("web") == ""
     assert handed == names

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from remote_sandbox_mcp.hub_contact.place import NoHub, Place
+from remote_sandbox_mcp.hub_contact.place import HubPlace, NoHub
 from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
 from tests.support.root import as_root, run_as_root
 from tests.support.server import Wire, entry, environment, wire
@@ -31,7 +31,7 @@ def use(line: Wire) -> None:
 
 
 def test_fronts_that_start_at_once_share_one_hub_despite_leftovers(tmp_path: Path) -> None:
-    place = Place(environment(tmp_path, ()))
+    place = HubPlace(environment(tmp_path, ()))
     place.make()
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(place.socket)
@@ -125,10 +125,10 @@ def environ_of(pid: int) -> bytes:
 
 
 def test_a_hub_of_another_version_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = Place(environment(tmp_path, ()))
+    ours = HubPlace(environment(tmp_path, ()))
     with monkeypatch.context() as patch:
         patch.setattr("remote_sandbox_mcp.hub_contact.place.__version__", "0.0.1")
-        older = Place(environment(tmp_path, ()))
+        older = HubPlace(environment(tmp_path, ()))
     assert older.socket != ours.socket
     older.make()
     lock = older.take_lock()
@@ -144,7 +144,7 @@ def test_a_hub_of_another_version_is_left_alone(tmp_path: Path, monkeypatch: pyt
 
 def test_the_next_hub_removes_the_sockets_of_those_that_were_killed_and_no_others(tmp_path: Path) -> None:
     environ = environment(tmp_path, ())
-    killed, living, ours = Place(environ, "0" * 16), Place(environ, "1" * 16), Place(environ)
+    killed, living, ours = HubPlace(environ, "0" * 16), HubPlace(environ, "1" * 16), HubPlace(environ)
     ours.make()
     locks = [place.take_lock() for place in (living, killed, ours)]
     for place in (living, killed, ours):
@@ -200,7 +200,7 @@ def test_another_user_cannot_reach_the_hub(machine: Sshd) -> None:
     with TemporaryDirectory(prefix="rsmcp-open-", dir="/tmp") as folder, wire(Path(folder)) as line:
         home = Path(folder)
         use(line)
-        place = Place(environment(home, ()))
+        place = HubPlace(environment(home, ()))
         assert os.stat(place.folder).st_mode & 0o777 == 0o700
         assert os.stat(place.socket).st_mode & 0o777 == 0o600
         for opened in (False, True):
@@ -215,7 +215,7 @@ def test_another_user_cannot_reach_the_hub(machine: Sshd) -> None:
 
 
 def test_a_socket_that_another_user_has_planted_is_not_used(machine: Sshd, tmp_path: Path) -> None:
-    place = Place(environment(tmp_path, ()))
+    place = HubPlace(environment(tmp_path, ()))
     place.make()
     open_folder = Path("/tmp") / f"rsmcp-planted-{os.getpid()}"
     open_folder.mkdir(mode=0o777)
@@ -237,7 +237,7 @@ def test_a_socket_that_another_user_has_planted_is_not_used(machine: Sshd, tmp_p
 
 @pytest.mark.parametrize("wrong", ["a link", "open to a group", "another user's"])
 def test_a_folder_that_others_could_have_made_is_not_used(wrong: str, tmp_path: Path) -> None:
-    place = Place(environment(tmp_path, ()))
+    place = HubPlace(environment(tmp_path, ()))
     place.make()
     if wrong == "a link":
         os.rename(place.folder, tmp_path / "elsewhere")

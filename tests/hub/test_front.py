@@ -19,7 +19,7 @@ import pytest
 
 from remote_sandbox_mcp.hub.transcript import MOST_VERSIONS, Transcript
 from remote_sandbox_mcp.hub_contact.hello import say_version
-from remote_sandbox_mcp.hub_contact.place import Place
+from remote_sandbox_mcp.hub_contact.place import HubPlace
 from remote_sandbox_mcp.mcp_server.early import first_memory
 from remote_sandbox_mcp.session import REMEMBERED_VERSIONS
 from tests.support.server import environment
@@ -73,7 +73,7 @@ class Stage:
     def __init__(self, home: Path, give_up_s: float) -> None:
         self.home = home
         self.environ = environment(home, ())
-        self.place = Place(self.environ)
+        self.place = HubPlace(self.environ)
         self.place.make()
         self.lock = self.place.take_lock()
         self.listener = self.place.listen()

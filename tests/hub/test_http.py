@@ -19,7 +19,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from remote_sandbox_mcp.hub_contact.hello import say_http_hello
-from remote_sandbox_mcp.hub_contact.place import Place, reach
+from remote_sandbox_mcp.hub_contact.place import HubPlace, reach
 from remote_sandbox_mcp.hub_contact.starting import start
 from tests.support.hub_desk import Desk, desk_in
 from tests.support.hub_place import done, logins
@@ -294,7 +294,7 @@ def test_http_is_served_without_a_hub_that_hangs(tmp_path: Path) -> None:
 class Attacker:
     """A process of the same user that speaks as a front does."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HubPlace) -> None:
         self._place = place
 
     @property
@@ -332,7 +332,7 @@ def attacker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacker]:
         done(line.call("list_sandboxes"))
         for name, value in environment(home, ()).items():
             patch.setenv(name, value)
-        yield Attacker(Place(environment(home, ())))
+        yield Attacker(HubPlace(environment(home, ())))
 
 
 def listening(host: str = "127.0.0.1") -> socket.socket:

@@ -203,7 +203,7 @@ def test_a_front_loads_next_to_nothing() -> None:
     script = (
         "import sys, os, remote_sandbox_mcp.cli.main, remote_sandbox_mcp.cli.serve\n"
         "from remote_sandbox_mcp.hub import front\n"
-        "front.Place(os.environ)\n"
+        "front.HubPlace(os.environ)\n"
         "print(*sorted({'hashlib', 'pathlib', 'typing', 'subprocess', 'dataclasses', 'asyncio'} & {*sys.modules}))\n"
     )
     # Without what a virtual environment loads at the start of each interpreter.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.watch import Status, Watch
-from remote_sandbox_mcp.hub.watching import Watching
+from remote_sandbox_mcp.hub.watching import HubWatchdog
 from remote_sandbox_mcp.processes.locks import holder
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.store.watches import Watches
@@ -185,7 +185,7 @@ def state(clean_environment: Path) -> Path:
 
 
 async def test_of_two_hubs_one_watches_and_the_other_continues_after_it(state: Path) -> None:
-    first, second = Watching(state), Watching(state)
+    first, second = HubWatchdog(state), HubWatchdog(state)
     await first.begin(None)
     await second.begin(None)
     assert (first.is_on, second.is_on) == (True, False)
@@ -211,14 +211,14 @@ async def test_of_two_hubs_one_watches_and_the_other_continues_after_it(state: P
 
 
 async def test_a_loop_cancelled_before_its_first_step_releases_the_lock(state: Path) -> None:
-    watching = Watching(state)
+    watching = HubWatchdog(state)
     watching.go_round(take_lock(state), None, until_idle=True)
     assert await watching.let_go()
     assert holder(state / LOCK_FILE) is None
 
 
 async def test_a_cancelled_caller_leaves_no_lock_without_work(state: Path) -> None:
-    watching = Watching(state)
+    watching = HubWatchdog(state)
     asking = asyncio.ensure_future(watching.begin(None))
     await asyncio.sleep(0)
     asking.cancel()

@@ -11,7 +11,7 @@ import pytest
 
 from remote_sandbox_mcp.core.command import Excerpt
 from remote_sandbox_mcp.core.interpreter import PythonOrder, PythonRecord, find_record, read_record
-from remote_sandbox_mcp.interpreters.program import command_line, files
+from remote_sandbox_mcp.interpreters.service import command_line, program_files
 from tests.support.pipe import as_user, pythons
 from tests.support.sshd import Sshd, wait_until
 
@@ -43,8 +43,8 @@ def test_a_session_is_begun_used_and_ended(tell: Tell) -> None:
         return tell(order.as_call(call_id or secrets.token_hex(8), 4.0))
 
     assert run("1").state in ("absent", "no_session")
-    assert tell({"verb": "begin", "files": files()}).state == "begun"
-    assert tell({"verb": "begin", "files": files()}).state == "there"
+    assert tell({"verb": "begin", "files": program_files()}).state == "begun"
+    assert tell({"verb": "begin", "files": program_files()}).state == "there"
     first = run("import time\nn = 1\nn")
     assert (first.state, first.is_new, first.value) == ("done", True, "1")
     assert run("def f():\n    1 / 0\nf()").traceback.count("1 / 0") == 1
@@ -58,5 +58,5 @@ def test_a_session_is_begun_used_and_ended(tell: Tell) -> None:
 
 @pytest.mark.parametrize("tell", CHOSEN[-1:], indirect=True)
 def test_a_session_that_is_not_used_ends(tell: Tell) -> None:
-    assert tell({"verb": "begin", "files": files()}).state == "begun"
+    assert tell({"verb": "begin", "files": program_files()}).state == "begun"
     wait_until(lambda: tell({"verb": "result"}).state == "no_session", what="its end", seconds=20)

@@ -11,8 +11,7 @@ import pytest
 
 from remote_sandbox_mcp.core.cluster import ClusterUsage, GpuCount, Partition
 from remote_sandbox_mcp.core.job import Checkpoint, JobSeen, JobState
-from remote_sandbox_mcp.core.trend import Point, point_of, recent, thinned
-from remote_sandbox_mcp.core.usage import Cpu, Gpu, Memory, Usage
+from remote_sandbox_mcp.core.usage import Cpu, Gpu, Memory, Point, Usage, point_of, recent, thinned
 from remote_sandbox_mcp.core.watch import Policy, Watch
 from remote_sandbox_mcp.jobs.values import Sight
 from remote_sandbox_mcp.live.board import Board, Change, Looker, difference, settled

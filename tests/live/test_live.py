@@ -20,7 +20,7 @@ from remote_sandbox_mcp.core.watch import WatchOrder
 from remote_sandbox_mcp.core.workspace import LinkOrder
 from remote_sandbox_mcp.history import MadeCall
 from remote_sandbox_mcp.jobs.values import Sight, Wanted, Which
-from remote_sandbox_mcp.live import attention
+from remote_sandbox_mcp.live import watcher
 from remote_sandbox_mcp.live.board import Board, Looker
 from remote_sandbox_mcp.live.rows import job_row, session_of
 from remote_sandbox_mcp.live.service import TOPICS, Live
@@ -146,8 +146,8 @@ async def test_a_frozen_machine_delays_no_other(tmp_path: Path, fleet: Fleet, ss
 async def test_a_machine_that_goes_down_says_why_and_comes_back(
     tmp_path: Path, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "DOWN_S", 0.5)
-    monkeypatch.setattr(attention, "SAMPLE_S", 0.3)
+    monkeypatch.setattr(watcher, "DOWN_S", 0.5)
+    monkeypatch.setattr(watcher, "SAMPLE_S", 0.3)
     machine = fleet.machine("now-and-then")
     async with looked_at(tmp_path, machine, topics=("machines",)) as (_, view):
         await view.row("machines", machine.name, lambda row: row["state"] == "up")
@@ -197,7 +197,7 @@ async def test_a_job_is_followed_from_its_start_to_its_end(tmp_path: Path, sshd:
 async def test_the_checkpoint_of_a_running_job_is_looked_at_while_somebody_looks(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.live.checkpoints.FILE_S", 0.2)
+    monkeypatch.setattr("remote_sandbox_mcp.live.watcher.FILE_S", 0.2)
     async with looked_at(tmp_path, sshd, topics=("jobs",)) as (app, view):
         watch = WatchOrder(checkpoint_path="progress.json", checkpoint_format="json", notify_local=False)
         order = Wanted(
@@ -329,8 +329,8 @@ async def test_a_disposable_sandbox_is_shown_with_its_ports_and_is_not_kept_aliv
 async def test_a_workspace_says_how_it_stands_and_what_is_in_conflict(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.live.places.COMPARE_S", 0.3)
-    monkeypatch.setattr("remote_sandbox_mcp.live.places.REST_AFTER_LOOK", 0.0)
+    monkeypatch.setattr("remote_sandbox_mcp.live.topics.COMPARE_S", 0.3)
+    monkeypatch.setattr("remote_sandbox_mcp.live.topics.REST_AFTER_LOOK", 0.0)
     project = tmp_path / "project"
     project.mkdir()
     (project / "file").write_text("one\n")
@@ -357,8 +357,8 @@ async def test_a_workspace_says_how_it_stands_and_what_is_in_conflict(
 async def test_a_workspace_that_is_busy_holds_up_no_other(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.live.places.COMPARE_S", 0.3)
-    monkeypatch.setattr("remote_sandbox_mcp.live.places.REST_AFTER_LOOK", 0.0)
+    monkeypatch.setattr("remote_sandbox_mcp.live.topics.COMPARE_S", 0.3)
+    monkeypatch.setattr("remote_sandbox_mcp.live.topics.REST_AFTER_LOOK", 0.0)
     async with looked_at(tmp_path, sshd) as (app, view):
         linked = {}
         for name in ("busy", "free"):
@@ -384,7 +384,7 @@ async def test_a_workspace_that_is_busy_holds_up_no_other(
 async def test_without_lookers_only_what_is_connected_is_asked_and_seldom(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "SELDOM_S", 0.3)
+    monkeypatch.setattr(watcher, "SELDOM_S", 0.3)
     async with looked_at(tmp_path, sshd, topics=("machines",)) as (_, view):
         await view.row("machines", sshd.name, lambda row: row["state"] == "up")
         live = view.live
@@ -402,7 +402,7 @@ async def test_without_lookers_only_what_is_connected_is_asked_and_seldom(
         with live.looking(("trends",)) as looker:
             (change,) = await looker.changes()
             assert len(change.put[sshd.name]["points"]) >= first + 2
-        monkeypatch.setattr(attention, "AFTERWARDS_S", -1.0)
+        monkeypatch.setattr(watcher, "AFTERWARDS_S", -1.0)
         live._end()
         while len(live._following):
             assert time.monotonic() < deadline

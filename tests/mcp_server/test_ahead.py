@@ -25,14 +25,14 @@ from tests.support.server import environment, until
 HUB_BEFORE_A_CALL = """
 import asyncio, os, sys
 from remote_sandbox_mcp.hub import conversation, serve
-from remote_sandbox_mcp.hub_contact.place import Place
+from remote_sandbox_mcp.hub_contact.place import HubPlace
 
 async def look(*_):
     print(sorted({"mcp", "mcp_types", "pydantic"} & set(sys.modules)))
 
 async def begin():
     conversation.converse = look
-    await serve.Hub(Place(os.environ))._converse(serve.Visit("/", 1), {}, None, None)
+    await serve.Hub(HubPlace(os.environ))._converse(serve.ConnectedClient("/", 1), {}, None, None)
 
 asyncio.run(begin())
 """

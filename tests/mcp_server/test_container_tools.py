@@ -16,7 +16,7 @@ from mcp.types import PromptReference, ResourceTemplateReference
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.disposable import Rules
+from remote_sandbox_mcp.core.disposable import DisposableRules
 from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server import reporting
@@ -29,7 +29,9 @@ from tests.support.sshd import free_port
 
 @pytest.fixture
 def app(fake: FakeSandbox) -> App:
-    return App(Fleet([member(fake)]), settings=Settings(expose_advanced_tools=True, rules=Rules(max_concurrent=3)))
+    return App(
+        Fleet([member(fake)]), settings=Settings(expose_advanced_tools=True, rules=DisposableRules(max_concurrent=3))
+    )
 
 
 @pytest.fixture

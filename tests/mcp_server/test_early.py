@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.mcp_server.early import Memory, stamp_of
+from remote_sandbox_mcp.mcp_server.early import AnswerMemory, stamp_of
 from tests.support.sshd import wait_until
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
@@ -119,10 +119,10 @@ def test_a_new_version_forgets(tmp_path: Path) -> None:
     code = tmp_path / "code.py"
     code.write_text("1")
     before = stamp_of([code], "1.0")
-    memory = Memory(tmp_path / "answers", before)
+    memory = AnswerMemory(tmp_path / "answers", before)
     question = LEGACY[0] | {"id": 7}
     memory.learn(memory.key(question), {"x": 1})
-    assert json.loads(Memory(tmp_path / "answers", before).answer(question)) == {
+    assert json.loads(AnswerMemory(tmp_path / "answers", before).answer(question)) == {
         "jsonrpc": "2.0",
         "id": 7,
         "result": {"x": 1},
@@ -130,7 +130,7 @@ def test_a_new_version_forgets(tmp_path: Path) -> None:
     code.write_text("22")
     after = stamp_of([code], "1.0")
     assert after != before != stamp_of([code], "1.1")
-    assert Memory(tmp_path / "answers", after).answer(question) == b""
+    assert AnswerMemory(tmp_path / "answers", after).answer(question) == b""
 
 
 def test_input_that_ends_at_once_is_still_answered(tmp_path: Path) -> None:

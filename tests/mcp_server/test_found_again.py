@@ -23,7 +23,7 @@ from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.jobs import commands
 from remote_sandbox_mcp.jobs import service as background
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.jobs import Change, RunRecords
+from remote_sandbox_mcp.store.jobs import RowChange, RunRecords
 from remote_sandbox_mcp.store.transfers import RUNNING, Ledger, Transfer
 from remote_sandbox_mcp.store.watches import Watches
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
@@ -91,7 +91,7 @@ async def test_quick_commands_are_written_down_together_after_their_end(
 ) -> None:
     write, batches = RunRecords.write, []
 
-    def counted(runs: RunRecords, changes: Sequence[Change]) -> None:
+    def counted(runs: RunRecords, changes: Sequence[RowChange]) -> None:
         batches.append([change.statement for change in changes])
         write(runs, changes)
 

@@ -19,7 +19,7 @@ from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.history import History, MadeCall
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.history import CallRow, HistoryRows, Wanted
+from remote_sandbox_mcp.store.history import CallRow, HistoryRows, WantedCalls
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
 from tests.mcp_server.conftest import connected, member
 
@@ -27,7 +27,7 @@ from tests.mcp_server.conftest import connected, member
 def kept() -> Sequence[CallRow]:
     database = Database(paths.state_folder() / STATE_FILE)
     try:
-        return HistoryRows(database).newest(Wanted())
+        return HistoryRows(database).newest(WantedCalls())
     finally:
         database.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remote_sandbox_mcp.core.screen import screen_script
+from remote_sandbox_mcp.core.job import screen_script
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
 from tests.support.server import Caller
 

@@ -13,7 +13,7 @@ from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from remote_sandbox_mcp.transfers.records import Records
+from remote_sandbox_mcp.transfers.records import TransferRecords
 from tests.mcp_server.conftest import Nearby, connected, member
 from tests.support.server import Caller
 
@@ -210,7 +210,7 @@ async def test_an_id_of_digits_may_come_as_a_number(
         return Outcome(synced_type="file")
 
     app.transfers.background._records.new_id()
-    monkeypatch.setattr(Records, "new_id", lambda self, **_: "tr-00123456")
+    monkeypatch.setattr(TransferRecords, "new_id", lambda self, **_: "tr-00123456")
     order = Order(source=Place("", "/etc/hostname"), target=Place("", "/nowhere/x"))
     await app.transfers.background.begin(order, done, wait_s=10)
     assert (await tools.call(tool, task_id=123456))["task_id"] == "tr-00123456"

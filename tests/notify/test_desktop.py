@@ -103,4 +103,4 @@ async def test_an_announcer_shows_what_it_is_given(tmp_path: Path) -> None:
 def test_the_environment_is_small() -> None:
     names = ["PATH", "HOME", "LANG", "USER", "TMPDIR", "XDG_RUNTIME_DIR", "DISPLAY", "DBUS_SESSION_BUS_ADDRESS"]
     others = ["REMOTE_PASSWORD", "SSH_AUTH_SOCK", "LD_PRELOAD", "PYTHONPATH", "OPENAI_API_KEY"]
-    assert list(program.clean(dict.fromkeys([*names, *others], "x"))) == names
+    assert list(program.clean_environment(dict.fromkeys([*names, *others], "x"))) == names

@@ -12,7 +12,7 @@ import pytest
 
 from remote_sandbox_mcp.core.permission import Hook, Notify
 from remote_sandbox_mcp.core.watch import Unsent
-from remote_sandbox_mcp.notify import hook, messages
+from remote_sandbox_mcp.notify import messages, program
 from remote_sandbox_mcp.notify.announcer import Announcer
 from tests.support import notify_scenes as scenes
 from tests.support.notify_scenes import HIDDEN, NASTY, called, event, is_running, wait_until, watch
@@ -60,7 +60,7 @@ async def test_a_large_event_is_whole_in_its_file_and_bounded_in_the_environment
 
 
 def test_even_a_summary_without_end_is_bounded() -> None:
-    text = hook.bounded(messages.as_json(watch(log_file="/" + "é" * 90_000), event("é" * 900_000)))
+    text = program.bounded(messages.as_json(watch(log_file="/" + "é" * 90_000), event("é" * 900_000)))
     assert len(text) <= 64 << 10
     assert json.loads(text)["id"] == 17
 

@@ -179,9 +179,9 @@ def test_signatures_are_those_that_openssl_makes() -> None:
 async def test_the_format_goes_by_the_host(url: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[webhook.Parcel] = []
 
-    async def answer(_: object, parcel: webhook.Parcel) -> webhook.Answer:
+    async def answer(_: object, parcel: webhook.Parcel) -> webhook.WebhookReply:
         sent.append(parcel)
-        return webhook.Answer(200, OK[form])
+        return webhook.WebhookReply(200, OK[form])
 
     monkeypatch.setattr(webhook, "_send", answer)
     await webhook.post(url, "auto", "", watch(), event())

@@ -16,7 +16,7 @@ from remote_sandbox_mcp.core.disposable import SandboxOrder
 from remote_sandbox_mcp.core.job import JobSeen, JobState
 from remote_sandbox_mcp.jobs.values import Wanted
 from remote_sandbox_mcp.page import logs
-from remote_sandbox_mcp.page.logs import Glance, LogStream
+from remote_sandbox_mcp.page.logs import LogGlance, LogStream
 from remote_sandbox_mcp.page.streams import HEARTBEAT
 from remote_sandbox_mcp.waiting import within
 from tests.support.server import environment, write_config
@@ -59,10 +59,10 @@ class Pieces:
 
     kind = "job"
 
-    def __init__(self, *glances: Glance) -> None:
+    def __init__(self, *glances: LogGlance) -> None:
         self._glances = list(glances)
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> Glance:
+    async def look(self, cursor: int, most: int, *, closely: bool = False) -> LogGlance:
         return self._glances.pop(0)
 
 
@@ -71,9 +71,9 @@ async def test_a_reader_that_is_too_slow_is_told_what_it_missed(app: App) -> Non
     size = 100 << 20
     stream = LogStream(app, "local", "x")
     stream._source = Pieces(
-        Glance(running, b"caf\xc3", 4, size),
-        Glance(running, "é\n".encode()[1:] + b"end", size - logs.FIRST_BYTES + 5, size),
-        Glance(ended, b"!", size, size),
+        LogGlance(running, b"caf\xc3", 4, size),
+        LogGlance(running, "é\n".encode()[1:] + b"end", size - logs.FIRST_BYTES + 5, size),
+        LogGlance(ended, b"!", size, size),
     )
     told = [read(part) async for part in stream.events()]
     texts = [data for name, data in told if name == "text"]
@@ -85,7 +85,7 @@ async def test_a_reader_that_is_too_slow_is_told_what_it_missed(app: App) -> Non
 async def test_a_log_that_was_replaced_is_read_from_its_beginning(app: App) -> None:
     running, ended = (JobSeen(state=state, session="x") for state in (JobState.RUNNING, JobState.ENDED))
     stream = LogStream(app, "local", "x")
-    stream._source = Pieces(Glance(running, b"one\xc3", 4, 4), Glance(ended, b"new", 3, 3))
+    stream._source = Pieces(LogGlance(running, b"one\xc3", 4, 4), LogGlance(ended, b"new", 3, 3))
     texts = [data for name, data in [read(part) async for part in stream.events()] if name == "text"]
     assert [(text["text"], text["from"], text["to"]) for text in texts] == [("one", 0, 4), ("new", 0, 3)]
 
@@ -95,12 +95,12 @@ class Silent:
 
     kind = "job"
 
-    def __init__(self, glance: Glance) -> None:
+    def __init__(self, glance: LogGlance) -> None:
         self.answers = asyncio.Event()
         self.was_cancelled = False
         self._glance = glance
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> Glance:
+    async def look(self, cursor: int, most: int, *, closely: bool = False) -> LogGlance:
         try:
             await self.answers.wait()
         except asyncio.CancelledError:
@@ -112,7 +112,7 @@ class Silent:
 async def test_something_is_sent_while_a_machine_does_not_answer(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "HEARTBEAT_S", 0.02)
     stream = LogStream(app, "local", "x")
-    stream._source = silent = Silent(Glance(JobSeen(state=JobState.ENDED, session="x"), b"late", 4, 4))
+    stream._source = silent = Silent(LogGlance(JobSeen(state=JobState.ENDED, session="x"), b"late", 4, 4))
     events = stream.events()
     for _ in range(2):
         assert await within(anext(events), SOON_S) == HEARTBEAT
@@ -125,7 +125,7 @@ async def test_something_is_sent_while_a_machine_does_not_answer(app: App, monke
 async def test_a_browser_that_goes_ends_the_look_at_a_silent_machine(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "HEARTBEAT_S", 0.02)
     stream = LogStream(app, "local", "x")
-    stream._source = silent = Silent(Glance(JobSeen(state=JobState.ENDED, session="x")))
+    stream._source = silent = Silent(LogGlance(JobSeen(state=JobState.ENDED, session="x")))
     events = stream.events()
     assert await within(anext(events), SOON_S) == HEARTBEAT
     await events.aclose()

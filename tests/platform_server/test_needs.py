@@ -10,8 +10,8 @@ import pytest
 
 from remote_sandbox_mcp.config.load import parse_toml
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.platform_server import programs
-from remote_sandbox_mcp.platform_server.place import Images, Place, render
+from remote_sandbox_mcp.platform_server import needs
+from remote_sandbox_mcp.platform_server.needs import Images, PlatformFolder, render
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def docker(folder: Path, context: str = "unix:///run/user/1/docker.sock") -> Non
 
 
 def test_the_server_is_reached_from_here_alone_and_reaches_nothing_here(tmp_path: Path) -> None:
-    place = Place.of(tmp_path / 'odd "name"')
+    place = PlatformFolder.of(tmp_path / 'odd "name"')
     said = parse_toml(render(place, 4321, "the-key", Images("execd:1", "egress:2"), ()))
     assert said["server"] == {"host": "127.0.0.1", "port": 4321, "api_key": "the-key"}
     assert said["docker"] == {"network_mode": "bridge", "publish_host": "127.0.0.1", "no_new_privileges": True}
@@ -51,44 +51,44 @@ def test_the_server_is_reached_from_here_alone_and_reaches_nothing_here(tmp_path
 
 
 def test_folders_that_the_operator_names_may_be_mounted(tmp_path: Path) -> None:
-    said = parse_toml(render(Place.of(tmp_path), 4321, "the-key", Images(), ["/srv/data"]))
+    said = parse_toml(render(PlatformFolder.of(tmp_path), 4321, "the-key", Images(), ["/srv/data"]))
     assert said["storage"] == {"allowed_host_paths": ["/srv/data"]}
 
 
 def test_images_are_those_of_the_servers_own_example(path: Path) -> None:
     example = '[runtime]\nexecd_image = "execd:9"\n[egress]\nimage = "egress:9"'
     words = (program(path, "opensandbox-server", f"/bin/cat > \"$2\" <<'END'\n{example}\nEND"),)
-    assert programs.matching_images(words, os.environ, 10) == Images("execd:9", "egress:9")
+    assert needs.matching_images(words, os.environ, 10) == Images("execd:9", "egress:9")
 
 
 @pytest.mark.parametrize("script", ["exit 3", "echo '[runtime]' > \"$2\"", "echo '=' > \"$2\""])
 def test_where_there_is_no_example_the_known_images_are_used(path: Path, script: str) -> None:
     words = (program(path, "opensandbox-server", script),)
-    assert programs.matching_images(words, os.environ, 10) == Images()
+    assert needs.matching_images(words, os.environ, 10) == Images()
 
 
 def test_the_known_images_are_those_of_the_server_that_is_tested() -> None:
     words = (str(Path(sys.executable).with_name("opensandbox-server")),)
-    assert programs.matching_images(words, os.environ, 30) == Images()
+    assert needs.matching_images(words, os.environ, 30) == Images()
 
 
 # The server's command
 
 
 def test_the_command_of_our_own_environment_comes_first() -> None:
-    assert programs.server_words() == (str(Path(sys.executable).with_name("opensandbox-server")),)
+    assert needs.server_words() == (str(Path(sys.executable).with_name("opensandbox-server")),)
 
 
 def test_then_that_of_the_path_and_then_uvx(path: Path) -> None:
     uvx = program(path, "uvx")
-    assert programs.server_words() == (uvx, "--from", "opensandbox-server>=1.1,<2", "opensandbox-server")
+    assert needs.server_words() == (uvx, "--from", "opensandbox-server>=1.1,<2", "opensandbox-server")
     installed = program(path, "opensandbox-server")
-    assert programs.server_words() == (installed,)
+    assert needs.server_words() == (installed,)
 
 
 def test_where_there_is_none_it_is_told_what_to_install(path: Path) -> None:
     with pytest.raises(ConfigError, match="uv tool install opensandbox-server"):
-        programs.server_words()
+        needs.server_words()
 
 
 # The engine
@@ -97,13 +97,13 @@ def test_where_there_is_none_it_is_told_what_to_install(path: Path) -> None:
 def test_the_engine_is_the_one_that_the_docker_command_uses(path: Path) -> None:
     docker(path)
     environ = {"PATH": str(path), "HOME": "/h", "DOCKER_CONFIG": "/c", "OPENSANDBOX_X": "1", "AWS_SECRET": "s"}
-    assert programs.engine_environ(environ) == {
+    assert needs.engine_environ(environ) == {
         "PATH": str(path),
         "HOME": "/h",
         "DOCKER_CONFIG": "/c",
         "DOCKER_HOST": "unix:///run/user/1/docker.sock",
     }
-    named = programs.engine_environ({**environ, "DOCKER_HOST": "tcp://127.0.0.1:2375"})
+    named = needs.engine_environ({**environ, "DOCKER_HOST": "tcp://127.0.0.1:2375"})
     assert named["DOCKER_HOST"] == "tcp://127.0.0.1:2375"
 
 
@@ -111,12 +111,12 @@ def test_the_engine_is_the_one_that_the_docker_command_uses(path: Path) -> None:
 def test_an_engine_on_another_machine_is_refused(path: Path, address: str) -> None:
     docker(path, address)
     with pytest.raises(ConfigError, match="on another machine"):
-        programs.engine_environ()
+        needs.engine_environ()
 
 
 def test_without_docker_it_is_told_what_to_install(path: Path) -> None:
     with pytest.raises(ConfigError, match="the command docker is not installed"):
-        programs.engine_environ()
+        needs.engine_environ()
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_without_docker_it_is_told_what_to_install(path: Path) -> None:
 def test_an_engine_that_does_not_answer_is_told(
     path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
-    monkeypatch.setattr(programs, "CALL_S", 0.2 if "sleep" in script else 20)
+    monkeypatch.setattr(needs, "CALL_S", 0.2 if "sleep" in script else 20)
     program(path, "docker", script)
     with pytest.raises(ConfigError, match=f"does not answer: .*{why}") as told:
-        programs.engine_environ()
+        needs.engine_environ()
     assert "\n" not in str(told.value)

@@ -8,12 +8,12 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.setup import clients
-from remote_sandbox_mcp.setup.clients import Client, Program, State
-from remote_sandbox_mcp.setup.journal import Change, Journal
+from remote_sandbox_mcp.setup.clients import McpClient, StartCommand, State
+from remote_sandbox_mcp.setup.journal import SetupChange, SetupJournal
 from remote_sandbox_mcp.setup.undo import undo
 
 OURS = "/opt/bin/remote-sandbox-mcp"
-PROGRAM = Program("remote-sandbox-mcp", OURS)
+PROGRAM = StartCommand("remote-sandbox-mcp", OURS)
 # Another program's registration under our name, with what only its owner knows.
 OLD = {"command": "/old/one", "args": ["-v"], "env": {"TOKEN": "hush"}}
 # Does to its file what Claude Code's command does, and writes it anew each time, as that does.
@@ -47,7 +47,7 @@ def state(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def client(key: str) -> Client:
+def client(key: str) -> McpClient:
     return next(client for client in clients.find() if client.key == key)
 
 
@@ -144,7 +144,7 @@ def test_another_program_is_replaced_when_that_is_wanted_and_comes_back(home: Pa
     before = '{"mcpServers": {"remote-sandbox": {"command": "/old/one"}, "x": {}}}'
     file = write(home / ".cursor/mcp.json", before)
     file.chmod(0o640)
-    journal = Journal(state)
+    journal = SetupJournal(state)
     journal.add(clients.carry_out(clients.overriding(clients.plan(client("cursor"), PROGRAM))))
     assert json.loads(file.read_text())["mcpServers"] == {"remote-sandbox": {"command": OURS}, "x": {}}
     assert file.stat().st_mode & 0o777 == 0o640
@@ -156,7 +156,7 @@ def test_another_program_is_replaced_when_that_is_wanted_and_comes_back(home: Pa
 
 def test_a_file_that_was_changed_since_loses_only_our_entry(home: Path, state: Path) -> None:
     file, codex = write(home / ".cursor/mcp.json", '{"x": 1}'), write(home / ".codex/config.toml", "# mine\n")
-    journal = Journal(state)
+    journal = SetupJournal(state)
     for key in ("cursor", "codex"):
         journal.add(clients.carry_out(clients.plan(client(key), PROGRAM)))
     later = json.loads(file.read_text())
@@ -178,9 +178,9 @@ def claude(home: Path) -> Path:
     return write(home / ".claude.json", json.dumps({"mcpServers": {"remote-sandbox": OLD, "x": {}}}))
 
 
-def replace_entry(key: str, state: Path) -> Change:
+def replace_entry(key: str, state: Path) -> SetupChange:
     change = clients.carry_out(clients.overriding(clients.plan(client(key), PROGRAM)))
-    Journal(state).add(change)
+    SetupJournal(state).add(change)
     return change
 
 
@@ -236,7 +236,7 @@ def test_where_that_cannot_be_put_back_the_backup_stays_and_is_named(claude: Pat
 
 def test_an_entry_that_was_changed_since_is_left_and_told(home: Path, state: Path) -> None:
     file = write(home / ".cursor/mcp.json", "{}")
-    Journal(state).add(clients.carry_out(clients.plan(client("cursor"), PROGRAM)))
+    SetupJournal(state).add(clients.carry_out(clients.plan(client("cursor"), PROGRAM)))
     changed = file.read_text().replace(OURS, "/other")
     file.write_text(changed)
     (result,) = undo(state)
@@ -248,7 +248,7 @@ def test_an_entry_that_was_changed_since_is_left_and_told(home: Path, state: Pat
 def test_a_file_that_setup_made_is_removed(home: Path, state: Path) -> None:
     (home / ".cursor").mkdir()
     change = clients.carry_out(clients.plan(client("cursor"), PROGRAM))
-    Journal(state).add(change)
+    SetupJournal(state).add(change)
     assert Path(change.path).stat().st_mode & 0o777 == 0o600
     undo(state)
     assert not Path(change.path).exists()
@@ -259,7 +259,7 @@ def test_claude_code_is_told_by_its_own_command(home: Path, state: Path) -> None
     file = write(home / ".claude.json", '{"oauth": "hush"}')
     planned = clients.plan(client("claude-code"), PROGRAM)
     assert planned.lines == f"{home}/bin/claude mcp add --scope user remote-sandbox -- remote-sandbox-mcp"
-    Journal(state).add(change := clients.carry_out(planned))
+    SetupJournal(state).add(change := clients.carry_out(planned))
     assert json.loads(file.read_text())["mcpServers"]["remote-sandbox"]["command"] == "remote-sandbox-mcp"
     assert Path(change.backup).read_text() == '{"oauth": "hush"}'
     assert clients.plan(client("claude-code"), PROGRAM).state is State.REGISTERED
@@ -269,7 +269,7 @@ def test_claude_code_is_told_by_its_own_command(home: Path, state: Path) -> None
 
 def test_without_its_command_its_file_is_changed(home: Path, state: Path) -> None:
     file = write(home / ".claude.json", '{\n  "oauth": "hush"\n}\n')
-    Journal(state).add(clients.carry_out(clients.plan(client("claude-code"), PROGRAM)))
+    SetupJournal(state).add(clients.carry_out(clients.plan(client("claude-code"), PROGRAM)))
     assert json.loads(file.read_text())["mcpServers"]["remote-sandbox"]["type"] == "stdio"
     undo(state)
     assert file.read_text() == '{\n  "oauth": "hush"\n}\n'

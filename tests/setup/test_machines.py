@@ -79,7 +79,7 @@ def test_what_is_no_machine_is_told(config: Path, text: str, why: str) -> None:
 
 def test_a_change_with_a_new_problem_is_put_back(config: Path) -> None:
     before = config.read_text()
-    planned = config_file.plan(config, [config_file.Machine("bad", {"host": "a b"})])
+    planned = config_file.plan(config, [config_file.NewMachine("bad", {"host": "a b"})])
     with pytest.raises(ConfigError, match="was put back as it was, because with the change it would say"):
         config_file.carry_out(planned, config)
     assert config.read_text() == before

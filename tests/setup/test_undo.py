@@ -7,8 +7,8 @@ import keyring
 import pytest
 
 from remote_sandbox_mcp.setup import config_file, keeping
-from remote_sandbox_mcp.setup.config_file import Machine
-from remote_sandbox_mcp.setup.journal import Journal
+from remote_sandbox_mcp.setup.config_file import NewMachine
+from remote_sandbox_mcp.setup.journal import SetupJournal
 from remote_sandbox_mcp.setup.undo import undo
 from tests.support.keyrings import Keyring
 
@@ -40,9 +40,9 @@ def add(config: Path, state: Path, name: str, *, password: str = "") -> None:
     fields = {"host": f"{name}.example.org", "user": "me"}
     if password:
         kept = keeping.keep(name, password, config)
-        Journal(state).add(kept.change)
+        SetupJournal(state).add(kept.change)
         fields["password"] = kept.reference
-    Journal(state).add(config_file.carry_out(config_file.plan(config, [Machine(name, fields)]), config))
+    SetupJournal(state).add(config_file.carry_out(config_file.plan(config, [NewMachine(name, fields)]), config))
 
 
 def test_passwords_of_a_later_run_are_removed_with_those_of_the_first(
@@ -54,7 +54,7 @@ def test_passwords_of_a_later_run_are_removed_with_those_of_the_first(
     results = undo(state)
     assert [it.is_done for it in results] == [True, True, True]
     assert (config.read_text(), wallet.kept) == ("# mine\n", {})
-    assert Journal(state).changes() == []
+    assert SetupJournal(state).changes() == []
 
 
 def test_a_password_that_config_toml_still_names_is_kept(config: Path, state: Path, wallet: Keyring) -> None:

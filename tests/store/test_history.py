@@ -8,7 +8,7 @@ import pytest
 
 from remote_sandbox_mcp.store import history
 from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.history import CallRow, HistoryRows, Wanted
+from remote_sandbox_mcp.store.history import CallRow, HistoryRows, WantedCalls
 
 
 @pytest.fixture
@@ -24,13 +24,13 @@ def call(number: int = 0, *, age_s: float = 0.0, **fields: object) -> CallRow:
 
 
 def told(rows: HistoryRows, **wanted: object) -> list[str]:
-    return [row.told for row in rows.newest(Wanted(**wanted))]  # type: ignore[arg-type]
+    return [row.told for row in rows.newest(WantedCalls(**wanted))]  # type: ignore[arg-type]
 
 
 def test_calls_are_read_as_they_were_written_and_by_what_they_are(rows: HistoryRows) -> None:
     one = call(1, client="claude-code", folder="/w\udcff", arguments={"command": "ls"}, exit_code=2)
     rows.write([one, call(2, sandbox="gpu1, gpu2"), call(3, outcome="bad_argument", tool="run_tests")], days=1)
-    (first, *_) = rows.newest(Wanted())
+    (first, *_) = rows.newest(WantedCalls())
     assert (first.arguments, first.folder, first.exit_code, first.id) == ({"command": "ls"}, "/w\\udcff", 2, 1)
     assert told(rows, limit=2) == ["2", "3"]
     assert told(rows, after=1) == ["2", "3"]

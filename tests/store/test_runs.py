@@ -17,7 +17,7 @@ from remote_sandbox_mcp.store.jobs import (
     KEPT_S,
     MOST_RUNS,
     RUNNING,
-    Change,
+    RowChange,
     RunRecord,
     RunRecords,
     added,
@@ -101,7 +101,7 @@ def test_changes_are_written_together_and_in_order(file: Path) -> None:
         ("3", ENDED, 4000),
         ("1", ENDED, 0),
     ]
-    broken = Change("note", {"run_id": "run-00000001"})
+    broken = RowChange("note", {"run_id": "run-00000001"})
     with pytest.raises(ConfigError):
         runs.write([added(record(4)), broken])
     assert runs.get("run-00000004") is None

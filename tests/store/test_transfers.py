@@ -13,7 +13,16 @@ import pytest
 from remote_sandbox_mcp.core.files import Problem
 from remote_sandbox_mcp.core.transfer import Headway, Order, Outcome, Place
 from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, End, Ledger, Transfer
+from remote_sandbox_mcp.store.transfers import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    QUEUED,
+    RUNNING,
+    Ledger,
+    Transfer,
+    TransferEnd,
+)
 
 ORDER = Order(
     source=Place("", "/home/me/ünï\udcff"),
@@ -70,13 +79,17 @@ def test_the_process_that_takes_a_queued_transfer_runs_it(ledger: Ledger) -> Non
 
 @pytest.mark.parametrize(
     "end",
-    [End(COMPLETED, OUTCOME), End(FAILED, None, "unable to read '\udcff'", "file"), End(CANCELLED)],
+    [
+        TransferEnd(COMPLETED, OUTCOME),
+        TransferEnd(FAILED, None, "unable to read '\udcff'", "file"),
+        TransferEnd(CANCELLED),
+    ],
     ids=lambda end: end.status,
 )
-def test_an_end_stays(ledger: Ledger, end: End) -> None:
+def test_an_end_stays(ledger: Ledger, end: TransferEnd) -> None:
     ledger.add(row(pid=7))
     assert ledger.end("tr-1", end, HEADWAY)
-    assert not ledger.end("tr-1", End(FAILED, None, "too late"))
+    assert not ledger.end("tr-1", TransferEnd(FAILED, None, "too late"))
     ledger.note("tr-1", 7, replace(HEADWAY, files=99))
     ledger.ask_to_cancel("tr-1")
     assert ledger.take("tr-1", 8) is None
@@ -103,7 +116,7 @@ def test_unfinished_transfers_are_found_by_their_configuration(ledger: Ledger) -
         ledger.add(row(f"tr-{number}", status, configuration=configuration))
     ledger.add(row("tr-first", QUEUED, configuration="mine", created=1.0))
     ledger.add(row("tr-over", configuration="mine"))
-    ledger.end("tr-over", End(COMPLETED, OUTCOME))
+    ledger.end("tr-over", TransferEnd(COMPLETED, OUTCOME))
     # Of a version that noted none.
     ledger.add(row("tr-old"))
     with ledger.database.writing() as connection:

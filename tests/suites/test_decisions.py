@@ -12,8 +12,8 @@ from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, SandboxError
 from remote_sandbox_mcp.core.files import FileSlice, Span
 from remote_sandbox_mcp.core.progress import Beat
 from remote_sandbox_mcp.core.suites.report import TestReport
-from remote_sandbox_mcp.suites import run
-from remote_sandbox_mcp.suites.run import results_of, run_tests
+from remote_sandbox_mcp.suites import service
+from remote_sandbox_mcp.suites.service import results_of, run_tests
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.support.values import succeeded
 
@@ -91,7 +91,7 @@ async def test_a_folder_that_cannot_be_looked_at_is_told(look: Answer, why: str)
 
 
 async def test_looking_does_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "LOOK_S", 0.05)
+    monkeypatch.setattr(service, "LOOK_S", 0.05)
     machine = Machine(Answer(then=after(math.inf)))
     with pytest.raises(SandboxError, match=r"it took longer than 0\.05 s to look at it"):
         await run_tests(machine.sandbox)
@@ -211,8 +211,8 @@ class Shelf(FakeSandbox):
 async def test_the_middle_of_an_output_is_read_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(range(200))
     shelf, cut = Shelf(data), Excerpt(data[:50], data[-50:], len(data), "/out")
-    assert await run._whole(shelf, cut, wanted=True) == (data, 0)
-    assert await run._whole(shelf, cut, wanted=False) == (data[:50] + b"\n" + data[-50:], 100)
-    monkeypatch.setattr(run, "MOST_TEXT", 60)
-    assert await run._whole(shelf, cut, wanted=True) == (data[:110] + b"\n" + data[-50:], 40)
+    assert await service._whole(shelf, cut, wanted=True) == (data, 0)
+    assert await service._whole(shelf, cut, wanted=False) == (data[:50] + b"\n" + data[-50:], 100)
+    monkeypatch.setattr(service, "MOST_TEXT", 60)
+    assert await service._whole(shelf, cut, wanted=True) == (data[:110] + b"\n" + data[-50:], 40)
     assert len(shelf.asked) == 2

@@ -16,7 +16,7 @@ from remote_sandbox_mcp.core.suites.reading import LOG_BYTES
 from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.core.suites.suite import Loan
 from remote_sandbox_mcp.suites import loan
-from remote_sandbox_mcp.suites.run import results_of, run_tests
+from remote_sandbox_mcp.suites.service import results_of, run_tests
 from tests.support.pace import Deadline
 from tests.support.values import succeeded
 

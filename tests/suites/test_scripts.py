@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import remote_sandbox_mcp.suites
-from remote_sandbox_mcp.core.suites.suite import Collected, Found, parse_collected, parse_look
+from remote_sandbox_mcp.core.suites.suite import Collected, SuiteFolder, parse_collected, parse_look
 
 FOLDER = Path(remote_sandbox_mcp.suites.__file__).parent
 SHELLS = [
@@ -36,7 +36,7 @@ class Place:
         assert done.stderr == b""
         return done.stdout
 
-    def look(self, shell: list[str], *plan: str) -> tuple[Found, str]:
+    def look(self, shell: list[str], *plan: str) -> tuple[SuiteFolder, str]:
         return parse_look(self.run(shell, "look.sh", RUN_ID, *plan))
 
     def collect(self, shell: list[str], most: int = 1000, all_of_them: int = 1000) -> Collected:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remote_sandbox_mcp.backends.command.host import MachineWay
+from remote_sandbox_mcp.backends.command.way import MachineWay
 from remote_sandbox_mcp.backends.slurm.allocation import LoginWay
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
-from remote_sandbox_mcp.backends.slurm.queue import Queue
+from remote_sandbox_mcp.backends.slurm.queue import ClusterQueue
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.disposable import Disposable, Limits, Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.slurm import Cluster as Settings
 from tests.support.server import until
@@ -28,7 +28,7 @@ def provider_on(machine: Sandbox, settings: Settings = OFTEN, environment: Envir
         return machine
 
     way = LoginWay(MachineWay("cluster", opened), Environment())
-    return SlurmProvider(Queue("cluster", settings, way), environment or Environment(), Rules(), MARK)
+    return SlurmProvider(ClusterQueue("cluster", settings, way), environment or Environment(), DisposableRules(), MARK)
 
 
 async def make(provider: SlurmProvider, **order: object) -> Disposable:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_sandbox_mcp.core.disposable import Offer, Rules, Traits
+from remote_sandbox_mcp.core.disposable import DisposableRules, Offer, Traits
 from remote_sandbox_mcp.disposable.verbs import Disposables
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.store.mark import mark_in
@@ -34,7 +34,7 @@ def rows_in(folder: Path) -> DisposableRows:
 
 
 async def main() -> None:
-    folder, fleet, rules = Path(sys.argv[1]), Fleet([]), Rules()
+    folder, fleet, rules = Path(sys.argv[1]), Fleet([]), DisposableRules()
     # Of this thread alone: others may be at work on the machine.
     begun = time.thread_time()
     disposables = Disposables(

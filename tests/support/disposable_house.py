@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remote_sandbox_mcp.core.disposable import Disposable, Offer, Provider, Rules
+from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, Offer, Provider
 from remote_sandbox_mcp.disposable.lease import Life
 from remote_sandbox_mcp.disposable.registry import look
 from remote_sandbox_mcp.disposable.verbs import Disposables
@@ -45,7 +45,7 @@ class House:
     """One server's view, on a folder that others may share."""
 
     folder: Path
-    rules: Rules = field(default_factory=Rules)
+    rules: DisposableRules = field(default_factory=DisposableRules)
     clock: Callable[[], float] = field(default_factory=Clock)
     providers: dict[str, Provider] = field(default_factory=dict)
     configuration: str = ""

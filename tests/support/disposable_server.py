@@ -11,7 +11,7 @@ from pathlib import Path
 
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.disposable import Provider, Rules, SandboxOrder
+from remote_sandbox_mcp.core.disposable import DisposableRules, Provider, SandboxOrder
 from remote_sandbox_mcp.core.errors import SandboxError
 from remote_sandbox_mcp.core.job import JobOrder
 from tests.support.disposable_folder import FolderProvider
@@ -74,7 +74,7 @@ async def main() -> None:
     provider: Provider = FolderProvider(options.folder, options.kind, options.slow)
     if options.real:
         provider = EmbeddedProvider(options.folder)
-    rules = Rules(max_concurrent=options.most)
+    rules = DisposableRules(max_concurrent=options.most)
     house = House(options.folder, rules, time.time, {options.kind: provider}, options.configuration)
     while line := await asyncio.to_thread(sys.stdin.readline):
         verb, *words = json.loads(line)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from remote_sandbox_mcp.hub_contact.place import Place
+from remote_sandbox_mcp.hub_contact.place import HubPlace
 from tests.support.server import Wire
 from tests.support.sshd import wait_until
 from tests.support.warm import start_hub
@@ -62,7 +62,7 @@ def replace_hub(
 def listens(line: Wire) -> bool:
     """Threads of a killed hub may hold its socket open when the process itself is gone."""
     with suppress(OSError):
-        Place(line.env).connect().close()
+        HubPlace(line.env).connect().close()
         return True
     return False
 

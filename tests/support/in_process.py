@@ -18,7 +18,7 @@ from mcp import Client
 from mcp.server.mcpserver.tools import Tool
 
 from remote_sandbox_mcp.app import Stock, compose
-from remote_sandbox_mcp.config.source import Source
+from remote_sandbox_mcp.config.source import ConfigSource
 from remote_sandbox_mcp.mcp_server.clients import OneClient
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.mcp_server.upkeep import Upkeep
@@ -48,7 +48,7 @@ async def serve_here(
         for name, value in environment(home, entries, env).items():
             patch.setenv(name, value)
         patch.setattr(Tool, "from_function", SIGNATURES.tool_of)
-        source, stock = Source(file), Stock()
+        source, stock = ConfigSource(file), Stock()
         for problem in source.read().problems:
             log.write(f"remote-sandbox-mcp: {problem}\n")
         members = stock.take(source.current)

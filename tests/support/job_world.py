@@ -13,7 +13,7 @@ from remote_sandbox_mcp.core.command import Running
 from remote_sandbox_mcp.core.errors import LostContact, NotStarted, UnknownSandbox, Unreachable
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobSeen, JobStarted, JobState
 from remote_sandbox_mcp.core.watch import Decision, Event, Unsent, Watch
-from remote_sandbox_mcp.jobs.supervise import Supervisor
+from remote_sandbox_mcp.jobs.supervise import WatchSupervisor
 from remote_sandbox_mcp.store.database import Database
 from remote_sandbox_mcp.store.jobs import JobRecords
 from remote_sandbox_mcp.store.watches import Effect, Watches
@@ -181,7 +181,7 @@ class World:
     told: list[tuple[str, Watch, Event]] = field(default_factory=list)
     # What the listeners do with the next announcements.
     deaf: list[BaseException] = field(default_factory=list)
-    _life: tuple[Supervisor, MortalWatches] | None = None
+    _life: tuple[WatchSupervisor, MortalWatches] | None = None
 
     def step(self) -> None:
         """Something may happen here; it may be the end."""
@@ -222,15 +222,15 @@ class World:
         return JobRecords(self.watches.database)
 
     @property
-    def supervisor(self) -> Supervisor:
+    def supervisor(self) -> WatchSupervisor:
         return self._living()[0]
 
-    def _living(self) -> tuple[Supervisor, MortalWatches]:
+    def _living(self) -> tuple[WatchSupervisor, MortalWatches]:
         if self._life is None:
             database = Database(self.folder / "state.db")
             watches = MortalWatches(database)
             watches.world = self
-            supervisor = Supervisor(watches, JobRecords(database), self.get, self.announce, clock=self.clock)
+            supervisor = WatchSupervisor(watches, JobRecords(database), self.get, self.announce, clock=self.clock)
             self._life = supervisor, watches
         return self._life
 

@@ -109,13 +109,13 @@ import asyncio, json, sys
 from pathlib import Path
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import Rules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import SandboxError
 
 async def main():
     told = json.loads(sys.argv[2])
     rules = {key: tuple(value) if isinstance(value, list) else value for key, value in told["rules"].items()}
-    provider = EmbeddedProvider(Path(sys.argv[1]), rules=Rules(**rules))
+    provider = EmbeddedProvider(Path(sys.argv[1]), rules=DisposableRules(**rules))
     order = SandboxOrder(network=told["network"], hosts=tuple(told["hosts"]))
     try:
         made = await provider.create(new_disposable_id(), order)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.backends.shell.alone import ShellAlone
-from remote_sandbox_mcp.backends.ssh.connection import Gate
+from remote_sandbox_mcp.backends.shell.sandbox import ShellAlone
+from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.openssh import choose_transport, open_over_openssh
 from remote_sandbox_mcp.core.client import Variables
 from remote_sandbox_mcp.core.machine import Machine, OpenSsh
@@ -32,7 +32,7 @@ def over_openssh(sshd: Sshd, *, control_path: str = "", options: tuple[str, ...]
 
 
 async def open_it(machine: Machine, own_known_hosts: Path) -> OutpostSandbox | ShellAlone:
-    gate = Gate(machine, own_known_hosts)
+    gate = LoginGate(machine, own_known_hosts)
     choice = await choose_transport(machine)
     assert choice.is_openssh
     return await open_over_openssh(gate, choice)

@@ -231,7 +231,7 @@ def start_hub(env: Mapping[str, str]) -> None:
 
     given = {name: value for name, value in env.items() if name in places.LIVED_BY | LOGIN}
 
-    def fork(place: places.Place, lock: int, listener: int) -> None:
+    def fork(place: places.HubPlace, lock: int, listener: int) -> None:
         with open(place.log, "ab") as log, open(os.devnull, "rb") as nothing:
             streams = (nothing.fileno(), log.fileno(), log.fileno())
             NURSERY.start((HUB,), given, streams, more=(lock, listener), cwd="/")
@@ -240,7 +240,7 @@ def start_hub(env: Mapping[str, str]) -> None:
     NURSERY.ready()
     if not env.get("REMOTE_SANDBOX_NO_HUB"):
         with contextlib.suppress(places.NoHub):
-            places.reach(places.Place(env), fork)[0].close()
+            places.reach(places.HubPlace(env), fork)[0].close()
 
 
 def run(
@@ -414,9 +414,9 @@ def fork_hubs(line: socket.socket) -> None:
     """From now on this process has hubs forked where it would start them."""
     from remote_sandbox_mcp.hub import http_front
     from remote_sandbox_mcp.hub_contact import asking, starting
-    from remote_sandbox_mcp.hub_contact.place import LIVED_BY, Place
+    from remote_sandbox_mcp.hub_contact.place import LIVED_BY, HubPlace
 
-    def start(place: Place, lock: int, listener: int) -> None:
+    def start(place: HubPlace, lock: int, listener: int) -> None:
         given = {name: value for name, value in os.environ.items() if name in LIVED_BY | starting.LOGIN}
         with open(starting._open_log(place), "ab") as log, open(os.devnull, "r+b", 0) as nothing:
             streams = (nothing.fileno(), log.fileno(), log.fileno())

@@ -27,8 +27,8 @@ from pathlib import Path
 from remote_sandbox_mcp.watchdog.daemon import (
     LOG_FILE,
     AlreadyWatched,
+    Intervals,
     OwnLog,
-    Pace,
     Pulse,
     Rounds,
     Supervision,
@@ -71,7 +71,7 @@ class StandIn:
         return (self.state / what).exists()
 
 
-async def main(state: Path, pace: Pace, until_idle: bool) -> int:
+async def main(state: Path, pace: Intervals, until_idle: bool) -> int:
     try:
         lock = take_lock(state)
     except AlreadyWatched as problem:
@@ -92,5 +92,5 @@ async def main(state: Path, pace: Pace, until_idle: bool) -> int:
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if word != "--until-idle"]
-    given = Pace(**json.loads(words[1])) if len(words) > 1 else Pace()
+    given = Intervals(**json.loads(words[1])) if len(words) > 1 else Intervals()
     sys.exit(asyncio.run(main(Path(words[0]), given, "--until-idle" in sys.argv)))

@@ -8,7 +8,7 @@ from typing import Any
 from remote_sandbox_mcp.core.job import JobStarted
 from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.watch import Event, Policy, Watch
-from remote_sandbox_mcp.jobs.supervise import Supervisor
+from remote_sandbox_mcp.jobs.supervise import WatchSupervisor
 from remote_sandbox_mcp.store.database import Database
 from remote_sandbox_mcp.store.jobs import JobRecords
 from remote_sandbox_mcp.store.watches import Watches
@@ -29,7 +29,7 @@ class Scene:
         self.watches = Watches(self.database)
         self.now = 1_000_000.0
         self.told: list[str] = []
-        self._supervisor = Supervisor(
+        self._supervisor = WatchSupervisor(
             self.watches, JobRecords(self.database), self._get, self._hear, clock=lambda: self.now
         )
 

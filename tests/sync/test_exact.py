@@ -10,7 +10,7 @@ import pytest
 from remote_sandbox_mcp.backends.here import locate, read_file
 from remote_sandbox_mcp.backends.outpost.far.tree import Refusal, Root, stat_exactly
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.core.gate import Way
+from remote_sandbox_mcp.core.gate import ResolvedPath
 from remote_sandbox_mcp.core.transfer import Order, Place
 from tests.sync.conftest import Pool
 
@@ -23,7 +23,7 @@ def secret(tmp_path: Path) -> Path:
     return folder
 
 
-def opened(way: Way, *, make: bool = False) -> str:
+def opened(way: ResolvedPath, *, make: bool = False) -> str:
     root = Root(os.fsencode(way.path), [list(each) for each in way.ids], make)
     try:
         return os.readlink(f"/proc/self/fd/{root.top}")

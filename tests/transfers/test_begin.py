@@ -13,9 +13,9 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
 from remote_sandbox_mcp.core.transfer import Headway
-from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, FAILED, RUNNING, End
+from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, FAILED, RUNNING, TransferEnd
 from remote_sandbox_mcp.transfers.background import BackgroundTransfers
-from remote_sandbox_mcp.transfers.records import KEPT_S, Records
+from remote_sandbox_mcp.transfers.records import KEPT_S, TransferRecords
 from tests.support.pace import at_most
 from tests.support.server import until
 from tests.support.transfers_stand_in import act, pretend
@@ -124,7 +124,7 @@ async def test_an_unknown_id_is_told_with_those_that_exist(transfers: Background
 
 async def test_what_is_old_goes_when_a_new_one_begins(transfers: BackgroundTransfers, state: Path, play: Path) -> None:
     old, stale, young = [await transfers.begin(pretend(play), act, wait_s=10) for _ in range(3)]
-    records = Records(state)
+    records = TransferRecords(state)
     with records.ledger.database.writing() as connection:
         connection.execute("UPDATE transfers SET updated = updated - ? WHERE id <> ?", (KEPT_S + 60, young.id))
         connection.execute("UPDATE transfers SET status = 'running' WHERE id = ?", (stale.id,))
@@ -136,13 +136,13 @@ async def test_what_is_old_goes_when_a_new_one_begins(transfers: BackgroundTrans
 
 
 async def test_one_that_nobody_cares_for_is_stale(transfers: BackgroundTransfers, state: Path, play: Path) -> None:
-    records = Records(state)
+    records = TransferRecords(state)
     lost = records.add(records.new_id(), pretend(play), RUNNING, pid=1)
     assert await transfers.is_stale(lost)
     # Waiting for it would be in vain.
     begun = time.monotonic()
     assert await transfers.check(lost.id, wait_s=30) == lost
     assert time.monotonic() - begun < at_most(5)
-    records.ledger.end(lost.id, End(CANCELLED))
+    records.ledger.end(lost.id, TransferEnd(CANCELLED))
     assert not await transfers.is_stale(lost)
     records.close()

@@ -15,7 +15,7 @@ from remote_sandbox_mcp.core.text import size
 from remote_sandbox_mcp.core.transfer import Headway, Listener, Outcome
 from remote_sandbox_mcp.sync import patience as persisting
 from remote_sandbox_mcp.sync.patience import CALL, TRANSFER, CutOff, Ear, Patience, adding_up, persist
-from remote_sandbox_mcp.transfers.records import Log
+from remote_sandbox_mcp.transfers.records import TransferLog
 
 DONE = Outcome(synced_type="file")
 SENDING = [Headway("sending", files=count) for count in (0, 1)]
@@ -154,8 +154,8 @@ def test_sizes_for_people(count: float, said: str) -> None:
 
 
 def test_a_log_takes_any_line(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log")
+    log = TransferLog(tmp_path / "log")
     log.note("a\x1b[31m\nb\udcff\ud800")
     assert len(log.tail(10)) == 1
     assert "\x1b" not in log.tail(1)[0]
-    Log(tmp_path / "gone" / "log").note("nobody hears it")
+    TransferLog(tmp_path / "gone" / "log").note("nobody hears it")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.processes.locks import Lock
-from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, QUEUED, RUNNING, End
+from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, QUEUED, RUNNING, TransferEnd
 from remote_sandbox_mcp.transfers.background import BackgroundTransfers
-from remote_sandbox_mcp.transfers.records import Records
+from remote_sandbox_mcp.transfers.records import TransferRecords
 from tests.support.pace import at_most
 from tests.support.server import until
 from tests.support.transfers_stand_in import CONFIGURATION, act, pretend
@@ -113,7 +113,7 @@ async def test_one_that_was_to_be_cancelled_is_cancelled_by_who_takes_it_up(
     transfers: BackgroundTransfers, server: ServerMaker, state: Path, play: Path
 ) -> None:
     begun = server(pretend(play, "forever"))
-    records = Records(state)
+    records = TransferRecords(state)
     records.ledger.ask_to_cancel(begun.task_id)
     begun.kill()
     await transfers.take_up(act)
@@ -140,9 +140,9 @@ async def over(transfers: BackgroundTransfers, task_id: str) -> object:
 async def test_one_that_ended_meanwhile_is_left_alone(transfers: BackgroundTransfers, state: Path, play: Path) -> None:
     """It is over when its lock is taken, though it was not when the rows were read."""
     queued = await transfers.queue(pretend(play))
-    records = Records(state)
+    records = TransferRecords(state)
     read = records.ledger.unfinished(CONFIGURATION)
-    records.ledger.end(queued.id, End(CANCELLED))
+    records.ledger.end(queued.id, TransferEnd(CANCELLED))
     assert [found.id for found in read] == [queued.id]
     assert transfers._take(queued.id) is None
     assert not Path(records.lock_file(queued.id)).exists()

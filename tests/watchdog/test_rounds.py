@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.processes.locks import Lock, holder
-from remote_sandbox_mcp.watchdog.daemon import Pace, Rounds, Supervision
+from remote_sandbox_mcp.watchdog.daemon import Intervals, Rounds, Supervision
 from remote_sandbox_mcp.watchdog.service import until
 
-QUICK = Pace(changes_s=0.01, settings_s=0.05, shortest_rest_s=0.001, idle_s=0.02)
+QUICK = Intervals(changes_s=0.01, settings_s=0.05, shortest_rest_s=0.001, idle_s=0.02)
 
 
 class Scene:
@@ -42,7 +42,7 @@ class Scene:
     async def open(self) -> AsyncIterator[Supervision]:
         yield self
 
-    def rounds(self, *, until_idle: bool = False, pace: Pace = QUICK) -> Rounds:
+    def rounds(self, *, until_idle: bool = False, pace: Intervals = QUICK) -> Rounds:
         return Rounds(self.lock, self.open, lambda: 0, self, pace, until_idle)
 
     async def until(self, ticks: int, rounds: Rounds) -> None:
@@ -72,7 +72,7 @@ async def test_a_clock_that_jumps_does_not_stop_it(scene: Scene, monkeypatch: py
 
 async def test_work_that_is_always_due_leaves_time_to_breathe(scene: Scene) -> None:
     scene.due, begun = 0, time.monotonic()
-    await scene.until(6, scene.rounds(pace=Pace(shortest_rest_s=0.05)))
+    await scene.until(6, scene.rounds(pace=Intervals(shortest_rest_s=0.05)))
     assert time.monotonic() - begun > 5 * 0.05
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError, SandboxError
-from remote_sandbox_mcp.processes.locks import Holder
+from remote_sandbox_mcp.processes.locks import LockHolder
 from remote_sandbox_mcp.processes.process import module_words
 from remote_sandbox_mcp.watchdog import launchd, service, systemd
 from remote_sandbox_mcp.watchdog.manager import Facts, Program, Service, fixed, is_passing, make_program, which
@@ -266,16 +266,16 @@ GOOD = Facts(enabled=True, active=True, pid=7, lingering=True)
 @pytest.mark.parametrize(
     ("facts", "found", "beat", "active", "told"),
     [
-        pytest.param(GOOD, Holder(7, "x"), 990.0, 3, "", id="all is well"),
+        pytest.param(GOOD, LockHolder(7, "x"), 990.0, 3, "", id="all is well"),
         pytest.param(Facts(enabled=True, lingering=False), None, None, 0, "loginctl enable-linger", id="no lingering"),
         pytest.param(Facts(), None, None, 0, "not enabled", id="not enabled"),
-        pytest.param(GOOD, Holder(8, "x"), 990.0, 3, "Process 8 was started without", id="another process"),
-        pytest.param(GOOD, Holder(7, "x"), 500.0, 3, "no sign of life for 500 s", id="silent"),
+        pytest.param(GOOD, LockHolder(8, "x"), 990.0, 3, "Process 8 was started without", id="another process"),
+        pytest.param(GOOD, LockHolder(7, "x"), 500.0, 3, "no sign of life for 500 s", id="silent"),
         pytest.param(GOOD, None, 500.0, 3, "Nobody looks after", id="nobody"),
     ],
 )
 def test_what_an_operator_should_know(
-    facts: Facts, found: Holder | None, beat: float | None, active: int, told: str
+    facts: Facts, found: LockHolder | None, beat: float | None, active: int, told: str
 ) -> None:
     sentences = notes(True, facts, found, beat, active, 1000.0)
     assert len(sentences) == bool(told)

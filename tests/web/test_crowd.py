@@ -13,9 +13,8 @@ import pytest
 
 from remote_sandbox_mcp.core.secret import Secret
 from remote_sandbox_mcp.web import connections, serve
-from remote_sandbox_mcp.web.gate import Gate, Receive, Scope, Send
-from remote_sandbox_mcp.web.listener import listen
-from remote_sandbox_mcp.web.terms import Terms
+from remote_sandbox_mcp.web.gate import HttpGate, Receive, Scope, Send
+from remote_sandbox_mcp.web.listener import Terms, listen
 from tests.support.hubs import hub_pid
 from tests.support.pace import at_most
 from tests.web.conftest import Service, service
@@ -105,7 +104,7 @@ async def listening() -> AsyncIterator[int]:
 
     terms = Terms(host="127.0.0.1", port=0, key=Secret("k"), hosts=("localhost",))
     listener = listen("127.0.0.1", 0)
-    web = serve._web(Gate(app, terms))
+    web = serve._web(HttpGate(app, terms))
     serving = asyncio.ensure_future(web.serve(sockets=[listener]))
     try:
         yield listener.getsockname()[1]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.secret import Secret
-from remote_sandbox_mcp.web.gate import Asked, Gate
-from remote_sandbox_mcp.web.terms import LOOPBACK_NAMES, Terms
+from remote_sandbox_mcp.web.gate import Asked, HttpGate
+from remote_sandbox_mcp.web.listener import LOOPBACK_NAMES, Terms
 
 KEY = "the-right-key"
 FOREIGN_KEY = "cl\N{LATIN SMALL LETTER E WITH ACUTE}"
@@ -17,9 +17,9 @@ async def nobody(scope: Any, receive: Any, send: Any) -> None:
     raise AssertionError("nothing may pass here")
 
 
-def gate(**changes: Any) -> Gate:
+def gate(**changes: Any) -> HttpGate:
     usual: dict[str, Any] = {"host": "127.0.0.1", "port": 3000, "key": Secret(KEY), "hosts": LOOPBACK_NAMES}
-    return Gate(nobody, Terms(**(usual | changes)))
+    return HttpGate(nobody, Terms(**(usual | changes)))
 
 
 def asked(*headers: tuple[str, str], method: str = "POST", path: str = "/mcp", host: str = "localhost:3000") -> Asked:
@@ -27,7 +27,7 @@ def asked(*headers: tuple[str, str], method: str = "POST", path: str = "/mcp", h
     return Asked(method, path, tuple((name.encode(), value.encode()) for name, value in named))
 
 
-def status(gate: Gate, request: Asked) -> int:
+def status(gate: HttpGate, request: Asked) -> int:
     answer = gate.decide(request)
     return answer.status if answer else 200
 
@@ -148,7 +148,7 @@ async def test_an_answer_may_be_read_by_the_page_that_asked() -> None:
 
     terms = Terms(host="127.0.0.1", port=1, key=None, hosts=LOOPBACK_NAMES, origins=(PAGE,))
     for headers in ([(b"host", b"localhost"), (b"origin", PAGE.encode())], [(b"host", b"localhost")]):
-        await Gate(app, terms)({"method": "POST", "path": "/", "headers": headers}, receive, send)
+        await HttpGate(app, terms)({"method": "POST", "path": "/", "headers": headers}, receive, send)
     with_page, without = (dict(message["headers"]) for message in sent)
     assert with_page[b"access-control-allow-origin"] == PAGE.encode()
     assert with_page[b"vary"] == b"origin"

@@ -13,7 +13,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.clients import Conversations, Sessions
+from remote_sandbox_mcp.mcp_server.clients import Conversations, HttpSessions
 from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.session import MOST_OF_MANY, Selection, Session, begin
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
@@ -46,7 +46,7 @@ async def select_in_a_new_session(line: httpx.AsyncClient) -> str:
 
 async def test_many_sessions_leave_nothing_when_they_end_or_are_idle() -> None:
     app, before = App(Fleet([member(FakeSandbox())])), selections()
-    server = build(app, Sessions())
+    server = build(app, HttpSessions())
     manager = StreamableHTTPSessionManager(
         server._lowlevel_server, json_response=True, session_idle_timeout=IDLE_S, max_sessions=SESSIONS
     )

@@ -10,7 +10,7 @@ import stat
 import sys
 
 from ..core.errors import BadArgument, Unsupported
-from ..core.gate import Admitted, Id, Way
+from ..core.gate import Admitted, Id, ResolvedPath
 from ..core.transfer import Place
 from ..waiting import within
 from .outpost import pipe, program
@@ -46,13 +46,13 @@ async def open_lane() -> OutpostLane:
     return lane
 
 
-def locate(path: str) -> Way:
+def locate(path: str) -> ResolvedPath:
     """Resolve a path, with the ids of everything along it. Raises BadArgument where it keeps changing."""
     for _ in range(MOST_LOOKS):
         real = _spelled(os.path.realpath(path))
         ids = _ids_along(real)
         if ids is not None:
-            return Way(real, ids)
+            return ResolvedPath(real, ids)
     raise BadArgument(f"{path} changes while it is looked at; try again when nothing else writes there")
 
 
@@ -97,7 +97,7 @@ def settle(place: Place, writing: bool) -> Admitted:
     return Admitted(locate(place.path))
 
 
-def read_file(way: Way, most: int) -> bytes:
+def read_file(way: ResolvedPath, most: int) -> bytes:
     """The beginning of a file, if it is the one that was located. Raises OSError, Refusal."""
     folder, name = os.path.split(os.fsencode(way.path))
     root = Root(folder, [list(each) for each in way.ids])

@@ -1,4 +1,4 @@
-"""What to do after a line was cut: repeat a request once on a new line, or retry until a new line opens."""
+"""After a line was cut: repeat a request, retry until a new line opens, and pause where connections end at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..core.errors import BrokenRules, ConnectError, Unreachable
@@ -13,7 +14,7 @@ from ..waiting import within
 from .outpost.client import LineLost
 
 T = TypeVar("T")
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0
 
 
 async def ask_again(name: str, ask: Callable[[], Awaitable[T]]) -> T:
@@ -34,7 +35,7 @@ async def mend(reach: Callable[[], Awaitable[T]], until: float) -> T:
 
     Raises ConnectError with the reason; one that a retry cannot mend is raised at once.
     """
-    pause = FIRST_PAUSE_S
+    pause = FIRST_RETRY_S
     while True:
         try:
             return await within(reach(), max(0.1, until - time.monotonic()))
@@ -45,4 +46,73 @@ async def mend(reach: Callable[[], Awaitable[T]], until: float) -> T:
             if is_final or time.monotonic() + pause > until:
                 raise
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_S)
+        pause = min(2 * pause, LONGEST_RETRY_S)
+
+
+# A caller waits no longer than this; a longer pause is an error that says how long it is.
+LONGEST_WAIT_S = 5.0
+# A connection that lived this long counts as good. The first few short ones in a row cause no pause: connections that
+# end together may have met the same fault.
+LIVED_S, FREE = 5.0, 4
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 60.0
+
+
+class Pace:
+    """Delays reconnecting to a machine whose last connections ended soon after they were made."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._connections = Connections()
+
+    async def wait(self) -> None:
+        """Wait until the next connection may be made. Raises Unreachable if that takes too long."""
+        pause_s = self._connections.pause_s(time.monotonic())
+        if pause_s > LONGEST_WAIT_S:
+            count = self._connections.short
+            raise Unreachable(
+                f"{self._name}: the last {count} connections ended as soon as they were made; "
+                f"not tried again for another {pause_s:.0f} s"
+            )
+        if pause_s:
+            await asyncio.sleep(pause_s)
+
+    def opened(self) -> None:
+        self._connections = self._connections.opened(time.monotonic())
+
+    def ended(self, at: float) -> None:
+        """Note that the last connection ended, at a moment of the monotonic clock."""
+        self._connections = self._connections.closed(at)
+
+
+@dataclass(frozen=True)
+class Connections:
+    """The connections to one machine so far. Times are of the monotonic clock, which is immune to clock changes."""
+
+    # How many in a row ended soon after they were made.
+    short: int = 0
+    made: float = 0.0
+    ended: float = 0.0
+
+    def opened(self, now: float) -> Connections:
+        return replace(self, made=now)
+
+    def closed(self, now: float) -> Connections:
+        """A connection has ended; of several that end together, only the first counts.
+
+        >>> Connections().opened(10.0).closed(11.0).closed(11.0).short, Connections(7).opened(10.0).closed(90.0).short
+        (1, 0)
+        """
+        if self.made < self.ended:
+            return replace(self, ended=now)
+        return replace(self, short=self.short + 1 if now - self.made < LIVED_S else 0, ended=now)
+
+    def pause_s(self, now: float) -> float:
+        """How long to wait before the next one.
+
+        >>> [round(Connections(short).opened(1.0).closed(2.0).pause_s(2.0), 3) for short in (0, 3, 4, 5, 6, 20)]
+        [0.0, 0.0, 0.2, 0.4, 0.8, 60.0]
+        """
+        if self.short <= FREE:
+            return 0.0
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.short - FREE - 1, 30))
+        return max(0.0, self.ended + pause - now)

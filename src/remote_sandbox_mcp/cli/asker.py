@@ -62,7 +62,7 @@ def choose(page: Page, rows: Sequence[Text], chosen: set[int]) -> set[int]:
     """The numbers of the chosen rows: by keys, or by a line where the terminal cannot move its cursor."""
     if page.console.is_dumb_terminal:
         return _by_line(page, rows, chosen)
-    return _Choice(page, rows, chosen).run()
+    return _BoxList(page, rows, chosen).run()
 
 
 def _by_line(page: Page, rows: Sequence[Text], chosen: set[int]) -> set[int]:
@@ -79,7 +79,7 @@ def _by_line(page: Page, rows: Sequence[Text], chosen: set[int]) -> set[int]:
             return {int(word) - 1 for word in words}
 
 
-class _Choice:
+class _BoxList:
     """Rows with boxes; it is drawn anew after each key, and disappears at the end."""
 
     def __init__(self, page: Page, rows: Sequence[Text], chosen: set[int]) -> None:

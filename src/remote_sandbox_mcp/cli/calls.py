@@ -42,10 +42,10 @@ def add_arguments(subparsers: Any) -> None:
 async def run(options: argparse.Namespace) -> int:
     from ..config import paths
     from ..store.database import STATE_FILE, Database
-    from ..store.history import HistoryRows, Wanted
+    from ..store.history import HistoryRows, WantedCalls
 
     rows = HistoryRows(Database(paths.state_folder() / STATE_FILE))
-    wanted = Wanted(
+    wanted = WantedCalls(
         client=options.client,
         sandbox=options.sandbox,
         tool=options.tool,

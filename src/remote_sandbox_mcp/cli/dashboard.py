@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..processes.locks import Lock
-    from ..web.terms import Terms
+    from ..web.listener import Terms
 
 HOST = "127.0.0.1"
 # While one runs: its lock, and where it listens, with what configuration and which key.
@@ -56,15 +56,14 @@ def run(options: argparse.Namespace) -> int:
 
     from ..config import paths
     from ..processes.locks import Lock
-    from ..web.listener import listen
-    from ..web.terms import agree
+    from ..web.listener import agree, listen
     from .serve import configured, forget_key, serve_http
 
     configuration, state = configured(options.config).current, paths.state_folder()
     http = replace(configuration.settings.http, host=HOST, port=options.port)
     terms = agree(http, state)
     forget_key()
-    wanted = Place(options.port, _config_of(options), _digest(terms))
+    wanted = DashboardAddress(options.port, _config_of(options), _digest(terms))
     try:
         lock = Lock.take(state / LOCK_FILE)
     except BlockingIOError:
@@ -81,14 +80,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
+class DashboardAddress:
     """Where a dashboard listens, of which configuration, and a digest of its key. As wanted, port 0 is any."""
 
     port: int
     config: str
     key: str
 
-    def difference(self, wanted: Place) -> str:
+    def difference(self, wanted: DashboardAddress) -> str:
         """What is different about this one from the one that is wanted; empty where it will do."""
         if self.config != wanted.config:
             return f"of another configuration, {self.config},"
@@ -110,7 +109,7 @@ def _digest(terms: Terms) -> str:
     return hashlib.sha256(f"dashboard\0{terms.key.reveal()}".encode()).hexdigest()
 
 
-def _note(lock: Lock, state: Path, place: Place) -> None:
+def _note(lock: Lock, state: Path, place: DashboardAddress) -> None:
     """Say where it listens, for another `dashboard` that is to open this one."""
     lock.sign()
     fresh = state / f".{PLACE_FILE}.{os.getpid()}"
@@ -119,7 +118,7 @@ def _note(lock: Lock, state: Path, place: Place) -> None:
     os.replace(fresh, state / PLACE_FILE)
 
 
-def _open_again(state: Path, wanted: Place, terms: Terms, options: argparse.Namespace) -> int:
+def _open_again(state: Path, wanted: DashboardAddress, terms: Terms, options: argparse.Namespace) -> int:
     """Open the one that runs, if it is the wanted one. Raises ConfigError where it does not say where."""
     pid, runs = _running(state)
     if different := runs.difference(wanted):
@@ -132,7 +131,7 @@ def _open_again(state: Path, wanted: Place, terms: Terms, options: argparse.Name
     return 0
 
 
-def _running(state: Path) -> tuple[int, Place]:
+def _running(state: Path) -> tuple[int, DashboardAddress]:
     """The process of the one that runs, and its place. Raises ConfigError."""
     from ..core.errors import ConfigError
     from ..processes.locks import holder
@@ -143,7 +142,7 @@ def _running(state: Path) -> tuple[int, Place]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             told = json.loads((state / PLACE_FILE).read_text(encoding="ascii"))
             if found and found.pid == told["pid"]:
-                return found.pid, Place(int(told["port"]), str(told["config"]), str(told["key"]))
+                return found.pid, DashboardAddress(int(told["port"]), str(told["config"]), str(told["key"]))
         time.sleep(0.05)
     raise ConfigError("a dashboard is just beginning or ending; try again in a moment.")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
-    from ..hub_contact.place import Place
+    from ..hub_contact.place import HubPlace
 
 # Exit code of `status` and `log` where there is no hub, and of a failure.
 NOT_RUNNING = FAILED = 1
@@ -76,15 +76,15 @@ def all_facts() -> list[dict[str, Any]]:
     return [facts for place in hubs() if (facts := facts_of(place))]
 
 
-def facts_of(place: Place) -> dict[str, Any] | None:
+def facts_of(place: HubPlace) -> dict[str, Any] | None:
     """A hub's own report, or that it does not answer; None where it does not run."""
     from ..hub_contact.asking import ask_hub, process_of
-    from ..hub_contact.place import NoHub, Place
+    from ..hub_contact.place import HubPlace, NoHub
 
     found = process_of(place)
     if found is None:
         return None
-    own = {"running": True, "own": place.name == Place(os.environ).name, "socket": place.socket, "pid": found.pid}
+    own = {"running": True, "own": place.name == HubPlace(os.environ).name, "socket": place.socket, "pid": found.pid}
     try:
         return own | {"answers": True} | ask_hub(place, "status")
     except (OSError, NoHub, ValueError) as problem:
@@ -204,9 +204,9 @@ def _tell_to_stop(facts: dict[str, Any]) -> None:
     import signal
 
     from ..hub_contact.asking import ask_hub
-    from ..hub_contact.place import NoHub, Place
+    from ..hub_contact.place import HubPlace, NoHub
 
-    place = Place(os.environ, Path(facts["socket"]).stem)
+    place = HubPlace(os.environ, Path(facts["socket"]).stem)
     try:
         ask_hub(place, "stop")
     except (OSError, NoHub, ValueError):
@@ -214,12 +214,12 @@ def _tell_to_stop(facts: dict[str, Any]) -> None:
 
 
 async def _gone(facts: dict[str, Any]) -> bool:
-    from ..hub_contact.place import Place
+    from ..hub_contact.place import HubPlace
     from ..processes.locks import holder
     from ..processes.process import started
     from ..watchdog.service import until
 
-    lock = Path(Place(os.environ, Path(facts["socket"]).stem).lock)
+    lock = Path(HubPlace(os.environ, Path(facts["socket"]).stem).lock)
 
     def is_gone() -> bool:
         # Its threads may hold the lock for a moment after the process has ended: the next hub could not start.
@@ -264,10 +264,10 @@ def _not_restarted(why: str, code: int, as_json: bool) -> int:
 async def _until_service_is_back() -> None:
     """Wait for a service to be restarted, which takes some seconds; if it is not by then, there is none."""
     from ..hub_contact.asking import process_of
-    from ..hub_contact.place import Place
+    from ..hub_contact.place import HubPlace
     from ..watchdog.service import until
 
-    await until(lambda: process_of(Place(os.environ)) is not None, BACK_S)
+    await until(lambda: process_of(HubPlace(os.environ)) is not None, BACK_S)
 
 
 def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
@@ -291,12 +291,12 @@ def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 
 async def _log(options: argparse.Namespace) -> int:
-    from ..hub_contact.place import Place
+    from ..hub_contact.place import HubPlace
     from .render import is_read
 
     found = await asyncio.to_thread(all_facts)
     # The log of the last hub stays after its end.
-    file = Path(found[0]["log"] if found else Place(os.environ).log)
+    file = Path(found[0]["log"] if found else HubPlace(os.environ).log)
     tell = _print_lines if options.json else _print
     try:
         end, position = _read_end(file, max(0, options.lines))

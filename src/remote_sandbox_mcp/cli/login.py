@@ -49,9 +49,9 @@ async def run(options: argparse.Namespace) -> int:
 
 def _log_in(options: argparse.Namespace) -> dict[str, Any]:
     """Answer the hub's questions; returns how it ended. Raises OSError, NoHub, ValueError."""
-    from ..hub_contact.asking import Login
+    from ..hub_contact.asking import HubLogin
 
-    with Login(options.name, options.config) as login:
+    with HubLogin(options.name, options.config) as login:
         while "ask" in (said := login.hear()):
             login.answer(_ask(said, sys.stderr if options.json else sys.stdout))
         return said

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
-    from ..platform_server.life import Standing
+    from ..platform_server.life import PlatformState
 
 # Exit code of `status` where it does not run, or does not answer.
 NOT_RUNNING = 1
@@ -94,7 +94,7 @@ async def _status(options: argparse.Namespace) -> int:
     return 0 if stands.answers else NOT_RUNNING
 
 
-def _facts(stands: Standing) -> Iterator[tuple[str, str]]:
+def _facts(stands: PlatformState) -> Iterator[tuple[str, str]]:
     yield "platform", f"runs as process {stands.pid or '?'}" if stands.running else "does not run"
     if stands.running:
         yield "address", stands.url
@@ -102,7 +102,7 @@ def _facts(stands: Standing) -> Iterator[tuple[str, str]]:
         yield "log", str(stands.place.log)
 
 
-def _as_json(options: argparse.Namespace, stands: Standing) -> bool:
+def _as_json(options: argparse.Namespace, stands: PlatformState) -> bool:
     if options.json:
         from .render import print_json
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from socket import socket
 
     from ..config.schema import Configuration
-    from ..config.source import Source
+    from ..config.source import ConfigSource
     from ..hub_contact.hello import Handed
     from ..mcp_server.early import Early
-    from ..web.terms import Terms
+    from ..web.listener import Terms
 
 # How often threads switch while modules load, so that the first questions do not wait.
 TURN_S = 0.0005
@@ -68,8 +68,7 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     from dataclasses import replace
 
     from ..config import paths
-    from ..web.listener import listen
-    from ..web.terms import agree
+    from ..web.listener import agree, listen
 
     configuration = configured(config).current
     http = configuration.settings.http
@@ -131,12 +130,12 @@ def _tell(terms: Terms, port: int) -> None:
     print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
 
-def configured(config: Path | None) -> Source:
+def configured(config: Path | None) -> ConfigSource:
     """Read the configuration, report its problems, and begin the log."""
-    from ..config.source import Source
+    from ..config.source import ConfigSource
     from ..mcp_server import logs
 
-    source = Source(config)
+    source = ConfigSource(config)
     configuration = source.read()
     unlogged = logs.begin(configuration.settings.logging)
     for problem in (*configuration.problems, *([unlogged] if unlogged else [])):

@@ -15,11 +15,11 @@ from .verb import NO_CONNECTION, add_json
 
 if TYPE_CHECKING:
     from ..setup import clients, config_file
-    from ..setup.journal import Change
-    from ..setup.keeping import Kept
+    from ..setup.journal import SetupChange
+    from ..setup.keeping import KeptPassword
     from ..setup.machines import Candidate, Finder, Trial
     from .render import Page
-    from .setup_answers import Answers
+    from .setup_dialogue import SetupAnswers
 
 FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
 FIRST_S = 20.0
@@ -59,7 +59,7 @@ async def run(options: argparse.Namespace) -> int:
     from ..config.services import is_json
     from ..core.errors import ConfigError
     from .render import Page
-    from .setup_answers import FromOptions, FromPerson
+    from .setup_dialogue import FromOptions, FromPerson
 
     options.dry_run = getattr(options, "dry_run", False)
     if options.action == "undo":
@@ -68,7 +68,7 @@ async def run(options: argparse.Namespace) -> int:
         raise ConfigError(NEEDS_TOML)
     page = Page.silent() if options.json else Page()
     is_asked = sys.stdin.isatty() and page.is_terminal and not (options.yes or options.json)
-    answers: Answers = FromPerson(page) if is_asked else FromOptions(options.yes, _words(options.hosts))
+    answers: SetupAnswers = FromPerson(page) if is_asked else FromOptions(options.yes, _words(options.hosts))
     return await Setup(options, page, answers).run()
 
 
@@ -123,16 +123,16 @@ class Chosen:
 class Setup:
     """One run of setup; each step leaves everything as it was if it is given up."""
 
-    def __init__(self, options: argparse.Namespace, page: Page, answers: Answers) -> None:
+    def __init__(self, options: argparse.Namespace, page: Page, answers: SetupAnswers) -> None:
         from ..config import paths
-        from ..setup.journal import Journal
+        from ..setup.journal import SetupJournal
 
         self._options = options
         self._page = page
         self._answers = answers
         self._file: Path = options.config or paths.config_file()
         self._known_hosts = paths.known_hosts_file()
-        self._journal = Journal(paths.state_folder())
+        self._journal = SetupJournal(paths.state_folder())
         self._done = Done()
 
     async def run(self) -> int:
@@ -175,7 +175,7 @@ class Setup:
 
     async def _try(self, candidates: Sequence[Candidate]) -> list[Trial]:
         from ..setup.machines import try_all
-        from .setup_rows import LiveRows
+        from .setup_dialogue import LiveRows
 
         with LiveRows(self._page, candidates) as rows:
             return await try_all(candidates, self._known_hosts, rows.hear)
@@ -202,7 +202,7 @@ class Setup:
     def _check_named(self, trials: Sequence[Trial]) -> None:
         """Note machines that cannot be reached, whatever is chosen, and tell of those that are configured."""
         from ..setup.machines import Standing
-        from .setup_rows import trouble_of
+        from .setup_dialogue import trouble_of
 
         for trial in trials:
             is_broken = trial.standing in (Standing.FAILED, Standing.PASSWORD)
@@ -271,12 +271,12 @@ class Setup:
         return trial, ""
 
     def _leave(self, trial: Trial) -> None:
-        from .setup_rows import why_left
+        from .setup_dialogue import why_left
 
         self._done.leave(f"{trial.name} was left out: {why_left(trial)}", _code(trial) if self._options.hosts else 0)
 
     def _fields(self, trial: Trial, chosen: Sequence[Chosen]) -> dict[str, Any]:
-        from .setup_rows import way_in
+        from .setup_dialogue import way_in
 
         trouble = trial.trouble
         return {
@@ -323,11 +323,11 @@ class Setup:
 
         return keeping.reference_for(one.trial.name, self._file) if one.password else ""
 
-    async def _write(self, chosen: Sequence[Chosen]) -> Change:
+    async def _write(self, chosen: Sequence[Chosen]) -> SetupChange:
         """Raises ConfigError; then no password is kept, either."""
         from ..setup import config_file, keeping
 
-        kept: dict[str, Kept] = {}
+        kept: dict[str, KeptPassword] = {}
         try:
             for one in chosen:
                 if one.password:
@@ -343,7 +343,7 @@ class Setup:
         self._journal.add(change)
         return change
 
-    async def _keep(self, one: Chosen) -> Kept:
+    async def _keep(self, one: Chosen) -> KeptPassword:
         """Raises ConfigError."""
         from ..core.errors import ConfigError
         from ..setup import keeping
@@ -364,7 +364,7 @@ class Setup:
             self._page.problems([told])
         return kept
 
-    def _show_diff(self, planned: config_file.Plan) -> None:
+    def _show_diff(self, planned: config_file.ConfigPlan) -> None:
         from .render import styled
 
         colours = {"+": "green", "-": "red", "@": "cyan"}
@@ -383,7 +383,7 @@ class Setup:
 
         config = self._options.config
         arguments = ("--config", str(config.absolute())) if config else ()
-        program = clients.Program(command_path(), whole_command_path(), arguments)
+        program = clients.StartCommand(command_path(), whole_command_path(), arguments)
         wanted = _words(self._options.clients)
         found = [client for client in clients.find() if (client.key in wanted if wanted else client.is_there)]
         self._page.heading("Clients", "" if found else "none was found; docs/clients.md has the lines for each")
@@ -392,7 +392,7 @@ class Setup:
         if any(row["state"] == "added" for row in self._done.clients) and is_in_cache(sys.executable):
             self._done.leave(CACHED)
 
-    def _tell_client(self, found: clients.Plan, *, is_named: bool) -> None:
+    def _tell_client(self, found: clients.ClientPlan, *, is_named: bool) -> None:
         """Show one client's change, ask, and make it."""
         from ..setup.clients import State
 
@@ -412,7 +412,7 @@ class Setup:
             return
         self._change_client(planned, row, LEFT if is_named else 0)
 
-    def _replacing(self, found: clients.Plan) -> clients.Plan:
+    def _replacing(self, found: clients.ClientPlan) -> clients.ClientPlan:
         """The plan that takes the place of another command, where that is possible and wanted."""
         from ..setup import clients
         from ..setup.clients import State
@@ -423,7 +423,7 @@ class Setup:
         is_wanted = planned.state is State.NEW and self._answers.replaces(found.client.title, found.said)
         return planned if is_wanted else found
 
-    def _change_client(self, planned: clients.Plan, row: dict[str, Any], code: int) -> None:
+    def _change_client(self, planned: clients.ClientPlan, row: dict[str, Any], code: int) -> None:
         """Make the change; `code` is the exit code if that fails."""
         from ..core.errors import ConfigError
         from ..setup import clients
@@ -439,7 +439,7 @@ class Setup:
         row |= {"state": "added", "backup": change.backup}
         self._page.print(self._written(planned.path, change.backup))
 
-    def _left_client(self, planned: clients.Plan, row: dict[str, Any], code: int) -> None:
+    def _left_client(self, planned: clients.ClientPlan, row: dict[str, Any], code: int) -> None:
         title = planned.client.title
         sentence = f"{title} was left as it is: {planned.said}."
         self._page.rows([(self._page.mark("warning"), title, f"{planned.said}; to add it yourself:")])
@@ -447,7 +447,7 @@ class Setup:
         self._done.leave(sentence, code)
         row |= {"said": planned.said, "lines": planned.lines}
 
-    def _show_client(self, planned: clients.Plan) -> None:
+    def _show_client(self, planned: clients.ClientPlan) -> None:
         from .render import styled
 
         how = "runs" if planned.client.is_by_command else "gets"
@@ -525,7 +525,7 @@ def _code(trial: Trial) -> int:
     return NO_CONNECTION if trial.standing is Standing.FAILED else LEFT
 
 
-def _machine(one: Chosen, reference: str) -> config_file.Machine:
+def _machine(one: Chosen, reference: str) -> config_file.NewMachine:
     from ..setup import config_file
     from ..setup.machines import fields_of, is_plain_alias
 
@@ -533,7 +533,7 @@ def _machine(one: Chosen, reference: str) -> config_file.Machine:
     assert entry is not None
     password = reference if one.password else ""
     fields = fields_of(entry, password, one.slurm)
-    return config_file.Machine(entry.name, fields, is_plain_alias(entry, password, one.slurm))
+    return config_file.NewMachine(entry.name, fields, is_plain_alias(entry, password, one.slurm))
 
 
 def _check_names(wanted: Sequence[str], known: Sequence[str]) -> None:

@@ -161,7 +161,7 @@ class Top:
         self._following: asyncio.Task[None] | None = None
         self._work: set[asyncio.Task[None]] = set()
         self._end: int | None = None
-        self._frame = Frame()
+        self._frame = TerminalFrame()
         # Has jobs looked at soon, after something was done to one.
         self._stir: Callable[[], None] = lambda: None
 
@@ -200,7 +200,7 @@ class Top:
 
     def typed(self, data: bytes) -> None:
         from . import terminal
-        from .keys import keys_of
+        from .terminal import keys_of
 
         self.woken.set()
         if not data:
@@ -278,7 +278,7 @@ async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
     await asyncio.gather(*running, return_exceptions=True)
 
 
-class Frame:
+class TerminalFrame:
     """What the terminal shows: only lines that have changed are written."""
 
     def __init__(self) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.trend import thinned
+from ..core.usage import thinned
 from .render import EMPTY, FILLED, ago, count, knows, one_line
 from .top_state import Row, TopState, gpu_share, is_free, who
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..core.trend import Point, Share
+    from ..core.usage import Point, Share
 
 GIB = 1024
 SPARKS, PLAIN_SPARKS = "▁▂▃▄▅▆▇█", "._-=+*%#"

@@ -14,7 +14,7 @@ from .problems import Fault, Tell, quoted
 from .readers import Reader
 
 if TYPE_CHECKING:
-    from .ssh_config import Said
+    from .ssh_config import HostSettings
 
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 USUAL_KNOWN_HOSTS = {"known_hosts", "known_hosts2"}
@@ -41,7 +41,7 @@ class Alias:
     needs: tuple[str, ...] = ()
 
 
-def read_alias(found: Said, environ: Mapping[str, str], tell: Tell, *, is_by_program: bool = False) -> Alias:
+def read_alias(found: HostSettings, environ: Mapping[str, str], tell: Tell, *, is_by_program: bool = False) -> Alias:
     """A host from what is said of it; `is_by_program`: partly by a command that may decide otherwise next time."""
     from .openssh import needs_of
 
@@ -64,7 +64,7 @@ def read_alias(found: Said, environ: Mapping[str, str], tell: Tell, *, is_by_pro
 class _Meaning:
     """The settings found for one alias, with their tokens replaced."""
 
-    def __init__(self, found: Said, environ: Mapping[str, str], tell: Tell) -> None:
+    def __init__(self, found: HostSettings, environ: Mapping[str, str], tell: Tell) -> None:
         self._found = found
         self._environ = environ
         self._tell = tell

@@ -16,7 +16,7 @@ from . import ring
 from .aliases import agent_socket
 from .load import LIST, listed, single
 from .paths import from_folder
-from .schema import SECRET_KEYS, SERVICE_VARIABLES, Entry, read_entry
+from .schema import SECRET_KEYS, SERVICE_VARIABLES, MachineEntry, read_entry
 from .secrets import LITERAL, resolve_secret
 
 FILE = "handed-over.json"
@@ -34,7 +34,7 @@ _PLATFORM_VARIABLES = (*SERVICE_VARIABLES["opensandbox"]["server_url"], *_PLATFO
 # By machine name: when it was handed over, and its entry in the form of REMOTE_SANDBOX_LIST.
 Handed = dict[str, dict[str, Any]]
 # By machine name: its entry in the environment, raw and parsed.
-_Found = dict[str, tuple[Mapping[str, Any], Entry]]
+_Found = dict[str, tuple[Mapping[str, Any], MachineEntry]]
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ def _stamped(before: Mapping[str, Any] | None, entry: dict[str, Any]) -> dict[st
     return dict(before) if before and before["entry"] == entry else {"saved": time.time(), "entry": entry}
 
 
-def _asks_agent(entry: Entry) -> bool:
+def _asks_agent(entry: MachineEntry) -> bool:
     return entry.agent == AGENT or not (entry.agent or entry.key_file or entry.password)
 
 
-def _portable(raw: Mapping[str, Any], entry: Entry, environ: Mapping[str, str]) -> dict[str, Any]:
+def _portable(raw: Mapping[str, Any], entry: MachineEntry, environ: Mapping[str, str]) -> dict[str, Any]:
     """An entry that means the same in another folder and with other variables."""
     moved = {key: value for key, value in raw.items() if value not in (None, "")} | {"name": entry.name}
     # The watchdog runs nothing as root.

@@ -30,15 +30,15 @@ from .schema import (
     SERVER_VARIABLES,
     TOP_KEYS,
     Configuration,
-    Entry,
-    HostRule,
+    HostPatterns,
+    MachineEntry,
     Settings,
     read_entry,
     secrets_of,
     written_secrets,
 )
 from .secrets import doubt, readable_by_others
-from .services import NAME, Written, is_json, own_json, read_json, read_registries, read_services
+from .services import NAME, ConfigFile, is_json, own_json, read_json, read_registries, read_services
 
 LIST = "REMOTE_SANDBOX_LIST"
 # How many faults, and how many characters of each, an error names at once.
@@ -137,7 +137,7 @@ def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
     return f"nothing was done: no machine that is configured can be used. {told}{more} Correct that{otherwise}"
 
 
-def _of_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written | None:
+def _of_project(path: str, environ: Mapping[str, str], tell: Tell) -> ConfigFile | None:
     """What the config.json of the current folder may set, if there is one."""
     if not os.path.isfile(path):
         return None
@@ -181,7 +181,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def _environ_entries(environ: Mapping[str, str], tell: Tell) -> Iterator[Entry | None]:
+def _environ_entries(environ: Mapping[str, str], tell: Tell) -> Iterator[MachineEntry | None]:
     for number, raw in enumerate(listed(environ, tell), 1):
         yield read_entry(raw, f"{LIST} entry {number}{_called(raw)}", environ, tell)
     if given := single(environ):
@@ -224,7 +224,7 @@ def _called(raw: object) -> str:
 
 def _file_entries(
     document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
-) -> Iterator[Entry | None]:
+) -> Iterator[MachineEntry | None]:
     for name, raw in table(document, "machines", file, tell).items():
         named = {"name": name, **raw} if isinstance(raw, Mapping) else raw
         yield read_entry(named, f"{file} [machines.{plain(name)}]", environ, tell)
@@ -238,28 +238,28 @@ def _file_entries(
             yield read_entry({"ssh_alias": alias}, f"{file} hosts {quoted(alias)}", environ, tell)
 
 
-def _host_rule(document: Mapping[str, Any], file: str, tell: Tell) -> HostRule:
+def _host_rule(document: Mapping[str, Any], file: str, tell: Tell) -> HostPatterns:
     """Which hosts of ~/.ssh/config are offered by patterns, and whether by name after the start, too."""
     try:
         readers.texts(document.get("hosts", []))
     except Fault:
         # Told where each is read.
-        return HostRule()
+        return HostPatterns()
     rule, faults = read_table(document, HOST_READERS, file, _silent)
     for fault in faults:
         tell(f"{file}: {fault}, so it is passed over.")
     patterns, at_run_time = rule.get("hosts", ()), rule.get("hosts_at_run_time", False)
     if at_run_time and not patterns:
         tell(f'{file}: hosts_at_run_time has no effect without hosts that may be found; add hosts = ["*"], for all.')
-    return HostRule(patterns, at_run_time, f"{file} hosts")
+    return HostPatterns(patterns, at_run_time, f"{file} hosts")
 
 
 def _silent(_: str) -> None:
     """The other keys of the file are not unknown."""
 
 
-def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
-    chosen: dict[str, Entry] = {}
+def _unique(entries: Iterable[MachineEntry | None], tell: Tell) -> dict[str, MachineEntry]:
+    chosen: dict[str, MachineEntry] = {}
     for entry in filter(None, entries):
         other = chosen.setdefault(entry.name, entry)
         if other is not entry:
@@ -270,7 +270,7 @@ def _unique(entries: Iterable[Entry | None], tell: Tell) -> dict[str, Entry]:
     return chosen
 
 
-def _tell_exposed(path: Path, entries: Iterable[Entry], settings: Settings, tell: Tell) -> None:
+def _tell_exposed(path: Path, entries: Iterable[MachineEntry], settings: Settings, tell: Tell) -> None:
     """Warn about passwords in a file that others can read."""
     is_written = any(secret and not secret.source for secret in written_secrets(entries, settings))
     if is_written and readable_by_others(str(path)):
@@ -293,13 +293,13 @@ def _commands(
 
 
 def _settings(
-    document: Mapping[str, Any], file: str, in_json: Written | None, environ: Mapping[str, str], tell: Tell
+    document: Mapping[str, Any], file: str, in_json: ConfigFile | None, environ: Mapping[str, str], tell: Tell
 ) -> tuple[Settings, dict[str, str]]:
     values = checked(document, "server", SERVER_READERS, file, tell)
     said, variables = take_variables(SERVER_VARIABLES, SERVER_READERS, environ, tell)
     sources = {f"server.{key}": where for key, where in (dict.fromkeys(values, file) | variables).items()}
     notify, origins = _notify(document, file, environ, tell)
-    services = read_services([*([in_json] if in_json else []), Written(file, document)], environ, tell)
+    services = read_services([*([in_json] if in_json else []), ConfigFile(file, document)], environ, tell)
     for exposed in dict.fromkeys(services.exposed):
         if readable_by_others(exposed):
             tell(f"{exposed} holds a key, and other users may read it: run chmod 600 {exposed}.")

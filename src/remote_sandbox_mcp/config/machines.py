@@ -18,12 +18,12 @@ from . import readers
 from .aliases import USER_VARIABLES, Alias, agent_socket, certificates_beside, current_user, default_keys, read_alias
 from .paths import from_folder
 from .problems import Fault, Tell, quoted
-from .schema import Configuration, Entry, HostRule, Settings, secrets_of
+from .schema import Configuration, HostPatterns, MachineEntry, Settings, secrets_of
 from .stamps import stamp_of
 
 # The rest is imported where it is needed: most configurations name no host of ~/.ssh/config.
 if TYPE_CHECKING:
-    from .ssh_config import Said, SshConfig
+    from .ssh_config import HostSettings, SshConfig
 
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:@\[\]/]+)(?::(\d+))?/?")
 AT_ONCE = 8
@@ -42,7 +42,7 @@ class Route:
 class Asking:
     """Completes a machine by what OpenSSH's configuration says of its names: once, when it is first used or listed."""
 
-    def __init__(self, builder: Builder, entry: Entry) -> None:
+    def __init__(self, builder: Builder, entry: MachineEntry) -> None:
         self._builder = builder
         self._entry = entry
         self._given = builder.given(entry)
@@ -111,13 +111,15 @@ class Builder:
     What ~/.ssh/config says of a name is asked later, when the machine is first used: start-up must not wait for it.
     """
 
-    def __init__(self, entries: Iterable[Entry], settings: Settings, environ: Mapping[str, str], tell: Tell) -> None:
+    def __init__(
+        self, entries: Iterable[MachineEntry], settings: Settings, environ: Mapping[str, str], tell: Tell
+    ) -> None:
         self._entries = {entry.name: entry for entry in entries}
         self._settings = settings
         self._environ = environ
         self._tell = tell
         self._aliases: dict[tuple[str, str, int | None], Alias] = {}
-        self._said: dict[tuple[str, str, int | None], Said] = {}
+        self._said: dict[tuple[str, str, int | None], HostSettings] = {}
 
     def machines(self) -> tuple[Machine, ...]:
         """All machines that can be made; problems with the others are reported."""
@@ -147,7 +149,7 @@ class Builder:
         """The state of the files that the meaning of names depends on."""
         return stamp_of(self._ssh.files)
 
-    def given(self, entry: Entry) -> object:
+    def given(self, entry: MachineEntry) -> object:
         """All that decides what a machine is, but for the files."""
         jumps, waiting = [entry], list(entry.jump or ())
         while waiting:
@@ -160,14 +162,14 @@ class Builder:
     @cached_property
     def _variables(self) -> Variables:
         """The client's variables that names may depend on: all of them where a program is run that could read them."""
-        from .ssh_client import VARIABLES, child_variables
+        from .openssh import VARIABLES, child_variables
 
         if self._ssh.runs_programs:
             return Variables(child_variables(self._environ))
         wanted = sorted({*VARIABLES, *USER_VARIABLES, *self._ssh.variables})
         return Variables({name: value for name in wanted if (value := self._environ.get(name)) is not None})
 
-    def _attempt(self, entry: Entry) -> Machine | None:
+    def _attempt(self, entry: MachineEntry) -> Machine | None:
         try:
             self._check_jumps(entry)
             machine = self._incomplete(entry) if self._must_ask(entry) else self._machine(entry)
@@ -178,20 +180,20 @@ class Builder:
             self._tell(f"{entry.where}: {doubt}.")
         return machine
 
-    def _check_jumps(self, entry: Entry) -> None:
+    def _check_jumps(self, entry: MachineEntry) -> None:
         """What can be known of them without asking. Raises Fault."""
         _check_circle(entry, self._entries)
         for jump in entry.jump or ():
             if jump not in self._entries:
                 parse_jump(jump)
 
-    def _must_ask(self, entry: Entry) -> bool:
+    def _must_ask(self, entry: MachineEntry) -> bool:
         """Whether ~/.ssh/config has a say in it: by an alias, by its User, or by a jump host's name."""
         jumps = [self._entries.get(jump) for jump in entry.jump or ()]
         is_named = bool(entry.ssh_alias) or entry.transport == OPENSSH
         return is_named or not entry.user or any(not it or self._must_ask(it) for it in jumps)
 
-    def _incomplete(self, entry: Entry) -> Machine:
+    def _incomplete(self, entry: MachineEntry) -> Machine:
         login = Login(entry.user, password=entry.password, key_files=tuple(map(self._whole, entry.key_file)))
         return Machine(
             name=entry.name,
@@ -206,7 +208,7 @@ class Builder:
             asking=Asking(self, entry),
         )
 
-    def complete(self, entry: Entry, tell: Tell) -> Machine:
+    def complete(self, entry: MachineEntry, tell: Tell) -> Machine:
         """The machine with all that ~/.ssh/config says of it now. Raises Fault."""
         # Another builder, because this one may have been told something else before.
         fresh = Builder(self._entries.values(), self._settings, self._environ, tell)
@@ -214,7 +216,7 @@ class Builder:
             fresh._ssh = self._ssh
         return fresh._machine(entry)
 
-    def add_fitting(self, rule: HostRule) -> dict[str, Entry]:
+    def add_fitting(self, rule: HostPatterns) -> dict[str, MachineEntry]:
         """Add the hosts of ~/.ssh/config that patterns fit, but for those that are configured already."""
         if not any(map(readers.is_pattern, rule.patterns)):
             return {}
@@ -226,14 +228,14 @@ class Builder:
             self._tell(f"{rule.where}: no host of ~/.ssh/config fits {', '.join(map(quoted, rule.patterns))}.")
         return added
 
-    def find(self, rule: HostRule, name: str) -> Machine | None:
+    def find(self, rule: HostPatterns, name: str) -> Machine | None:
         """The host that a caller names, where the operator allows it, `rule` fits it and ~/.ssh/config knows it."""
         if not rule.at_run_time or not _fits(name, rule):
             return None
         fresh = Builder(self._entries.values(), self._settings, self._environ, _silent)
         return fresh._incomplete(_found_entry(name, rule)) if fresh._ssh.knows(name) else None
 
-    def _machine(self, entry: Entry) -> Machine:
+    def _machine(self, entry: MachineEntry) -> Machine:
         alias, target = self._alias(entry), self._target(entry)
         route = self._route(entry, (entry.name,))
         # The stricter setting wins, unless the entry itself decides.
@@ -263,12 +265,11 @@ class Builder:
             openssh=self._openssh(entry, target.login, route),
         )
 
-    def _openssh(self, entry: Entry, login: Login, route: Route) -> OpenSsh | None:
+    def _openssh(self, entry: MachineEntry, login: Login, route: Route) -> OpenSsh | None:
         """What OpenSSH's client is told, where it may come to be used."""
         if not entry.ssh_alias and entry.transport != OPENSSH:
             return None
-        from .openssh import tell_client
-        from .ssh_client import find_client
+        from .openssh import find_client, tell_client
 
         if not find_client():
             return None
@@ -279,17 +280,17 @@ class Builder:
 
     def _for_programs(self) -> dict[str, str]:
         """The client's variables without those that configure us, and without those that hold a password of ours."""
-        from .ssh_client import child_variables
+        from .openssh import child_variables
 
         return child_variables(self._variables, secrets_of(self._entries.values(), self._settings))
 
-    def _target(self, entry: Entry) -> Hop:
+    def _target(self, entry: MachineEntry) -> Hop:
         """Address and login of an entry, as a machine or as a jump host of another."""
         alias = self._alias(entry)
         host, port = entry.host or alias.host, entry.port or alias.port
         return Hop(host, port, self._login(entry, alias), alias.host_key_name, entry.ssh_alias)
 
-    def _login(self, entry: Entry, alias: Alias) -> Login:
+    def _login(self, entry: MachineEntry, alias: Alias) -> Login:
         login = replace(
             # An alias brings the login of ~/.ssh/config; a bare host gets OpenSSH's defaults.
             alias.login if entry.ssh_alias else self._plain_login(entry),
@@ -309,7 +310,7 @@ class Builder:
     def _whole(self, path: str) -> str:
         return from_folder(path, self._environ)
 
-    def _plain_login(self, entry: Entry) -> Login:
+    def _plain_login(self, entry: MachineEntry) -> Login:
         # A bare host may still match a Host block that sets only the user.
         user = entry.user or self._say(entry.host, "", None).first("user")
         # If a key or password is named, offer only that: each further key would use up one of the server's few
@@ -320,7 +321,7 @@ class Builder:
         agent = agent_socket("SSH_AUTH_SOCK", self._environ)
         return Login(user, key_files=keys, certificate_files=tuple(certificates_beside(keys)), agent=agent)
 
-    def _route(self, entry: Entry, seen: tuple[str, ...]) -> Route:
+    def _route(self, entry: MachineEntry, seen: tuple[str, ...]) -> Route:
         alias = self._alias(entry)
         if entry.jump is None:
             return self._follow_aliases(alias, seen)
@@ -361,7 +362,7 @@ class Builder:
     def _jump(self, jump: str) -> Alias:
         return self._resolve(*parse_jump(jump))
 
-    def _alias(self, entry: Entry) -> Alias:
+    def _alias(self, entry: MachineEntry) -> Alias:
         return self._resolve(entry.ssh_alias, entry.user, entry.port) if entry.ssh_alias else Alias(entry.host)
 
     def _resolve(self, alias: str, user: str, port: int | None) -> Alias:
@@ -372,8 +373,8 @@ class Builder:
             self._aliases[key] = read_alias(said, self._environ, self._tell, is_by_program=by_program)
         return self._aliases[key]
 
-    def _say(self, alias: str, user: str, port: int | None) -> Said:
-        from .ssh_client import ask, find_client
+    def _say(self, alias: str, user: str, port: int | None) -> HostSettings:
+        from .openssh import ask, find_client
 
         key = (alias, user, port)
         if key not in self._said:
@@ -391,7 +392,7 @@ class Builder:
 
         return SshConfig.read(self._tell)
 
-    def _doubts(self, entry: Entry) -> Iterable[str]:
+    def _doubts(self, entry: MachineEntry) -> Iterable[str]:
         """What looks wrong now but may be right by the time of the login."""
         for path in (*entry.key_file, *entry.certificate_file):
             if not os.path.isfile(self._whole(path)):
@@ -406,7 +407,7 @@ class Builder:
             yield "agent is wanted, but SSH_AUTH_SOCK is not set here; start an agent or name its socket"
 
 
-def engine_of(entry: Entry) -> Engine | None:
+def engine_of(entry: MachineEntry) -> Engine | None:
     """The engine that makes sandboxes on a machine, if one may."""
     for tool, words in (("docker", entry.docker), ("podman", entry.podman)):
         if words is not None:
@@ -427,12 +428,12 @@ def parse_jump(jump: str) -> tuple[str, str, int | None]:
         raise Fault("jump must be user@host:port, a host of ~/.ssh/config or another machine's name") from None
 
 
-def _found_entry(name: str, rule: HostRule) -> Entry:
+def _found_entry(name: str, rule: HostPatterns) -> MachineEntry:
     # A name must not contain ":", as an IPv6 address does.
-    return Entry(name.replace(":", "-"), f"{rule.where} {quoted(name)}", ssh_alias=name, is_by_pattern=True)
+    return MachineEntry(name.replace(":", "-"), f"{rule.where} {quoted(name)}", ssh_alias=name, is_by_pattern=True)
 
 
-def _fits(name: str, rule: HostRule) -> bool:
+def _fits(name: str, rule: HostPatterns) -> bool:
     """Whether patterns fit a name that `ssh` may be given: no option, no user, nothing for a shell."""
     from .ssh_config import matches
 
@@ -446,7 +447,7 @@ def _silent(_: str) -> None:
     """Ignore problems here: they are reported where the files are loaded."""
 
 
-def _check_circle(entry: Entry, entries: Mapping[str, Entry], seen: tuple[str, ...] = ()) -> None:
+def _check_circle(entry: MachineEntry, entries: Mapping[str, MachineEntry], seen: tuple[str, ...] = ()) -> None:
     """Of jump hosts that are machines of ours; those of ~/.ssh/config are looked at when they are asked for."""
     _refuse_circle(entry.name, seen)
     for jump in (entry.jump or ())[:1]:

@@ -7,19 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.disposable import Rules
+from ..core.disposable import DisposableRules
 from ..core.errors import ConfigError
 from . import readers
 from .accepted import Acceptance, acceptance, digest_of, first_bytes, invitation, whole
 from .problems import Fault, Tell, plain, quoted
 from .readers import Reader, read_table
-from .services import LARGEST, NAME, Written
+from .services import LARGEST, NAME, ConfigFile
 
 
 def _bounded(value: object) -> int:
     number = readers.some(value)
-    if number > Rules.max_concurrent:
-        raise Fault(f"must not be above {Rules.max_concurrent} in a project's file; more is for config.toml to say")
+    if number > DisposableRules.max_concurrent:
+        raise Fault(
+            f"must not be above {DisposableRules.max_concurrent} in a project's file; more is for config.toml to say"
+        )
     return number
 
 
@@ -87,7 +89,7 @@ def find_project(path: str = NAME) -> ProjectFile | None:
     return ProjectFile(whole(path), content, document)
 
 
-def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written | None:
+def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> ConfigFile | None:
     """What the file sets; None, with a problem reported, until the user has accepted its content."""
     project = find_project(path)
     if project is None:
@@ -101,7 +103,7 @@ def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> Written |
             f"{invitation(project.path)}"
         )
         return None
-    return Written(project.path, {"opensandbox": project.settings(tell)})
+    return ConfigFile(project.path, {"opensandbox": project.settings(tell)})
 
 
 def refusal(path: str) -> ConfigError:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.disposable import Platform, Rules
+from ..core.disposable import DisposableRules, Platform
 from ..core.machine import CommandPlace, LocalPlace, Machine
 from ..core.permission import Notify
 from ..core.secret import Secret
@@ -163,7 +163,7 @@ class Settings:
     forward_ports: tuple[str, ...] = ()
     notify: Notify = field(default_factory=Notify)
     platform: Platform = field(default_factory=Platform)
-    rules: Rules = field(default_factory=Rules)
+    rules: DisposableRules = field(default_factory=DisposableRules)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)
     # The longest result; None: what the client is known to accept.
@@ -173,7 +173,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class HostRule:
+class HostPatterns:
     """Which hosts of ~/.ssh/config are offered by `patterns`; `at_run_time`: also by any name that fits them."""
 
     patterns: tuple[str, ...] = ()
@@ -206,14 +206,14 @@ class Configuration:
     unread: tuple[str, ...] = ()
     # Private keys that ~/.ssh/config names, for whichever host.
     key_files: tuple[str, ...] = ()
-    host_rule: HostRule = field(default_factory=HostRule)
+    host_rule: HostPatterns = field(default_factory=HostPatterns)
     # A host of ~/.ssh/config by a name that a caller gives, where `host_rule` allows it.
     find_host: Callable[[str], Machine | None] = field(default=lambda name: None, compare=False, repr=False)
     read_from: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
-class Entry:
+class MachineEntry:
     """One machine as written at `where`; None or empty for what is not given."""
 
     name: str
@@ -247,7 +247,9 @@ class Entry:
     is_by_pattern: bool = False
 
 
-def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str) -> Entry | None:
+def read_entry(
+    raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str
+) -> MachineEntry | None:
     """A machine from its table; None, with the reason reported, where it cannot be used."""
     if not isinstance(raw, Mapping):
         tell(f"{where} is left out: it must be a table of keys and values, with host and user at least.")
@@ -263,7 +265,7 @@ def read_entry(raw: object, where: str, environ: Mapping[str, str], tell: Tell, 
     # A name must not contain ":", as an IPv6 address does.
     name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
     _tell_doubts(raw, where, environ, tell, labels)
-    return Entry(name=name, where=where, **values)
+    return MachineEntry(name=name, where=where, **values)
 
 
 def _tell_doubts(raw: Mapping[str, Any], where: str, environ: Mapping[str, str], tell: Tell, labels: Labels) -> None:
@@ -272,13 +274,13 @@ def _tell_doubts(raw: Mapping[str, Any], where: str, environ: Mapping[str, str],
             tell(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
 
 
-def written_secrets(entries: Iterable[Entry], settings: Settings) -> list[Secret | None]:
+def written_secrets(entries: Iterable[MachineEntry], settings: Settings) -> list[Secret | None]:
     """Those that may stand in config.toml itself."""
     logins = [login.password for login in settings.platform.registries.values()]
     machines = [getattr(entry, key) for entry in entries for key in SECRET_KEYS]
     return [settings.notify.webhook_secret, *logins, *machines]
 
 
-def secrets_of(entries: Iterable[Entry], settings: Settings) -> list[Secret | None]:
+def secrets_of(entries: Iterable[MachineEntry], settings: Settings) -> list[Secret | None]:
     """All that a configuration names."""
     return [*written_secrets(entries, settings), settings.platform.api_key, settings.http.api_key]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.disposable import Platform, RegistryLogin, Rules, canonical_host
+from ..core.disposable import DisposableRules, Platform, RegistryLogin, canonical_host
 from ..core.secret import Secret
 from ..core.serving import Http, Logging
 from . import paths, readers
@@ -49,14 +49,14 @@ class Services:
     """The settings and where each came from. `exposed` are files that contain a key in plain text."""
 
     platform: Platform = field(default_factory=Platform)
-    rules: Rules = field(default_factory=Rules)
+    rules: DisposableRules = field(default_factory=DisposableRules)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)
     sources: Mapping[str, str] = field(default_factory=dict)
     exposed: tuple[str, ...] = ()
 
 
-def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Tell) -> Services:
+def read_services(files: Sequence[ConfigFile], environ: Mapping[str, str], tell: Tell) -> Services:
     """All settings; later files override earlier ones. Bad values are reported and ignored."""
     secret = readers.secret(environ)
     known: dict[str, Mapping[str, Reader]] = {
@@ -81,7 +81,7 @@ def read_services(files: Sequence[Written], environ: Mapping[str, str], tell: Te
         )
     return Services(
         platform=platform,
-        rules=Rules(
+        rules=DisposableRules(
             provider=provider,
             refusal=lost if provider != "embedded" else "",
             shares_host_network=values["disposable"].get("network", False),
@@ -108,7 +108,7 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
     return own, dict.fromkeys(("opensandbox.server_url", "opensandbox.api_key"), SOURCE)
 
 
-def _unusable_server(files: Sequence[Written], environ: Mapping[str, str]) -> str:
+def _unusable_server(files: Sequence[ConfigFile], environ: Mapping[str, str]) -> str:
     """What to do about a server address that is written somewhere but cannot be used; "" where none is written."""
     places = [name for name in SERVICE_VARIABLES["opensandbox"]["server_url"] if environ.get(name, "").strip()]
     for written in files:
@@ -123,7 +123,7 @@ def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section(
-    name: str, known: Mapping[str, Reader], files: Sequence[Written], environ: Mapping[str, str], tell: Tell
+    name: str, known: Mapping[str, Reader], files: Sequence[ConfigFile], environ: Mapping[str, str], tell: Tell
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The values in force, and where each came from."""
     values: dict[str, Any] = {}
@@ -193,7 +193,7 @@ def _login(
 
 
 @dataclass(frozen=True)
-class Written:
+class ConfigFile:
     """A configuration file that was read."""
 
     file: str
@@ -215,13 +215,13 @@ def own_json(given: Path | None, config_file: Path) -> Path | None:
     return given or (beside if os.path.lexists(os.path.expanduser(beside)) else None)
 
 
-def read_json(path: Path, tell: Tell, blame: Tell) -> Written | None:
+def read_json(path: Path, tell: Tell, blame: Tell) -> ConfigFile | None:
     """The operator's own file; None, with the fault reported, where it cannot be used at all."""
     document = _read(path, blame)
-    return None if document is None else _reviewed(Written(str(path), document), tell)
+    return None if document is None else _reviewed(ConfigFile(str(path), document), tell)
 
 
-def _reviewed(found: Written, tell: Tell) -> Written:
+def _reviewed(found: ConfigFile, tell: Tell) -> ConfigFile:
     for key in (key for key in found.document if key not in JSON_KEYS):
         tell_unknown(key, JSON_KEYS, found.file, tell)
     checked(found.document, "server", JSON_SERVER_READERS, found.file, tell)

@@ -19,7 +19,7 @@ CHANGING = (0, 0, 0)
 KEPT = "Until that is corrected, what was configured before is in force."
 
 
-class Source:
+class ConfigSource:
     """Files and variables, read again when they change. All methods look at files: call them in a thread."""
 
     def __init__(self, path: Path | None, environ: Mapping[str, str] = os.environ, folder: str = "") -> None:

@@ -43,7 +43,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Said:
+class HostSettings:
     """The settings of one host, as `ssh -G` prints them: by lower-case keyword, tokens of paths not yet replaced."""
 
     alias: str
@@ -106,7 +106,7 @@ class SshConfig:
         words = (word for block in self._blocks for line in block.settings for word in line.words)
         return {name for word in words for name in _VARIABLE.findall(word)}
 
-    def say(self, alias: str, local_user: str, tell: Tell, user: str = "", port: int | None = None) -> Said:
+    def say(self, alias: str, local_user: str, tell: Tell, user: str = "", port: int | None = None) -> HostSettings:
         """What the Host blocks say of a host; `user` and `port` are decided already. Match blocks are passed over."""
         given = {"user": user, "port": str(port or "")}
         found = {keyword: [value] for keyword, value in given.items() if value}
@@ -118,7 +118,7 @@ class SshConfig:
         said = {"user": [local_user], "port": ["22"], **found, "hostname": [hostname]}
         proxy, _, value = "".join(said.pop("proxy", ())).partition(" ")
         said |= {proxy: [value]} if proxy else {}
-        return Said(alias, {keyword: tuple(values) for keyword, values in said.items()})
+        return HostSettings(alias, {keyword: tuple(values) for keyword, values in said.items()})
 
     def _conditions(self) -> Iterator[ConfigLine]:
         return (condition for block in self._blocks for condition in block.conditions)

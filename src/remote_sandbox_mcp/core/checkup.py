@@ -15,7 +15,7 @@ from .errors import SandboxError
 from .login import login_command
 from .machine import Hop, Machine
 from .text import harmless
-from .transport import Choice
+from .transport import TransportChoice
 from .usage import Usage
 
 MACHINE_STEPS = ("transport", "name", "port", "host key", "login")
@@ -173,7 +173,7 @@ def _at(user: str, host: str) -> str:
     return f"{user}@{host}" if user and host else host or user
 
 
-def transport_step(choice: Choice, unused_socket: str = "") -> Step:
+def transport_step(choice: TransportChoice, unused_socket: str = "") -> Step:
     """`unused_socket` says which control socket of the user's is not used, and why."""
     said = f"{choice.transport}: {choice.why}"
     return warning("transport", f"{said}; {unused_socket}") if unused_socket else ok("transport", said)

@@ -22,7 +22,7 @@ _TAKEN = frozenset({"allocated", "completing", "reserved", "planned", "blocked",
 
 
 @dataclass(frozen=True)
-class Answer:
+class SlurmReply:
     """What one command of Slurm said, and its exit status."""
 
     status: str = ""
@@ -168,9 +168,9 @@ def _partition_fields(partition: Partition) -> dict[str, object]:
 # Reading what cluster.sh printed
 
 
-def read_cluster(age: str, answers: Mapping[str, Answer], is_whole: bool) -> ClusterUsage:
+def read_cluster(age: str, answers: Mapping[str, SlurmReply], is_whole: bool) -> ClusterUsage:
     """Read the answers of sinfo, squeue and sacctmgr; what cannot be read is missing, and told in `problems`."""
-    nodes, mine, queue, limits = (answers.get(name, Answer()) for name in ("nodes", "mine", "waiting", "limits"))
+    nodes, mine, queue, limits = (answers.get(name, SlurmReply()) for name in ("nodes", "mine", "waiting", "limits"))
     running, pending = _read_mine(mine.lines) if mine.status == "0" else ({}, {})
     return ClusterUsage(
         partitions=_read_partitions(nodes, _read_waiting(queue)),
@@ -184,7 +184,7 @@ def read_cluster(age: str, answers: Mapping[str, Answer], is_whole: bool) -> Clu
     )
 
 
-def _problems(nodes: Answer, mine: Answer, is_whole: bool) -> Iterable[str]:
+def _problems(nodes: SlurmReply, mine: SlurmReply, is_whole: bool) -> Iterable[str]:
     for what, program, answer in (("the partitions", "sinfo", nodes), ("your jobs", "squeue", mine)):
         if answer.status != "0":
             yield f"{what} are unknown: {_complaint(program, answer)}"
@@ -197,7 +197,7 @@ def _problems(nodes: Answer, mine: Answer, is_whole: bool) -> Iterable[str]:
         yield "the cluster's answer was cut off"
 
 
-def _complaint(program: str, answer: Answer) -> str:
+def _complaint(program: str, answer: SlurmReply) -> str:
     if answer.status in ("", *_OUT_OF_TIME):
         return f"{program} did not answer in time; the controller may be down or busy"
     if answer.status == "127":
@@ -282,7 +282,7 @@ def _read_gpus(text: str) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _read_waiting(queue: Answer) -> Counter[str]:
+def _read_waiting(queue: SlurmReply) -> Counter[str]:
     """How many pending jobs wait for the nodes of each partition; a job may name several."""
     counts: Counter[str] = Counter()
     for line in queue.lines if queue.status == "0" else ():
@@ -294,7 +294,7 @@ def _read_waiting(queue: Answer) -> Counter[str]:
     return counts
 
 
-def _read_partitions(nodes: Answer, waiting: Mapping[str, int]) -> tuple[Partition, ...]:
+def _read_partitions(nodes: SlurmReply, waiting: Mapping[str, int]) -> tuple[Partition, ...]:
     """The default first, then by score."""
     groups: dict[str, list[_Nodes]] = {}
     for line in nodes.lines if nodes.status == "0" else ():
@@ -341,7 +341,7 @@ def _read_mine(lines: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
     return dict(sorted(running.items())), dict(sorted(pending.items()))
 
 
-def _read_oldest(mine: Answer) -> OldestPending | None:
+def _read_oldest(mine: SlurmReply) -> OldestPending | None:
     for cells in (line.split(None, 6) for line in mine.lines if mine.status == "0"):
         if len(cells) == 7 and cells[0] == "oldest":
             _, number, partition, _, submitted, start, reason = cells
@@ -357,18 +357,18 @@ _QOS_COLUMNS = ("qos", "max_jobs", "max_submitted", "max_resources", "max_per_jo
 _NAMES = frozenset({"cluster", "account", "partition", "qos", "default_qos"})
 
 
-def _read_limits(answers: Mapping[str, Answer]) -> tuple[Mapping[str, str], ...]:
+def _read_limits(answers: Mapping[str, SlurmReply]) -> tuple[Mapping[str, str], ...]:
     """What the user's accounts allow, then what those QOS limit that the accounts may use."""
-    accounts = [*_rows(answers.get("limits", Answer()), _LIMIT_COLUMNS)]
+    accounts = [*_rows(answers.get("limits", SlurmReply()), _LIMIT_COLUMNS)]
     allowed = {name for row in accounts for name in row.get("qos", "").split(",")}
-    every = _rows(answers.get("qos", Answer()), _QOS_COLUMNS)
+    every = _rows(answers.get("qos", SlurmReply()), _QOS_COLUMNS)
     limiting = [row for row in every if row.get("qos") in allowed and not row.keys() <= _NAMES]
     if len({row.get("cluster") for row in accounts}) == 1:
         accounts = [{name: value for name, value in row.items() if name != "cluster"} for row in accounts]
     return (*accounts, *limiting)
 
 
-def _rows(answer: Answer, columns: Sequence[str]) -> Iterable[dict[str, str]]:
+def _rows(answer: SlurmReply, columns: Sequence[str]) -> Iterable[dict[str, str]]:
     for line in answer.lines if answer.status == "0" else ():
         cells = [_tidy(cell) for cell in line.split("|")]
         if len(cells) == len(columns):

@@ -149,7 +149,7 @@ class Platform:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class DisposableRules:
     """The operator's rules for disposable sandboxes."""
 
     # Empty: opensandbox where a platform is configured, else embedded.
@@ -210,7 +210,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ProviderChoice:
     """A provider as a person may choose it. `image` is the one that is used where none is named."""
 
     kind: str
@@ -227,7 +227,7 @@ class Provider(Protocol):
     are set anew when these change.
     """
 
-    rules: Rules
+    rules: DisposableRules
 
     @property
     def traits(self) -> Traits: ...

@@ -55,7 +55,7 @@ def names_of(path: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Way:
+class ResolvedPath:
     """A path and the ids along it: of /, of each folder on the way, and of its end, as far as it exists.
 
     Without ids it is only a text.
@@ -77,18 +77,18 @@ class Way:
         """Id of what is at the end of the path, if it exists."""
         return self.ids[-1] if len(self.ids) == len(self.names) + 1 else None
 
-    def below(self, path: str) -> Way:
+    def below(self, path: str) -> ResolvedPath:
         """A path further down, whose ids are unknown."""
-        return Way(f"{self.path.rstrip('/')}/{path}", self.ids)
+        return ResolvedPath(f"{self.path.rstrip('/')}/{path}", self.ids)
 
-    def depth_of(self, place: Way) -> int | None:
+    def depth_of(self, place: ResolvedPath) -> int | None:
         """How many names of this path lead to `place`, if it lies inside; None if not, in any spelling."""
         if place.id is not None and place.id in self.ids:
             return self.ids.index(place.id)
         outer = place._folded
         return len(outer) if self._folded[: len(outer)] == outer else None
 
-    def exact_depth_of(self, place: Way) -> int | None:
+    def exact_depth_of(self, place: ResolvedPath) -> int | None:
         """Like depth_of, but for allowed places: another spelling counts only if the ids prove it is the same."""
         if place.id is not None and place.id in self.ids:
             return self.ids.index(place.id)
@@ -99,7 +99,7 @@ class Way:
 class Closed:
     """A closed place. `reading`: closed to reading, too, not only to writing; `ever`: the operator cannot open it."""
 
-    place: Way
+    place: ResolvedPath
     what: str
     reading: bool = False
     ever: bool = False
@@ -113,10 +113,10 @@ class Ground:
     else is closed.
     """
 
-    homes: tuple[Way, ...] = ()
+    homes: tuple[ResolvedPath, ...] = ()
     closed: tuple[Closed, ...] = ()
-    named: tuple[Way, ...] = ()
-    roots: tuple[Way, ...] = ()
+    named: tuple[ResolvedPath, ...] = ()
+    roots: tuple[ResolvedPath, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,12 @@ class Shut:
 class Admitted:
     """A local path that may be used. `rules` are .gitignore lines that exclude what is closed inside it."""
 
-    way: Way
+    way: ResolvedPath
     rules: tuple[str, ...] = ()
     sieve: Sieve | None = None
 
 
-def admit(said: str, given: Way, real: Way, ground: Ground, *, writing: bool) -> Admitted:
+def admit(said: str, given: ResolvedPath, real: ResolvedPath, ground: Ground, *, writing: bool) -> Admitted:
     """Decide on a path that the caller wrote as `said`. Raises BadArgument where all of it is closed.
 
     `given` is the path as text, `real` the path with all links resolved. Both are checked: a link itself may be closed.
@@ -156,7 +156,7 @@ def admit(said: str, given: Way, real: Way, ground: Ground, *, writing: bool) ->
     return Admitted(real, rules_below(real, ground, writing=writing), Sieve(real, ground) if writing else None)
 
 
-def why_shut(way: Way, ground: Ground, *, writing: bool) -> Shut | None:
+def why_shut(way: ResolvedPath, ground: Ground, *, writing: bool) -> Shut | None:
     """Why a path may not be used; None if it may."""
     for shut in _closed_places(way, ground, writing):
         if shut.ever or not _is_named(way, shut.depth, ground):
@@ -164,7 +164,7 @@ def why_shut(way: Way, ground: Ground, *, writing: bool) -> Shut | None:
     return None
 
 
-def _closed_places(way: Way, ground: Ground, writing: bool) -> Iterator[Shut]:
+def _closed_places(way: ResolvedPath, ground: Ground, writing: bool) -> Iterator[Shut]:
     names = way.names
     for closed in ground.closed:
         if (writing or closed.reading) and (depth := way.depth_of(closed.place)) is not None:
@@ -176,13 +176,13 @@ def _closed_places(way: Way, ground: Ground, writing: bool) -> Iterator[Shut]:
         yield Shut(STARTS, depth, is_inside=False)
 
 
-def _hidden_depth(way: Way, home: Way) -> int:
+def _hidden_depth(way: ResolvedPath, home: ResolvedPath) -> int:
     """How many names lead to the hidden entry of a home folder that contains the path; 0 if none does."""
     depth = way.depth_of(home)
     return depth + 1 if depth is not None and "".join(way.names[depth : depth + 1]).startswith(".") else 0
 
 
-def _is_named(way: Way, depth: int, ground: Ground) -> bool:
+def _is_named(way: ResolvedPath, depth: int, ground: Ground) -> bool:
     return any((named := way.exact_depth_of(place)) is not None and named >= depth for place in ground.named)
 
 
@@ -206,7 +206,7 @@ def _first_starter(names: tuple[str, ...], start: int, inside: tuple[str, ...]) 
     return 0
 
 
-def refusal(said: str, way: Way, shut: Shut, ground: Ground, *, writing: bool) -> str:
+def refusal(said: str, way: ResolvedPath, shut: Shut, ground: Ground, *, writing: bool) -> str:
     done = "written" if writing else "read"
     if shut.ever:
         return f"{said} is {shut.what}, so no tool reads or writes it; its owner can copy it by hand"
@@ -226,7 +226,7 @@ def shown(path: str, ground: Ground) -> str:
     return path
 
 
-def rules_below(root: Way, ground: Ground, *, writing: bool) -> tuple[str, ...]:
+def rules_below(root: ResolvedPath, ground: Ground, *, writing: bool) -> tuple[str, ...]:
     """.gitignore lines for what is closed inside a tree: hidden entries of home folders, and closed places."""
     homes = [f"{below}/.*" for home in ground.homes if (below := _rule_for(home, root)) is not None]
     closed = [closed.place for closed in ground.closed if writing or closed.reading]
@@ -235,7 +235,7 @@ def rules_below(root: Way, ground: Ground, *, writing: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*homes, *others]))
 
 
-def _rule_for(place: Way, root: Way) -> str | None:
+def _rule_for(place: ResolvedPath, root: ResolvedPath) -> str | None:
     """The .gitignore line for one place in a tree, empty for the tree itself; None if the place is not in it."""
     depth = place.exact_depth_of(root)
     if depth is None:
@@ -249,7 +249,7 @@ def _rule_for(place: Way, root: Way) -> str | None:
 class Sieve:
     """Filters what a pull would write: drops entries that are closed in the target, and reports each once."""
 
-    def __init__(self, root: Way, ground: Ground) -> None:
+    def __init__(self, root: ResolvedPath, ground: Ground) -> None:
         self._root = root
         self._ground = ground
         self._above = _alerts(root.names)
@@ -283,7 +283,7 @@ class Sieve:
             problems.append(Problem(path.decode("utf-8", "surrogateescape"), told))
         return shut is not None
 
-    def _why_shut(self, way: Way, *, is_folder: bool) -> Shut | None:
+    def _why_shut(self, way: ResolvedPath, *, is_folder: bool) -> Shut | None:
         if shut := why_shut(way, self._ground, writing=True):
             return shut
         depth = len(way.names)
@@ -301,7 +301,7 @@ class Sieve:
             return True
         return b"." in folder and any(map(is_alerting, folder.split(b"/")))
 
-    def _way(self, path: bytes) -> Way:
+    def _way(self, path: bytes) -> ResolvedPath:
         return self._root.below(path.decode("utf-8", "surrogateescape"))
 
 
@@ -313,7 +313,7 @@ def _alerts(names: tuple[str, ...]) -> bool:
     return any(folded(name) in ALERTING for name in names)
 
 
-def _parents(root: Way, ground: Ground) -> Iterator[tuple[str, ...]]:
+def _parents(root: ResolvedPath, ground: Ground) -> Iterator[tuple[str, ...]]:
     for place, is_home in [*((home, True) for home in ground.homes), *((shut.place, False) for shut in ground.closed)]:
         depth = place.depth_of(root)
         if depth is not None:

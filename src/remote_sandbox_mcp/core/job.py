@@ -1,4 +1,4 @@
-"""A background job as values: its order, questions about it, and what was observed."""
+"""A background job as values: its order, questions about it, what was observed, and its screen in tmux."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from .command import RUN_ID, Running
 from .errors import BadArgument, LostContact, NotStarted
+from .shell import join
 
 JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 # tmux allows no "." and no ":" in a session's name; other special characters would need quotes in `tmux attach`.
@@ -342,3 +343,48 @@ class Jobs(Protocol):
     async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
         """Type a text, then keys by their tmux names, into a running job's pane. Raises NotStarted, Unsupported."""
         ...
+
+
+# Its screen
+
+# Room for a large window in which every character has several bytes.
+MOST_SCREEN = 400_000
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What a person would see in the job's window. The cursor's line and column are counted from 1."""
+
+    text: bytes
+    columns: int
+    rows: int
+    line: int
+    column: int
+
+
+def why_no_screen(seen: JobSeen) -> str:
+    """Why a job has no screen, as a sentence; empty where it has one."""
+    if not seen.is_running:
+        return f"{seen.session} does not run, so it has no screen; its log says what it has printed"
+    if seen.foreign or seen.via == "tmux":
+        return ""
+    how = "in the queue of a cluster" if seen.via == "slurm" else "without tmux"
+    return f"{seen.session} runs {how}, so it has no screen; its log says what it has printed"
+
+
+def screen_script(session: str) -> str:
+    """Prints a line with the size and the cursor, then the lines of the window."""
+    target = f"={session}:"
+    size = ["tmux", "-u", "display-message", "-p", "-t", target, "#{pane_width} #{pane_height} #{cursor_x} #{cursor_y}"]
+    return f"unset TMUX; {join(size)} && {join(['tmux', '-u', 'capture-pane', '-p', '-t', target])}"
+
+
+def read_screen(printed: bytes) -> Screen:
+    """Raises ValueError for what cannot be understood.
+
+    >>> read_screen(b"80 24 2 0\\n$ \\n")
+    Screen(text=b'$ \\n', columns=80, rows=24, line=1, column=3)
+    """
+    first, _, text = printed.partition(b"\n")
+    columns, rows, across, down = map(int, first.split())
+    return Screen(text, columns, rows, down + 1, across + 1)

@@ -350,14 +350,14 @@ class _Planner:
 
 
 @dataclass(frozen=True)
-class Span:
+class FilePart:
     """A part of the new file. `place` is where the old file has the same bytes; -1 where it has not."""
 
     offset: int
     length: int
     place: int = -1
 
-    def is_followed_by(self, other: Span) -> bool:
+    def is_followed_by(self, other: FilePart) -> bool:
         if (self.place < 0) != (other.place < 0) or self.offset + self.length != other.offset:
             return False
         return self.place < 0 or self.place + self.length == other.place
@@ -383,12 +383,12 @@ class Matcher:
             offset += length
         self._most = most
         self._offset = 0
-        self._pending: Span | None = None
+        self._pending: FilePart | None = None
 
-    def feed(self, index: bytes) -> Iterator[Span]:
+    def feed(self, index: bytes) -> Iterator[FilePart]:
         for length, digest in read_index(index):
             last = self._pending
-            span = Span(self._offset, length, self._place(digest, last))
+            span = FilePart(self._offset, length, self._place(digest, last))
             self._offset += length
             if last and last.is_followed_by(span) and last.length + length <= self._most:
                 self._pending = replace(last, length=last.length + length)
@@ -397,21 +397,21 @@ class Matcher:
                 yield last
             self._pending = span
 
-    def _place(self, digest: bytes, last: Span | None) -> int:
+    def _place(self, digest: bytes, last: FilePart | None) -> int:
         """Where the old file has this piece; of several places the one right after the last, to form one span."""
         if last and last.place >= 0 and self._at.get(last.place + last.length) == digest:
             return last.place + last.length
         return self._places.get(digest, -1)
 
-    def rest(self) -> Iterator[Span]:
+    def rest(self) -> Iterator[FilePart]:
         if self._pending:
             yield self._pending
         self._pending = None
 
 
-def joined(spans: list[Span]) -> Iterator[Span]:
+def joined(spans: list[FilePart]) -> Iterator[FilePart]:
     """Merge adjacent spans."""
-    pending: Span | None = None
+    pending: FilePart | None = None
     for span in spans:
         if pending and pending.is_followed_by(span):
             pending = replace(pending, length=pending.length + span.length)

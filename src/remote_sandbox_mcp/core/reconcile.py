@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from .errors import SandboxError
 from .plan import Attributes, Item, Plan
-from .scope import ASK, EVERYTHING, YES, Scope, Sight, folders_above, is_among
+from .scope import ASK, EVERYTHING, YES, AppliedScope, Scope, folders_above, is_among
 from .tree import (
     PLAIN_HEAD,
     SECOND,
@@ -154,7 +154,7 @@ class _Choice:
 class _Reconciler:
     def __init__(self, base: Tree, here: Tree, there: Tree, scope: Scope) -> None:
         self.base, self.here, self.there = base, here, there
-        self.sight = Sight(scope, here, there)
+        self.sight = AppliedScope(scope, here, there)
         self.is_coarse = here.coarse or there.coarse
         self.is_modeless = "m" in here.rough | there.rough
         self.is_rounding = "t" in there.rough

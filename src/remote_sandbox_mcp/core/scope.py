@@ -40,7 +40,7 @@ class Scope:
 EVERYTHING = Scope()
 
 
-class Sight:
+class AppliedScope:
     """A scope applied to two scans, whose .gitignore files count."""
 
     def __init__(self, scope: Scope, here: Tree, there: Tree) -> None:
@@ -194,7 +194,7 @@ class FolderSurvey:
 
 def survey(tree: Tree, rules: Rules, closed: tuple[str, ...]) -> FolderSurvey:
     """Measure a scan in which secret-like names are not left out yet."""
-    sight, found = Sight(Scope(rules, closed), tree, tree), FolderSurvey()
+    sight, found = AppliedScope(Scope(rules, closed), tree, tree), FolderSurvey()
     secret = Ignore(_encoded((*SECRET_LIKE, *(f"!{line}" for line in rules.includes))))
     for folder in sorted(tree.folders):
         if folder and secret.leaves_out_below(folder, True):
@@ -204,7 +204,7 @@ def survey(tree: Tree, rules: Rules, closed: tuple[str, ...]) -> FolderSurvey:
     return found
 
 
-def _measure(found: FolderSurvey, sight: Sight, secret: Ignore, path: bytes, text: bytes) -> None:
+def _measure(found: FolderSurvey, sight: AppliedScope, secret: Ignore, path: bytes, text: bytes) -> None:
     problems: list[Problem] = []
     if secret.leaves_out(path, text[:1] == b"d"):
         found.secrets.append(path.decode("utf-8", "surrogateescape"))

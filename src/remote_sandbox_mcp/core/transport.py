@@ -12,7 +12,7 @@ MISSING = "OpenSSH's client, ssh, is not installed"
 
 
 @dataclass(frozen=True)
-class Choice:
+class TransportChoice:
     """A transport, why it was chosen, and the socket of a connection of the user's that it can go over, if any."""
 
     transport: str
@@ -24,29 +24,29 @@ class Choice:
         return self.transport == OPENSSH
 
 
-def choose(machine: Machine, *, master: str = "", has_ticket: bool = False) -> Choice:
+def choose(machine: Machine, *, master: str = "", has_ticket: bool = False) -> TransportChoice:
     """The transport of a machine. `master` is a live control socket of the user's; `has_ticket`: one of Kerberos.
 
     Raises ConfigError where the operator wants OpenSSH's client, and it cannot be used.
     """
     ssh = machine.openssh
     if machine.transport == ASYNCSSH:
-        return Choice(ASYNCSSH, 'transport = "asyncssh" is configured')
+        return TransportChoice(ASYNCSSH, 'transport = "asyncssh" is configured')
     if machine.transport == OPENSSH:
         _refuse(machine)
-        return Choice(OPENSSH, 'transport = "openssh" is configured', master)
+        return TransportChoice(OPENSSH, 'transport = "openssh" is configured', master)
     if ssh is None:
-        return Choice(ASYNCSSH, "it is the fastest, and nothing is configured that needs OpenSSH's client")
+        return TransportChoice(ASYNCSSH, "it is the fastest, and nothing is configured that needs OpenSSH's client")
     needs = [*ssh.needs, *(["your Kerberos ticket"] if ssh.kerberos and has_ticket else [])]
     reasons = [f"only OpenSSH's client can use {listed(needs)}"] if needs else []
     if master:
         reasons.append("a connection of yours to it is open (ControlMaster)")
     if not reasons:
-        return Choice(ASYNCSSH, "it is the fastest, and nothing is configured that needs OpenSSH's client")
+        return TransportChoice(ASYNCSSH, "it is the fastest, and nothing is configured that needs OpenSSH's client")
     # Over a connection that is open, nobody logs in.
     if ssh.lacks and not master:
-        return Choice(ASYNCSSH, f"{listed(ssh.lacks)} is configured, which OpenSSH's client cannot be given")
-    return Choice(OPENSSH, "; ".join(reasons), master)
+        return TransportChoice(ASYNCSSH, f"{listed(ssh.lacks)} is configured, which OpenSSH's client cannot be given")
+    return TransportChoice(OPENSSH, "; ".join(reasons), master)
 
 
 def _refuse(machine: Machine) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from .cluster import Answer, ClusterUsage, read_cluster
+from .cluster import ClusterUsage, SlurmReply, read_cluster
 from .usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage
 
 _MIB = 1024 * 1024
@@ -196,7 +196,7 @@ def _unfinished(report: _Report) -> tuple[str, ...]:
 def _cluster(report: _Report) -> ClusterUsage | None:
     if "cluster" not in report:
         return None
-    answers = {name: Answer(sections[0].status, sections[0].lines) for name, sections in report.items()}
+    answers = {name: SlurmReply(sections[0].status, sections[0].lines) for name, sections in report.items()}
     return read_cluster(_first(report, "cluster").status, answers, "told" in report)
 
 

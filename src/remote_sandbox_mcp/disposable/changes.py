@@ -12,7 +12,7 @@ from ..core.errors import SandboxError
 from ..waiting import Chores, within
 
 if TYPE_CHECKING:
-    from .service import Service
+    from .service import DisposableService
 
 # How often the file's counter of changes is looked at.
 GLANCE_S = 1.0
@@ -26,7 +26,7 @@ Standings = Mapping[str, tuple[str, str]]
 class Changes:
     """Compares how all of them stand with how they stood before. Where there are none, that is one look for a file."""
 
-    def __init__(self, service: Callable[[], Service | None], tell: Tell) -> None:
+    def __init__(self, service: Callable[[], DisposableService | None], tell: Tell) -> None:
         """`service` gives nothing as long as there was no sandbox: what looks after them is loaded with the first."""
         self._service = service
         self._tell = tell

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from ..core.disposable import PENDING, Disposable, Rules, SandboxOrder, new_disposable_id
+from ..core.disposable import PENDING, Disposable, DisposableRules, SandboxOrder, new_disposable_id
 from ..core.errors import BadArgument, ConnectError, SandboxError, UnknownSandbox
 from ..store.disposables import CREATING, ENDING, FULL, GONE, NAME_TAKEN, RUNNING, Kept
 from ..waiting import Chores
 from .policy import DELETED, checked, farewell, is_visible
 from .pool import Pool
-from .registry import Known
+from .registry import Registry
 
 NAMED_WHEN_FULL = 3
 
@@ -20,7 +20,7 @@ NAMED_WHEN_FULL = 3
 class Making:
     """Creates sandboxes, or takes one from the pool."""
 
-    def __init__(self, known: Known, rules: Rules, sweep: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, known: Registry, rules: DisposableRules, sweep: Callable[[], Awaitable[object]]) -> None:
         self._known = known
         self.rules = rules
         self._sweep = sweep

@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import Enum
 
 from ..core import check
-from ..core.disposable import DISPOSABLE_ID, PENDING, Limits, Rules, SandboxOrder, Traits
+from ..core.disposable import DISPOSABLE_ID, PENDING, DisposableRules, Limits, SandboxOrder, Traits
 from ..core.errors import BadArgument, ConfigError
 from ..core.network import MOST_HOSTS, is_target
 from ..store.disposables import CREATING, ENDED, ENDING, EXPIRED, PAUSED, Kept, Owner
@@ -37,7 +37,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MOST = {"cpu": 1024, "memory_mb": 16 << 20, "processes": 1 << 22, "disk_mb": 1 << 30, "gpus": 64}
 
 
-class Fate(Enum):
+class SandboxFate(Enum):
     """MINE; SHARED with another living server; THEIRS alone; of a server that has ended: INHERIT, SWEEP."""
 
     MINE = "mine"
@@ -47,21 +47,21 @@ class Fate(Enum):
     SWEEP = "sweep"
 
 
-def fate(kept: Kept, me: Owner, living: frozenset[Owner], now: float, configuration: str = "") -> Fate:
+def fate(kept: Kept, me: Owner, living: frozenset[Owner], now: float, configuration: str = "") -> SandboxFate:
     """`living` are the owners that still run, `configuration` that of the process that asks."""
     it, mine = kept.disposable, kept.owner == me
     can_be_used = not kept.pool and it.status not in (CREATING, ENDING) and is_visible(kept, configuration)
     if not mine and kept.owner in living:
-        return Fate.SHARED if can_be_used else Fate.THEIRS
+        return SandboxFate.SHARED if can_be_used else SandboxFate.THEIRS
     if it.status == ENDING or is_expired(kept, now):
-        return Fate.SWEEP
+        return SandboxFate.SWEEP
     if mine:
-        return Fate.MINE
+        return SandboxFate.MINE
     if kept.pool or it.status == CREATING:
         # It was not handed out yet, or the client was not told that it was made.
-        return Fate.SWEEP
+        return SandboxFate.SWEEP
     # One of another configuration waits for a server that has that one, or for its time to be over.
-    return Fate.INHERIT if can_be_used else Fate.THEIRS
+    return SandboxFate.INHERIT if can_be_used else SandboxFate.THEIRS
 
 
 def is_visible(kept: Kept, configuration: str) -> bool:
@@ -73,7 +73,7 @@ def is_expired(kept: Kept, now: float) -> bool:
     return 0 < kept.disposable.expires < now - GRACE_S and kept.disposable.status != CREATING
 
 
-def is_unused(kept: Kept, rules: Rules, now: float) -> bool:
+def is_unused(kept: Kept, rules: DisposableRules, now: float) -> bool:
     """Whether it was unused for so long that it is cleaned up; a paused one is kept for its owner."""
     idle = now - kept.idle_since > 60 * rules.cleanup_after_minutes
     return rules.auto_cleanup and idle and not kept.pool and kept.disposable.status not in (PAUSED, CREATING, PENDING)
@@ -89,7 +89,7 @@ def is_about_to_expire(kept: Kept, now: float) -> bool:
     return 0 < kept.disposable.expires < now + kept.timeout_s / 2
 
 
-def pause_for(rules: Rules, kept: Iterable[Kept]) -> float:
+def pause_for(rules: DisposableRules, kept: Iterable[Kept]) -> float:
     """How long to wait between two rounds: a part of the shortest time that there is."""
     times = [each.timeout_s / 4 for each in kept if each.timeout_s]
     times += [15 * rules.cleanup_after_minutes] if rules.auto_cleanup else []
@@ -110,7 +110,9 @@ def why_ended(kept: Kept, status: str, now: float) -> str:
     return EXPIRED_BY_TIME if status == EXPIRED or over else FROM_OUTSIDE
 
 
-def checked(order: SandboxOrder, rules: Rules, offered: Mapping[str, Traits], names: Collection[str]) -> SandboxOrder:
+def checked(
+    order: SandboxOrder, rules: DisposableRules, offered: Mapping[str, Traits], names: Collection[str]
+) -> SandboxOrder:
     """The order with its image and provider filled in. Raises BadArgument, or ConfigError for the operator's part."""
     _check_name(order.name, names)
     _check_timeout(order.timeout_s)
@@ -132,7 +134,7 @@ def checked(order: SandboxOrder, rules: Rules, offered: Mapping[str, Traits], na
     return replace(order, image=image, provider=provider, limits=limits)
 
 
-def default_image(traits: Traits, rules: Rules) -> str:
+def default_image(traits: Traits, rules: DisposableRules) -> str:
     """What is meant where no image is named; the name of a container's image says nothing where images are folders."""
     if traits.is_queue:
         return ""
@@ -144,7 +146,9 @@ def suits(image: str, traits: Traits) -> bool:
     return not traits.has_folders_as_images or not image or image.startswith(("/", "~", "."))
 
 
-def provider_for(wanted: str, rules: Rules, offered: Mapping[str, Traits], names: Collection[str] = ()) -> str:
+def provider_for(
+    wanted: str, rules: DisposableRules, offered: Mapping[str, Traits], names: Collection[str] = ()
+) -> str:
     """Who makes it: as ordered, as configured, or the platform where there is one. `names` are configured sandboxes."""
     wanted = next((kind for kind, traits in offered.items() if wanted and wanted in (kind, traits.machine)), wanted)
     kinds = ", ".join(traits.machine or kind for kind, traits in offered.items())

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from ..core.disposable import Disposable, Rules, SandboxOrder, Traits, new_disposable_id
+from ..core.disposable import Disposable, DisposableRules, SandboxOrder, Traits, new_disposable_id
 from ..core.errors import ConfigError, SandboxError
 from ..store.disposables import CREATING, GONE, Kept
 from .policy import FROM_OUTSIDE, is_plain, provider_for, suits
-from .registry import Known
+from .registry import Registry
 
 # Ready ones are renewed while their process lives, and expire soon after a crash.
 READY_S = 1800.0
@@ -25,7 +25,7 @@ Make = Callable[[Kept, SandboxOrder], Awaitable[Kept]]
 class Pool:
     """Keeps a number of ready sandboxes per image, as the rules say; they do not count against the limit."""
 
-    def __init__(self, known: Known, rules: Rules, make: Make) -> None:
+    def __init__(self, known: Registry, rules: DisposableRules, make: Make) -> None:
         self._known = known
         self.rules = rules
         self._make = make

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ..core.disposable import PENDING, Disposable, Rules
+from ..core.disposable import PENDING, Disposable, DisposableRules
 from ..core.errors import ConfigError, SandboxError
 from ..store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, Kept
 from ..waiting import within
@@ -17,7 +17,7 @@ from .policy import (
     CLEANED_UP,
     EXPIRED_BY_TIME,
     WITH_SERVER,
-    Fate,
+    SandboxFate,
     is_about_to_expire,
     is_expired,
     is_nearly_over,
@@ -26,7 +26,7 @@ from .policy import (
     pause_for,
 )
 from .pool import Pool
-from .registry import Known, look
+from .registry import Registry, look
 
 DELETE_S = 30.0
 # How long after the death of a process a sandbox that it ordered may still appear on the platform.
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 class Tending:
     """Runs one round after another until cancelled."""
 
-    def __init__(self, known: Known, rules: Rules) -> None:
+    def __init__(self, known: Registry, rules: DisposableRules) -> None:
         self._known = known
         self.rules = rules
         self._round = asyncio.Lock()
@@ -95,7 +95,7 @@ class Tending:
             if life is not None and life.disposable is known_before.get(kept.id):
                 life.follow(kept)
 
-    async def _attempt(self, kept: Kept, fate: Fate) -> None:
+    async def _attempt(self, kept: Kept, fate: SandboxFate) -> None:
         try:
             await self._see_to(kept, fate)
         except (SandboxError, asyncio.TimeoutError) as problem:
@@ -104,23 +104,23 @@ class Tending:
         except Exception:
             log.exception("%s could not be looked after", kept.disposable.title)
 
-    async def _see_to(self, kept: Kept, fate: Fate) -> None:
+    async def _see_to(self, kept: Kept, fate: SandboxFate) -> None:
         life = self._known.lives.get(kept.id)
         if life is not None and life.kept.idle_since > kept.idle_since:
             await life.write_touch()
             kept = replace(kept, idle_since=life.kept.idle_since)
         if life is not None and life.is_busy:
             await self._keep_busy(life)
-        elif fate is Fate.SWEEP:
+        elif fate is SandboxFate.SWEEP:
             await self._sweep_left(kept)
-        elif fate is Fate.INHERIT:
+        elif fate is SandboxFate.INHERIT:
             await self._inherit(kept)
-        elif fate is Fate.MINE and kept.disposable.status == PENDING:
+        elif fate is SandboxFate.MINE and kept.disposable.status == PENDING:
             # It may have started, or have been cancelled, since the last look.
             await look(self._known, kept)
-        elif fate is Fate.MINE and kept.pool:
+        elif fate is SandboxFate.MINE and kept.pool:
             await self._keep_ready(kept)
-        elif fate is Fate.MINE and kept.disposable.status != CREATING:
+        elif fate is SandboxFate.MINE and kept.disposable.status != CREATING:
             await self._tend_one(self._known.admit(kept), kept)
 
     async def _keep_busy(self, life: Life) -> None:
@@ -246,8 +246,8 @@ class Tending:
         async with self._round:
             living = await self._living()
             fates = await asyncio.to_thread(self._known.fates, living)
-            over = [kept for kept in living if fates[kept.id] is Fate.SWEEP and not self._is_tended_here(kept)]
-            await asyncio.gather(*(self._attempt(kept, Fate.SWEEP) for kept in over))
+            over = [kept for kept in living if fates[kept.id] is SandboxFate.SWEEP and not self._is_tended_here(kept)]
+            await asyncio.gather(*(self._attempt(kept, SandboxFate.SWEEP) for kept in over))
 
     def _is_tended_here(self, kept: Kept) -> bool:
         """Whether this very process uses it, and may still renew it; not one whose deletion was begun."""

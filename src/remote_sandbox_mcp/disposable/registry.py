@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.disposable import PENDING, Disposable, Offer, Provider, Rules, Traits
+from ..core.disposable import PENDING, Disposable, DisposableRules, Offer, Provider, Traits
 from ..core.errors import ConfigError, SandboxError, UnknownSandbox
 from ..fleet import Fleet, Member
 from ..processes import process
 from ..store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept, Owner
 from ..waiting import Chores, within
 from .lease import LOOK_S, Life, Surroundings, Tended
-from .policy import Fate, farewell, fate, is_visible
+from .policy import SandboxFate, farewell, fate, is_visible
 
 if TYPE_CHECKING:
     from ..core.sandbox import Sandbox
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 LIST_S = 3.0
 
 
-class Known:
+class Registry:
     """Registry of the sandboxes that this process may use. Providers are made when first needed."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Known:
             self._providers[kind] = self._offers[kind].make()
         return self._providers[kind]
 
-    def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
+    def reconfigure(self, rules: DisposableRules, offers: Mapping[str, Offer]) -> None:
         """Use these providers. A replaced one is closed at the end, because its sandboxes may be in use."""
         before, self._offers = self._offers, offers
         stale = [
@@ -154,16 +154,18 @@ class Known:
             )
         return self.fleet.member(kept.id)
 
-    def admit_all(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
+    def admit_all(self, all_kept: Iterable[Kept]) -> dict[str, SandboxFate]:
         """Add those that can be used here to the fleet; returns the fate of each."""
         fates = self.fates(all_kept := tuple(all_kept))
         for kept in all_kept:
-            usable = fates[kept.id] in (Fate.MINE, Fate.SHARED, Fate.INHERIT) and is_visible(kept, self.configuration)
+            usable = fates[kept.id] in (SandboxFate.MINE, SandboxFate.SHARED, SandboxFate.INHERIT) and is_visible(
+                kept, self.configuration
+            )
             if usable and not kept.pool and kept.disposable.status != CREATING:
                 self.admit(kept)
         return fates
 
-    def fates(self, all_kept: Iterable[Kept]) -> dict[str, Fate]:
+    def fates(self, all_kept: Iterable[Kept]) -> dict[str, SandboxFate]:
         all_kept = tuple(all_kept)
         living = frozenset(owner for owner in {kept.owner for kept in all_kept} if owner == self.me or is_alive(owner))
         return {kept.id: fate(kept, self.me, living, self.now(), self.configuration) for kept in all_kept}
@@ -192,7 +194,7 @@ async def _open(life: Life) -> Sandbox:
 Seen = Mapping[str, Disposable] | str
 
 
-async def survey(known: Known, living: Sequence[Kept]) -> list[Disposable]:
+async def survey(known: Registry, living: Sequence[Kept]) -> list[Disposable]:
     """All sandboxes in use, with their providers' current answers; a provider that does not answer delays no other."""
     held = [kept for kept in living if not kept.pool and kept.disposable.status != ENDING]
     kinds = sorted({kept.disposable.provider for kept in held})
@@ -201,7 +203,7 @@ async def survey(known: Known, living: Sequence[Kept]) -> list[Disposable]:
     return [view for view in views if view.status not in OVER]
 
 
-async def look(known: Known, kept: Kept) -> Disposable:
+async def look(known: Registry, kept: Kept) -> Disposable:
     """The current state of one sandbox."""
     if kept.disposable.status in (CREATING, ENDING):
         return kept.disposable
@@ -212,13 +214,13 @@ async def look(known: Known, kept: Kept) -> Disposable:
     return await _note(known, kept, seen)
 
 
-async def trouble(known: Known, kind: str) -> str:
+async def trouble(known: Registry, kind: str) -> str:
     """Why a provider cannot make sandboxes now; empty where it answers."""
     seen = await _ask(known, kind)
     return seen if isinstance(seen, str) else ""
 
 
-async def _ask(known: Known, kind: str) -> Seen:
+async def _ask(known: Registry, kind: str) -> Seen:
     try:
         provider = known.provider(kind)
         return {it.id: it for it in await within(provider.list(), LIST_S)}
@@ -228,7 +230,7 @@ async def _ask(known: Known, kind: str) -> Seen:
         return f"{provider.where} has not answered within {LIST_S:g} s"
 
 
-async def _view(known: Known, kept: Kept, seen: Seen) -> Disposable:
+async def _view(known: Registry, kept: Kept, seen: Seen) -> Disposable:
     if kept.disposable.status == CREATING:
         return kept.disposable
     if isinstance(seen, str):
@@ -245,7 +247,7 @@ def _doubtful(kept: Kept, why: str) -> Disposable:
     return replace(it, notes=(*it.notes, f"{where} did not answer ({why}); this is what was known before"))
 
 
-async def _note(known: Known, kept: Kept, seen: Disposable) -> Disposable:
+async def _note(known: Registry, kept: Kept, seen: Disposable) -> Disposable:
     """Record a provider's answer."""
     it, life = replace(kept.disposable, status=seen.status, reason=seen.reason), known.life_of(kept)
     if seen.status in OVER:

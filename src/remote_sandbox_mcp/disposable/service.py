@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..core import check
-from ..core.disposable import PENDING, Disposable, Offer, Rules, SandboxOrder
+from ..core.disposable import PENDING, Disposable, DisposableRules, Offer, SandboxOrder
 from ..core.errors import UnknownSandbox, Unreachable
 from ..store.disposables import CREATING, ENDING, GONE, OVER
 from ..waiting import within
 from .create import Making
-from .policy import DELETED, Fate, farewell, is_visible
+from .policy import DELETED, SandboxFate, farewell, is_visible
 from .reaper import DELETE_S, Tending
-from .registry import Known, look, survey, trouble
+from .registry import Registry, look, survey, trouble
 
 if TYPE_CHECKING:
     from ..store.disposables import Kept
@@ -29,10 +29,10 @@ PENDING_S = 0.2
 T = TypeVar("T")
 
 
-class Service:
+class DisposableService:
     """See Disposables."""
 
-    def __init__(self, known: Known, rules: Rules) -> None:
+    def __init__(self, known: Registry, rules: DisposableRules) -> None:
         self.known = known
         self.tending = Tending(known, rules)
         self.making = Making(known, rules, self.tending.tick)
@@ -45,7 +45,7 @@ class Service:
         own = [it for it in known.lives.values() if it.kept.owner == known.me and it.traits.ends_with_server]
         return [f"the sandbox {life.disposable.title} lives, and what runs in it would end" for life in own]
 
-    def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
+    def reconfigure(self, rules: DisposableRules, offers: Mapping[str, Offer]) -> None:
         """Use these rules and providers; a provider whose settings differ is made again when it is next needed."""
         self.tending.rules = self.making.rules = self.making.pool.rules = rules
         self.known.reconfigure(rules, offers)
@@ -111,7 +111,7 @@ class Service:
             return replace(kept.disposable, status=GONE, notes=(farewell(kept.disposable.title, kept.why, kept.ended),))
         if kept.disposable.status != CREATING:
             await self._delete(kept)
-        elif self.known.fates([kept])[kept.id] is Fate.SWEEP:
+        elif self.known.fates([kept])[kept.id] is SandboxFate.SWEEP:
             await self.tending.sweep(kept, GONE, DELETED)
         else:
             # The process that is still making it sees this, and deletes it.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core import check
-from ..core.disposable import Choice, Disposable, Offer, Rules, SandboxOrder
+from ..core.disposable import Disposable, DisposableRules, Offer, ProviderChoice, SandboxOrder
 from ..core.errors import ConfigError
 from ..fleet import Fleet, Member
 from ..waiting import Chores
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..store.disposables import DisposableRows
     from .changes import Tell
-    from .service import Service
+    from .service import DisposableService
 
 __all__ = ["Disposables"]
 
@@ -35,7 +35,7 @@ class Disposables:
     def __init__(
         self,
         fleet: Fleet,
-        rules: Rules,
+        rules: DisposableRules,
         offers: Mapping[str, Offer],
         rows: Callable[[], DisposableRows],
         *,
@@ -63,15 +63,15 @@ class Disposables:
         return self._make_rows()
 
     @functools.cached_property
-    def _service(self) -> Service:
-        from .registry import Known
-        from .service import Service
+    def _service(self) -> DisposableService:
+        from .registry import Registry
+        from .service import DisposableService
 
-        known = Known(self._fleet, self._offers, self._rows, self._clock, self._configuration)
+        known = Registry(self._fleet, self._offers, self._rows, self._clock, self._configuration)
         known.listeners = self._listeners
-        return Service(known, self._rules)
+        return DisposableService(known, self._rules)
 
-    def reconfigure(self, rules: Rules, offers: Mapping[str, Offer]) -> None:
+    def reconfigure(self, rules: DisposableRules, offers: Mapping[str, Offer]) -> None:
         """Use these from now on, also for existing sandboxes; providers whose settings differ are made again."""
         self._rules, self._offers = rules, offers
         if "_service" in self.__dict__:
@@ -138,7 +138,7 @@ class Disposables:
         check.text_argument("snapshot", snapshot)
         return await self._service.create(replace(order, image=snapshot))
 
-    def choices(self) -> Sequence[Choice]:
+    def choices(self) -> Sequence[ProviderChoice]:
         """What can make a sandbox here; the one that is used where none is named is marked."""
         from .policy import default_image, provider_for
 
@@ -147,7 +147,7 @@ class Disposables:
             usual = provider_for("", self._rules, offered)
         except ConfigError:
             usual = ""
-        return [Choice(kind, default_image(it, self._rules), it, kind == usual) for kind, it in offered.items()]
+        return [ProviderChoice(kind, default_image(it, self._rules), it, kind == usual) for kind, it in offered.items()]
 
     async def find(self, name: str) -> Disposable | None:
         """The recorded sandbox, if it lives; None for a machine. Asks no provider."""
@@ -193,7 +193,7 @@ class Disposables:
         """A URL under which a person on this computer reaches that port."""
         return await self._service.endpoint(name, port)
 
-    def _service_if_any(self) -> Service | None:
+    def _service_if_any(self) -> DisposableService | None:
         """Nothing where no sandbox lives, or has lived since the start: that spares loading it."""
         return self._service if "_service" in self.__dict__ or not self._is_empty() else None
 

@@ -1,4 +1,4 @@
-"""One front's conversation with the hub: MCP, line by line, from its hello to its end."""
+"""Conversations with the hub: a front's, MCP line by line, and a person's at a terminal, who logs in to a machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .. import __version__
-from ..core.errors import SandboxError
-from ..hub_contact.hello import say_version
+from ..asking import Answers, NoAnswer, Question, asking
+from ..core.errors import SandboxError, Unsupported
+from ..core.login import LONGEST_ANSWER, Challenge
+from ..hub_contact.hello import read, say_version
 from ..mcp_server.ahead import Opening
 from ..session import KeptSelection, Session, begin
 from .houses import House, Houses, client_of
@@ -36,7 +38,7 @@ async def converse(
     config, session = client_of(said)
     house = await houses.enter(config, session)
     session.selection = selection = KeptSelection(house.app.identity, front)
-    conversation = Conversation(house, session, said, Answers(writer, leaving))
+    conversation = Conversation(house, session, said, AnswerWriter(writer, leaving))
     try:
         await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
         heard = Heard(reader)
@@ -94,7 +96,7 @@ class Heard:
 class Conversation:
     """The conversation with one client."""
 
-    def __init__(self, house: House, session: Session, said: dict[str, Any], answers: Answers) -> None:
+    def __init__(self, house: House, session: Session, said: dict[str, Any], answers: AnswerWriter) -> None:
         self._house = house
         self._session = session
         self._said = said
@@ -136,16 +138,16 @@ class Conversation:
     async def _speak(self, reader: Heard) -> None:
         from mcp.server.stdio import stdio_server
 
-        from ..mcp_server.stdio import Lines, calls_of
+        from ..mcp_server.stdio import StdinLines, calls_of
 
         server, _ = await self._house.made()
-        lines = Lines(reader, self._answers, self._ended, calls_of(self._said))
+        lines = StdinLines(reader, self._answers, self._ended, calls_of(self._said))
         streams: Any = (lines, self._answers)
         async with stdio_server(*streams) as (incoming, outgoing):
             await server.run_over(incoming, outgoing)
 
 
-class Answers:
+class AnswerWriter:
     """Output as the SDK's transport writes it."""
 
     def __init__(self, writer: asyncio.StreamWriter, leaving: asyncio.Event) -> None:
@@ -172,3 +174,63 @@ class Answers:
 
     async def flush(self) -> None:
         """Nothing is buffered."""
+
+
+GONE = "the person at the terminal gave no answer"
+
+
+class Terminal:
+    """Asks the person at the other end of the line."""
+
+    is_terminal = True
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def takes(self, challenge: Challenge) -> bool:
+        return True
+
+    async def __call__(self, question: Question) -> Answers:
+        asked = question.challenge
+        prompts = [{"text": prompt.text, "is_shown": prompt.is_shown} for prompt in asked.prompts]
+        await self.say({"ask": prompts, "host": asked.host, "note": asked.note})
+        try:
+            answers = read(await self._reader.readline() or b"{}").get("answers")
+        except (ConnectionError, ValueError):
+            raise NoAnswer(GONE) from None
+        if not isinstance(answers, list) or len(answers) != len(prompts) or not all(map(_is_answer, answers)):
+            raise NoAnswer(GONE)
+        return tuple(answers)
+
+    async def say(self, what: dict[str, Any]) -> None:
+        self._writer.write(json.dumps(what).encode() + b"\n")
+        # That the person is gone shows at the next read.
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
+
+def _is_answer(answer: object) -> bool:
+    return isinstance(answer, str) and len(answer) <= LONGEST_ANSWER
+
+
+async def log_in(
+    houses: Houses, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Open the machine that the caller names, with the caller's configuration, and send how that ended."""
+    config, session = client_of(said)
+    house = await houses.enter(config, session)
+    terminal = Terminal(reader, writer)
+    begin(session)
+    asking.set(terminal)
+    try:
+        member = house.app.fleet.member(str(said.get("name") or ""))
+        if member.questions is None:
+            raise Unsupported(f"{member.name} is no SSH machine, so there is nothing to log in to")
+        was_open = member.sandbox is not None and member.sandbox.is_open
+        await member.open()
+        await terminal.say({"name": member.name, "was_open": was_open, "asked": member.questions.need_person})
+    except SandboxError as problem:
+        await terminal.say({"trouble": str(problem)})
+    finally:
+        houses.leave_house(house, session)

@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping
 
 from ..hub_contact.hello import VERSION_LINE, Handed, read_answer, say_hello
-from ..hub_contact.place import NoHub, Place, reach
+from ..hub_contact.place import HubPlace, NoHub, reach
 from .silence import Silence, say
-from .transcript import MOST_HUBS, Request, Transcript, answered_in, is_answer
+from .transcript import MOST_HUBS, Transcript, UnansweredRequest, answered_in, is_answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ DEADLY = (
 )
 
 
-class Lines:
+class LineSplitter:
     """Splits incoming bytes into lines."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Lines:
 class Front:
     """One client's conversation with the hub."""
 
-    def __init__(self, place: Place, environ: Mapping[str, str], config: str) -> None:
+    def __init__(self, place: HubPlace, environ: Mapping[str, str], config: str) -> None:
         self._place = place
         self._environ = environ
         self._config = config
@@ -84,12 +84,12 @@ class Front:
         self._hub = 0
         self._silence = Silence(place)
         self._memory: Remembering | None = None
-        self._from_client, self._from_hub = Lines(), Lines()
+        self._from_client, self._from_hub = LineSplitter(), LineSplitter()
         # Bytes waiting to be written.
         self._to_client, self._to_hub = bytearray(), bytearray()
         # Lines for a hub that has not greeted or does not answer; and what was sent to this hub: number of lines,
         # bytes.
-        self._held: list[tuple[bytes, Request | None]] = []
+        self._held: list[tuple[bytes, UnansweredRequest | None]] = []
         self._lines_sent = self._queued = self._sent = 0
         # Questions that the hub gets once all is quiet, and when the client has last sent something.
         self._put_off: list[bytes] = []
@@ -269,7 +269,7 @@ class Front:
                 # An answer is of use only to the hub that asked, which is gone, and may be a secret.
                 self._held.append((request.line if request else line, request))
 
-    def _note(self, message: Any, line: bytes) -> Request | None:
+    def _note(self, message: Any, line: bytes) -> UnansweredRequest | None:
         """Keep a request until it is answered; some are answered from the cache."""
         request = self._kept.note(message, line) if isinstance(message, dict) else None
         return None if request and self._answer_from_memory(message) else request
@@ -289,7 +289,7 @@ class Front:
         """
         return self._memory is not None and self._memory.may_wait(message) and message["id"] in self._kept.done
 
-    def _count(self, line: bytes, request: Request | None) -> None:
+    def _count(self, line: bytes, request: UnansweredRequest | None) -> None:
         """Give a sent line its name, and note at which byte of all that was sent it ends."""
         if request is not None:
             request.name = request.name or f"{self._kept.prefix}{self._lines_sent}"
@@ -443,7 +443,7 @@ class Front:
             say(f"the hub (process {self._hub}) answers again")
             self._send_held()
 
-    def _give_up(self, number: Any, request: Request, seconds: float) -> None:
+    def _give_up(self, number: Any, request: UnansweredRequest, seconds: float) -> None:
         """Forget a request that was not sent; cancel one that was, for when the hub goes on."""
         was_sent = not any(held is request for _, held in self._held)
         self._held = [(line, held) for line, held in self._held if held is not request]
@@ -499,14 +499,14 @@ class Remembering:
             self._memory.learn(key, answer["result"])
 
 
-def start_hub(place: Place, lock: int, listener: int) -> None:
+def start_hub(place: HubPlace, lock: int, listener: int) -> None:
     """Import what starts a hub only here, because most fronts find one. Raises NoHub."""
     from ..hub_contact.starting import start
 
     start(place, lock, listener)
 
 
-def remembered(place: Place, config: str) -> Remembering:
+def remembered(place: HubPlace, config: str) -> Remembering:
     from pathlib import Path
 
     from ..mcp_server.early import first_memory
@@ -519,7 +519,7 @@ def run(config: str) -> Handed | None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: leave())
     try:
-        place = Place(os.environ)
+        place = HubPlace(os.environ)
     except OSError as error:
         say(f"serving without a hub: {error}")
         return Handed()

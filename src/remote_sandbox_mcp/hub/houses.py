@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..app import App, Stock, compose
-from ..config.source import Source
+from ..config.source import ConfigSource
 from ..core.client import ClientVariables, Variables
 from ..core.errors import SandboxError
 from ..fleet import Member
@@ -94,7 +94,7 @@ class House:
     # Variables of the session for which it was made.
     first: Mapping[str, str]
     environ: Recorded
-    source: Source
+    source: ConfigSource
     app: App
     log: SessionLog
     make: Callable[[House], tuple[SandboxServer, Upkeep]]
@@ -188,7 +188,7 @@ class Houses:
         """The house of a session's configuration, made if needed."""
         self._tidying = self._tidying or asyncio.ensure_future(self._keep_tidy())
         recorded = Recorded(session.environ)
-        source = Source(config, recorded, session.folder)
+        source = ConfigSource(config, recorded, session.folder)
         await asyncio.to_thread(source.read)
         where = (str(config or ""), source.project)
         # One at a time: two sessions that come at once must share one house.
@@ -209,7 +209,9 @@ class Houses:
         house.sessions.discard(session)
         house.left_at = time.monotonic()
 
-    def _build(self, where: tuple[str, str], first: Mapping[str, str], environ: Recorded, source: Source) -> House:
+    def _build(
+        self, where: tuple[str, str], first: Mapping[str, str], environ: Recorded, source: ConfigSource
+    ) -> House:
         from ..mcp_server.logs import SessionLog
         from ..mcp_server.watchdog import revive
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from ..hub_contact.asking import ask_hub
 from ..hub_contact.hello import read_answer, say_http_hello
-from ..hub_contact.place import NoHub, Place, reach
+from ..hub_contact.place import HubPlace, NoHub, reach
 from ..hub_contact.starting import start
 from .front import FIRST_GREETING_S, GREETING_S, MOST_ATTEMPTS, STEADY_S, current_folder
 
@@ -38,7 +38,7 @@ class Silent(NoHub):
 class HttpFront:
     """One listening socket and the hub that serves there."""
 
-    def __init__(self, place: Place, listener: socket.socket, hello: bytes) -> None:
+    def __init__(self, place: HubPlace, listener: socket.socket, hello: bytes) -> None:
         self._place = place
         self._listener = listener
         self._hello = hello
@@ -187,7 +187,7 @@ class HttpFront:
 def run(listener: socket.socket, terms: Mapping[str, Any], config: str) -> str:
     """Serve through the hub until told to end, which ends the process; returns why that is not possible."""
     try:
-        place = Place(os.environ)
+        place = HubPlace(os.environ)
     except OSError as error:
         return str(error)
     config = os.path.abspath(os.path.expanduser(config)) if config else ""

@@ -16,8 +16,7 @@ from ..core.client import ClientVariables
 from ..core.errors import ConfigError
 from ..session import Session, begin
 from ..waiting import within
-from ..web.listener import address_of, listener_among
-from ..web.terms import Terms, terms_told
+from ..web.listener import Terms, address_of, listener_among, terms_told
 from .houses import House, Houses
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from .. import __version__
 from ..core.client import introduced
 from ..core.errors import SandboxError
 from ..hub_contact.hello import ASK, HTTP, LOGIN, SERVE, read
-from ..hub_contact.place import NoHub, Place, check_peer
+from ..hub_contact.place import HubPlace, NoHub, check_peer
 from ..processes import loading
 from ..waiting import within
 
@@ -49,7 +49,7 @@ def serve(lock: int, listener: int) -> int:
     sock = socket.socket(fileno=listener)
     os.set_inheritable(lock, False)
     os.set_inheritable(listener, False)
-    asyncio.run(Hub(Place(os.environ)).run(lock, sock))
+    asyncio.run(Hub(HubPlace(os.environ)).run(lock, sock))
     return 0
 
 
@@ -58,13 +58,13 @@ async def stay(lock: Lock, config: Path | None) -> None:
 
     It does not end when idle, because a service manager started it.
     """
-    hub = Hub(Place(os.environ), lives_on=True)
+    hub = Hub(HubPlace(os.environ), lives_on=True)
     hub.watching.go_round(lock, config, until_idle=False)
     await hub.run()
 
 
 @dataclass
-class Visit:
+class ConnectedClient:
     """A connected client, as `hub status` shows it."""
 
     folder: str
@@ -82,8 +82,8 @@ class Visit:
 class Hub:
     """Listens, and gives each front a conversation. With `lives_on` it does not end when idle."""
 
-    def __init__(self, place: Place, *, lives_on: bool = False) -> None:
-        from .watching import Watching
+    def __init__(self, place: HubPlace, *, lives_on: bool = False) -> None:
+        from .watching import HubWatchdog
 
         self._place = place
         self._lives_on = lives_on
@@ -91,7 +91,7 @@ class Hub:
         self._stopped = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._visits: list[Visit] = []
+        self._visits: list[ConnectedClient] = []
         self._served = 0
         self._idle_since = time.monotonic()
         self._idle_s = idle_limit()
@@ -104,7 +104,7 @@ class Hub:
 
         self._houses = Houses(self._idle_s)
         self._houses.about = self._about
-        self.watching = Watching(Path(place.state), self._houses.stock)
+        self.watching = HubWatchdog(Path(place.state), self._houses.stock)
         self._houses.begin_watching = self.watching.begin
         self._http: HttpServices | None = None
 
@@ -205,14 +205,14 @@ class Hub:
             await writer.drain()
         elif said.get("hello") == SERVE:
             self._served += 1
-            visit = Visit(str(said.get("folder") or "/"), front)
+            visit = ConnectedClient(str(said.get("folder") or "/"), front)
             self._visits.append(visit)
             try:
                 await self._converse(visit, said, reader, writer)
             finally:
                 self._visits.remove(visit)
         elif said.get("hello") == LOGIN:
-            from .logins import log_in
+            from .conversation import log_in
 
             await log_in(self._houses, said, reader, writer)
         elif said.get("hello") == HTTP:
@@ -222,7 +222,7 @@ class Hub:
             await self._http.serve(said, front, reader, writer, self._stopped)
 
     async def _converse(
-        self, visit: Visit, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, visit: ConnectedClient, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         from .conversation import converse
 

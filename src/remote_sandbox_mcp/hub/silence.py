@@ -8,7 +8,7 @@ import sys
 import time
 
 from ..hub_contact.hello import ask
-from ..hub_contact.place import NoHub, Place
+from ..hub_contact.place import HubPlace, NoHub
 
 # While a call waits, the hub is asked this often and has this long to answer; after that the front answers the call.
 ASK_EVERY_S, ANSWER_S, GIVE_UP_S = 5.0, 5.0, 25.0
@@ -21,7 +21,7 @@ TURN_S = 1.0
 class Silence:
     """Tracks how long the hub has been silent."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HubPlace) -> None:
         self._place = place
         self.heard_at = time.monotonic()
         # The connection on which the hub is asked.

@@ -24,7 +24,7 @@ ANSWERS, STATE = "inputResponses", "requestState"
 ANSWER = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+),"(?:result|error)":')
 
 
-class Request:
+class UnansweredRequest:
     """A request of the client that is not answered yet."""
 
     __slots__ = ("begun", "end", "hubs", "line", "method", "name", "since")
@@ -48,7 +48,7 @@ class Transcript:
         self._hubs = 0
         self.was_served = False
         # Requests by their id.
-        self.unanswered: dict[Any, Request] = {}
+        self.unanswered: dict[Any, UnansweredRequest] = {}
         # Requests that the client has an answer to: from the cache, an earlier hub, or the front.
         self.done: set[Any] = set()
         self._standing: dict[str, tuple[Any, bytes]] = {}
@@ -64,7 +64,7 @@ class Transcript:
 
     # What the client sends
 
-    def note(self, message: dict[str, Any], line: bytes) -> Request | None:
+    def note(self, message: dict[str, Any], line: bytes) -> UnansweredRequest | None:
         """Remember what another hub would have to know; returns the request, if the message is one."""
         method, number, params = message.get("method"), message.get("id"), message.get("params")
         given = params if isinstance(params, dict) else {}
@@ -76,7 +76,7 @@ class Transcript:
             return None
         self._note_standing(method, given, number, line)
         self.done.discard(number)
-        request = self.unanswered[number] = Request(method, without_answers(message, line))
+        request = self.unanswered[number] = UnansweredRequest(method, without_answers(message, line))
         return request
 
     def _note_cancelled(self, number: Any) -> None:
@@ -85,7 +85,7 @@ class Transcript:
         if request and request.name:
             self.give_up(request)
 
-    def give_up(self, request: Request) -> None:
+    def give_up(self, request: UnansweredRequest) -> None:
         """Remember a cancelled call, whose command may still run: the next hub stops it."""
         now = time.monotonic()
         self._cancelled = {name: it for name, it in self._cancelled.items() if now < it[0] + CANCELLED_S}
@@ -114,7 +114,7 @@ class Transcript:
             del self._versions[oldest]
         return b"".join(line for line in lines if not line.startswith(VERSION_LINE))
 
-    def answered_here(self, number: Any) -> Request:
+    def answered_here(self, number: Any) -> UnansweredRequest:
         """Note that the front has answered a request itself: an answer of the hub will be dropped."""
         self.done.add(number)
         return self.unanswered.pop(number)
@@ -126,7 +126,7 @@ class Transcript:
 
     # For another process
 
-    def opening(self, sent: int) -> tuple[dict[str, Any], list[tuple[bytes, Request | None]], list[Any]]:
+    def opening(self, sent: int) -> tuple[dict[str, Any], list[tuple[bytes, UnansweredRequest | None]], list[Any]]:
         """What another process has to know of the conversation, and the lines that it begins with there.
 
         `sent` is how many bytes the hub before it has received. `again` has what each of these lines was called
@@ -152,8 +152,8 @@ class Transcript:
         versions = [[*which, version] for which, version in self._versions.items()]
         return {**who, "resumed": self.was_served, "versions": versions}, lines, spent
 
-    def _lines_in_force(self) -> list[tuple[bytes, Request | None]]:
-        lines: list[tuple[bytes, Request | None]] = []
+    def _lines_in_force(self) -> list[tuple[bytes, UnansweredRequest | None]]:
+        lines: list[tuple[bytes, UnansweredRequest | None]] = []
         for number, line in self._standing.values():
             if number not in self.unanswered:
                 # The client has the answer already; this hub's answer is dropped.
@@ -178,7 +178,7 @@ def is_answer(message: Any) -> bool:
     return isinstance(message, dict) and "method" not in message and "id" in message
 
 
-def _is_spent(request: Request, sent: int) -> bool:
+def _is_spent(request: UnansweredRequest, sent: int) -> bool:
     """Note whether the previous hub received it; returns whether too many hubs have died with it."""
     if request.name and not request.begun:
         request.begun = sent >= request.end

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Watching:
+class HubWatchdog:
     """Runs the watchdog in this process if it gets the lock; otherwise another hub or a service does it."""
 
     def __init__(self, state: Path, stock: Stock | None = None) -> None:

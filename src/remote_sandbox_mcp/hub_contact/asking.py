@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..processes.locks import Holder, holder
+from ..processes.locks import LockHolder, holder
 from .hello import ask, read, say_login
-from .place import NoHub, Place, reach
+from .place import HubPlace, NoHub, reach
 from .starting import start
 
 # A hub answers in milliseconds, unless it is blocked.
@@ -21,24 +21,24 @@ LONGEST_ANSWER = 1 << 20
 LOGIN_S = 300.0
 
 
-def hubs(environ: Mapping[str, str] = os.environ) -> list[Place]:
+def hubs(environ: Mapping[str, str] = os.environ) -> list[HubPlace]:
     """Every hub that has a socket in this state folder, whatever its version; the one for `environ` comes first."""
-    own = Place(environ)
+    own = HubPlace(environ)
     try:
         own.check()
         names = sorted(name[:-5] for name in os.listdir(own.folder) if name.endswith(".sock"))
     except (OSError, NoHub):
         return []
-    return [Place(environ, name) for name in sorted(names, key=lambda name: name != own.name)]
+    return [HubPlace(environ, name) for name in sorted(names, key=lambda name: name != own.name)]
 
 
-def process_of(place: Place) -> Holder | None:
+def process_of(place: HubPlace) -> LockHolder | None:
     """The process that holds a hub's lock; None where there is none."""
     found = holder(Path(place.lock))
     return found if found and found.is_alive() else None
 
 
-def ask_hub(place: Place, question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
+def ask_hub(place: HubPlace, question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
     """The hub's answer. Raises OSError or NoHub where there is none, ValueError where it cannot be read."""
     with place.connect() as line:
         return _ask(place, line, question, limit_s, more)
@@ -46,7 +46,7 @@ def ask_hub(place: Place, question: str, limit_s: float = ANSWER_S, **more: Any)
 
 def call_hub(question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
     """Like ask_hub, for the hub of this environment, which is started if there is none."""
-    place = Place(os.environ)
+    place = HubPlace(os.environ)
     line, _ = reach(place, start)
     with line:
         return _ask(place, line, question, limit_s, more)
@@ -72,20 +72,20 @@ def _folder() -> str:
         return "/"
 
 
-class Login:
+class HubLogin:
     """A person's login to a machine, which the hub makes and keeps: it asks, and the person at this end answers.
 
     Methods raise OSError or NoHub where there is no hub, ValueError where it cannot be understood.
     """
 
     def __init__(self, name: str, config: Path | None) -> None:
-        self._place = Place(os.environ)
+        self._place = HubPlace(os.environ)
         self._line, _ = reach(self._place, start)
         self._line.settimeout(LOGIN_S)
         self._heard = self._line.makefile("rb")
         self._line.sendall(say_login(name, os.environ, _folder(), whole(config)))
 
-    def __enter__(self) -> Login:
+    def __enter__(self) -> HubLogin:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,7 +103,9 @@ class Login:
         self._line.sendall(json.dumps({"answers": answers}).encode() + b"\n")
 
 
-def _ask(place: Place, line: socket.socket, question: str, limit_s: float, more: Mapping[str, Any]) -> dict[str, Any]:
+def _ask(
+    place: HubPlace, line: socket.socket, question: str, limit_s: float, more: Mapping[str, Any]
+) -> dict[str, Any]:
     line.settimeout(limit_s or ANSWER_S)
     heard = b""
     try:
@@ -118,7 +120,7 @@ def _ask(place: Place, line: socket.socket, question: str, limit_s: float, more:
     return read(heard or b"{}")
 
 
-def hub_of(pid: int, environ: Mapping[str, str] = os.environ) -> Place | None:
+def hub_of(pid: int, environ: Mapping[str, str] = os.environ) -> HubPlace | None:
     """The hub that runs as this process, if it is one."""
     for place in hubs(environ):
         found = process_of(place)

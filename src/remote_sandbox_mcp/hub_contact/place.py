@@ -38,7 +38,7 @@ class NoHub(Exception):
     """There is no hub and none can be started; the reason is for a log."""
 
 
-class Place:
+class HubPlace:
     """Folder, socket and lock of one hub. Raises NoHub where other users could access them.
 
     `name` is that of another hub of the same state folder.
@@ -124,7 +124,7 @@ class Place:
             return
 
 
-def reach(place: Place, start: Callable[[Place, int, int], None]) -> tuple[socket.socket, bool]:
+def reach(place: HubPlace, start: Callable[[HubPlace, int, int], None]) -> tuple[socket.socket, bool]:
     """A connection to the hub, and whether it was just started. Raises NoHub.
 
     Of several processes that find none, one gets the lock and starts it; the hub inherits lock and listening socket.

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from ..processes.process import module_words
-from .place import LIVED_BY, NoHub, Place
+from .place import LIVED_BY, HubPlace, NoHub
 
 # Other variables may be secrets, or belong to a session that ends. What a session needs comes with its hello.
 LOGIN = frozenset(
@@ -20,7 +20,7 @@ LOGIN = frozenset(
 LEAVE_BEHIND = ("/bin/sh", "-c", '"$@" &', "sh")
 
 
-def _open_log(place: Place) -> int:
+def _open_log(place: HubPlace) -> int:
     """A descriptor for the hub's output; on a full disk it goes nowhere."""
     try:
         return os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -28,7 +28,7 @@ def _open_log(place: Place) -> int:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
-def start(place: Place, lock: int, listener: int) -> None:
+def start(place: HubPlace, lock: int, listener: int) -> None:
     """Raises NoHub."""
     given = {name: value for name, value in os.environ.items() if name in LIVED_BY | LOGIN}
     words = (*LEAVE_BEHIND, *module_words("remote_sandbox_mcp.hub"), str(lock), str(listener))

@@ -1,13 +1,17 @@
-"""The verbs on Python sessions: run code in one, list them, close one."""
+"""The verbs on Python sessions: run code in one, list them, close one; and the far side's program as it is sent."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import hashlib
+import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from ..core.client import is_again, name_for_call, preamble
@@ -24,6 +28,7 @@ from ..core.interpreter import (
     PythonSession,
     busy_sentence,
     find_record,
+    packed,
     read_record,
     read_sessions,
     without_end,
@@ -31,11 +36,11 @@ from ..core.interpreter import (
 from ..core.progress import Progress, silent
 from ..core.sandbox import Sandbox
 from ..core.session_handle import PYTHON, SessionHandle, SessionSeen
+from ..core.shell import join
 from ..core.text import Clipped, clip_both, harmless, last_line
 from ..fleet import Fleet, Member
 from ..jobs.commands import forgetting, tail_of
 from ..waiting import within
-from .program import command_line, files
 
 if TYPE_CHECKING:
     from ..jobs.commands import Commands
@@ -262,7 +267,7 @@ class _Call:
             raise SandboxError(f"the code on {self._member.name} was not run again: {why}")
 
     async def _begin(self) -> None:
-        order = {"verb": "begin", "session": self._order.session, "files": files()}
+        order = {"verb": "begin", "session": self._order.session, "files": program_files()}
         run_id = name_for_call("run", f"begin {self._order.session}")
         record = self._read(await ask(self._sandbox, order, self._order.python, self._order.cwd, run_id))
         if record.state not in ("begun", "there"):
@@ -362,3 +367,31 @@ class _Call:
         if not record or not record.is_new or self._sandbox.description.capabilities.survives_disconnect:
             return ""
         return f"it ends with the connection to {self._member.name}"
+
+
+# The far side's program
+
+# The package that is put on the machine; boot.py comes with each call.
+PIECES = ("__init__", "wire", "client", "supervisor", "calls", "interpreter", "child", "gpu")
+
+
+@functools.cache
+def program_files() -> dict[str, str]:
+    return {f"{piece}.py": _text(f"far/{piece}.py") for piece in PIECES}
+
+
+@functools.cache
+def program_digest() -> str:
+    """Names this version of the program on the machine."""
+    return hashlib.sha256(json.dumps(program_files(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def command_line(python: str, order: Mapping[str, Any]) -> str:
+    """One command that gives an order to the program, by this Python, or the usual one."""
+    words = ["sh", "-c", _text("call.sh"), "call.sh", python, _text("far/boot.py")]
+    return "exec " + join([*words, *packed({**order, "program": program_digest()})])
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

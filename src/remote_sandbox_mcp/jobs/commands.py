@@ -17,8 +17,8 @@ from ..core.errors import SandboxError
 from ..core.job import JobSeen, JobState
 from ..core.sandbox import Sandbox
 from ..fleet import Member
-from ..store.jobs import Change, RunRecord, added, forgotten, noted, removed
-from .records import Known
+from ..store.jobs import RowChange, RunRecord, added, forgotten, noted, removed
+from .records import KnownJobs
 from .values import COMMAND, Sight
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Young:
 class PendingWrite:
     """A change waiting to be written. `then` is called once it is stored."""
 
-    change: Change
+    change: RowChange
     then: Callable[[], None] | None = None
 
 
@@ -57,7 +57,7 @@ class Commands:
     One that lasts longer is written when that moment is over, so that it is found even if this server is killed.
     """
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownJobs) -> None:
         self._known = known
         self._young: dict[str, Young] = {}
         # Written in order, so that an end never precedes its beginning.
@@ -127,7 +127,7 @@ class Commands:
         if record := self._take_young(run_id):
             self._write(added(record), at_once=True)
 
-    def _write(self, change: Change, then: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
+    def _write(self, change: RowChange, then: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
         self._queue.append(PendingWrite(change, then))
         if at_once:
             self._start_writing()

@@ -33,7 +33,7 @@ STATES = {
 }
 
 
-class Known:
+class KnownJobs:
     """The rows; the database is opened with the first question."""
 
     @functools.cached_property
@@ -168,7 +168,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Target:
+class AskedJob:
     """A job that a caller asks about: its sandbox, the question to the machine, and its record."""
 
     sandbox: str

@@ -14,7 +14,7 @@ from ..core.job import JobLook, JobStarted
 from ..core.lifecycle import resume_now, why_not_resumable
 from ..core.sandbox import Sandbox
 from ..core.watch import Decision, Watch, WatchOrder
-from .records import Known
+from .records import KnownJobs
 from .start import Starting, begin_watching
 from .values import Begun, Ensure, Which
 from .watches import Watching
@@ -38,7 +38,7 @@ class Resuming:
     """Starts jobs again by their resume command. Several callers and the watchdog share one attempt."""
 
     def __init__(
-        self, known: Known, starting: Starting, watching: Watching, find: Find, effects: Callable[[], Effects]
+        self, known: KnownJobs, starting: Starting, watching: Watching, find: Find, effects: Callable[[], Effects]
     ) -> None:
         self._known = known
         self._starting = starting

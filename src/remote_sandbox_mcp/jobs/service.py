@@ -16,17 +16,29 @@ from ..config.schema import Settings
 from ..core import check
 from ..core.command import Command
 from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
-from ..core.job import JobLook, JobSeen, JobState, JobWait, JobWaited, session_name, split_element
+from ..core.job import (
+    MOST_SCREEN,
+    JobLook,
+    JobSeen,
+    JobState,
+    JobWait,
+    JobWaited,
+    Screen,
+    read_screen,
+    screen_script,
+    session_name,
+    split_element,
+    why_no_screen,
+)
 from ..core.progress import Beat, Progress, silent
 from ..core.queue import pending_text
 from ..core.sandbox import Sandbox
-from ..core.screen import MOST_SCREEN, Screen, read_screen, screen_script, why_no_screen
 from ..core.session_handle import read_handle
 from ..core.text import last_line
 from ..fleet import Fleet, Member, unforeseen
 from ..waiting import within
 from .commands import Commands
-from .records import Known, Target, recorded
+from .records import AskedJob, KnownJobs, recorded
 from .resume import Resuming
 from .start import Starting
 from .values import Begun, Ensure, Sight, Wanted, Which
@@ -37,7 +49,7 @@ if TYPE_CHECKING:
     from ..store.jobs import JobRecord
     from .attach import Attached, Window
     from .effects import Effects
-    from .supervise import Supervisor
+    from .supervise import WatchSupervisor
 
 __all__ = ["Begun", "JobService", "Sight", "Wanted", "Which"]
 
@@ -63,7 +75,7 @@ class JobService:
         self._fleet = fleet
         self._settings = settings
         self.config_file = config_file
-        self.known = Known()
+        self.known = KnownJobs()
         self._starting = Starting(fleet, settings.notify, self.known)
         self.commands = Commands(self.known)
         self.watching = Watching(fleet, self.known, self._starting, self.find)
@@ -85,11 +97,11 @@ class JobService:
 
         return Announcer(self._settings.notify, paths.state_folder())
 
-    def supervisor(self) -> Supervisor:
+    def supervisor(self) -> WatchSupervisor:
         """The supervisor for the process that is the watchdog."""
-        from .supervise import Supervisor
+        from .supervise import WatchSupervisor
 
-        return Supervisor(self.known.watches, self.known.records, self._fleet.get, self._announcer.announce)
+        return WatchSupervisor(self.known.watches, self.known.records, self._fleet.get, self._announcer.announce)
 
     def _effects(self) -> Effects:
         from .effects import Effects
@@ -205,13 +217,13 @@ class JobService:
         target = await self._target(which)
         return await self._fleet.get(target.sandbox), target.look, target.record
 
-    async def _target(self, which: Which) -> Target:
+    async def _target(self, which: Which) -> AskedJob:
         records = self.known.records
         if which.watch_id:
             watch = await self.known.watch(which.watch_id)
             record = await asyncio.to_thread(records.get, watch.job_id) if watch.job_id else None
             look = JobLook(job_id=watch.job_id, session=watch.session, log_file=watch.log_file)
-            return Target(watch.sandbox, look, record, watch)
+            return AskedJob(watch.sandbox, look, record, watch)
         if not which.session:
             raise BadArgument("say which job: pass its tmux_session or watch_id (list_background_tasks shows them)")
         if handle := read_handle(which.session):
@@ -223,10 +235,10 @@ class JobService:
         name = which.sandbox or await self.whereabouts(session)
         # A record is of a whole array: what is seen of one element must not be written there, nor read from there.
         record = None if element else await asyncio.to_thread(records.find, name, session)
-        return Target(name, JobLook(session=session, log_file=which.log_file, element=element), record)
+        return AskedJob(name, JobLook(session=session, log_file=which.log_file, element=element), record)
 
     async def _seen(
-        self, target: Target, ask: Callable[[Sandbox], Awaitable[JobSeen]], *, or_last: bool = False
+        self, target: AskedJob, ask: Callable[[Sandbox], Awaitable[JobSeen]], *, or_last: bool = False
     ) -> JobSeen:
         """A job's state from its machine or, where the machine does not know its end, from our records.
 
@@ -245,7 +257,7 @@ class JobService:
             return seen
         return target.recall(f"its machine knows it no more ({seen.reason})") or await self._missed(target, seen)
 
-    async def _missed(self, target: Target, seen: JobSeen) -> JobSeen:
+    async def _missed(self, target: AskedJob, seen: JobSeen) -> JobSeen:
         """A job that is not on this sandbox: add the name of the sandbox that has it, if we can find out."""
         if target.watch is not None:
             return seen

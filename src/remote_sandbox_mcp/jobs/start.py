@@ -17,7 +17,7 @@ from ..core.slurm import Cluster, read_options, words
 from ..core.watch import Allowed, Watch, WatchOrder, make_policy, read_object
 from ..fleet import Fleet, Member
 from ..session import current
-from .records import Known
+from .records import KnownJobs
 from .values import Begun, Ensure, Wanted
 
 # The first look comes soon, to notice a job that ends at once; later ones keep the watch's interval.
@@ -27,7 +27,7 @@ FIRST_LOOK_S = 20.0
 class Starting:
     """Validates a request, records it, then starts the job."""
 
-    def __init__(self, fleet: Fleet, notify: Notify, known: Known) -> None:
+    def __init__(self, fleet: Fleet, notify: Notify, known: KnownJobs) -> None:
         self._fleet = fleet
         self.notify = notify
         self._known = known

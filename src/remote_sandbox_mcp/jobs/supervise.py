@@ -28,7 +28,7 @@ KEPT_S, PRUNE_EVERY_S = 30 * 86400.0, 86400.0
 log = logging.getLogger(__name__)
 
 
-class Supervisor:
+class WatchSupervisor:
     """Looks after all watches. Only one process does this at a time, whichever others use the same rows."""
 
     def __init__(

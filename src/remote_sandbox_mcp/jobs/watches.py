@@ -14,7 +14,7 @@ from ..core.job import JobLook, JobOrder, JobSeen, JobState
 from ..core.sandbox import Sandbox
 from ..core.watch import Event, Status, Watch, WatchOrder
 from ..fleet import Fleet
-from .records import Known
+from .records import KnownJobs
 from .start import Starting, begin_watching
 from .values import Ensure, Which
 
@@ -27,7 +27,7 @@ Find = Callable[[Which], Awaitable["tuple[Sandbox, JobLook, JobRecord | None]"]]
 class Watching:
     """Watches, shared by all processes of this user."""
 
-    def __init__(self, fleet: Fleet, known: Known, starting: Starting, find: Find) -> None:
+    def __init__(self, fleet: Fleet, known: KnownJobs, starting: Starting, find: Find) -> None:
         self._fleet = fleet
         self._known = known
         self._starting = starting

@@ -14,21 +14,19 @@ from .. import __version__
 from ..app import App
 from ..core.errors import SandboxError
 from ..core.job import Checkpoint, JobState
-from ..core.trend import thinned
+from ..core.usage import thinned
 from ..core.watch import Watch
 from ..fleet import unforeseen
 from ..history import all_spellings
 from ..jobs.service import once
 from ..jobs.values import Sight
 from ..mcp_server.results import plain_text, sentence
-from ..store.history import Wanted
+from ..store.history import WantedCalls
 from ..waiting import Chores, within
-from .attention import Attention
 from .board import Board, Change, Looker, Row
-from .places import SANDBOXES, WORKSPACES, WorkspaceLooks, look_at_disposables
 from .rows import Known, broken_job_row, job_id, job_row
-from .state_file import CALLS, EVENTS, TRANSFERS, StateFile
-from .watcher import MACHINES, TRENDS, Watcher
+from .topics import CALLS, EVENTS, SANDBOXES, TRANSFERS, WORKSPACES, StateFile, WorkspaceLooks, look_at_disposables
+from .watcher import MACHINES, TRENDS, Attention, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +97,7 @@ class Live:
             watcher.stir(all=False)
         self._news.set()
 
-    async def older_calls(self, wanted: Wanted) -> list[Mapping[str, Any]]:
+    async def older_calls(self, wanted: WantedCalls) -> list[Mapping[str, Any]]:
         """Calls that are on no row any more, oldest first. Raises ConfigError."""
         return await self._state.older_calls(wanted)
 

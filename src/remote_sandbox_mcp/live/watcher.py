@@ -1,4 +1,4 @@
-"""Asks one sandbox how it stands: one question at a time, in a task of its own, so that it delays no other."""
+"""Asks one sandbox how it stands, in a task of its own: how busy it is, its jobs, their checkpoints; and how often."""
 
 from __future__ import annotations
 
@@ -11,15 +11,102 @@ from contextlib import suppress
 from ..app import UNASKED, App, View
 from ..core.disposable import DISPOSABLE_ID
 from ..core.errors import ConnectError, LostContact, SandboxError, Unsupported
-from ..core.trend import Point, point_of, recent
+from ..core.job import Checkpoint, JobLook, JobState
+from ..core.sandbox import Sandbox
+from ..core.usage import Point, point_of, recent
+from ..core.watch import Watch
 from ..fleet import Member, unforeseen
 from ..jobs.values import Sight
 from ..probe.measure import measure
 from ..waiting import within
-from .attention import JOBS_S, Attention
 from .board import Board
-from .checkpoints import Checkpoints, WatchOf
 from .rows import machine_row
+
+# How often a file is read, and a command is run, which may take longer; and how long all of a machine may take.
+FILE_S, COMMAND_S, LOOK_S = 10.0, 30.0, 12.0
+REST_AFTER_LOOK = 3.0
+
+WatchOf = Callable[[Sight], Watch | None]
+
+
+def look_of(watch: Watch) -> JobLook:
+    """The question after a watched job and its checkpoint, without its log."""
+    policy = watch.policy
+    return JobLook(
+        job_id=watch.job_id,
+        session=watch.session,
+        log_file=watch.log_file,
+        lines=0,
+        checkpoint_path=policy.checkpoint_path,
+        checkpoint_command=policy.checkpoint_command,
+        cwd=watch.cwd,
+    )
+
+
+class Checkpoints:
+    """Those of one sandbox, by the ids of their watches; all that are due are asked for at once."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, Checkpoint] = {}
+        self._due: dict[int, float] = {}
+
+    async def look(self, sandbox: Sandbox, sights: Sequence[Sight], watch_of: WatchOf) -> bool:
+        """Returns whether any was looked at. What fails is asked for again later."""
+        watches = [watch for sight in sights if (watch := self._watch(sight, watch_of))]
+        self.found = {watch.id: self.found[watch.id] for watch in watches if watch.id in self.found}
+        begun = time.monotonic()
+        due = [watch for watch in watches if begun >= self._due.get(watch.id, 0.0)]
+        if not due:
+            return False
+        with suppress(SandboxError, asyncio.TimeoutError):
+            seen = await within(sandbox.jobs.look([look_of(watch) for watch in due]), LOOK_S)
+            self.found |= {watch.id: it.checkpoint for watch, it in zip(due, seen, strict=True) if it.checkpoint}
+        rest = REST_AFTER_LOOK * (time.monotonic() - begun)
+        for watch in due:
+            usual = COMMAND_S if watch.policy.checkpoint_command else FILE_S
+            self._due[watch.id] = time.monotonic() + max(usual, rest)
+        return True
+
+    def _watch(self, sight: Sight, watch_of: WatchOf) -> Watch | None:
+        """The watch of a running job that has a checkpoint."""
+        watch = watch_of(sight) if sight.state == JobState.RUNNING.value else None
+        has_one = watch and (watch.policy.checkpoint_path or watch.policy.checkpoint_command)
+        return watch if has_one else None
+
+
+# How often a machine is asked while it is looked at, and again after it did not answer.
+SAMPLE_S, DOWN_S = 4.0, 30.0
+# A slow one is left alone for so many times as long as it took to answer.
+REST_AFTER_ANSWER = 3.0
+# Without a looker: how often those that are connected are asked, and for how long.
+SELDOM_S, AFTERWARDS_S = 60.0, 3600.0
+JOBS_S = 5.0
+
+
+class Attention:
+    """Whether anybody looks, or did so lately."""
+
+    def __init__(self) -> None:
+        self.is_looked_at = False
+        self._until = 0.0
+
+    def begin(self) -> None:
+        self.is_looked_at = True
+
+    def end(self) -> None:
+        self.is_looked_at = False
+        self._until = time.monotonic() + AFTERWARDS_S
+
+    @property
+    def is_over(self) -> bool:
+        return not self.is_looked_at and time.monotonic() > self._until
+
+    def pause_after(self, took_s: float, *, is_up: bool) -> float:
+        """How long to wait before a machine is asked again."""
+        if not self.is_looked_at:
+            return SELDOM_S
+        return max(SAMPLE_S, REST_AFTER_ANSWER * took_s) if is_up else max(DOWN_S, took_s)
+
 
 # How often it is looked whether another caller has opened a machine that was down.
 GLANCE_S = 2.0

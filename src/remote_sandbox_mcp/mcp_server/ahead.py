@@ -14,7 +14,7 @@ from types import ModuleType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from ..app import App, Stock, compose
-from ..config.source import Source
+from ..config.source import ConfigSource
 from ..core.errors import SandboxError
 from ..session import KeptSelection, client_folder
 from ..waiting import Chores
@@ -33,7 +33,7 @@ OPENERS = {
 _turn = threading.Lock()
 
 
-async def serve(source: Source, early: Early | None, loaded: Callable[[], None]) -> None:
+async def serve(source: ConfigSource, early: Early | None, loaded: Callable[[], None]) -> None:
     """Load the server in a thread, then serve; `loaded` is called in between. The process ends here."""
     stock = Stock()
     members = stock.take(source.current)

@@ -66,7 +66,7 @@ class OneClient:
         return self._session
 
 
-class Sessions:
+class HttpSessions:
     """Clients over HTTP: each session (Mcp-Session-Id) is one of ours, which ends with it.
 
     From 2026-07-28 on the protocol has no sessions: those clients cannot be told apart.
@@ -86,7 +86,7 @@ class Conversations:
     """Each call runs in the context of its conversation, or of the many that came over HTTP."""
 
     def __init__(self) -> None:
-        self._over_http = Sessions()
+        self._over_http = HttpSessions()
 
     def session(self, context: Context[None, Any] | None) -> Session | None:
         conversation = current()

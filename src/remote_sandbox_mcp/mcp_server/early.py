@@ -44,17 +44,17 @@ def stamp_of(files: Iterable[Path], *versions: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def first_memory(state: Path, config: Path | None) -> Memory:
+def first_memory(state: Path, config: Path | None) -> AnswerMemory:
     """Cached answers of earlier starts of this program with this configuration."""
     sdk = find_spec("mcp")
     makers = [*sorted(Path(__file__).parent.rglob("*.py")), *([Path(sdk.origin)] if sdk and sdk.origin else [])]
     # The configuration also decides which tools there are.
     settings = [file for file in {config or paths.config_file(), paths.config_file()} if file.is_file()]
     stamp = stamp_of([*makers, *sorted(settings)], __version__, os.environ.get(ADVANCED, ""))
-    return Memory(state / "first-answers.json", stamp)
+    return AnswerMemory(state / "first-answers.json", stamp)
 
 
-class Memory:
+class AnswerMemory:
     """Answers of earlier starts, in a private file."""
 
     def __init__(self, file: Path, stamp: str) -> None:
@@ -98,7 +98,7 @@ class Memory:
 class Early:
     """Reads the input from the first moment on, in a thread, until the server takes over."""
 
-    def __init__(self, memory: Memory, handed: Handed | None = None) -> None:
+    def __init__(self, memory: AnswerMemory, handed: Handed | None = None) -> None:
         """`handed` is a conversation that has begun already."""
         self.memory = memory
         self.heard = bytearray(handed.heard if handed else b"")

@@ -345,7 +345,7 @@ def _smaller_fields(fields: Mapping[str, Any], most: int) -> dict[str, Any]:
     return kept
 
 
-class Images:
+class ResultImages:
     """The images of one result; one that is not shown gets fields that say why."""
 
     def __init__(self) -> None:

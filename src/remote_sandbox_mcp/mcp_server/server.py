@@ -43,10 +43,9 @@ from ..session import InProgress, Session, begin, current
 from ..waiting import Chores, within
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
 from .forms import Forms
-from .journal import Journal, is_kept
-from .noting import note
+from .journal import Journal, is_kept, note
 from .results import code_of, failure, sentence, told_where
-from .toolbox import Offer, Toolbox, ToolFunction, with_own_names
+from .toolbox import OfferedTool, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces
 
 log = logging.getLogger(__name__)
@@ -225,7 +224,7 @@ class SandboxServer(MCPServer[None]):
 
     def offer(self, tool: ToolFunction, *, title: str, annotations: ToolAnnotations, is_listed: bool = True) -> None:
         """Register a tool; one that is not listed can be called all the same."""
-        self._toolbox.offer(Offer(tool, title, annotations, is_listed))
+        self._toolbox.offer(OfferedTool(tool, title, annotations, is_listed))
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None

@@ -14,7 +14,7 @@ from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
 from ..app import App, Stock
-from ..config.source import Source
+from ..config.source import ConfigSource
 from ..core.client import Calls, begin_call
 from ..fleet import Member
 from ..session import KeptSelection, Session
@@ -38,7 +38,12 @@ HALF_PAIR = "the message holds half of a surrogate pair, which is no text; nothi
 
 
 async def serve(
-    app: App, source: Source, stock: Stock, members: Sequence[Member], early: Early | None, selection: KeptSelection
+    app: App,
+    source: ConfigSource,
+    stock: Stock,
+    members: Sequence[Member],
+    early: Early | None,
+    selection: KeptSelection,
 ) -> NoReturn:
     """Serve until the input ends or a signal comes; the process ends here. `source` is the app's configuration."""
     stopped, ended = asyncio.Event(), asyncio.Event()
@@ -97,7 +102,7 @@ async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.E
         await server.run_over(incoming, outgoing)
 
 
-async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lines, Answers]:
+async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[StdinLines, StdoutWriter]:
     """Reserve standard input and output for the protocol: a stray print goes to stderr, a child reads nothing."""
     early.hand_over()
     source, sink = os.dup(0), os.dup(1)
@@ -114,8 +119,8 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Lin
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
     learner = Learner(early)
-    answers = Answers(sink, learner)
-    return Lines(reader, answers, ended, calls_of(early.who), learner), answers
+    answers = StdoutWriter(sink, learner)
+    return StdinLines(reader, answers, ended, calls_of(early.who), learner), answers
 
 
 def calls_of(who: Mapping[str, Any]) -> Calls | None:
@@ -136,7 +141,7 @@ class MessageSink(Protocol):
     async def write(self, text: str) -> None: ...
 
 
-class Lines:
+class StdinLines:
     """Input in the form that the SDK's transport reads, but on the event loop: a thread would delay every call."""
 
     def __init__(
@@ -203,7 +208,7 @@ def refuse_half_pairs(line: str) -> str:
     return ""
 
 
-class Answers:
+class StdoutWriter:
     """Output in the form that the SDK's transport writes; one message after another, however long."""
 
     def __init__(self, fd: int, learner: Learner) -> None:

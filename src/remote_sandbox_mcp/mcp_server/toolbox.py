@@ -30,7 +30,7 @@ OTHER_NAMES = {
 
 
 @dataclass(frozen=True)
-class Offer:
+class OfferedTool:
     """A tool. Its function's name, signature and docstring become the tool's name, parameters and description."""
 
     function: ToolFunction
@@ -55,10 +55,10 @@ class Toolbox(ToolManager):
     def __init__(self) -> None:
         super().__init__()
         # In the order of the tool list.
-        self._offers: dict[str, Offer] = {}
+        self._offers: dict[str, OfferedTool] = {}
         self._parameters: dict[str, Parameters] = {}
 
-    def offer(self, offer: Offer) -> None:
+    def offer(self, offer: OfferedTool) -> None:
         self._offers[offer.function.__name__] = offer
 
     def has(self, name: str) -> bool:
@@ -76,7 +76,7 @@ class Toolbox(ToolManager):
     def list_tools(self) -> list[Tool]:
         return [tool for name, offer in self._offers.items() if offer.is_listed and (tool := self.get_tool(name))]
 
-    def _make(self, name: str, offer: Offer) -> None:
+    def _make(self, name: str, offer: OfferedTool) -> None:
         """Build the tool, with schemas reduced to what an agent needs."""
         made = self.add_tool(
             offer.function,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ..app import Stock
 from ..config.schema import Configuration
-from ..config.source import Source
+from ..config.source import ConfigSource
 from ..fleet import Member
 from ..waiting import Chores
 from .server import SandboxServer, build
@@ -20,7 +20,7 @@ LOOK_S, IDLE_LOOK_S = 1.0, 4.0
 class Upkeep:
     """Upkeep of one server. `members` are the sandboxes that it has taken from the stock."""
 
-    def __init__(self, server: SandboxServer, source: Source, stock: Stock, members: Sequence[Member]) -> None:
+    def __init__(self, server: SandboxServer, source: ConfigSource, stock: Stock, members: Sequence[Member]) -> None:
         self._server = server
         self._source = source
         self._stock = stock

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..core.errors import BadArgument, ConfigError
 from ..core.permission import Notify, allow_hook, allow_webhook
 from ..core.watch import Event, Unsent, Watch
-from . import hook, messages, program
+from . import messages, program
 
 LIMIT_S = 10.0
 SESSION = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
@@ -40,7 +40,7 @@ async def show(watch: Watch, event: Event, environ: Mapping[str, str], platform:
     found = shutil.which(words[0], path=environ.get("PATH", ""))
     if not found:
         raise Unsent(f"{words[0]} is not installed here, so no notice can be shown")
-    await program.run(words[0], [found, *words[1:]], program.clean(environ), LIMIT_S)
+    await program.run_program(words[0], [found, *words[1:]], program.clean_environment(environ), LIMIT_S)
 
 
 def plain(text: str) -> str:
@@ -134,4 +134,4 @@ class Announcer:
     async def _run(self, name: str, watch: Watch, event: Event) -> None:
         allowed = self._notify.hooks[allow_hook(name, self._notify.hooks)]
         path = await asyncio.to_thread(keep, self._events, watch, event)
-        await hook.run(name, allowed, path, watch, event, self._environ)
+        await program.run_hook(name, allowed, path, watch, event, self._environ)

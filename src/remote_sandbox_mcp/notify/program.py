@@ -1,4 +1,4 @@
-"""Runs a program of the operator's: no shell, no input, a clean environment, a time limit."""
+"""Runs programs of the operator's: no shell, no input, a clean environment, a time limit; and hooks, with an event."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import os
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
+from ..core.permission import Hook
 from ..core.text import last_line
-from ..core.watch import Unsent
+from ..core.watch import Event, Unsent, Watch
 from ..waiting import within
+from . import messages
 
 # Only these variables are passed on: our own environment may hold passwords.
 _PASSED = frozenset(
@@ -21,12 +24,12 @@ _PASSED = frozenset(
 _LAST_BYTES = 2048
 
 
-def clean(environ: Mapping[str, str]) -> dict[str, str]:
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that a program needs to find the user's desktop session, and no more."""
     return {name: value for name, value in environ.items() if name in _PASSED or name.startswith("XDG_")}
 
 
-async def run(what: str, words: Sequence[str], environ: Mapping[str, str], limit_s: float) -> None:
+async def run_program(what: str, words: Sequence[str], environ: Mapping[str, str], limit_s: float) -> None:
     """Run it to its end. Raises Unsent, never `passing`: it may have done something already and must not run twice.
 
     Background processes that it leaves go on, unless the limit is reached: then its whole group is killed.
@@ -89,3 +92,43 @@ def _said(errors: IO[bytes]) -> str:
     errors.seek(max(0, size - _LAST_BYTES))
     line = last_line(errors.read())
     return f"; it said: {line}" if line else ""
+
+
+# Linux starts no program with a variable of 128 KiB or more; the event file has everything.
+LONGEST_JSON = 64 << 10
+
+
+async def run_hook(name: str, hook: Hook, file: Path, watch: Watch, event: Event, environ: Mapping[str, str]) -> None:
+    """Run a hook to its end. Raises Unsent."""
+    variables = clean_environment(environ) | event_variables(file, watch, event)
+    await run_program(f"the hook {name}", hook.command, variables, hook.timeout_s)
+
+
+def event_variables(file: Path, watch: Watch, event: Event) -> dict[str, str]:
+    fields = messages.as_json(watch, event)
+    return {
+        "RSMCP_EVENT_FILE": str(file),
+        "RSMCP_EVENT_JSON": bounded(fields),
+        "RSMCP_EVENT_TYPE": event.type.value,
+        "RSMCP_WATCH_ID": str(fields["watch_id"]),
+        "RSMCP_SANDBOX_NAME": _variable(watch.sandbox),
+        "RSMCP_TMUX_SESSION": _variable(watch.session),
+        "RSMCP_LOG_FILE": _variable(watch.log_file),
+        "RSMCP_SUGGESTED_PROMPT": _variable(fields["suggested_prompt"]),
+    }
+
+
+def bounded(fields: Mapping[str, Any]) -> str:
+    """The event as JSON of bounded length: without its payload, and at last with short texts only."""
+    text = messages.encode(fields)
+    if len(text) > LONGEST_JSON:
+        fields = {**fields, "payload": {}, "payload_omitted": True}
+        text = messages.encode(fields)
+    if len(text) > LONGEST_JSON:
+        short = {key: value[:1000] if isinstance(value, str) else value for key, value in fields.items()}
+        text = messages.encode(short)
+    return text
+
+
+def _variable(text: str) -> str:
+    return text.replace("\0", "").encode("utf-8", "replace").decode()

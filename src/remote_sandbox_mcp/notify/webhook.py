@@ -49,7 +49,7 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Answer:
+class WebhookReply:
     """What came back."""
 
     status: int
@@ -73,7 +73,7 @@ async def post(url: str, form: str, secret: str, watch: Watch, event: Event) -> 
     judge(address, form, answer)
 
 
-async def _send(address: Address, parcel: Parcel) -> Answer:
+async def _send(address: Address, parcel: Parcel) -> WebhookReply:
     joint = "&" if address.query else "?"
     url = f"{address}{joint}{urlencode(parcel.parameters)}" if parcel.parameters else str(address)
     headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "remote-sandbox-mcp", **parcel.headers}
@@ -87,10 +87,10 @@ async def _send(address: Address, parcel: Parcel) -> Answer:
             body += piece
             if len(body) > MOST_ANSWER:
                 break
-        return Answer(response.status_code, body[:MOST_ANSWER])
+        return WebhookReply(response.status_code, body[:MOST_ANSWER])
 
 
-def judge(address: Address, form: str, answer: Answer) -> None:
+def judge(address: Address, form: str, answer: WebhookReply) -> None:
     """Check whether the receiver accepted it. Raises Unsent."""
     origin = address.origin
     if answer.status == 429 or answer.status >= 500:
@@ -103,7 +103,7 @@ def judge(address: Address, form: str, answer: Answer) -> None:
         _judge_body(address, form, answer)
 
 
-def _judge_body(address: Address, form: str, answer: Answer) -> None:
+def _judge_body(address: Address, form: str, answer: WebhookReply) -> None:
     numbers, words, passing = _VERDICTS[form]
     try:
         verdict = json.loads(answer.body)
@@ -118,7 +118,7 @@ def _judge_body(address: Address, form: str, answer: Answer) -> None:
         raise Unsent(f"{address.origin} refused it with {reason}", passing=number in passing)
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: WebhookReply) -> str:
     """The receiver's reason if it is a single word, as with Slack; an error page might contain the address."""
     return f": {answer.body.decode()}" if re.fullmatch(rb"[a-z_]{1,40}", answer.body) else ""
 

@@ -8,22 +8,34 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..config import paths
-from ..core.disposable import Choice, SandboxOrder
+from ..core.disposable import ProviderChoice, SandboxOrder
 from ..core.errors import BadArgument, SandboxError, UnknownSandbox
 from ..core.secret import Secret
 from ..live.service import Live
 from ..mcp_server.results import sentence
 from ..mcp_server.server import SandboxServer
-from ..store.history import Wanted
+from ..store.history import WantedCalls
 from ..waiting import within
-from .calls import Caller
+from .calls import ToolCaller
 from .conflicts import Conflicts
 from .entering import Door
-from .http import CLOSING, Answer, Receive, Refused, Request, Scope, Send, answer_error, answer_json, send_answer
+from .http import (
+    API,
+    CLOSING,
+    ROOT,
+    PageAnswer,
+    PageRefusal,
+    PageRequest,
+    Receive,
+    Scope,
+    Send,
+    answer_error,
+    answer_file,
+    answer_json,
+    send_answer,
+)
 from .logs import LogStream
-from .paths import API, ROOT
-from .static import answer_file
-from .streams import Streams, changes
+from .streams import EventStreams, changes
 
 LARGEST_KEY, LARGEST_CALL = 4 << 10, 1 << 20
 # For a stranger's request to come to its end.
@@ -35,17 +47,17 @@ ASK_FOR_KEY = "enter the key of this server again"
 WRONG_KEY = "that is not the key of this server; remote-sandbox-mcp dashboard opens the page with the right one"
 
 
-class Page:
+class PageApp:
     """ASGI application for all under /ui. The name of the server and the origin were checked before."""
 
     def __init__(self, server: SandboxServer, live: Live, key: Secret, seal: str) -> None:
         self._app = server.app
         self._live = live
         self._door = Door(key, seal, paths.state_path() / LEFT_FILE)
-        self._caller = Caller(server)
+        self._caller = ToolCaller(server)
         self._conflicts = Conflicts(server.app)
-        self._streams = Streams()
-        self._routes: Mapping[tuple[str, str], Callable[[Request], Awaitable[Answer]]] = {
+        self._streams = EventStreams()
+        self._routes: Mapping[tuple[str, str], Callable[[PageRequest], Awaitable[PageAnswer]]] = {
             ("GET", "calls"): self._calls,
             ("GET", "events"): self._events,
             ("GET", "choices"): self._choices,
@@ -58,11 +70,11 @@ class Page:
         self._streams.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request: Request | None = None
+        request: PageRequest | None = None
         try:
-            request = Request.of(scope, receive)
+            request = PageRequest.of(scope, receive)
             answer = await self._answer(request, receive, send)
-        except Refused as refused:
+        except PageRefusal as refused:
             answer = answer_error(refused.status, str(refused))
         except SandboxError as problem:
             is_unknown = isinstance(problem, BadArgument | UnknownSandbox)
@@ -70,7 +82,7 @@ class Page:
         if answer is not None:
             await send_answer(answer, send, without_body=bool(request and request.method == "HEAD"))
 
-    async def _answer(self, request: Request, receive: Receive, send: Send) -> Answer | None:
+    async def _answer(self, request: PageRequest, receive: Receive, send: Send) -> PageAnswer | None:
         """None where the answer was a stream."""
         if not request.path.startswith(API):
             return await self._answer_stranger(request)
@@ -86,57 +98,57 @@ class Page:
             return None
         if route := self._routes.get((request.method, name)):
             return await route(request)
-        raise Refused(404, f"there is no {request.method} {request.path[:100]}")
+        raise PageRefusal(404, f"there is no {request.method} {request.path[:100]}")
 
-    def _check(self, request: Request) -> str:
-        """The cookie of a request of our page, in a browser that has entered. Raises Refused."""
+    def _check(self, request: PageRequest) -> str:
+        """The cookie of a request of our page, in a browser that has entered. Raises PageRefusal."""
         _refuse_other_sites(request)
         token = request.header("x-page-token")
         for cookie in request.cookies(self._door.cookie_name):
             if self._door.knows(cookie, token):
                 return cookie
-        raise Refused(401, ASK_FOR_KEY)
+        raise PageRefusal(401, ASK_FOR_KEY)
 
     # Without a key
 
-    async def _answer_stranger(self, request: Request) -> Answer:
+    async def _answer_stranger(self, request: PageRequest) -> PageAnswer:
         if request.method == "POST" and request.path == "/ui/enter":
             return await self._enter(request)
         if request.method == "POST" and request.path == "/ui/leave":
             return self._leave(request)
         if request.method not in ("GET", "HEAD"):
-            raise Refused(405, f"{request.method} is not for this address")
+            raise PageRefusal(405, f"{request.method} is not for this address")
         if request.path == ROOT:
             # The browser keeps what follows the #.
-            return Answer(308, b"", ((b"location", b"/ui/"), CLOSING))
+            return PageAnswer(308, b"", ((b"location", b"/ui/"), CLOSING))
         found = answer_file(request, request.path.removeprefix(f"{ROOT}/"))
         if found is None:
-            raise Refused(404, f"there is no {request.path[:100]}")
-        return Answer(found.status, found.body, (*found.headers, CLOSING))
+            raise PageRefusal(404, f"there is no {request.path[:100]}")
+        return PageAnswer(found.status, found.body, (*found.headers, CLOSING))
 
-    async def _enter(self, request: Request) -> Answer:
+    async def _enter(self, request: PageRequest) -> PageAnswer:
         _refuse_other_sites(request)
         try:
             given = (await within(request.json(LARGEST_KEY), ENTER_S)).get("key")
         except asyncio.TimeoutError:
-            raise Refused(408, "the key did not come in time") from None
+            raise PageRefusal(408, "the key did not come in time") from None
         if not isinstance(given, str) or not self._door.is_key(given.strip()):
             if not await self._door.slow_down():
-                raise Refused(429, "too many wrong keys; wait a moment")
-            raise Refused(401, WRONG_KEY)
+                raise PageRefusal(429, "too many wrong keys; wait a moment")
+            raise PageRefusal(401, WRONG_KEY)
         new = self._door.new_pass()
         cookie = self._door.set_cookie(new.cookie)
         return answer_json({"token": new.token}, 200, (b"set-cookie", cookie.encode()), CLOSING)
 
-    def _leave(self, request: Request) -> Answer:
+    def _leave(self, request: PageRequest) -> PageAnswer:
         self._door.leave(self._check(request))
         return answer_json({}, 200, (b"set-cookie", self._door.set_cookie("").encode()), CLOSING)
 
     # With one
 
-    async def _calls(self, request: Request) -> Answer:
+    async def _calls(self, request: PageRequest) -> PageAnswer:
         query = request.query
-        wanted = Wanted(
+        wanted = WantedCalls(
             before=request.number("before", 0, 1 << 62),
             limit=request.number("limit", 100, MOST_OLDER),
             client=query.get("client", ""),
@@ -146,30 +158,30 @@ class Page:
         )
         return answer_json({"calls": await self._live.older_calls(wanted)})
 
-    async def _events(self, request: Request) -> Answer:
+    async def _events(self, request: PageRequest) -> PageAnswer:
         before, limit = request.number("before", 0, 1 << 62), request.number("limit", 100, MOST_OLDER)
         return answer_json({"events": await self._live.older_events(before, limit)})
 
-    async def _choices(self, request: Request) -> Answer:
+    async def _choices(self, request: PageRequest) -> PageAnswer:
         return answer_json(choices_fields(self._app.disposables.choices()))
 
-    async def _conflict(self, request: Request) -> Answer:
+    async def _conflict(self, request: PageRequest) -> PageAnswer:
         found = self._conflicts.both(request.query.get("workspace", ""), request.query.get("path", ""))
         return answer_json(await found)
 
-    async def _call(self, request: Request) -> Answer:
+    async def _call(self, request: PageRequest) -> PageAnswer:
         answer = await self._caller.call(await request.json(LARGEST_CALL))
         self._live.stir()
         return answer_json(answer)
 
 
-def _refuse_other_sites(request: Request) -> None:
+def _refuse_other_sites(request: PageRequest) -> None:
     """Refuse what another web page has sent, where the browser says so."""
     if request.header("sec-fetch-site") not in ("", "same-origin"):
-        raise Refused(403, "only the page itself may ask for this")
+        raise PageRefusal(403, "only the page itself may ask for this")
 
 
-def choices_fields(choices: Sequence[Choice]) -> dict[str, Any]:
+def choices_fields(choices: Sequence[ProviderChoice]) -> dict[str, Any]:
     return {
         "providers": [
             {

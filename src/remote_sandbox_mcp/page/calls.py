@@ -10,7 +10,7 @@ from mcp.types import CallToolResult, TextContent
 from ..mcp_server.results import about_error
 from ..mcp_server.server import SandboxServer
 from ..session import Session, absolute, begin, current
-from .http import Refused
+from .http import PageRefusal
 
 CLIENT = "page"
 TOOLS = frozenset(
@@ -23,7 +23,7 @@ TOOLS = frozenset(
 ASKS = "this needs an answer of yours that the page cannot give; call it from a terminal or by an agent"
 
 
-class Caller:
+class ToolCaller:
     """Calls tools in a session of its own, whose folder is no workspace."""
 
     def __init__(self, server: SandboxServer) -> None:
@@ -31,12 +31,12 @@ class Caller:
         self._session: Session | None = None
 
     async def call(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises Refused for what is no call, or one of another tool."""
+        """Raises PageRefusal for what is no call, or one of another tool."""
         tool, arguments = wanted.get("tool"), wanted.get("arguments", {})
         if not isinstance(tool, str) or not isinstance(arguments, dict):
-            raise Refused(400, 'send {"tool": NAME, "arguments": {...}}')
+            raise PageRefusal(400, 'send {"tool": NAME, "arguments": {...}}')
         if tool not in TOOLS:
-            raise Refused(403, f"the page may not call {tool[:60]!r}; it may call: {', '.join(sorted(TOOLS))}")
+            raise PageRefusal(403, f"the page may not call {tool[:60]!r}; it may call: {', '.join(sorted(TOOLS))}")
         begin(self._session_for(tool, arguments))
         return fields_of(await self._server.call_as(CLIENT, tool, arguments))
 
@@ -45,7 +45,7 @@ class Caller:
         folder = arguments.get("local_path")
         if tool == "link_workspace" and isinstance(folder, str) and folder:
             if self._server.app.workspaces.find(absolute(folder)) is None:
-                raise Refused(403, f"{folder[:200]} is not linked; link it from a terminal, or by an agent")
+                raise PageRefusal(403, f"{folder[:200]} is not linked; link it from a terminal, or by an agent")
             return self._own(absolute(folder))
         self._session = self._session or self._own("/")
         return self._session

@@ -13,7 +13,7 @@ from ..core.files import Span
 from ..core.text import visible
 from ..core.workspace import Workspace
 from ..mcp_server.results import plain_text, sentence
-from .http import Refused
+from .http import PageRefusal
 
 MOST_BYTES = 200_000
 
@@ -25,23 +25,23 @@ class Conflicts:
         self._app = app
 
     async def both(self, workspace_id: str, shown: str) -> dict[str, Any]:
-        """`mine` and `theirs`, each a text or the reason why there is none. Raises Refused."""
+        """`mine` and `theirs`, each a text or the reason why there is none. Raises PageRefusal."""
         workspace = next((each for each in self._app.workspaces.all() if each.id == workspace_id), None)
         if workspace is None:
-            raise Refused(404, "there is no such workspace (any more)")
+            raise PageRefusal(404, "there is no such workspace (any more)")
         path = await self._path(workspace, shown)
         mine = asyncio.to_thread(read_here, workspace.folder, path)
         found = await asyncio.gather(mine, self._read_there(workspace, path))
         return {"mine": found[0], "theirs": found[1]}
 
     async def _path(self, workspace: Workspace, shown: str) -> str:
-        """The path that the page shows in this way. Raises Refused where it is not in conflict."""
+        """The path that the page shows in this way. Raises PageRefusal where it is not in conflict."""
         for known in (self._app.workspaces.seen_last(workspace)[1], None):
             paths = known if known is not None else (await self._app.workspaces.state(workspace)).conflicts
             for path in paths:
                 if plain_text(path) == shown:
                     return path
-        raise Refused(404, f"{shown[:200]} is not in conflict (any more)")
+        raise PageRefusal(404, f"{shown[:200]} is not in conflict (any more)")
 
     async def _read_there(self, workspace: Workspace, path: str) -> dict[str, Any]:
         try:

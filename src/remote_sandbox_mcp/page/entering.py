@@ -33,7 +33,7 @@ GLANCE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Pass:
+class BrowserPass:
     """What lets a browser in: the value of its cookie, and the token of its page."""
 
     cookie: str
@@ -92,10 +92,10 @@ class Door:
         # Digests, so that the time taken reveals nothing.
         return hmac.compare_digest(hashlib.sha256(given.encode("utf-8", "replace")).digest(), self._key)
 
-    def new_pass(self, now: float | None = None) -> Pass:
+    def new_pass(self, now: float | None = None) -> BrowserPass:
         until = int((time.time() if now is None else now) + LASTS_S)
         body = f"{until}.{secrets.token_hex(16)}"
-        return Pass(f"{body}.{self._sign('cookie', body)}", self._sign("token", body))
+        return BrowserPass(f"{body}.{self._sign('cookie', body)}", self._sign("token", body))
 
     def knows(self, cookie: str, token: str) -> bool:
         """Whether both are ours, belong together, and are not too old."""

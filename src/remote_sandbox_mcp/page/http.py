@@ -1,12 +1,18 @@
-"""Requests and answers of the page, over ASGI."""
+"""Requests and answers of the page, over ASGI; which requests are its own; and its files, read from the package."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -33,7 +39,7 @@ CLOSING: Header = (b"connection", b"close")
 MOST_COOKIES = 50
 
 
-class Refused(Exception):
+class PageRefusal(Exception):
     """A request that is not carried out: its status, and a sentence."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -42,7 +48,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class PageAnswer:
     """An answer that is sent at once."""
 
     status: int
@@ -50,11 +56,11 @@ class Answer:
     headers: tuple[Header, ...] = ()
 
 
-def answer_json(value: object, status: int = 200, *headers: Header) -> Answer:
-    return Answer(status, to_json(value), ((b"content-type", b"application/json"), NOT_KEPT, *headers))
+def answer_json(value: object, status: int = 200, *headers: Header) -> PageAnswer:
+    return PageAnswer(status, to_json(value), ((b"content-type", b"application/json"), NOT_KEPT, *headers))
 
 
-def answer_error(status: int, sentence: str, *headers: Header) -> Answer:
+def answer_error(status: int, sentence: str, *headers: Header) -> PageAnswer:
     return answer_json({"error": sentence}, status, CLOSING, *headers)
 
 
@@ -65,7 +71,7 @@ def to_json(value: object) -> bytes:
 
 
 @dataclass(frozen=True)
-class Request:
+class PageRequest:
     """One request. Headers that are given more than once count as missing."""
 
     method: str
@@ -75,12 +81,12 @@ class Request:
     receive: Receive = field(repr=False)
 
     @classmethod
-    def of(cls, scope: Scope, receive: Receive) -> Request:
-        """Raises Refused."""
+    def of(cls, scope: Scope, receive: Receive) -> PageRequest:
+        """Raises PageRefusal."""
         try:
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=20)
         except ValueError:
-            raise Refused(400, "the query has too many fields") from None
+            raise PageRefusal(400, "the query has too many fields") from None
         return cls(scope["method"], scope["path"], dict(query), tuple(scope["headers"]), receive)
 
     def header(self, name: str) -> str:
@@ -93,22 +99,22 @@ class Request:
         return [value for key, _, value in parts if key == name][:MOST_COOKIES]
 
     def number(self, name: str, usual: int, most: int) -> int:
-        """A number of the query. Raises Refused."""
+        """A number of the query. Raises PageRefusal."""
         text = self.query.get(name, "")
         if text and not (text.isdecimal() and len(text) < 19):
-            raise Refused(400, f"{name} must be a whole number")
+            raise PageRefusal(400, f"{name} must be a whole number")
         return min(int(text), most) if text else usual
 
     async def json(self, most: int) -> dict[str, Any]:
-        """The body, which is a JSON object. Raises Refused."""
+        """The body, which is a JSON object. Raises PageRefusal."""
         if self.header("content-type").partition(";")[0].strip().lower() != "application/json":
-            raise Refused(415, "send Content-Type: application/json")
+            raise PageRefusal(415, "send Content-Type: application/json")
         try:
             value = json.loads(await self._body(most))
         except (ValueError, RecursionError):
-            raise Refused(400, "the body is not valid JSON") from None
+            raise PageRefusal(400, "the body is not valid JSON") from None
         if not isinstance(value, dict):
-            raise Refused(400, "the body must be a JSON object")
+            raise PageRefusal(400, "the body must be a JSON object")
         return value
 
     async def _body(self, most: int) -> bytes:
@@ -116,16 +122,94 @@ class Request:
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise Refused(400, "the body did not come to its end")
+                raise PageRefusal(400, "the body did not come to its end")
             size += len(message.get("body", b""))
             if size > most:
-                raise Refused(413, f"the body is over {most} bytes")
+                raise PageRefusal(413, f"the body is over {most} bytes")
             parts.append(message.get("body", b""))
             if not message.get("more_body"):
                 return b"".join(parts)
 
 
-async def send_answer(answer: Answer, send: Send, *, without_body: bool = False) -> None:
+async def send_answer(answer: PageAnswer, send: Send, *, without_body: bool = False) -> None:
     headers = [*EVERYWHERE, *answer.headers, (b"content-length", str(len(answer.body)).encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if without_body else answer.body})
+
+
+ROOT = "/ui"
+API = "/ui/api/"
+
+
+def is_page(path: str) -> bool:
+    """
+    >>> [is_page(path) for path in ("/ui", "/ui/", "/ui/api/call", "/uix", "/mcp")]
+    [True, True, True, False, False]
+    """
+    return path == ROOT or path.startswith(f"{ROOT}/")
+
+
+def is_open_to_strangers(path: str) -> bool:
+    """Whether a request is answered without a key: to enter, and for the files, in which nothing is secret.
+
+    >>> [is_open_to_strangers(path) for path in ("/ui/page.js", "/ui/enter", "/ui/api/call", "/mcp")]
+    [True, True, False, False]
+    """
+    return is_page(path) and not path.startswith(API)
+
+
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "json": "application/json",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "ico": "image/x-icon",
+    "woff2": "font/woff2",
+    "txt": "text/plain; charset=utf-8",
+}
+FIRST = "index.html"
+
+
+@dataclass(frozen=True)
+class File:
+    """One file as it is sent."""
+
+    body: bytes
+    type: str
+    tag: str
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        return (
+            (b"content-type", self.type.encode()),
+            # Asked for again each time, which costs an answer without a body: an update is seen at once.
+            (b"cache-control", b"no-cache"),
+            (b"etag", self.tag.encode()),
+        )
+
+
+@functools.cache
+def files() -> Mapping[str, File]:
+    """All files by their names under /ui/."""
+    return dict(_below(resources.files(__package__).joinpath("files"), ""))
+
+
+def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
+    for found in folder.iterdir():
+        if found.is_dir():
+            yield from _below(found, f"{prefix}{found.name}/")
+        elif (kind := TYPES.get(found.name.rpartition(".")[2])) is not None:
+            body = found.read_bytes()
+            yield f"{prefix}{found.name}", File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
+def answer_file(request: PageRequest, name: str) -> PageAnswer | None:
+    """None where there is no such file."""
+    found = files().get(name or FIRST)
+    if found is None:
+        return None
+    if found.tag in (tag.strip() for tag in request.header("if-none-match").split(",")):
+        return PageAnswer(304, b"", found.headers)
+    return PageAnswer(200, found.body, found.headers)

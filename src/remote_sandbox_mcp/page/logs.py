@@ -21,8 +21,8 @@ from ..core.watch import Watch
 from ..history import all_spellings
 from ..jobs.commands import state_of
 from ..jobs.values import COMMAND, Sight, Which
-from ..live.checkpoints import look_of
 from ..live.rows import job_row
+from ..live.watcher import look_of
 from ..mcp_server.results import sentence
 from ..mcp_server.tools.job_results import usage_fields
 from .streams import HEARTBEAT, HEARTBEAT_S, event
@@ -41,7 +41,7 @@ AGAIN_S = 3.0
 
 
 @dataclass(frozen=True)
-class Glance:
+class LogGlance:
     """A job as it is seen, with a piece of its log that ends at `to`; the log has `size` bytes."""
 
     seen: JobSeen
@@ -54,12 +54,12 @@ class Glance:
         return self.to - len(self.data)
 
 
-class Source(Protocol):
+class LogSource(Protocol):
     """Something with a log."""
 
     kind: str
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> Glance:
+    async def look(self, cursor: int, most: int, *, closely: bool = False) -> LogGlance:
         """Its state, and its log from there on; `closely`: also what it uses, and its checkpoint.
 
         Raises SandboxError.
@@ -67,7 +67,7 @@ class Source(Protocol):
         ...
 
 
-class JobLog:
+class JobLogSource:
     """The log of a job."""
 
     kind = "job"
@@ -77,14 +77,14 @@ class JobLog:
         self._look = look
         self._watch = watch
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> Glance:
+    async def look(self, cursor: int, most: int, *, closely: bool = False) -> LogGlance:
         look = replace(self._look, lines=0, cursor=cursor, most_bytes=most, usage=closely)
         if closely and self._watch:
             asked = look_of(self._watch)
             path, command = asked.checkpoint_path, asked.checkpoint_command
             look = replace(look, checkpoint_path=path, checkpoint_command=command, cwd=asked.cwd)
         (seen,) = await self._sandbox.jobs.look([look])
-        return Glance(seen, seen.log, seen.cursor, seen.log_size)
+        return LogGlance(seen, seen.log, seen.cursor, seen.log_size)
 
 
 class CommandOutput:
@@ -96,7 +96,7 @@ class CommandOutput:
         self._sandbox = sandbox
         self._run_id = run_id
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> Glance:
+    async def look(self, cursor: int, most: int, *, closely: bool = False) -> LogGlance:
         found = await self._sandbox.observe(self._run_id, keep=FIRST_BYTES)
         seen = self._as_job(found)
         out, said = found.stdout, b""
@@ -108,8 +108,8 @@ class CommandOutput:
             extra = b"\nstderr:\n" + errors
             start = max(0, cursor - out.total)
             said = said + extra[start:] if cursor <= out.total else extra[start:]
-            return Glance(seen, said, cursor + len(said), out.total + len(extra))
-        return Glance(seen, said, cursor + len(said), out.total)
+            return LogGlance(seen, said, cursor + len(said), out.total + len(extra))
+        return LogGlance(seen, said, cursor + len(said), out.total)
 
     async def _read(self, file: str, cursor: int, most: int) -> bytes:
         return (await self._sandbox.read(file, Span(offset=cursor, limit=most))).data if file else b""
@@ -130,7 +130,7 @@ class LogStream:
         self._cursor = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._row: dict[str, Any] = {}
-        self._source: Source | None = None
+        self._source: LogSource | None = None
         self._record: JobRecord | None = None
         self._watch: Watch | None = None
         self._usage: JobUsage | None = None
@@ -146,14 +146,14 @@ class LogStream:
             raise BadArgument(f"{self._name} knows no {self._job}: {first.seen.reason}")
         self._cursor = max(0, first.size - FIRST_BYTES)
 
-    async def _opened(self) -> Source:
+    async def _opened(self) -> LogSource:
         if RUN_ID.match(self._job):
             sandbox = await self._app.fleet.get(self._name)
             return CommandOutput(getattr(sandbox, "unnoticed", sandbox), self._job)
         sandbox, look, self._record = await self._app.jobs.find(Which(session=self._job, sandbox=self._name))
         # To look at a log does not make a disposable sandbox live longer.
         self._watch = await self._watch_now()
-        return JobLog(getattr(sandbox, "unnoticed", sandbox), look, self._watch)
+        return JobLogSource(getattr(sandbox, "unnoticed", sandbox), look, self._watch)
 
     async def _watch_now(self) -> Watch | None:
         with suppress(SandboxError):
@@ -188,7 +188,7 @@ class LogStream:
             pause = self._pause(glance, pause)
             await asyncio.sleep(pause)
 
-    def _pause(self, glance: Glance | None, before: float) -> float:
+    def _pause(self, glance: LogGlance | None, before: float) -> float:
         if glance is None:
             return AGAIN_S
         if self._cursor < glance.size:
@@ -197,7 +197,7 @@ class LogStream:
             return PENDING_S
         return SOON_S if glance.data else min(LATER_S, max(SOON_S, 1.3 * before))
 
-    async def _next(self, is_first: bool) -> tuple[list[bytes], Glance | None]:
+    async def _next(self, is_first: bool) -> tuple[list[bytes], LogGlance | None]:
         """Events for what is new; without a glance, the sandbox does not answer."""
         try:
             source = self._source = self._source or await self._opened()
@@ -219,7 +219,7 @@ class LogStream:
         self._usage, self._checkpoint = seen.usage, seen.checkpoint or self._checkpoint
         self._watch = await self._watch_now()
 
-    def _text_event(self, glance: Glance, is_first: bool) -> list[bytes]:
+    def _text_event(self, glance: LogGlance, is_first: bool) -> list[bytes]:
         data, begin, skipped = glance.data, glance.begin, 0
         if begin != self._cursor:
             # The log was replaced by a shorter one.
@@ -245,7 +245,7 @@ class LogStream:
         self._row = row
         return [event("state", row)]
 
-    def _row_of(self, glance: Glance) -> dict[str, Any]:
+    def _row_of(self, glance: LogGlance) -> dict[str, Any]:
         kind = self._source.kind if self._source else "job"
         sight = Sight(self._name, glance.seen, self._record, kind=kind)
         row = job_row(sight, self._watch, time.time(), self._row, tuple(all_spellings()), self._checkpoint)

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 
 from ..live.service import TOPICS, Live
 from ..waiting import within
-from .http import EVERYWHERE, NOT_KEPT, Receive, Refused, Send, to_json
+from .http import EVERYWHERE, NOT_KEPT, PageRefusal, Receive, Send, to_json
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ async def changes(live: Live) -> AsyncGenerator[bytes, None]:
                 yield event("change", change.fields())
 
 
-class Streams:
+class EventStreams:
     """The streams that are open now."""
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class Streams:
     async def run(self, source: AsyncGenerator[bytes, None], over: UntilOver, receive: Receive, send: Send) -> None:
         """Send what the source gives until the browser goes, its pass is over, or the service ends.
 
-        Raises Refused for one too many.
+        Raises PageRefusal for one too many.
         """
         if self._count >= MOST_STREAMS:
             await source.aclose()
-            raise Refused(503, "too many streams are open; close some pages")
+            raise PageRefusal(503, "too many streams are open; close some pages")
         self._count += 1
         work = asyncio.ensure_future(_pump(source, send))
         gone, ended = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._ended.wait())

@@ -19,9 +19,8 @@ from ..config.secrets import key_in
 from ..core.errors import ConfigError
 from ..core.text import last_line
 from ..processes import process
-from ..processes.locks import Holder, Lock, holder
-from .place import HOST, Images, Place, render
-from .programs import engine_environ, matching_images, server_words
+from ..processes.locks import Lock, LockHolder, holder
+from .needs import HOST, Images, PlatformFolder, engine_environ, matching_images, render, server_words
 
 # On its first start, uvx downloads the server.
 START_S, LOADING_S = 60.0, 300.0
@@ -34,39 +33,39 @@ PAGE = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class PlatformState:
     """State of the platform. `sandboxes` is None where the server was not asked, or does not answer."""
 
     running: bool
     pid: int = 0
     url: str = ""
     sandboxes: Sandboxes | None = None
-    place: Place
+    place: PlatformFolder
 
     @property
     def answers(self) -> bool:
         return self.sandboxes is not None
 
 
-async def status(state: Path) -> Standing:
-    place = Place.of(state)
+async def status(state: Path) -> PlatformState:
+    place = PlatformFolder.of(state)
     found = holder(place.lock)
     if found is None:
-        return Standing(running=False, place=place)
+        return PlatformState(running=False, place=place)
     url = place.known_url()
     sandboxes = await list_sandboxes(url, key_in(place.key)) if url and place.key.exists() else None
-    return Standing(running=True, pid=found.pid, url=url, sandboxes=sandboxes, place=place)
+    return PlatformState(running=True, pid=found.pid, url=url, sandboxes=sandboxes, place=place)
 
 
 async def up(
     state: Path, *, port: int = 0, execd_image: str = "", folders: Sequence[str] = (),
     environ: Mapping[str, str] = os.environ,
-) -> Standing:  # fmt: skip
+) -> PlatformState:  # fmt: skip
     """Start it, and wait until it answers; one that runs already is left as it is. Raises ConfigError.
 
     `folders` of this machine may be mounted into sandboxes; no others.
     """
-    place = Place.of(state)
+    place = PlatformFolder.of(state)
     if holder(place.lock):
         return await _of_others(state)
     words = server_words(environ)
@@ -93,7 +92,7 @@ async def up(
     return await status(state)
 
 
-async def _of_others(state: Path) -> Standing:
+async def _of_others(state: Path) -> PlatformState:
     """Wait for a server that another process has started or is starting. Raises ConfigError if it never answers."""
     deadline = time.monotonic() + START_S
     while not (stands := await status(state)).answers:
@@ -103,7 +102,7 @@ async def _of_others(state: Path) -> Standing:
     return stands
 
 
-async def down(state: Path) -> Standing:
+async def down(state: Path) -> PlatformState:
     """Stop it; returns its last state with the sandboxes left behind. Raises ConfigError if it does not end."""
     before = await status(state)
     if not before.running:
@@ -119,7 +118,7 @@ async def down(state: Path) -> Standing:
     return before
 
 
-async def _end(found: Holder, place: Place) -> None:
+async def _end(found: LockHolder, place: PlatformFolder) -> None:
     for number, limit_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILL_S)):
         # Between two looks its pid may have become another process's.
         if found.is_alive():
@@ -138,7 +137,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def _write_settings(place: Place, port: int, images: Images, folders: Sequence[str]) -> None:
+def _write_settings(place: PlatformFolder, port: int, images: Images, folders: Sequence[str]) -> None:
     """Raises ConfigError."""
     chosen = _free_port(port, place.known_url())
     settings = render(place, chosen, key_in(place.key), images, folders)
@@ -165,7 +164,9 @@ def _free_port(wanted: int, last_url: str) -> int:
     raise ConfigError(f"port {wanted} is taken by another program; choose another with --port, or leave it out.")
 
 
-def _spawn(words: tuple[str, ...], environ: Mapping[str, str], place: Place, lock: Lock) -> subprocess.Popen[bytes]:
+def _spawn(
+    words: tuple[str, ...], environ: Mapping[str, str], place: PlatformFolder, lock: Lock
+) -> subprocess.Popen[bytes]:
     """Start the server detached from us, holding the lock from the start. Raises ConfigError."""
     place.printed.unlink(missing_ok=True)
     try:
@@ -181,7 +182,7 @@ def _spawn(words: tuple[str, ...], environ: Mapping[str, str], place: Place, loc
     return server
 
 
-async def _until_it_answers(server: subprocess.Popen[bytes], place: Place) -> None:
+async def _until_it_answers(server: subprocess.Popen[bytes], place: PlatformFolder) -> None:
     """Wait until it answers. Raises ConfigError if it ends instead, or takes too long."""
     url, key, deadline = place.known_url(), key_in(place.key), time.monotonic() + START_S
     while await list_sandboxes(url, key) is None:
@@ -192,7 +193,7 @@ async def _until_it_answers(server: subprocess.Popen[bytes], place: Place) -> No
         await asyncio.sleep(0.1)
 
 
-def _last_words(place: Place) -> str:
+def _last_words(place: PlatformFolder) -> str:
     try:
         return last_line(place.printed.read_bytes()) or "it said nothing"
     except OSError:

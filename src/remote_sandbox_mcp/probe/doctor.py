@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..backends.ssh.connection import Gate, translate
+from ..backends.ssh.connection import LoginGate, translate
 from ..backends.ssh.host_keys import entry_name
 from ..backends.ssh.machine import open_machine, open_through
 from ..backends.ssh.openssh import choose_transport, open_over_openssh, unused_socket
@@ -38,7 +38,7 @@ from ..core.shell import join
 from ..core.slurm import Cluster
 from ..core.slurm import words as option_words
 from ..core.text import harmless, last_line
-from ..core.transport import Choice
+from ..core.transport import TransportChoice
 from ..core.usage import Usage
 from ..waiting import within
 from .measure import measure
@@ -145,7 +145,7 @@ class Visit:
 
     def __init__(self, machine: Machine, own_known_hosts: Path) -> None:
         self.machine = machine
-        self.gate = Gate(machine, own_known_hosts)
+        self.gate = LoginGate(machine, own_known_hosts)
         self.steps: list[Step] = []
         # The step that it has reached.
         self.at = "name"
@@ -180,7 +180,7 @@ class Visit:
         opener = partial(open_through, self.gate) if self.gate.asks_for_code else partial(open_machine, machine, own)
         self.steps += await inspect(opener, machine.environment, machine.python, noise, machine)
 
-    async def _go_over_openssh(self, choice: Choice) -> None:
+    async def _go_over_openssh(self, choice: TransportChoice) -> None:
         """OpenSSH's client looks names up, connects and checks host keys by itself, and says what is wrong."""
         machine = self.machine
         skipped = [Step(name, Mark.SKIPPED, "OpenSSH's client makes the connection") for name in ("name", "port")]

@@ -49,7 +49,7 @@ class Lock:
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """The process that holds a lock, as it signed: its pid and start time."""
 
     pid: int = 0
@@ -60,7 +60,7 @@ class Holder:
         return bool(self.pid and self.started and process.started(self.pid) == self.started)
 
 
-def holder(file: Path) -> Holder | None:
+def holder(file: Path) -> LockHolder | None:
     """The holder of a lock; None if it is free. A holder that has not signed yet has pid 0."""
     try:
         fd = os.open(file, os.O_RDONLY)
@@ -70,7 +70,7 @@ def holder(file: Path) -> Holder | None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         pid, _, started = os.pread(fd, 100, 0).decode().strip().partition(" ")
-        return Holder(int(pid), started) if pid.isdigit() else Holder()
+        return LockHolder(int(pid), started) if pid.isdigit() else LockHolder()
     else:
         return None
     finally:

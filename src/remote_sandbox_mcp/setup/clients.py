@@ -17,7 +17,7 @@ from typing import Any
 from ..core.errors import ConfigError
 from ..core.text import harmless, last_line
 from . import files, json_text, toml_text
-from .journal import CLAUDE, JSON, TOML, Change
+from .journal import CLAUDE, JSON, TOML, SetupChange
 from .json_text import NotEditable
 
 NAME = "remote-sandbox"
@@ -27,7 +27,7 @@ COMMAND_S = 60.0
 
 
 @dataclass(frozen=True)
-class Client:
+class McpClient:
     """A client: the file that names its servers, and under which keys.
 
     `sees_path`: it is started from a terminal and finds programs as that does. `command` is its own program, if found.
@@ -68,10 +68,10 @@ class State(str, Enum):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClientPlan:
     """The change of one client's file. `said` is the end of a sentence: what is there, or why it is refused."""
 
-    client: Client
+    client: McpClient
     state: State
     entry: Mapping[str, Any]
     said: str = ""
@@ -92,7 +92,7 @@ class Plan:
         return json.dumps(inner, indent=2, ensure_ascii=False)
 
 
-def find(environ: Mapping[str, str] = os.environ) -> list[Client]:
+def find(environ: Mapping[str, str] = os.environ) -> list[McpClient]:
     """All clients that are known, each with whether it is there."""
     home = Path(os.path.expanduser("~"))
     settings = _settings_folder(home, environ)
@@ -102,22 +102,22 @@ def find(environ: Mapping[str, str] = os.environ) -> list[Client]:
     mcp, servers, path = ("mcpServers",), ("servers",), environ.get("PATH", os.defpath)
     stdio = {"type": "stdio"}
     known = (
-        Client(
+        McpClient(
             "claude-code", "Claude Code", claude / ".claude.json", mcp,
             sees_path=True, command="claude", extra=stdio, plugins=(claude_plugins, "enabledPlugins"),
         ),
-        Client(
+        McpClient(
             "codex", "Codex", codex / "config.toml", ("mcp_servers",),
             is_toml=True, sees_path=True, command="codex", plugins=(codex / "config.toml", "plugins"),
         ),
-        Client("cursor", "Cursor", home / ".cursor/mcp.json", mcp, command="cursor"),
-        Client("vscode", "VS Code", settings / "Code/User/mcp.json", servers, command="code", extra=stdio),
-        Client("claude-desktop", "Claude Desktop", settings / "Claude/claude_desktop_config.json", mcp),
+        McpClient("cursor", "Cursor", home / ".cursor/mcp.json", mcp, command="cursor"),
+        McpClient("vscode", "VS Code", settings / "Code/User/mcp.json", servers, command="code", extra=stdio),
+        McpClient("claude-desktop", "Claude Desktop", settings / "Claude/claude_desktop_config.json", mcp),
     )  # fmt: skip
     return [_looked_for(client, path, home) for client in known]
 
 
-def _looked_for(client: Client, path: str, home: Path) -> Client:
+def _looked_for(client: McpClient, path: str, home: Path) -> McpClient:
     # A relative folder in PATH would be looked up in whatever project we are started in.
     folders = os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))
     command = (shutil.which(client.command, path=folders) or "") if client.command else ""
@@ -140,14 +140,14 @@ def _folder(given: str | None, home: Path) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Program:
+class StartCommand:
     """How clients start us: by `name` where they see our PATH, else by `path`; with `arguments`, if any."""
 
     name: str
     path: str
     arguments: tuple[str, ...] = ()
 
-    def entry(self, client: Client) -> dict[str, Any]:
+    def entry(self, client: McpClient) -> dict[str, Any]:
         """What the client's file says of us."""
         arguments = {"args": [*self.arguments]} if self.arguments else {}
         return {**client.extra, "command": self.name if client.sees_path else self.path, **arguments}
@@ -161,7 +161,7 @@ class Program:
         return command in (self.name, self.path) or is_same
 
 
-def plan(client: Client, program: Program) -> Plan:
+def plan(client: McpClient, program: StartCommand) -> ClientPlan:
     """The change that adds us to a client, made on paper. Raises nothing: what stands in the way is told in it."""
     entry = program.entry(client)
     try:
@@ -170,21 +170,21 @@ def plan(client: Client, program: Program) -> Plan:
         text = before or ""
         document = toml_text.read(text) if client.is_toml else json_text.read(text)
     except (ConfigError, NotEditable) as problem:
-        return Plan(client, State.REFUSED, entry, str(problem).rstrip("."))
+        return ClientPlan(client, State.REFUSED, entry, str(problem).rstrip("."))
     servers = json_text.value_at(document, client.table)
     if known := _known(servers, program) or _plugin(client):
-        return Plan(client, State.REGISTERED, entry, known, path, before, text)
+        return ClientPlan(client, State.REGISTERED, entry, known, path, before, text)
     if there := json_text.value_at(document, client.place):
-        return Plan(client, State.TAKEN, entry, f"{NAME!r} stands for {_shown(there)} there", path, before, text)
-    return _with_entry(Plan(client, State.NEW, entry, "", path, before, text))
+        return ClientPlan(client, State.TAKEN, entry, f"{NAME!r} stands for {_shown(there)} there", path, before, text)
+    return _with_entry(ClientPlan(client, State.NEW, entry, "", path, before, text))
 
 
-def overriding(there: Plan) -> Plan:
+def overriding(there: ClientPlan) -> ClientPlan:
     """The plan that puts us in the place of another command; a table of TOML that is there stays its owner's."""
     return _with_entry(replace(there, state=State.NEW))
 
 
-def _with_entry(fresh: Plan) -> Plan:
+def _with_entry(fresh: ClientPlan) -> ClientPlan:
     client, text = fresh.client, fresh.before or ""
     try:
         if client.is_toml:
@@ -196,7 +196,7 @@ def _with_entry(fresh: Plan) -> Plan:
     return replace(fresh, after=after)
 
 
-def _known(servers: Any, program: Program) -> str:
+def _known(servers: Any, program: StartCommand) -> str:
     """The name under which this program is registered already; empty for none."""
     for name in json_text.keys_of(servers):
         server = servers[name]
@@ -205,7 +205,7 @@ def _known(servers: Any, program: Program) -> str:
     return ""
 
 
-def _plugin(client: Client) -> str:
+def _plugin(client: McpClient) -> str:
     """Our plugin, where the client has it; empty for none."""
     if client.plugins is None:
         return ""
@@ -228,7 +228,7 @@ def _shown(server: Any) -> str:
     return harmless(text.encode("utf-8", "replace"))[:200].replace("\n", " ")
 
 
-def carry_out(planned: Plan) -> Change:
+def carry_out(planned: ClientPlan) -> SetupChange:
     """Make the change, with a backup beside the file. Raises ConfigError; then the file is as it was."""
     if planned.client.is_by_command:
         return _by_command(planned)
@@ -243,18 +243,18 @@ def carry_out(planned: Plan) -> Change:
     return replace(_change(planned, backup, planned.after), hunks=changed)
 
 
-def _change(planned: Plan, backup: str, after: str) -> Change:
+def _change(planned: ClientPlan, backup: str, after: str) -> SetupChange:
     client = planned.client
     kind = CLAUDE if client.is_by_command else TOML if client.is_toml else JSON
     what, value = f"the entry {NAME!r} of {client.title}", json.dumps(dict(planned.entry))
-    return Change(kind, what, str(planned.path), backup, files.digest(after), client.place, value)
+    return SetupChange(kind, what, str(planned.path), backup, files.digest(after), client.place, value)
 
 
-def add_words(client: Client, entry: Mapping[str, Any]) -> list[str]:
+def add_words(client: McpClient, entry: Mapping[str, Any]) -> list[str]:
     return [client.command, "mcp", "add", "--scope", "user", NAME, "--", entry["command"], *entry.get("args", ())]
 
 
-def _by_command(planned: Plan) -> Change:
+def _by_command(planned: ClientPlan) -> SetupChange:
     client = planned.client
     backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
     replaced = json_text.value_at(json_text.read(planned.before or ""), client.place)
@@ -283,7 +283,7 @@ def _put_back(path: Path, place: tuple[str, ...], replaced: Any, backup: str, fa
         os.unlink(backup)
 
 
-def run(words: list[str], client: Client) -> None:
+def run(words: list[str], client: McpClient) -> None:
     """Run a client's own command, in the home folder: what a project brings is not read. Raises ConfigError."""
     call_program([client.command, *words], client.title)
 

@@ -14,14 +14,14 @@ from ..config.load import load
 from ..config.schema import Configuration
 from ..core.errors import ConfigError
 from . import files, toml_text
-from .journal import TOML, Change
+from .journal import TOML, SetupChange
 from .json_text import NotEditable
 
 BEGINNING = "# The machines of remote-sandbox-mcp. `remote-sandbox-mcp config` prints what is in force.\n"
 
 
 @dataclass(frozen=True)
-class Machine:
+class NewMachine:
     """A machine to be added: by its name in `hosts`, or with a table of `fields`."""
 
     name: str
@@ -30,7 +30,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConfigPlan:
     """The text of config.toml before and after."""
 
     path: Path
@@ -55,7 +55,7 @@ def read(config_path: Path | None) -> Configuration:
     return load(config_path, folder=str(path.parent))
 
 
-def plan(path: Path, machines: Sequence[Machine]) -> Plan:
+def plan(path: Path, machines: Sequence[NewMachine]) -> ConfigPlan:
     """Raises ConfigError where the file cannot be changed; the sentence has the lines to add by hand."""
     target = files.locate(path)
     before = files.read(target)
@@ -66,10 +66,10 @@ def plan(path: Path, machines: Sequence[Machine]) -> Plan:
         raise ConfigError(
             f"{path} is left as it is: {problem}. Correct it, or add these lines yourself:\n{lines}"
         ) from None
-    return Plan(target, before, after, tuple(machine.name for machine in machines))
+    return ConfigPlan(target, before, after, tuple(machine.name for machine in machines))
 
 
-def _with(text: str, machines: Sequence[Machine]) -> str:
+def _with(text: str, machines: Sequence[NewMachine]) -> str:
     aliases = [machine.name for machine in machines if machine.is_plain_alias]
     tables = [machine for machine in machines if not machine.is_plain_alias]
     text = text or BEGINNING
@@ -84,7 +84,7 @@ def _with(text: str, machines: Sequence[Machine]) -> str:
     return text
 
 
-def carry_out(planned: Plan, config_path: Path | None) -> Change:
+def carry_out(planned: ConfigPlan, config_path: Path | None) -> SetupChange:
     """Write the file and read it back; with any new problem the old one is put back. Raises ConfigError."""
     known = {*read(config_path).problems}
     backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
@@ -98,10 +98,10 @@ def carry_out(planned: Plan, config_path: Path | None) -> Change:
         raise
     changed = tuple(toml_text.hunks(planned.before or "", planned.after))
     digest = files.digest(planned.after)
-    return Change(TOML, "what setup added", str(planned.path), backup, digest, hunks=changed)
+    return SetupChange(TOML, "what setup added", str(planned.path), backup, digest, hunks=changed)
 
 
-def _check(planned: Plan, config_path: Path | None, known: set[str]) -> None:
+def _check(planned: ConfigPlan, config_path: Path | None, known: set[str]) -> None:
     after = read(config_path)
     found = [problem for problem in after.problems if problem not in known]
     missing = {*planned.names} - {machine.name for machine in after.machines}
@@ -110,7 +110,7 @@ def _check(planned: Plan, config_path: Path | None, known: set[str]) -> None:
         raise ConfigError(f"{planned.path} was put back as it was, because with the change it would say: {why}")
 
 
-def _put_back(planned: Plan) -> None:
+def _put_back(planned: ConfigPlan) -> None:
     if files.read(planned.path) != planned.after:
         return
     if planned.before is None:

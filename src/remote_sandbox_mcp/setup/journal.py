@@ -15,7 +15,7 @@ TOML, JSON, CLAUDE, KEYRING, SECRET_FILE = "toml", "json", "claude", "keyring", 
 
 
 @dataclass(frozen=True)
-class Change:
+class SetupChange:
     """One change. `backup` is the file as it was, empty where setup made it; `digest` is of what setup wrote.
 
     `entry` is the place of our entry in a JSON document, `value` what it says; `hunks` are the changed lines of a TOML
@@ -33,13 +33,13 @@ class Change:
     account: str = ""
 
 
-class Journal:
+class SetupJournal:
     """Changes in the order in which they were made."""
 
     def __init__(self, state_folder: Path) -> None:
         self._file = state_folder / FILE
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[SetupChange]:
         """Raises ConfigError."""
         text = files.read(self._file)
         try:
@@ -50,10 +50,10 @@ class Journal:
 
             raise ConfigError(f"{self._file} cannot be read, so nothing can be undone by it; remove it.") from None
 
-    def add(self, change: Change) -> None:
+    def add(self, change: SetupChange) -> None:
         self.keep([*self.changes(), change])
 
-    def keep(self, changes: list[Change]) -> None:
+    def keep(self, changes: list[SetupChange]) -> None:
         """Raises ConfigError."""
         before = files.read(self._file)
         if changes:
@@ -63,5 +63,5 @@ class Journal:
             self._file.unlink(missing_ok=True)
 
 
-def _change(raw: dict[str, Any]) -> Change:
-    return Change(**{**raw, "entry": tuple(raw["entry"]), "hunks": tuple((old, new) for old, new in raw["hunks"])})
+def _change(raw: dict[str, Any]) -> SetupChange:
+    return SetupChange(**{**raw, "entry": tuple(raw["entry"]), "hunks": tuple((old, new) for old, new in raw["hunks"])})

@@ -18,7 +18,7 @@ class NotEditable(ValueError):
 
 
 @dataclass(frozen=True)
-class Member:
+class JsonMember:
     """One member of an object: where its key and its value begin, and where the value ends."""
 
     key: str
@@ -28,14 +28,14 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Found:
+class JsonObject:
     """An object of the text, from its brace at `start` to the closing one at `close`."""
 
     start: int
     close: int
-    members: tuple[Member, ...]
+    members: tuple[JsonMember, ...]
 
-    def member(self, key: str) -> Member | None:
+    def member(self, key: str) -> JsonMember | None:
         # Of a key that stands there twice, readers take the last.
         return next((it for it in reversed(self.members) if it.key == key), None)
 
@@ -115,23 +115,23 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _object(text: str, start: int) -> Found:
+def _object(text: str, start: int) -> JsonObject:
     """The object whose brace is at `start`, in a text that is valid JSON."""
     decoder = json.JSONDecoder()
-    members: list[Member] = []
+    members: list[JsonMember] = []
     at = _skip(text, start + 1)
     while text[at] != "}":
         key, after = decoder.raw_decode(text, at)
         value_at = _skip(text, _skip(text, after) + 1)
         _, end = decoder.raw_decode(text, value_at)
-        members.append(Member(key, at, value_at, end))
+        members.append(JsonMember(key, at, value_at, end))
         at = _skip(text, end)
         if text[at] == ",":
             at = _skip(text, at + 1)
-    return Found(start, at, tuple(members))
+    return JsonObject(start, at, tuple(members))
 
 
-def _put(text: str, found: Found, path: Sequence[str], value: Any) -> str:
+def _put(text: str, found: JsonObject, path: Sequence[str], value: Any) -> str:
     key, *rest = path
     member = found.member(key)
     if member and rest:
@@ -143,7 +143,7 @@ def _put(text: str, found: Found, path: Sequence[str], value: Any) -> str:
     return _add(text, found, key, value)
 
 
-def _add(text: str, found: Found, key: str, value: Any) -> str:
+def _add(text: str, found: JsonObject, key: str, value: Any) -> str:
     name = json.dumps(key, ensure_ascii=False)
     if found.members:
         last = found.members[-1]
@@ -158,7 +158,7 @@ def _add(text: str, found: Found, key: str, value: Any) -> str:
     return text[: found.start + 1] + inside + text[found.close :]
 
 
-def _without(text: str, found: Found, key: str) -> str:
+def _without(text: str, found: JsonObject, key: str) -> str:
     member = found.member(key)
     assert member is not None
     place = found.members.index(member)

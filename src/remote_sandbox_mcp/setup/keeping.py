@@ -11,17 +11,17 @@ from ..config import ring
 from ..config.paths import APP
 from ..core.errors import ConfigError
 from . import files
-from .journal import KEYRING, SECRET_FILE, Change
+from .journal import KEYRING, SECRET_FILE, SetupChange
 
 FOLDER = "passwords"
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptPassword:
     """Where a password is now: `reference` is what config.toml says of it."""
 
     reference: str
-    change: Change
+    change: SetupChange
 
 
 def reference_for(name: str, config_file: Path) -> str:
@@ -29,16 +29,18 @@ def reference_for(name: str, config_file: Path) -> str:
     return _in_keyring(account_of(name)) if ring.is_there() else _in_file(file_for(name, config_file))
 
 
-def keep(name: str, password: str, config_file: Path) -> Kept:
+def keep(name: str, password: str, config_file: Path) -> KeptPassword:
     """Raises ConfigError. A keyring may ask its owner: call it in a thread."""
     account = account_of(name)
     if ring.store(account, password):
-        return Kept(_in_keyring(account), Change(KEYRING, f"the password of {name} in the keyring", account=account))
+        return KeptPassword(
+            _in_keyring(account), SetupChange(KEYRING, f"the password of {name} in the keyring", account=account)
+        )
     if password != password.rstrip("\r\n"):
         raise ConfigError("a password that ends with a line end cannot be kept in a file.")
     path = file_for(name, config_file)
     files.write(path, f"{password}\n", files.read(path), files.OWNER_ONLY)
-    return Kept(_in_file(path), Change(SECRET_FILE, f"the password of {name}", path=str(path)))
+    return KeptPassword(_in_file(path), SetupChange(SECRET_FILE, f"the password of {name}", path=str(path)))
 
 
 def account_of(name: str) -> str:
@@ -49,7 +51,7 @@ def file_for(name: str, config_file: Path) -> Path:
     return config_file.parent / FOLDER / name
 
 
-def reference_of(change: Change) -> str:
+def reference_of(change: SetupChange) -> str:
     """What config.toml says of a password that was kept."""
     return _in_keyring(change.account) if change.kind == KEYRING else _in_file(Path(change.path))
 
@@ -63,7 +65,7 @@ def _in_file(path: Path) -> str:
     return f"file:~{str(path)[len(home) :]}" if str(path).startswith(f"{home}/") else f"file:{path}"
 
 
-def forget(change: Change) -> bool:
+def forget(change: SetupChange) -> bool:
     """Whether the password is gone now."""
     if change.kind == KEYRING:
         return ring.delete(change.account)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import readers
 from ..config.machines import Builder, completed, parse_jump
 from ..config.problems import Fault
-from ..config.schema import Configuration, Entry
+from ..config.schema import Configuration, MachineEntry
 from ..config.ssh_config import SshConfig
 from ..core.checkup import CODE_STEP, Checkup, Mark, Step, address
 from ..core.errors import ConfigError
@@ -44,7 +44,7 @@ class Candidate:
 
     name: str
     machine: Machine
-    entry: Entry | None = None
+    entry: MachineEntry | None = None
 
     @property
     def is_configured(self) -> bool:
@@ -117,15 +117,15 @@ class Finder:
             host, user, port = parse_jump(text.strip())
             if not user and port is None and self._ssh.knows(host):
                 name = _free_name([host.replace(":", "-")], {*self._names, *taken})
-                return self.candidate(Entry(name, "~/.ssh/config", ssh_alias=host))
+                return self.candidate(MachineEntry(name, "~/.ssh/config", ssh_alias=host))
             name = _free_name(_names(host, user, port), {*self._names, *taken})
-            return self.candidate(Entry(name, "setup", host=readers.host(host), user=user, port=port))
+            return self.candidate(MachineEntry(name, "setup", host=readers.host(host), user=user, port=port))
         except Fault:
             raise ConfigError(
                 f"{text.strip()[:80]!r} is no machine; write it as user@host or user@host:port."
             ) from None
 
-    def candidate(self, entry: Entry) -> Candidate:
+    def candidate(self, entry: MachineEntry) -> Candidate:
         """Raises ConfigError."""
         builder = Builder([entry], self._configuration.settings, self._environ, _silent)
         machines = builder.machines()
@@ -141,7 +141,7 @@ class Finder:
         try:
             if readers.alias(name) != name:
                 return None
-            return self.candidate(Entry(name.replace(":", "-"), "~/.ssh/config", ssh_alias=name))
+            return self.candidate(MachineEntry(name.replace(":", "-"), "~/.ssh/config", ssh_alias=name))
         except (Fault, ConfigError):
             return None
 
@@ -220,7 +220,7 @@ def accept_key(unseen: UnseenKey, own_known_hosts: Path) -> None:
         raise ConfigError(f"unable to remember the host key in {own_known_hosts}: {problem.strerror}.") from None
 
 
-def fields_of(entry: Entry, password: str, slurm: bool) -> dict[str, Any]:
+def fields_of(entry: MachineEntry, password: str, slurm: bool) -> dict[str, Any]:
     """A machine as a table of config.toml; `password` says where that is kept."""
     port = {"port": entry.port} if entry.port and entry.port != 22 else {}
     where = {"ssh_alias": entry.ssh_alias} if entry.ssh_alias else {"host": entry.host}
@@ -234,7 +234,7 @@ def fields_of(entry: Entry, password: str, slurm: bool) -> dict[str, Any]:
     }
 
 
-def is_plain_alias(entry: Entry, password: str, slurm: bool) -> bool:
+def is_plain_alias(entry: MachineEntry, password: str, slurm: bool) -> bool:
     """Whether its name in `hosts` says all of it."""
     return entry.ssh_alias == entry.name and not (password or slurm)
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..config.paths import APP
 from ..core.errors import ConfigError
 from . import clients, files, json_text, keeping, toml_text
-from .journal import CLAUDE, KEYRING, SECRET_FILE, TOML, Change, Journal
+from .journal import CLAUDE, KEYRING, SECRET_FILE, TOML, SetupChange, SetupJournal
 from .json_text import NotEditable
 
 
@@ -20,14 +20,14 @@ from .json_text import NotEditable
 class Undone:
     """What became of one change, as a sentence; `is_done`: nothing is left to do about it."""
 
-    change: Change
+    change: SetupChange
     is_done: bool
     said: str
 
 
 def undo(state_folder: Path, *, is_dry: bool = False) -> list[Undone]:
     """Undo all changes; those that could not be stay in the journal. Raises ConfigError."""
-    journal = Journal(state_folder)
+    journal = SetupJournal(state_folder)
     # By their place: two runs may have made the same change.
     left = dict(enumerate(journal.changes()))
     results: list[Undone] = []
@@ -41,7 +41,7 @@ def undo(state_folder: Path, *, is_dry: bool = False) -> list[Undone]:
     return results
 
 
-def _attempt(change: Change, left: Iterable[Change], is_dry: bool) -> Undone:
+def _attempt(change: SetupChange, left: Iterable[SetupChange], is_dry: bool) -> Undone:
     try:
         if change.kind in (KEYRING, SECRET_FILE):
             return _forget(change, left, is_dry)
@@ -52,7 +52,7 @@ def _attempt(change: Change, left: Iterable[Change], is_dry: bool) -> Undone:
         return Undone(change, False, str(problem))
 
 
-def _forget(change: Change, left: Iterable[Change], is_dry: bool) -> Undone:
+def _forget(change: SetupChange, left: Iterable[SetupChange], is_dry: bool) -> Undone:
     # While config.toml still names it, the machine needs it. Newest first: the file comes before its passwords.
     reference = json.dumps(keeping.reference_of(change))
     if any(reference in added for other in left for _, added in other.hunks):
@@ -63,7 +63,7 @@ def _forget(change: Change, left: Iterable[Change], is_dry: bool) -> Undone:
     return Undone(change, True, f"{change.what} {_was(is_dry)} removed.")
 
 
-def _restore(change: Change, is_dry: bool) -> Undone:
+def _restore(change: SetupChange, is_dry: bool) -> Undone:
     path, now = Path(change.path), files.read(Path(change.path))
     if now is None:
         return Undone(change, True, f"{path} is not there any more.")
@@ -85,7 +85,7 @@ def _restore(change: Change, is_dry: bool) -> Undone:
     return Undone(change, True, f"{path} was changed since, so only {taken}.")
 
 
-def _whole(change: Change, path: Path, now: str, is_dry: bool) -> Undone:
+def _whole(change: SetupChange, path: Path, now: str, is_dry: bool) -> Undone:
     """The file is as setup left it: the one before it comes back, or none."""
     before = files.read(Path(change.backup)) if change.backup else None
     if change.backup and before is None:
@@ -99,7 +99,7 @@ def _whole(change: Change, path: Path, now: str, is_dry: bool) -> Undone:
     return Undone(change, True, f"{path} {_is(is_dry)} {'as it was before' if before is not None else 'removed'}.")
 
 
-def _without_ours(change: Change, now: str) -> str | None:
+def _without_ours(change: SetupChange, now: str) -> str | None:
     """The present text without what setup added; None where that cannot be told apart."""
     try:
         return toml_text.without(list(change.hunks), now) if change.kind == TOML else _without_entry(change, now)
@@ -107,7 +107,7 @@ def _without_ours(change: Change, now: str) -> str | None:
         return None
 
 
-def _without_entry(change: Change, now: str) -> str | None:
+def _without_entry(change: SetupChange, now: str) -> str | None:
     there = json_text.value_at(json_text.read(now), change.entry)
     if there is None:
         return now
@@ -117,7 +117,7 @@ def _without_entry(change: Change, now: str) -> str | None:
     return json_text.restore(now, change.entry, _replaced(change))
 
 
-def _replaced(change: Change) -> Any:
+def _replaced(change: SetupChange) -> Any:
     """The entry that ours has taken the place of, as the backup has it; None for none. Raises NotEditable."""
     # A table of TOML is never replaced.
     if change.kind == TOML or not change.backup:
@@ -125,7 +125,7 @@ def _replaced(change: Change) -> Any:
     return json_text.value_at(json_text.read(files.read(Path(change.backup)) or ""), change.entry)
 
 
-def _by_command(change: Change, is_dry: bool) -> Undone:
+def _by_command(change: SetupChange, is_dry: bool) -> Undone:
     """Claude Code's own command takes out what it has put in; without it, its file is changed.
 
     An entry that was replaced is put back in the file: it may hold secrets, which everyone sees in a command's words.
@@ -149,11 +149,11 @@ def _is(is_dry: bool) -> str:
     return "would be" if is_dry else "is"
 
 
-def _kept(change: Change) -> str:
+def _kept(change: SetupChange) -> str:
     """A sentence that names the backup, where there is one."""
     return f" The file as it was before is {change.backup}." if change.backup and os.path.exists(change.backup) else ""
 
 
-def _drop_backup(change: Change) -> None:
+def _drop_backup(change: SetupChange) -> None:
     if change.backup:
         Path(change.backup).unlink(missing_ok=True)

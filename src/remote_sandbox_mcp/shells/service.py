@@ -31,7 +31,7 @@ from ..core.shell_session import (
     wrap,
 )
 from ..fleet import Fleet, Member
-from ..jobs.records import Known
+from ..jobs.records import KnownJobs
 from ..store.sessions import KeptSession
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ Key = tuple[str, str, bool]
 class ShellService:
     """The sessions of exec_bash on all sandboxes. Their state is on the machine; rows say which were used from here."""
 
-    def __init__(self, fleet: Fleet, known: Known) -> None:
+    def __init__(self, fleet: Fleet, known: KnownJobs) -> None:
         self._fleet = fleet
         self._known = known
         self._turns: dict[Key, asyncio.Lock] = {}

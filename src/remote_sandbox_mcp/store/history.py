@@ -41,7 +41,7 @@ class CallRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WantedCalls:
     """Which calls are asked for: the newest that have a higher number than `after`, and a lower one than `before`."""
 
     after: int = 0
@@ -80,7 +80,7 @@ class HistoryRows:
         with self.database.writing() as connection:
             _prune(connection, 0.0, configuration)
 
-    def newest(self, wanted: Wanted) -> tuple[CallRow, ...]:
+    def newest(self, wanted: WantedCalls) -> tuple[CallRow, ...]:
         """Oldest first."""
         with self.database.reading() as connection:
             rows = connection.execute(statements("history")["newest"], {**vars(wanted), "now": time.time()}).fetchall()

@@ -158,7 +158,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
-class Change:
+class RowChange:
     """One change of the rows; `place` is set for a new row, after which a sandbox may have too many."""
 
     statement: str
@@ -166,30 +166,30 @@ class Change:
     place: str = ""
 
 
-def added(record: RunRecord, **told: object) -> Change:
+def added(record: RunRecord, **told: object) -> RowChange:
     """A new row, with what was seen since."""
     row = {**vars(record), **told}
     row |= {"command": _text(record.command[:LONGEST_COMMAND]), "tail": _text(row["tail"][-LONGEST_TAIL:])}
-    return Change("add", row, record.place)
+    return RowChange("add", row, record.place)
 
 
 def noted(
     run_id: str, state: str, *, outcome: str, is_listed: bool = False, exit_code: int | None = None,
     seconds: float = 0.0, tail: str = "",
-) -> Change:  # fmt: skip
+) -> RowChange:  # fmt: skip
     """What was seen of a command that has a row."""
     told = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": _text(tail[-LONGEST_TAIL:])}
-    return Change("note", {"run_id": run_id, "state": state, "is_listed": is_listed, **told})
+    return RowChange("note", {"run_id": run_id, "state": state, "is_listed": is_listed, **told})
 
 
-def removed(run_id: str) -> Change:
+def removed(run_id: str) -> RowChange:
     """Remove the row."""
-    return Change("remove", {"run_id": run_id})
+    return RowChange("remove", {"run_id": run_id})
 
 
-def forgotten(place: str) -> Change:
+def forgotten(place: str) -> RowChange:
     """Remove all rows of a sandbox that is gone."""
-    return Change("forget", {"place": place})
+    return RowChange("forget", {"place": place})
 
 
 class RunRecords:
@@ -198,7 +198,7 @@ class RunRecords:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, changes: Sequence[RowChange]) -> None:
         """Make all changes in order, or none; then drop rows that are old or too many for a sandbox."""
         newest: dict[str, Any] = {change.place: change.values["created"] for change in changes if change.place}
         with self.database.writing() as connection:

@@ -60,7 +60,7 @@ class CallRows:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SelectedSandbox:
     """The sandbox that one client has selected; empty stands for the configured default."""
 
     client: Owner
@@ -68,7 +68,7 @@ class Choice:
     server: Owner
     sandbox: str = ""
 
-    def same_place(self, other: Choice) -> bool:
+    def same_place(self, other: SelectedSandbox) -> bool:
         """Whether both are of the same client and configuration."""
         return (self.client, self.configuration) == (other.client, other.configuration)
 
@@ -83,16 +83,16 @@ class SelectionRows:
         """Whether there is a database with anything in it: on a full disk an empty file may be made."""
         return self.database.file.exists() and self.database.file.stat().st_size > 0
 
-    def put(self, choice: Choice) -> None:
+    def put(self, choice: SelectedSandbox) -> None:
         with self.database.writing() as connection:
             _execute(connection, "put", choice)
 
-    def release(self, choice: Choice) -> None:
+    def release(self, choice: SelectedSandbox) -> None:
         """Mark its server as ended, so that the next one may take its place at once."""
         with self.database.writing() as connection:
             _execute(connection, "release", choice)
 
-    def inherit(self, mine: Choice, is_alive: Callable[[Owner], bool]) -> frozenset[str]:
+    def inherit(self, mine: SelectedSandbox, is_alive: Callable[[Owner], bool]) -> frozenset[str]:
         """The selection of this server or, where it has no row yet, those of its predecessors that have ended.
 
         If they agree, `mine` takes their place. If they do not, their rows stay, so that every server that is started
@@ -110,15 +110,15 @@ class SelectionRows:
             if len(selected) <= 1:
                 for it in ended:
                     _execute(connection, "remove", it)
-                _execute(connection, "put", Choice(mine.client, mine.configuration, mine.server, *selected))
+                _execute(connection, "put", SelectedSandbox(mine.client, mine.configuration, mine.server, *selected))
             return selected
 
-    def _all(self) -> list[Choice]:
+    def _all(self) -> list[SelectedSandbox]:
         with self.database.reading() as connection:
             return [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
 
 
-def _execute(connection: sqlite3.Connection, statement: str, choice: Choice) -> None:
+def _execute(connection: sqlite3.Connection, statement: str, choice: SelectedSandbox) -> None:
     values = {
         "client_pid": choice.client.pid,
         "client_birth": choice.client.birth,
@@ -130,9 +130,9 @@ def _execute(connection: sqlite3.Connection, statement: str, choice: Choice) -> 
     connection.execute(statements("selections")[statement], values)
 
 
-def _choice(row: sqlite3.Row) -> Choice:
+def _choice(row: sqlite3.Row) -> SelectedSandbox:
     client, server = Owner(row["client_pid"], row["client_birth"]), Owner(row["server_pid"], row["server_birth"])
-    return Choice(client, row["configuration"], server, row["sandbox"])
+    return SelectedSandbox(client, row["configuration"], server, row["sandbox"])
 
 
 @dataclass(frozen=True)

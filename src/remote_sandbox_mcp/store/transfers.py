@@ -46,7 +46,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class End:
+class TransferEnd:
     """How a transfer ended."""
 
     status: str
@@ -102,7 +102,7 @@ class Ledger:
     def ask_to_cancel(self, task_id: str) -> None:
         self._change("ask_to_cancel", id=task_id, now=time.time())
 
-    def end(self, task_id: str, end: End, headway: Headway | None = None) -> bool:
+    def end(self, task_id: str, end: TransferEnd, headway: Headway | None = None) -> bool:
         """Record its end; false if it was over already."""
         # An error may quote a file name that is not valid UTF-8.
         error = end.error.encode("utf-8", "backslashreplace").decode()

@@ -14,7 +14,7 @@ from ..core.plan import Attributes, Plan, check_deletion, make_plan, source_entr
 from ..core.transfer import Headway, Listener, Order, Outcome, unheard
 from ..core.tree import Tree, read_meta
 from .ends import End, Ends
-from .large import Chunks
+from .large import IndexMemory
 from .meter import Meter, Tally
 from .sending import BATCH_FILES, Bridging, Sending
 from .streams import batches, names_of, portions
@@ -32,7 +32,9 @@ NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
 class Synchronization:
     """One order from the first scan to the outcome. It may be planned and not carried out."""
 
-    def __init__(self, order: Order, source: End, target: End, chunks: Chunks, bridge: Bridging | None = None) -> None:
+    def __init__(
+        self, order: Order, source: End, target: End, chunks: IndexMemory, bridge: Bridging | None = None
+    ) -> None:
         self.order = order
         self._bridge = bridge
         self.ends = Ends(order, source, target)

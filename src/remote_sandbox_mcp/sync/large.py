@@ -15,11 +15,11 @@ from ..backends.outpost.far.chunks import CHUNK, LEAST_CHUNK
 from ..backends.outpost.far.large import SAME
 from ..core.errors import FileProblem
 from ..core.foreign import to_text, to_whole
-from ..core.plan import Item, Matcher, Span, joined
+from ..core.plan import FilePart, Item, Matcher, joined
 from ..core.transfer import SMALL_ANSWER, Reply
 from ..core.tree import child
 from .meter import Meter
-from .streams import NEXT_DOOR, Stream, Streams, Together, text_of
+from .streams import NEXT_DOOR, Streams, SyncStream, Together, text_of
 
 if TYPE_CHECKING:
     from ..core.orders import (
@@ -44,7 +44,7 @@ GROWN = 8
 MOST_INDEX = 128 << 20
 
 
-class Chunks(Protocol):
+class IndexMemory(Protocol):
     """Remembers the index of files that were sent, so that the far side need not read them again."""
 
     def get(self, key: bytes) -> bytes | None: ...
@@ -61,7 +61,14 @@ class LargeFile:
     """One large file on its way to the target."""
 
     def __init__(
-        self, item: Item, target_name: bytes, found: bytes, streams: Streams, meter: Meter, chunks: Chunks, where: str
+        self,
+        item: Item,
+        target_name: bytes,
+        found: bytes,
+        streams: Streams,
+        meter: Meter,
+        chunks: IndexMemory,
+        where: str,
     ) -> None:
         self.item = item
         # What the scan found in its place at the target.
@@ -109,7 +116,7 @@ class LargeFile:
             elif self.old_state and self.size >= COMPARED_FROM and self._knows_pieces(first):
                 await self._send_changes(first)
             else:
-                await self._send([Span(0, self.size)])
+                await self._send([FilePart(0, self.size)])
             return await self._commit(first)
         except FileProblem:
             # The sync goes on, and a lane that is slow to leave would keep the next one from the partial file.
@@ -125,10 +132,10 @@ class LargeFile:
             stream.joined.discard(self.key)
         return [stream.target.begin({"verb": "leave", "root": root}, self.key) for stream in joined]
 
-    def _knows_pieces(self, stream: Stream) -> bool:
+    def _knows_pieces(self, stream: SyncStream) -> bool:
         return stream.source.knows_pieces and stream.target.knows_pieces
 
-    async def _begin(self, stream: Stream) -> None:
+    async def _begin(self, stream: SyncStream) -> None:
         root = self.streams.target_root
         order: BeginOrder = {"verb": "begin", "root": root, "size": self.size, "first": True}
         reply = await stream.target.begin(order, self.target_raw)
@@ -138,7 +145,7 @@ class LargeFile:
         if isinstance(old, dict) and to_whole(old.get("size")) <= GROWN * self.size:
             self.old_state = to_text(old.get("state"))
 
-    async def _commit(self, stream: Stream) -> str:
+    async def _commit(self, stream: SyncStream) -> str:
         """Finish it. If it changed while it was read, it gets the older time, so that the next sync notices."""
         meta = self.item.meta
         now = await stream.source.begin({"verb": "check", "root": self.streams.source_root}, self.raw)
@@ -165,12 +172,12 @@ class LargeFile:
 
     # Parts
 
-    async def _send(self, spans: Iterable[Span]) -> None:
+    async def _send(self, spans: Iterable[FilePart]) -> None:
         async with Together() as tasks:
             for span in spans:
                 await self._send_span(tasks, span, self.streams.carries_bulk)
 
-    async def _send_span(self, tasks: Together, span: Span, allowed: Callable[[Stream], bool]) -> None:
+    async def _send_span(self, tasks: Together, span: FilePart, allowed: Callable[[SyncStream], bool]) -> None:
         most = 4 * BLOCK if len(self.streams.all) <= NEXT_DOOR else BLOCK
         offset, end = span.offset, span.offset + span.length
         while offset < end:
@@ -179,7 +186,7 @@ class LargeFile:
             tasks.start(self._send_part(stream, offset, length), partial(self.streams.give_back, stream, length))
             offset += length
 
-    async def _next(self, tasks: Together, size: int, allowed: Callable[[Stream], bool]) -> Stream:
+    async def _next(self, tasks: Together, size: int, allowed: Callable[[SyncStream], bool]) -> SyncStream:
         """A stream with free capacity whose lane has the file open."""
         stream = await self.streams.take(size, allowed)
         try:
@@ -195,7 +202,7 @@ class LargeFile:
             stream.joined.add(self.key)
         return stream
 
-    async def _send_part(self, stream: Stream, offset: int, length: int) -> None:
+    async def _send_part(self, stream: SyncStream, offset: int, length: int) -> None:
         streams = self.streams
         order: PartOrder = {
             "verb": "part",
@@ -215,7 +222,7 @@ class LargeFile:
 
     # Resume
 
-    async def _missing(self, stream: Stream) -> Iterable[Span]:
+    async def _missing(self, stream: SyncStream) -> Iterable[FilePart]:
         """The blocks that a partial file of an earlier transfer lacks."""
         count, spans = -(-self.size // BLOCK), []
         for start in range(0, count, BLOCKS_AT_ONCE):
@@ -227,10 +234,10 @@ class LargeFile:
                 if ours.out[digest] == theirs.out[digest]:
                     self._arrived(length)
                 else:
-                    spans.append(Span(offset, length))
+                    spans.append(FilePart(offset, length))
         return joined(spans)
 
-    async def _blocks(self, stream: Stream, start: int, count: int) -> tuple[Reply, Reply]:
+    async def _blocks(self, stream: SyncStream, start: int, count: int) -> tuple[Reply, Reply]:
         """The digests of so many blocks, here and in the partial file."""
         roots = self.streams.source_root, self.streams.target_root
         ours: BlocksOrder = {"verb": "blocks", "root": roots[0], "start": start, "count": count, "block": BLOCK}
@@ -239,7 +246,7 @@ class LargeFile:
 
     # Changes
 
-    async def _send_changes(self, stream: Stream) -> None:
+    async def _send_changes(self, stream: SyncStream) -> None:
         """Cut both versions by content; copy what the old file has, while the new one is still being read."""
         known = self.chunks.get(self._chunks_key(self.old_state)) or b"\0"
         self.mark, theirs = known[1 : 1 + known[0]], known[1 + known[0] :]
@@ -262,10 +269,10 @@ class LargeFile:
                 await self._carry_span(tasks, span, stream)
             self.index = b"".join(index)
 
-    async def _choose_mark(self, stream: Stream) -> bytes:
+    async def _choose_mark(self, stream: SyncStream) -> bytes:
         return (await stream.source.begin({"verb": "mark", "root": self.streams.source_root}, self.raw)).out
 
-    async def _index_old(self, stream: Stream) -> bytes:
+    async def _index_old(self, stream: SyncStream) -> bytes:
         order: IndexOldOrder = {"verb": "index_old", "root": self.streams.target_root}
         raw, room = self.key + b"\0" + self.mark, self._room_of_index
         return (await stream.target.begin(order, raw, room=room)).out
@@ -279,7 +286,7 @@ class LargeFile:
         facts = (self.where.encode("utf-8", "surrogateescape"), self.item.path, state.encode())
         return hashlib.sha256(b"\0".join(facts)).digest()
 
-    async def _carry_span(self, tasks: Together, span: Span, reader: Stream) -> None:
+    async def _carry_span(self, tasks: Together, span: FilePart, reader: SyncStream) -> None:
         others = any(stream.source is not reader.source for stream in self.streams.all)
         # A file that grows is sent up to its planned size.
         span = replace(span, length=min(span.length, self.size - span.offset))
@@ -292,11 +299,11 @@ class LargeFile:
             stream = await self._next(tasks, 0, anywhere)
             tasks.start(self._copy(stream, span), partial(self.streams.give_back, stream, 0))
 
-    async def _copy(self, stream: Stream, span: Span) -> None:
+    async def _copy(self, stream: SyncStream, span: FilePart) -> None:
         body = SAME.pack(span.offset, span.place, span.length)
         await self.streams.tell_target(stream, wire.COPY, body, self.key)
         self._arrived(span.length)
 
 
-def anywhere(stream: Stream) -> bool:
+def anywhere(stream: SyncStream) -> bool:
     return True

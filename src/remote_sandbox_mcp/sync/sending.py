@@ -13,9 +13,9 @@ from ..core.files import Problem
 from ..core.plan import LARGE, Item, Plan
 from ..core.transfer import Lane
 from .ends import Ends
-from .large import Chunks, LargeFile
+from .large import IndexMemory, LargeFile
 from .meter import Flow, Meter, Squeeze, Tally
-from .streams import NEXT_DOOR, Stream, Streams, Together, batches, names_of, text_of, wanted_of
+from .streams import NEXT_DOOR, Streams, SyncStream, Together, batches, names_of, text_of, wanted_of
 
 if TYPE_CHECKING:
     from ..core.orders import ReceiveOrder, SendOrder
@@ -33,7 +33,7 @@ class Sending:
     """The sending part of a sync, from opening lanes to the last answer."""
 
     def __init__(
-        self, ends: Ends, plan: Plan, chunks: Chunks, tally: Tally, meter: Meter, bridge: Bridging | None
+        self, ends: Ends, plan: Plan, chunks: IndexMemory, tally: Tally, meter: Meter, bridge: Bridging | None
     ) -> None:
         self.ends = ends
         self.plan = plan
@@ -88,7 +88,7 @@ class Sending:
         bridged, self.bridged = self.bridged, []
         await asyncio.gather(*(lane.close() for lane in bridged))
 
-    async def _send_batch(self, streams: Streams, stream: Stream, batch: list[Item]) -> None:
+    async def _send_batch(self, streams: Streams, stream: SyncStream, batch: list[Item]) -> None:
         order: SendOrder = {"verb": "send", "root": streams.source_root, "squeeze": streams.squeeze.way}
         expected: ReceiveOrder = {
             "verb": "receive",

@@ -16,7 +16,7 @@ from ..core.transfer import Headway, Lane, Listener, Order, Outcome, Place, unhe
 from .ends import End
 from .engine import Synchronization
 from .lanes import Lanes
-from .large import Chunks
+from .large import IndexMemory
 from .patience import CutOff, Ear, adding_up, persist
 from .sending import Bridging
 
@@ -37,7 +37,7 @@ class Syncs:
         self,
         open_sandbox: Callable[[str], Awaitable[Sandbox]],
         open_here: Callable[[], Awaitable[Lane]],
-        chunks: Chunks,
+        chunks: IndexMemory,
         routes: Routes = lambda source, target: None,
         gate: Gate = here.settle,
         opener_of: Callable[[str], Callable[[], Awaitable[Sandbox]]] | None = None,

@@ -120,7 +120,7 @@ class Together:
             self.check()
 
 
-class Stream:
+class SyncStream:
     """A source's lane, a target's lane, and how much is in flight between them."""
 
     def __init__(self, source: Lane, target: Lane, bridged: bool) -> None:
@@ -146,13 +146,13 @@ class Streams:
         bridged: bool = False,
     ) -> None:
         count = max(len(sources), len(targets))
-        self.all = [Stream(sources[at % len(sources)], targets[at % len(targets)], bridged) for at in range(count)]
+        self.all = [SyncStream(sources[at % len(sources)], targets[at % len(targets)], bridged) for at in range(count)]
         self.source_root, self.target_root = roots
         self.squeeze = squeeze
         self.flow = flow
         self._changed = asyncio.Event()
 
-    async def take(self, size: int, allowed: Callable[[Stream], bool] = lambda stream: True) -> Stream:
+    async def take(self, size: int, allowed: Callable[[SyncStream], bool] = lambda stream: True) -> SyncStream:
         """The least busy stream, once it has room for `size` bytes; give it back afterwards."""
         while True:
             stream = min(filter(allowed, self.all), key=lambda stream: stream.load)
@@ -163,22 +163,22 @@ class Streams:
             self._changed.clear()
             await self._changed.wait()
 
-    def carries_bulk(self, stream: Stream) -> bool:
+    def carries_bulk(self, stream: SyncStream) -> bool:
         """Whether it takes large data: one stream fills a short connection, a second would only compete."""
         return len(self.all) > NEXT_DOOR or stream is self.all[0]
 
-    def least_busy(self) -> Stream:
+    def least_busy(self) -> SyncStream:
         """For small requests, which need no room."""
         return min(self.all, key=lambda stream: stream.load)
 
-    def give_back(self, stream: Stream, size: int) -> None:
+    def give_back(self, stream: SyncStream, size: int) -> None:
         stream.load -= 1
         self.flow.arrived(time.monotonic(), size)
         self._changed.set()
 
     async def carry(
         self,
-        stream: Stream,
+        stream: SyncStream,
         order: SendOrder | PartOrder,
         raw: bytes,
         expected: ReceiveOrder,
@@ -209,7 +209,7 @@ class Streams:
         self.squeeze.add(time.monotonic(), arrived.number("bytes"), way)
         return said, arrived
 
-    async def tell_target(self, stream: Stream, kind: int, body: bytes, target_raw: bytes) -> Reply:
+    async def tell_target(self, stream: SyncStream, kind: int, body: bytes, target_raw: bytes) -> Reply:
         """Send one frame of our own to the target."""
         number = next(numbers)
         order: ReceiveOrder = {"verb": "receive", "root": self.target_root, "large": True}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..backends import bubblewrap, opensandbox
-from ..core.disposable import Disposable, Rules, SandboxOrder
+from ..core.disposable import Disposable, DisposableRules, SandboxOrder
 from ..core.errors import ConnectError, SandboxError, Unsupported
 from .sandbox import Answers, FakeSandbox
 
@@ -26,7 +26,7 @@ class FakeProvider:
     ) -> None:
         self.kind = kind
         self.traits = opensandbox.TRAITS if kind == opensandbox.KIND else bubblewrap.TRAITS
-        self.rules = Rules()
+        self.rules = DisposableRules()
         self.where = "the platform at http://platform.example.org"
         self.answers = answers
         self.made: dict[str, Disposable] = {}

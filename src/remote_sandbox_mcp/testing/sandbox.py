@@ -1,8 +1,9 @@
-"""A sandbox in memory, for tests: scripted answers, a dict of files, and trouble on demand."""
+"""A sandbox in memory, for tests: scripted answers, a dict of files, ports of services, and trouble on demand."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import io
 import posixpath
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from ..backends.outpost.far.files import Refused, compile_pattern, glob_test, read_lines
 from ..backends.outpost.far.place import to_bytes
 from ..core.command import Command, Completed, Ending, Excerpt, Missing, Observation, Running
-from ..core.errors import FileProblem, LostContact, SandboxError, Unsupported
+from ..core.errors import FileProblem, LostContact, SandboxError, Unreachable, Unsupported
 from ..core.files import Entry, FileSlice, Found, Listing, Match, Search, Span, Written
 from ..core.port import PortClosed, Stream, check_port
 from ..core.progress import Beat, Progress, silent
@@ -22,7 +23,6 @@ from ..core.text import last_line
 from ..core.transfer import Lane
 from ..waiting import within
 from .jobs import FakeJobs
-from .ports import Service, converse
 
 HOME = "/home/fake"
 EVERYTHING = Capabilities(survives_disconnect=True, kills_trees=True)
@@ -310,3 +310,94 @@ def to_data(text: str | bytes) -> bytes:
 def excerpt(data: bytes, keep: int) -> Excerpt:
     """Both ends of a stream, `keep` bytes of each, none of them twice."""
     return Excerpt(data[:keep], data[max(keep, len(data) - keep) :], len(data))
+
+
+# As much as a real connection holds before its writer has to wait.
+MOST_UNREAD = 1 << 18
+
+Service = Callable[[Stream], Awaitable[None]]
+
+
+class MemoryStream:
+    """One end of a connection; `other` is the other one."""
+
+    other: MemoryStream
+
+    def __init__(self) -> None:
+        self._arrived = bytearray()
+        self._ended = False
+        # Why nothing can be read any more, and why nothing can be sent.
+        self._trouble = self._deaf = ""
+        self._changed = asyncio.Event()
+
+    async def read(self, most: int = 65536) -> bytes:
+        await self._until(lambda: bool(self._arrived) or self._ended)
+        data = bytes(self._arrived[:most])
+        del self._arrived[: len(data)]
+        if not data and self._trouble:
+            raise cut(self._trouble)
+        self._note()
+        return data
+
+    def write(self, data: bytes) -> None:
+        if not self._deaf:
+            self.other._arrived += data
+            self.other._note()
+
+    async def drain(self) -> None:
+        await self.other._until(lambda: len(self.other._arrived) < MOST_UNREAD)
+        if self._deaf:
+            raise cut(self._deaf)
+
+    def write_eof(self) -> None:
+        self.other._ended = True
+        self.other._note()
+
+    def close(self) -> None:
+        """The other end finds the end of what was sent, and cannot send any more."""
+        self._arrived.clear()
+        self._ended = True
+        self._note()
+        self.other._ended = True
+        self.other._deaf = self.other._deaf or "the other side has closed it"
+        self.other._note()
+
+    def lose(self, why: str) -> None:
+        self._trouble, self._deaf, self._ended = why, why, True
+        self.other._arrived.clear()
+        self.other._note()
+        self._note()
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _note(self) -> None:
+        self._changed.set()
+
+
+def cut(why: str) -> Unreachable:
+    return Unreachable(f"the connection was cut: {why}")
+
+
+def converse(service: Service, line: asyncio.Future[None]) -> MemoryStream:
+    """A caller's end of a connection to the service; it is cut when the sandbox's line is, or the service fails."""
+    ours, theirs = MemoryStream(), MemoryStream()
+    ours.other, theirs.other = theirs, ours
+
+    async def serve() -> None:
+        # That the caller has gone is nothing that a service must expect.
+        with contextlib.suppress(Unreachable), contextlib.closing(theirs):
+            await service(theirs)
+
+    serving = asyncio.ensure_future(serve())
+
+    def lose(_: object) -> None:
+        ours.lose("the line was lost")
+        serving.cancel()
+
+    line.add_done_callback(lose)
+    # A failure of a fake service is not hidden: the event loop logs it.
+    serving.add_done_callback(lambda _: line.remove_done_callback(lose))
+    return ours

@@ -1,23 +1,25 @@
-"""Transfers in the background: begin, wait, list, cancel, and continue what another process left."""
+"""Transfers in the background: begin, run to the end, wait, list, cancel, and continue what another process left."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
-from collections.abc import Coroutine, Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..core.client import is_again
 from ..core.errors import BadArgument, SandboxError
-from ..core.transfer import Order
+from ..core.transfer import Headway, Listener, Order, Outcome
 from ..processes.locks import Lock
-from ..store.transfers import CANCELLED, FAILED, QUEUED, RUNNING, End, Transfer
+from ..store.transfers import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, Transfer, TransferEnd
+from ..sync.patience import TRANSFER, adding_up, persist
 from ..waiting import Chores
-from .drive import Drive, Runner
-from .records import Records
+from .records import TransferRecords, describe_headway, describe_outcome
 
 CANCEL_POLL_S = 0.05
 POLL_S = 0.15
@@ -36,7 +38,7 @@ class Cancelled:
     error: str = ""
 
 
-async def cancel(records: Records, transfer: Transfer, wait_s: float) -> Cancelled:
+async def cancel(records: TransferRecords, transfer: Transfer, wait_s: float) -> Cancelled:
     """Request its end, and wait up to `wait_s` for it."""
     if transfer.is_over:
         return Cancelled(transfer, already_finished=True)
@@ -52,15 +54,15 @@ async def cancel(records: Records, transfer: Transfer, wait_s: float) -> Cancell
     return Cancelled(found, terminated=is_cancelled, already_finished=not is_cancelled)
 
 
-def _has_ended(records: Records, task_id: str) -> bool:
+def _has_ended(records: TransferRecords, task_id: str) -> bool:
     """Whether it is over; one that no process runs any more is marked as cancelled now."""
     if not records.is_held(task_id):
-        records.ledger.end(task_id, End(CANCELLED))
+        records.ledger.end(task_id, TransferEnd(CANCELLED))
     found = records.ledger.get(task_id)
     return found is None or found.is_over
 
 
-def _refused(records: Records, transfer: Transfer, seconds: float) -> Cancelled:
+def _refused(records: TransferRecords, transfer: Transfer, seconds: float) -> Cancelled:
     found = records.ledger.get(transfer.id) or transfer
     error = (
         f"process {found.pid}, which runs this transfer among other things, has not heeded the wish to cancel "
@@ -78,7 +80,7 @@ class BackgroundTransfers:
 
     def __init__(self, state: Path, configuration: str = "") -> None:
         """`configuration`: only its transfers are continued here, because machine names mean the same only there."""
-        self._records = Records(state)
+        self._records = TransferRecords(state)
         self._configuration = configuration
         self._drives: dict[str, Drive] = {}
         self._starting = Chores("starting a transfer", expected=(Exception,))
@@ -121,7 +123,7 @@ class BackgroundTransfers:
 
     async def fail(self, task_id: str, why: str) -> Transfer:
         """Record that a queued one cannot be started."""
-        await asyncio.to_thread(self._records.ledger.end, task_id, End(FAILED, None, why, SandboxError.code))
+        await asyncio.to_thread(self._records.ledger.end, task_id, TransferEnd(FAILED, None, why, SandboxError.code))
         return await asyncio.to_thread(self._find, task_id)
 
     async def take_up(self, runner: Runner) -> None:
@@ -224,3 +226,100 @@ class BackgroundTransfers:
         latest = ", ".join(transfer.id for transfer in self._records.ledger.latest(NAMED_IDS))
         known = f"the latest are: {latest}" if latest else "there is none yet"
         raise BadArgument(f"no transfer has the id {task_id[:80]!r}; {known}")
+
+
+# Carries out an order, once. May be cancelled at any moment and begun again: it goes on with what is already there.
+Runner = Callable[[Order, Listener], Awaitable[Outcome]]
+# How often the row is written and looked at.
+BEAT_S = 0.4
+
+
+class Drive:
+    """Runs a transfer, whose lock it holds, until it ends or is cancelled or stopped; then `task` ends."""
+
+    def __init__(self, records: TransferRecords, transfer: Transfer, lock: Lock, runner: Runner) -> None:
+        self.id = transfer.id
+        self._records = records
+        self._lock = lock
+        self._log = records.log(transfer.id)
+        self._headway: Headway | None = None
+        self._noted: Headway | None = None
+        attempt = adding_up(functools.partial(runner, transfer.order))
+        self._work = asyncio.ensure_future(persist(attempt, self._hear, TRANSFER, self._log.note))
+        if transfer.cancel_requested:
+            self._work.cancel()
+        self.task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        """Stop here; the row stays, and the next process that takes the transfer up continues it."""
+        self._work.cancel()
+
+    async def _run(self) -> None:
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.wait((self._work,))
+            watching.cancel()
+            if await self._write_end():
+                self._records.drop_lock(self.id)
+        finally:
+            watching.cancel()
+            self._work.cancel()
+            self._lock.release()
+
+    def _hear(self, headway: Headway) -> None:
+        if self._headway is None or self._headway.phase != headway.phase:
+            self._log.note(describe_headway(headway))
+        self._headway = headway
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                await self._note_headway()
+                if await self._is_unwanted():
+                    self._work.cancel()
+                    return
+            except SandboxError as problem:
+                # The row cannot be read at the moment; the work itself may go on.
+                self._log.note(str(problem))
+
+    async def _note_headway(self) -> None:
+        headway = self._headway
+        if headway is not None and headway != self._noted:
+            await asyncio.to_thread(self._records.ledger.note, self.id, os.getpid(), headway)
+            self._noted = headway
+
+    async def _is_unwanted(self) -> bool:
+        return await asyncio.to_thread(self._records.ledger.is_unwanted, self.id)
+
+    async def _write_end(self) -> bool:
+        """Write the end; returns whether the row has it."""
+        try:
+            end = self._end_of(self._work, await self._is_unwanted())
+            await self._write(end)
+        except SandboxError as problem:
+            # The row cannot be written: the process that takes the transfer up will find that nothing is left to do.
+            self._log.note(str(problem))
+            return False
+        return end is not None
+
+    def _end_of(self, work: asyncio.Future[Outcome], unwanted: bool) -> TransferEnd | None:
+        problem = None if work.cancelled() else work.exception()
+        if not work.cancelled() and problem is None:
+            return TransferEnd(COMPLETED, work.result())
+        if unwanted:
+            return TransferEnd(CANCELLED)
+        if problem is None:
+            return None
+        if isinstance(problem, SandboxError):
+            return TransferEnd(FAILED, None, str(problem), problem.code)
+        self._log.note_all("".join(traceback.format_exception(problem)).splitlines())
+        return TransferEnd(FAILED, None, f"an unexpected {type(problem).__name__}: {problem}", SandboxError.code)
+
+    async def _write(self, end: TransferEnd | None) -> None:
+        if end is None:
+            await self._note_headway()
+            self._log.note(f"left by process {os.getpid()}")
+        elif await asyncio.to_thread(self._records.ledger.end, self.id, end, self._headway):
+            lines = [*describe_outcome(end.outcome)] if end.outcome else [f"{end.status}: {end.error}".rstrip(": ")]
+            self._log.note_all(lines)

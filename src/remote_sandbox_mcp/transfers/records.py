@@ -20,7 +20,7 @@ TAIL_BYTES = 256 << 10
 KEPT_S = 14 * 86400
 
 
-class Log:
+class TransferLog:
     """Takes lines; never raises, because a full disk must not end a transfer."""
 
     def __init__(self, file: Path) -> None:
@@ -77,7 +77,7 @@ def _one_line(text: str) -> str:
     return harmless(text.encode("utf-8", "surrogatepass")).replace("\n", "␊")
 
 
-class Records:
+class TransferRecords:
     """The transfers of a state folder. The process that runs one holds `ID.lock`."""
 
     def __init__(self, state: Path) -> None:
@@ -91,8 +91,8 @@ class Records:
     def lock_file(self, task_id: str) -> Path:
         return self._folder / f"{task_id}.lock"
 
-    def log(self, task_id: str) -> Log:
-        return Log(self._folder / f"{task_id}.log")
+    def log(self, task_id: str) -> TransferLog:
+        return TransferLog(self._folder / f"{task_id}.log")
 
     def new_id(self, *, of_call: bool = True) -> str:
         """An unguessable id, with `of_call` the same for each repetition of a call; makes the folder for its files."""

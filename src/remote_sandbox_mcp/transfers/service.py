@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from ..sync.engine import Synchronization
     from ..sync.sending import Bridging
     from ..sync.service import Routes, Syncs
-    from .background import BackgroundTransfers
-    from .drive import Runner
+    from .background import BackgroundTransfers, Runner
 
 LARGEST_RULES = 1 << 20
 

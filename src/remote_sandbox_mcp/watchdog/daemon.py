@@ -143,7 +143,7 @@ class Vital(Protocol):
 
 
 @dataclass(frozen=True)
-class Pace:
+class Intervals:
     """Intervals of the loop, in seconds."""
 
     changes_s: float = 2.0
@@ -183,7 +183,7 @@ class Rounds:
 
     def __init__(
         self, lock: Lock, open_supervision: OpenSupervision, stamp: Callable[[], object], vital: Vital,
-        pace: Pace, until_idle: bool,
+        pace: Intervals, until_idle: bool,
     ) -> None:  # fmt: skip
         self.why_ended = ""
         self._lock = lock

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.errors import ConfigError, SandboxError
 from .daemon import LOG_FILE, open_log
-from .manager import Answer, Facts, Program, call, fixed, must_be_text, put, take_away
+from .manager import Facts, ManagerOutput, Program, call, fixed, must_be_text, put, take_away
 
 # Exit codes of launchctl for a service that is not loaded.
 NOT_FOUND = (3, 113)
@@ -100,7 +100,7 @@ class Launchd:
                 raise SandboxError(f"launchd does not let go of {self.label}; run: launchctl bootout {self._target}")
             await asyncio.sleep(0.1)
 
-    async def _launchctl(self, *words: str) -> Answer:
+    async def _launchctl(self, *words: str) -> ManagerOutput:
         return await call("launchctl", *words)
 
 

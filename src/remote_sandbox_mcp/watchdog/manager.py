@@ -22,7 +22,7 @@ CALL_S = 20.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class ManagerOutput:
     """Output and exit code of a command."""
 
     words: tuple[str, ...]
@@ -30,7 +30,7 @@ class Answer:
     stdout: str
     complaint: str
 
-    def needed(self) -> Answer:
+    def needed(self) -> ManagerOutput:
         """Returns itself if the command succeeded. Raises SandboxError."""
         if self.code:
             why = self.complaint or f"it ended with {self.code}"
@@ -38,7 +38,7 @@ class Answer:
         return self
 
 
-async def call(*words: str, env: Mapping[str, str] = os.environ, limit_s: float = CALL_S) -> Answer:
+async def call(*words: str, env: Mapping[str, str] = os.environ, limit_s: float = CALL_S) -> ManagerOutput:
     """Run a command to its end. A missing command, or one that takes too long, counts as failed."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -46,7 +46,7 @@ async def call(*words: str, env: Mapping[str, str] = os.environ, limit_s: float 
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
     except OSError as error:
-        return Answer(words, 127, "", error.strerror or str(error))
+        return ManagerOutput(words, 127, "", error.strerror or str(error))
     try:
         stdout, stderr = await within(process.communicate(), limit_s)
     except BaseException as problem:
@@ -54,9 +54,9 @@ async def call(*words: str, env: Mapping[str, str] = os.environ, limit_s: float 
             process.kill()
         await process.wait()
         if isinstance(problem, asyncio.TimeoutError):
-            return Answer(words, 124, "", f"no answer in {limit_s:g} s")
+            return ManagerOutput(words, 124, "", f"no answer in {limit_s:g} s")
         raise
-    return Answer(words, process.returncode or 0, stdout.decode("utf-8", "replace"), last_line(stderr))
+    return ManagerOutput(words, process.returncode or 0, stdout.decode("utf-8", "replace"), last_line(stderr))
 
 
 def put(file: Path, content: bytes) -> None:

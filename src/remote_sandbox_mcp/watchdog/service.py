@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..core.errors import SandboxError
 from ..core.watch import Status
-from ..processes.locks import Holder, holder
+from ..processes.locks import LockHolder, holder
 from ..store.database import STATE_FILE, Database
 from ..store.watches import Watches
 from . import launchd, systemd
@@ -153,7 +153,7 @@ async def _status(service: Service, state: Path) -> WatchdogStatus:
 
 
 def notes(
-    installed: bool, facts: Facts, found: Holder | None, beat: float | None, active: int, now: float
+    installed: bool, facts: Facts, found: LockHolder | None, beat: float | None, active: int, now: float
 ) -> list[str]:
     """What the operator should know, as sentences."""
     told = []
@@ -172,9 +172,9 @@ def notes(
 
 def _usual_log(state: Path, *, is_service: bool) -> Path:
     """The log file that it uses, or will use."""
-    from ..hub_contact.place import Place
+    from ..hub_contact.place import HubPlace
 
-    return state / LOG_FILE if is_service else Path(Place(os.environ).log)
+    return state / LOG_FILE if is_service else Path(HubPlace(os.environ).log)
 
 
 def _log_of_hub(pid: int) -> str:

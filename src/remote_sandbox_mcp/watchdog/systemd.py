@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
-from .manager import Answer, Facts, Program, call, fixed, must_be_text, put, take_away
+from .manager import Facts, ManagerOutput, Program, call, fixed, must_be_text, put, take_away
 
 LINGERING = Path("/var/lib/systemd/linger")
 # No further restrictions: filters on system calls or hidden folders would also apply to hooks, agents and proxies, and
@@ -110,7 +110,7 @@ class Systemd:
             lingering=is_lingering(),
         )
 
-    async def _systemctl(self, *words: str) -> Answer:
+    async def _systemctl(self, *words: str) -> ManagerOutput:
         return await call("systemctl", "--user", "--no-pager", *words, env=self._env)
 
 

@@ -15,7 +15,7 @@ from ..config.handed import FILE, watchdog_environ
 from ..config.load import load
 from ..core.errors import SandboxError
 from ..processes.locks import Lock
-from .daemon import Pace, Pulse, Rounds, Supervision, change_stamp, file_stamp
+from .daemon import Intervals, Pulse, Rounds, Supervision, change_stamp, file_stamp
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def make_rounds(
     """The loop for the process that holds the lock. `stock`: machines shared with sessions."""
     state = lock.file.parent
     stamp = stamp_of(config, state, pulse)
-    return Rounds(lock, lambda: supervision(config, state, stock), stamp, pulse, Pace(), until_idle)
+    return Rounds(lock, lambda: supervision(config, state, stock), stamp, pulse, Intervals(), until_idle)
 
 
 def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], object]:

@@ -17,7 +17,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..page.paths import is_open_to_strangers
+from ..page.http import is_open_to_strangers
 
 # All connections, including those being served; a client beyond that gets 503.
 MOST_CONNECTIONS = 1000

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..page.paths import is_page
-from .terms import Terms
+from ..page.http import is_page
+from .listener import Terms
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -59,7 +59,7 @@ class HttpAnswer:
     headers: tuple[Header, ...] = ()
 
 
-class Gate:
+class HttpGate:
     """ASGI application around the one that serves MCP, and the page, which has a key check of its own."""
 
     def __init__(self, app: AsgiApp, terms: Terms, page: AsgiApp | None = None) -> None:

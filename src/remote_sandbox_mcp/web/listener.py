@@ -1,15 +1,102 @@
-"""The socket for HTTP: opened here, or passed in by another process of the same user."""
+"""Where HTTP is served: the terms (address, key, names), checked before anything listens, and the socket."""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from ..config.secrets import key_in
 from ..core.errors import ConfigError
 from ..core.permission import is_loopback
-from .terms import Terms
+from ..core.secret import Secret
+from ..core.serving import Http
+
+KEY_FILE = "http.key"
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What applies to every request. `key` None: no key is needed; `kept_in` is the file of a key that we made.
+
+    `seal` is new with each process that listens: what it lets in, it lets in only while that process lives.
+    """
+
+    host: str
+    port: int
+    key: Secret | None
+    hosts: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+    kept_in: Path | None = None
+    seal: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
+
+    def told(self) -> dict[str, Any]:
+        """As JSON for another process of the same user, sent over its private socket; includes the key."""
+        key = None if self.key is None else self.key.reveal()
+        names = {"hosts": self.hosts, "origins": self.origins}
+        return {"host": self.host, "port": self.port, "key": key, "seal": self.seal, **names}
+
+
+def terms_told(told: Mapping[str, Any]) -> Terms:
+    """Terms that another process sent. Raises ConfigError, whose text shows none of the values."""
+    key, port = told.get("key"), told.get("port")
+    if key is not None and not (isinstance(key, str) and key.strip()):
+        raise ConfigError("the key with which HTTP is to be served is none")
+    hosts, origins = (told.get(name) for name in ("hosts", "origins"))
+    if not isinstance(hosts, list) or not isinstance(origins, list):
+        raise ConfigError("the names under which HTTP is to be served are missing")
+    return Terms(
+        host=str(told.get("host") or ""),
+        port=port if isinstance(port, int) else 0,
+        key=None if key is None else Secret(key),
+        hosts=tuple(str(name) for name in hosts),
+        origins=tuple(str(name) for name in origins),
+        # A front of an earlier version sends none.
+        seal=str(told.get("seal") or secrets.token_hex(16)),
+    )
+
+
+def agree(http: Http, state: Path, *, without_key: bool = False) -> Terms:
+    """The configured terms. Raises ConfigError where they would let strangers in."""
+    if http.api_key is not None and not http.api_key.reveal().strip():
+        raise ConfigError("the key of REMOTE_SANDBOX_API_KEY, or of api_key under [http], is empty; set another one.")
+    if is_loopback(http.host):
+        return _loopback_terms(http, state, without_key)
+    if without_key:
+        raise ConfigError(f"--no-auth is for this machine alone, and {http.host} is beyond it; leave one of them out.")
+    if http.api_key is None:
+        raise ConfigError(
+            f"to listen on {http.host}, beyond this machine, set a key of your own: REMOTE_SANDBOX_API_KEY, or api_key "
+            "under [http] in config.toml."
+        )
+    if not http.allowed_hosts:
+        raise ConfigError(
+            f"to listen on {http.host}, beyond this machine, say under which names it is called: allowed_hosts = "
+            '["mcp.example.com"] under [http] in config.toml.'
+        )
+    return Terms(
+        host=http.host, port=http.port, key=http.api_key, hosts=http.allowed_hosts, origins=http.allowed_origins
+    )
+
+
+def _loopback_terms(http: Http, state: Path, without_key: bool) -> Terms:
+    """The terms on loopback: a key is still needed, because other users of this computer can connect, too."""
+    made = http.api_key is None and not without_key
+    file = state / KEY_FILE if made else None
+    return Terms(
+        host=http.host,
+        port=http.port,
+        key=Secret(key_in(file)) if file else None if without_key else http.api_key,
+        hosts=(*LOOPBACK_NAMES, *http.allowed_hosts),
+        origins=http.allowed_origins,
+        kept_in=file,
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:

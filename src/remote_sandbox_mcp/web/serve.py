@@ -16,14 +16,14 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from ..app import App
 from ..live.service import Live
-from ..mcp_server.clients import Sessions
+from ..mcp_server.clients import HttpSessions
 from ..mcp_server.server import SandboxServer, build
 from ..mcp_server.stdio import leave
 from ..mcp_server.watchdog import revive
-from ..page.app import Page
+from ..page.app import PageApp
 from .connections import Connection, Unfinished
-from .gate import Gate
-from .terms import Terms
+from .gate import HttpGate
+from .listener import Terms
 
 # A call may carry files in base64.
 LARGEST_REQUEST = 64 << 20
@@ -47,7 +47,7 @@ async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     live = Live(app)
-    http = HttpServer(build(app, Sessions()), listener, terms, live)
+    http = HttpServer(build(app, HttpSessions()), listener, terms, live)
     serving = http.begin()
     reviving = asyncio.ensure_future(revive(app))
     await asyncio.wait((serving, asyncio.ensure_future(stopped.wait())), return_when=asyncio.FIRST_COMPLETED)
@@ -76,8 +76,8 @@ class HttpServer:
             session_idle_timeout=IDLE_S,
             max_sessions=MOST_SESSIONS,
         )
-        self._page = Page(server, live, terms.key, terms.seal) if terms.key else None
-        self._web = _web(Gate(self._manager.handle_request, terms, self._page), unfinished)
+        self._page = PageApp(server, live, terms.key, terms.seal) if terms.key else None
+        self._web = _web(HttpGate(self._manager.handle_request, terms, self._page), unfinished)
         self._serving: asyncio.Future[None] | None = None
 
     def begin(self) -> asyncio.Future[None]:
@@ -133,7 +133,7 @@ class Web(uvicorn.Server):
             connection.transport.abort()
 
 
-def _web(gate: Gate, unfinished: Unfinished | None = None) -> Web:
+def _web(gate: HttpGate, unfinished: Unfinished | None = None) -> Web:
     # One logger per server, so that one can be silenced while others go on.
     troubles = logging.Logger("uvicorn.error")
     troubles.parent = logging.getLogger("uvicorn.error")

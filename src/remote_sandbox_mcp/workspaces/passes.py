@@ -22,7 +22,7 @@ from ..core.reconcile import (
     other_folder_here,
     reconcile,
 )
-from ..core.scope import Scope, Sight, folders_above, survey
+from ..core.scope import AppliedScope, Scope, folders_above, survey
 from ..core.transfer import Listener, Order, Outcome, Place
 from ..core.tree import LEADS_OUT, Tree
 from ..core.workspace import LARGE_PULL, LinkOrder, Moved, Preview, Workspace
@@ -33,7 +33,7 @@ from ..sync.sending import BATCH_FILES
 from ..sync.service import Syncs
 from ..sync.streams import batches, names_of, text_of
 from .looks import Looks
-from .records import Base, Pending, Records
+from .records import Base, Pending, WorkspaceRecords
 
 # How often something that cannot be carried over is tried, until it changes.
 MOST_TRIES = 3
@@ -85,7 +85,13 @@ class Pass:
     """One pass. A quick one looks at this side only, and takes the common state for the other one."""
 
     def __init__(
-        self, workspace: Workspace, inode: int, syncs: Syncs, records: Records, looks: Looks, listener: Listener
+        self,
+        workspace: Workspace,
+        inode: int,
+        syncs: Syncs,
+        records: WorkspaceRecords,
+        looks: Looks,
+        listener: Listener,
     ) -> None:
         """Raises BadArgument where the gate closes the folder by now, SideLost where another one is in its place."""
         self.workspace = workspace
@@ -241,7 +247,10 @@ class Pass:
 
     def note_fetched(self, fetched: Carried) -> None:
         """Keep what has arrived in the common state, as other passes have left it; the rest is left to the next one."""
-        base, sight = self._records.base(self.workspace), Sight(self.scope, Tree("", "", "", ""), Tree("", "", "", ""))
+        base, sight = (
+            self._records.base(self.workspace),
+            AppliedScope(self.scope, Tree("", "", "", ""), Tree("", "", "", "")),
+        )
         arrived = {item.path: fetched.otherwise.get(item.path, item.text) for item in fetched.arrived()}
         folders, before = dict(base.folders), Entries(base.folders)
         amend(folders, arrived)

@@ -117,7 +117,7 @@ class Pending:
         return Pending(*parts) if any(parts) else None
 
 
-class Records:
+class WorkspaceRecords:
     """The workspaces of a state folder. Raises ConfigError."""
 
     def __init__(self, state: Path, configuration: str) -> None:

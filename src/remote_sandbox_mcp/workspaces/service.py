@@ -43,12 +43,11 @@ from ..fleet import Fleet
 from ..session import absolute
 from ..transfers.service import TransferService
 from ..waiting import within
-from .records import Records
+from .records import WorkspaceRecords
 
 if TYPE_CHECKING:
     from ..store.workspaces import WorkspaceRow
-    from .live import Live
-    from .looks import Looks
+    from .looks import Looks, SendAhead
     from .passes import Pass
 
 # A path of the longest kind, and a word.
@@ -67,7 +66,7 @@ class WorkspaceService:
         """`configuration`: only its workspaces are seen, because names of sandboxes mean the same only there."""
         self._fleet = fleet
         self._transfers = transfers
-        self._records = Records(state, configuration)
+        self._records = WorkspaceRecords(state, configuration)
         self._turns: dict[str, asyncio.Lock] = {}
         # Connections over which the mark of a workspace was seen.
         self._marked: dict[str, object] = {}
@@ -89,10 +88,10 @@ class WorkspaceService:
         return Looks()
 
     @functools.cached_property
-    def _live(self) -> Live:
-        from .live import Live
+    def _live(self) -> SendAhead:
+        from .looks import SendAhead
 
-        return Live(lambda workspace: self._new_pass(workspace, unheard).watch(), self._send_ahead)
+        return SendAhead(lambda workspace: self._new_pass(workspace, unheard).watch(), self._send_ahead)
 
     # Finding
 

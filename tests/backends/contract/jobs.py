@@ -30,9 +30,11 @@ from remote_sandbox_mcp.core.job import (
     Submission,
     new_job_id,
     next_attempt,
+    read_screen,
+    screen_script,
+    why_no_screen,
 )
 from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.screen import read_screen, screen_script, why_no_screen
 from remote_sandbox_mcp.jobs.attach import Attached, Window, attach
 from remote_sandbox_mcp.waiting import within
 from tests.support.jobs import begin, has_printed, look, not_running, run

@@ -13,7 +13,7 @@ from remote_sandbox_mcp.core.sandbox import Sandbox
 from remote_sandbox_mcp.core.shell import quote
 from remote_sandbox_mcp.core.shell_session import AS_BEFORE, LOST
 from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.jobs.records import Known
+from remote_sandbox_mcp.jobs.records import KnownJobs
 from remote_sandbox_mcp.shells.service import ShellService
 
 from .basics import Basics, finish, prepare, said
@@ -66,7 +66,7 @@ class Shell:
 
         self._member = Member("contract", lambda: sandbox.description, opener)
         self._sandbox = sandbox
-        self._service = ShellService(Fleet([self._member]), Known())
+        self._service = ShellService(Fleet([self._member]), KnownJobs())
 
     async def run(self, script: str, timeout_s: float = 30.0) -> tuple[Completed, str]:
         command = Command(script, timeout_s=timeout_s)

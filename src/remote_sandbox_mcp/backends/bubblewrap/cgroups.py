@@ -18,7 +18,7 @@ CPU_PERIOD_US = 100_000
 
 
 @dataclass(frozen=True)
-class Base:
+class ParentGroup:
     """A group below which ours can be created, with these controllers. The server's own limits still apply."""
 
     folder: Path
@@ -26,7 +26,7 @@ class Base:
     controllers: tuple[str, ...]
 
 
-def find_bases(own: str | None = None, mounts: str | None = None) -> list[Base]:
+def find_bases(own: str | None = None, mounts: str | None = None) -> list[ParentGroup]:
     """Where groups can be created; the texts are those of /proc/self/cgroup and /proc/self/mountinfo."""
     own = _read(Path("/proc/self/cgroup")) if own is None else own
     mounts = _read(Path("/proc/self/mountinfo")) if mounts is None else mounts
@@ -37,7 +37,7 @@ def find_bases(own: str | None = None, mounts: str | None = None) -> list[Base]:
     return [base for base in found if base.version == 1 or not held.issuperset(base.controllers)]
 
 
-def _base(controllers: str, path: str, mounts: str) -> Iterator[Base]:
+def _base(controllers: str, path: str, mounts: str) -> Iterator[ParentGroup]:
     # Version 2 has a single hierarchy, whose line names no controllers.
     version = 1 if controllers else 2
     wanted = tuple(name for name in controllers.split(",") if name in WANTED)
@@ -48,7 +48,7 @@ def _base(controllers: str, path: str, mounts: str) -> Iterator[Base]:
         return
     if version == 1:
         if os.access(folder, os.W_OK) and not _is_read_only(folder):
-            yield Base(folder, 1, wanted)
+            yield ParentGroup(folder, 1, wanted)
     elif delegated := _delegated(folder):
         yield delegated
 
@@ -67,7 +67,7 @@ def _folder(controller: str, path: str, mounts: str) -> Path | None:
     return None
 
 
-def _delegated(folder: Path) -> Base | None:
+def _delegated(folder: Path) -> ParentGroup | None:
     """The nearest ancestor that delegates controllers: a group that contains processes itself may not."""
     while (folder / "cgroup.procs").exists():
         may = all(os.access(path, os.W_OK) for path in (folder, folder / "cgroup.procs"))
@@ -77,7 +77,7 @@ def _delegated(folder: Path) -> Base | None:
             is_top = not (folder.parent / "cgroup.procs").exists()
             if names or is_top:
                 # Freezing needs no controller in version 2.
-                return Base(folder, 2, (*names, "freezer"))
+                return ParentGroup(folder, 2, (*names, "freezer"))
         folder = folder.parent
     return None
 
@@ -195,7 +195,7 @@ def _remove(folder: Path, until: float) -> None:
             return
 
 
-def plan(bases: Sequence[Base], name: str) -> Group:
+def plan(bases: Sequence[ParentGroup], name: str) -> Group:
     """The groups to create, recorded before that, because a crash may come in between."""
     return Group(tuple(base.folder / f"{PREFIX}{name}" for base in bases))
 

@@ -48,17 +48,17 @@ def unmount(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Usage:
+class DiskUse:
     """Space and number of files: a disk has a fixed number of inodes as well."""
 
     megabytes: int
     files: int
 
-    def exceeds(self, most: Usage) -> bool:
+    def exceeds(self, most: DiskUse) -> bool:
         return self.megabytes > most.megabytes or self.files > most.files
 
-    def plus(self, more: Usage) -> Usage:
-        return Usage(self.megabytes + more.megabytes, self.files + more.files)
+    def plus(self, more: DiskUse) -> DiskUse:
+        return DiskUse(self.megabytes + more.megabytes, self.files + more.files)
 
 
 def most_files(megabytes: int) -> int:
@@ -66,9 +66,9 @@ def most_files(megabytes: int) -> int:
     return max(LEAST_FILES, megabytes * FILES_PER_MB_ON_DISK)
 
 
-def measure(folder: Path) -> Usage:
+def measure(folder: Path) -> DiskUse:
     """What the files below a folder take; `du` follows no links and handles any depth."""
-    return Usage(_du("-skx", folder) >> 10, _du("-sx", folder, "--inodes"))
+    return DiskUse(_du("-skx", folder) >> 10, _du("-sx", folder, "--inodes"))
 
 
 def _du(flags: str, folder: Path, *more: str) -> int:
@@ -78,13 +78,13 @@ def _du(flags: str, folder: Path, *more: str) -> int:
     return int(size) if size.isdigit() else 0
 
 
-def room_left(folder: Path) -> Usage:
+def room_left(folder: Path) -> DiskUse:
     """Free space of the file system; zero where it cannot be determined."""
     try:
         found = os.statvfs(folder)
     except OSError:
-        return Usage(0, 0)
-    return Usage((found.f_bfree * found.f_frsize) >> 20, found.f_ffree)
+        return DiskUse(0, 0)
+    return DiskUse((found.f_bfree * found.f_frsize) >> 20, found.f_ffree)
 
 
 def remove_tree(folder: Path) -> None:
@@ -162,15 +162,15 @@ def _open_folder(name: str, above: int | None = None) -> int:
 
 
 # What a sandbox over its limit may still add: enough to run commands that delete something.
-SLACK = Usage(16, 1000)
+SLACK = DiskUse(16, 1000)
 
 
 @dataclass(frozen=True)
 class Look:
     """Result of a scan, and the host's free space at that moment."""
 
-    used: Usage
-    left: Usage
+    used: DiskUse
+    left: DiskUse
     at: float
     took: float
 
@@ -185,13 +185,13 @@ class DiskWatch:
     def __init__(
         self,
         folder: Path,
-        most: Usage,
+        most: DiskUse,
         is_active: Callable[[], bool],
         end: Callable[[], Awaitable[None]],
         *,
         is_new: bool,
     ) -> None:
-        self.over: Usage | None = None
+        self.over: DiskUse | None = None
         self._folder = folder
         self._most = self._allowed = most
         self._is_active = is_active
@@ -214,7 +214,7 @@ class DiskWatch:
         if since > max(LOOK_S, last.took / SHARE_OF_LOOKING):
             return True
         left = room_left(self._folder)
-        gone = Usage(last.left.megabytes - left.megabytes, last.left.files - left.files)
+        gone = DiskUse(last.left.megabytes - left.megabytes, last.left.files - left.files)
         return since > last.took and last.used.plus(gone).exceeds(self._allowed)
 
     async def look(self) -> bool:

@@ -44,7 +44,7 @@ class ImageEntry:
 
 
 @dataclass(frozen=True)
-class Image:
+class OpenedImage:
     """An image held open: bubblewrap binds its entries by name, and the first process compares them with these."""
 
     folder: Path
@@ -82,7 +82,7 @@ def check(image: str, state: Path) -> Path:
 
 
 @contextmanager
-def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator[Image]:
+def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator[OpenedImage]:
     """The image with its current entries. Raises BadArgument.
 
     `state` is our state folder; `synthetic` are names in its /etc that are not taken from it.
@@ -111,7 +111,7 @@ def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator
             *_entries(root, "etc", skipped),
             *_entries(root, "var", {"tmp"}),
         ]
-        yield Image(folder, tuple(entries), python, free)
+        yield OpenedImage(folder, tuple(entries), python, free)
     finally:
         os.close(descriptor)
 

@@ -11,7 +11,7 @@ from ...core.disposable import Limits
 from ...core.errors import BadArgument, Unsupported
 from . import cgroups, disk, processes
 from .cgroups import Group
-from .disk import Usage
+from .disk import DiskUse
 from .walls import Bounds
 
 PROCESSES = 512
@@ -48,11 +48,11 @@ def check(limits: Limits) -> None:
             raise BadArgument(f"{name} is {value:g}, but a sandbox needs at least {least:g}")
 
 
-def most_on_disk(limits: Limits) -> Usage:
-    return Usage(limits.disk_mb, disk.most_files(limits.disk_mb))
+def most_on_disk(limits: Limits) -> DiskUse:
+    return DiskUse(limits.disk_mb, disk.most_files(limits.disk_mb))
 
 
-def too_much(used: Usage, limits: Limits) -> str:
+def too_much(used: DiskUse, limits: Limits) -> str:
     """What exceeds its limit, and the limit, as a sentence."""
     most = most_on_disk(limits)
     if used.megabytes > most.megabytes:

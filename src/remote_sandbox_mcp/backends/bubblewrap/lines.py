@@ -20,7 +20,7 @@ from ..outpost.doorway import Doorway
 from ..outpost.lane import OutpostLane
 from . import bwrap
 from .network import way
-from .walls import Bounds, Folders, Start, hostname
+from .walls import Bounds, BwrapStart, Folders, hostname
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ async def _open(
         raise Unsupported(reason)
     try:
         folders.prepare(footing, hostname(place.name))
-        start = Start(place, folders, footing, pieces, bounds, door)
+        start = BwrapStart(place, folders, footing, pieces, bounds, door)
         return await within(start.greeted(greet), OPEN_S)
     except (asyncio.TimeoutError, TimeoutError):
         raise Unreachable.of_parts(doing, f"no answer from behind its walls in {OPEN_S:.0f} s") from None

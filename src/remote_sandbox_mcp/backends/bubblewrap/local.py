@@ -20,7 +20,7 @@ from ...core.transfer import Lane
 from ..outpost.client import OutpostClient
 from . import bwrap, cgroups, limits
 from .bwrap import why_not
-from .disk import DiskWatch, Usage
+from .disk import DiskUse, DiskWatch
 from .disposable import EmbeddedSandbox
 from .shelf import claim
 from .walls import USER, Bounds, Folders
@@ -30,7 +30,7 @@ __all__ = ["LocalSandbox", "describe", "open_local", "why_not"]
 CLAIM_S = 5.0
 REMOVE_S = 1.0
 # This far over its limit, nothing is run any more: each command that was ended may have left something.
-MUCH = Usage(2048, 100_000)
+MUCH = DiskUse(2048, 100_000)
 
 
 def describe(place: LocalPlace) -> Description:

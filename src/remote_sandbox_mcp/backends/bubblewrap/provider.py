@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...core.command import Environment
-from ...core.disposable import Disposable, Rules, SandboxOrder
+from ...core.disposable import Disposable, DisposableRules, SandboxOrder
 from ...core.errors import BadArgument, ConnectError, SandboxError, Unsupported
 from ...core.network import Network, Reach, is_private_range, ranges, read_rule
 from . import KIND, TRAITS, bwrap, cgroups, disk, images, limits
@@ -21,7 +21,7 @@ from .network import way
 from .shelf import Record, Shelf, sweep, take_down
 
 USUAL = Environment()
-NO_RULES = Rules()
+NO_RULES = DisposableRules()
 
 
 class EmbeddedProvider:
@@ -30,12 +30,12 @@ class EmbeddedProvider:
     traits = TRAITS
     where = "this machine"
 
-    def __init__(self, state_folder: Path, environment: Environment = USUAL, rules: Rules = NO_RULES) -> None:
+    def __init__(self, state_folder: Path, environment: Environment = USUAL, rules: DisposableRules = NO_RULES) -> None:
         self._shelf = Shelf(state_folder.absolute() / "disposable")
         self._environment = environment
         self.rules = rules
         self._tenants: dict[str, Tenant] = {}
-        self._bases: list[cgroups.Base] | None = None
+        self._bases: list[cgroups.ParentGroup] | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:

@@ -23,7 +23,7 @@ from ..outpost import pipe, program
 from ..outpost.doorway import Doorway
 from . import bwrap, images, seccomp
 from .bwrap import Footing
-from .images import Image
+from .images import OpenedImage
 from .network import way
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ READ = "read=io.BufferedReader(io.FileIO(0,closefd=False),1).read;"
 
 
 @dataclass(frozen=True)
-class Start:
+class BwrapStart:
     """One bubblewrap to be started, and the program inside."""
 
     place: LocalPlace
@@ -90,7 +90,7 @@ class Start:
         return [*self.joining(), *way.prefix(self.place.network, self.footing)]
 
     @contextmanager
-    def image(self) -> Iterator[Image | None]:
+    def image(self) -> Iterator[OpenedImage | None]:
         """Held open until the first process has compared what was bound with it."""
         if not self.place.image:
             yield None
@@ -98,7 +98,7 @@ class Start:
         with images.opened(self.place.image, self.folders.state, SYNTHETIC) as image:
             yield image
 
-    def walls(self, seccomp_file: int, image: Image | None) -> list[str]:
+    def walls(self, seccomp_file: int, image: OpenedImage | None) -> list[str]:
         folders, room = self.folders, images.ROOM if image else ""
         runs = f"{room}/tmp/remote-sandbox-{self.footing.user}"
         return [
@@ -128,7 +128,7 @@ class Start:
             *("--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
         ]
 
-    def room(self, image: Image) -> list[str]:
+    def room(self, image: OpenedImage) -> list[str]:
         """Options for the image's system, with the host's Python beside it, which enters it."""
         return [
             *bwrap.system_folders(),
@@ -146,7 +146,7 @@ class Start:
         shared = self.place.network.reach is Reach.HOST
         return ("--ro-bind-try", "/etc/resolv.conf", f"{room}/etc/resolv.conf") if shared else ()
 
-    def program(self, token: str, doors: tuple[int, ...], image: Image | None) -> list[str]:
+    def program(self, token: str, doors: tuple[int, ...], image: OpenedImage | None) -> list[str]:
         python = bwrap.find_python()[0]
         if image is None:
             return [python, "-IS", "-c", self.loader(python, doors), token]
@@ -176,7 +176,7 @@ def compiled(pieces: tuple[str, ...]) -> bytes:
     return marshal.dumps(compile(program.source(pieces), "outpost", "exec"))
 
 
-def compared(image: Image) -> bytes:
+def compared(image: OpenedImage) -> bytes:
     """What must have been bound, for the first process; too long for a command line."""
     return repr(image.identities).encode()
 

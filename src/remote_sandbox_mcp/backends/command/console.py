@@ -25,7 +25,7 @@ LONG_S = 120.0
 
 
 @dataclass(frozen=True)
-class Said:
+class ConsoleOutput:
     """What a command ended with, and what it printed."""
 
     status: int
@@ -46,11 +46,11 @@ class Console:
         self.where = where
         self._turns, self._long_turns = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(LONG_AT_ONCE)
 
-    async def ask(self, words: Sequence[str], given: Sequence[str] = (), *, limit_s: float = ASK_S) -> Said:
+    async def ask(self, words: Sequence[str], given: Sequence[str] = (), *, limit_s: float = ASK_S) -> ConsoleOutput:
         """One command; `given` are the lines of its standard input. Raises ConnectError."""
         return await self.run(join(words), given, limit_s=limit_s)
 
-    async def run(self, script: str, given: Sequence[str] = (), *, limit_s: float = ASK_S) -> Said:
+    async def run(self, script: str, given: Sequence[str] = (), *, limit_s: float = ASK_S) -> ConsoleOutput:
         """The same with a line of shell; every word of it that is not ours was quoted."""
         async with self._turns if limit_s < LONG_S else self._long_turns:
             try:
@@ -60,13 +60,15 @@ class Console:
             except Unsupported as problem:
                 raise Unreachable(f"{self.where} cannot be asked now: {problem}") from None
 
-    async def _run(self, script: str, given: Sequence[str]) -> Said:
+    async def _run(self, script: str, given: Sequence[str]) -> ConsoleOutput:
         line = await self.way.open(START_LINE)
         try:
             token = secrets.token_hex(16)
             line.write(_source(script, given, token))
             printed = await self._printed(line, token)
-            return Said(_status(printed.rpartition(b"\n")[2]), _text(printed), (await line.ending()).complaints)
+            return ConsoleOutput(
+                _status(printed.rpartition(b"\n")[2]), _text(printed), (await line.ending()).complaints
+            )
         finally:
             line.close()
 

@@ -12,11 +12,9 @@ from ...core.sandbox import Description, Sandbox
 from ..outpost.client import OutpostClient
 from ..outpost.relay import RelayPorts
 from ..outpost.sandbox import OutpostSandbox
-from ..shell.alone import ShellAlone
-from ..shell.sandbox import lost_with
-from ..shell.transport import Place
-from .sandbox import OPEN_S, Entrance, NoPython
-from .shell import CommandShell
+from ..shell.sandbox import ShellAlone, lost_with
+from ..shell.transport import ShellPlace
+from .sandbox import OPEN_S, CommandShell, Entrance, NoPython
 from .way import Way
 
 
@@ -95,7 +93,7 @@ class ProvidedSandbox(OutpostSandbox):
 class ProvidedShellAlone(ShellAlone):
     """The same without python3: a POSIX shell in it, started anew for each request."""
 
-    def __init__(self, way: ProvidedWay, description: Description, environment: Environment, place: Place) -> None:
+    def __init__(self, way: ProvidedWay, description: Description, environment: Environment, place: ShellPlace) -> None:
         super().__init__(description, environment, ProvidedShell(way, description.name), place)
 
 

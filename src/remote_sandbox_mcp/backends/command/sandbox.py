@@ -1,4 +1,4 @@
-"""A Sandbox behind a command that gives a shell: the outpost's line is the command's input and output."""
+"""A Sandbox behind a command that gives a shell: an outpost on its input and output, or that shell without python3."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ...core.sandbox import Capabilities, Description
 from ...core.secret import Secret
 from ...waiting import within
 from ..outpost import program
-from ..outpost.client import NoOutpost, OutpostClient
+from ..outpost.client import LineLost, NoOutpost, OutpostClient
 from ..outpost.lane import OutpostLane
 from ..outpost.relay import RELAY, PortRelay, RelayPorts
 from ..outpost.sandbox import OutpostSandbox
-from ..shell.alone import ShellAlone
-from ..shell.transport import Place
-from .shell import CommandShell
-from .way import CommandLine, Ending, LocalCommand, Way, last_words
+from ..shell.sandbox import ShellAlone
+from ..shell.talk import START_LINE, Talk, bring
+from ..shell.transport import Printed, ShellPlace, ShellRequest
+from .way import CommandEnding, CommandLine, LocalCommand, Way, last_words
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True, why_not_root="")
 PLAIN = Capabilities(survives_disconnect=True, why_not_root="it has no python3, which as_root needs there")
@@ -115,7 +115,7 @@ def _with(capabilities: Capabilities, description: Description) -> Description:
 async def _open_plain(way: Way, description: Description, environment: Environment) -> ShellAlone:
     name = description.name
     # Its temporary folder may be emptied at a restart, as on any machine, so jobs are kept in the home folder.
-    place = Place(name, "machine", jobs_at_home=True)
+    place = ShellPlace(name, "machine", jobs_at_home=True)
     plain = PlainCommandSandbox(_with(PLAIN, description), environment, CommandShell(way, name), place)
     plain.start = way.open
     try:
@@ -233,7 +233,7 @@ class Entrance:
         line.is_greeted = True
         return spoken
 
-    def _explained(self, line: Beginning, token: str, end: Ending | None) -> SandboxError:
+    def _explained(self, line: Beginning, token: str, end: CommandEnding | None) -> SandboxError:
         """Why our program did not greet; `end` is None if the time was over."""
         mark, heard = f"{SHELL_IS_HERE}{token}".encode(), bytes(line.heard)
         complaints = end.complaints if end else line.complaints
@@ -256,7 +256,7 @@ class Entrance:
             return Unreachable.of_parts(self.doing, f"{self._way.what} was cut off while {self._python} started{said}")
         return NoPython.of_parts(self.doing, f"{self._python} did not start{said}")
 
-    def _how_it_ended(self, line: Beginning, end: Ending | None) -> str:
+    def _how_it_ended(self, line: Beginning, end: CommandEnding | None) -> str:
         if len(line.heard) >= MOST_REMEMBERED:
             return "went on printing"
         if end is None:
@@ -297,3 +297,66 @@ def comes_back(sent: bytes, heard: bytes) -> bool:
     """Whether pieces of what was sent came back: a terminal echoes what is typed, and changes some of it."""
     pieces = {sent[at : at + PIECE] for at in range(len(sent) - PIECE)}
     return any(heard[at : at + PIECE] in pieces for at in range(len(heard) - PIECE))
+
+
+# Requests that run a command hold theirs until its end; the others are short, and must not wait behind those.
+MOST_HELD, MOST_URGENT = 16, 8
+
+
+class CommandShell:
+    """A Transport for the shell program."""
+
+    def __init__(self, way: Way, name: str) -> None:
+        self._way = way
+        self._name = name
+        self._held, self._urgent = asyncio.Semaphore(MOST_HELD), asyncio.Semaphore(MOST_URGENT)
+        self.is_open = False
+
+    async def why_not(self) -> ConnectError | None:
+        return None
+
+    async def close(self) -> None:
+        self.is_open = False
+
+    async def run(self, request: ShellRequest) -> Printed:
+        async with self._urgent if request.urgent else self._held:
+            try:
+                printed = await self._run(request)
+            except ConnectError:
+                self.is_open = False
+                raise
+            self.is_open = True
+            return printed
+
+    async def _run(self, request: ShellRequest) -> Printed:
+        line = await self._way.open(START_LINE)
+        try:
+            return await Talk(ProcessTalk(line), request, self._name, f"{self._way.what} was started").hold()
+        except (LineLost, OSError, asyncio.TimeoutError):
+            raise Unreachable(f"{self._name}: {self._way.what} was cut off; try again") from None
+        finally:
+            line.close()
+
+    async def upload(self, base: str, name: str, content: bytes) -> str:
+        return await bring(self.run, self._name, base, name, content)
+
+
+class ProcessTalk:
+    """A command's line as a ShellLine. Its input stays open: the script itself says where it ends."""
+
+    def __init__(self, line: CommandLine) -> None:
+        self._line = line
+        self.read = line.read
+
+    async def send(self, data: bytes) -> None:
+        self._line.write(data)
+        await self._line.drain()
+
+    def end_input(self) -> None:
+        """Do nothing: some commands end when their input does, before the answer has come."""
+
+    async def complaints(self) -> bytes:
+        return (await self._line.ending()).complaints
+
+    async def status(self) -> int | None:
+        return (await self._line.ending()).status

@@ -1,4 +1,4 @@
-"""How a command that gives a shell is started: as a process of this computer, or over another connection."""
+"""How a command that gives a shell is started: as a process of this computer, or over the connection of a machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from ...core.errors import ConnectError, SandboxError, Unreachable
+from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
+from ...core.sandbox import Sandbox
 from ...core.text import harmless
 from ...waiting import within
 from ..outpost import pipe
@@ -24,7 +25,7 @@ LOOK_S, LOOKS, LAST_WORDS_S = 0.01, 100, 0.2
 
 
 @dataclass(frozen=True)
-class Ending:
+class CommandEnding:
     """How a command ended: its exit status (None if unknown) and the last part of its standard error."""
 
     status: int | None = None
@@ -39,7 +40,7 @@ class CommandLine(WideLine, Protocol):
         """The last part of its standard error so far."""
         ...
 
-    async def ending(self) -> Ending:
+    async def ending(self) -> CommandEnding:
         """How it ended; waits a moment for that. Must be called before close."""
         ...
 
@@ -117,7 +118,7 @@ class ProcessLine:
                 raise
         return cls(line, complaints)
 
-    async def ending(self) -> Ending:
+    async def ending(self) -> CommandEnding:
         for _ in range(LOOKS):
             if self._line.status() is not None:
                 break
@@ -125,7 +126,7 @@ class ProcessLine:
         # A process that it left behind may keep its standard error open for long.
         with contextlib.suppress(asyncio.TimeoutError):
             await within(self._complaints.over.wait(), LAST_WORDS_S)
-        return Ending(self._line.status(), self.complaints)
+        return CommandEnding(self._line.status(), self.complaints)
 
     @property
     def complaints(self) -> bytes:
@@ -170,3 +171,34 @@ def last_words(said: bytes, limit: int = 300) -> str:
     lines = [line.strip() for line in harmless(said[-4096:]).split("\n") if line.strip()]
     text = " / ".join(lines[-3:])
     return text if len(text) <= limit else f"...{text[-limit:]}"
+
+
+@runtime_checkable
+class Host(Protocol):
+    """A sandbox on which any program can be started, with a line to it."""
+
+    async def start(self, line: str) -> CommandLine:
+        """Start a program by a line for the login shell. Raises ConnectError; Unsupported if too many run already."""
+        ...
+
+
+class MachineWay:
+    """A Way to a machine, which is opened when first needed and shared with its other users."""
+
+    def __init__(self, name: str, open_machine: Callable[[], Awaitable[Sandbox]]) -> None:
+        self._name = name
+        self._open_machine = open_machine
+
+    @property
+    def what(self) -> str:
+        return f"the connection to {self._name}"
+
+    def explain(self, complaints: bytes) -> ConnectError | None:
+        """None: the machine's connection has errors of its own."""
+        return None
+
+    async def open(self, shell_line: str) -> CommandLine:
+        machine = await self._open_machine()
+        if not isinstance(machine, Host):
+            raise Unsupported(f"{self._name} is reached in a way over which no program can be started beside it")
+        return await machine.start(shell_line)

@@ -1,4 +1,4 @@
-"""A container on a machine as a Sandbox: its outpost is started by the engine's `exec` on that machine."""
+"""A container on a machine as a Sandbox, entered by its engine's `exec`; and the command line of that engine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,46 @@ from dataclasses import dataclass
 
 from ...core.command import Environment
 from ...core.disposable import Disposable
-from ...core.errors import ConnectError
+from ...core.engine import trouble
+from ...core.errors import ConnectError, SandboxError
+from ...core.machine import Engine
 from ...core.sandbox import Capabilities, Description, Sandbox
 from ...core.shell import join
+from ..command.console import Console, ConsoleOutput
 from ..command.provided import ProvidedShellAlone, open_provided
-from ..command.way import CommandLine
-from ..shell.transport import Gone, Paused, Place
-from .cli import Cli
+from ..command.way import CommandLine, Way, last_words
+from ..shell.transport import Gone, Paused, ShellPlace
+
+NOT_FOUND = 127
+
+# Parts of the engines' error messages, for which they have no codes.
+GONE = ("no such container", "no such object", "no container with name or id")
+NO_IMAGE = ("no such image", "image not known", "unable to find image", "does not resolve to an image")
+# Podman's init may be a separate package that is not installed; then our keeper is the container's first process.
+NO_INIT = ("container-init binary not found", "init binary not found", '"docker-init": executable file not found')
+REMOVING = ("removal of container", "already in progress", "is being removed")
+
+
+class Cli(Console):
+    """Runs one engine's commands on its machine, a few at once."""
+
+    def __init__(self, machine: str, engine: Engine, way: Way) -> None:
+        super().__init__(machine, way, f"{engine.tool} on {machine}")
+        self.engine = engine
+
+    def problem(self, doing: str, said: ConsoleOutput) -> SandboxError:
+        """Why a command failed, and what to do."""
+        tool, machine = self.engine.tool, self.machine
+        found, remedy = trouble(tool, machine, said.err.decode("utf-8", "replace"))
+        if found:
+            return SandboxError.of_parts(doing, found, remedy)
+        if said.status == NOT_FOUND and not said.says(("/bin/sh",)):
+            return SandboxError.of_parts(
+                doing, f"there is no {self.engine.command[0]} on {machine}", f"install {tool} there, or name it in full"
+            )
+        words = last_words(said.err) or f"it ended with status {said.status}"
+        return SandboxError.of_parts(doing, f"{self.where} said: {words}")
+
 
 # Asks the provider for a container's status; empty if the engine does not answer.
 Fate = Callable[[Disposable], Awaitable[str]]
@@ -39,7 +72,7 @@ async def open_container(cli: Cli, disposable: Disposable, fate: Fate, environme
 
     def open_plain() -> ProvidedShellAlone:
         # A container that is started again finds its folders as they were.
-        place = Place(disposable.title, "container", jobs_at_home=False)
+        place = ShellPlace(disposable.title, "container", jobs_at_home=False)
         return ProvidedShellAlone(way, describe(disposable, kills_trees=False), environment, place)
 
     return await open_provided(way, describe(disposable), environment, open_plain)

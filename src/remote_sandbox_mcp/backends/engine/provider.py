@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...core.disposable import Disposable, Rules, SandboxOrder
+from ...core.disposable import Disposable, DisposableRules, SandboxOrder
 from ...core.errors import ConnectError, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ...core.foreign import not_understood, understood
 from ...core.machine import Engine
@@ -16,11 +16,10 @@ from ...core.sandbox import Sandbox
 from ...core.shell import join
 from ...core.text import harmless
 from ...waiting import Chores
-from ..command.console import Said
+from ..command.console import ConsoleOutput
 from ..command.way import Way, last_words
 from . import kind_of, traits_of
-from .cli import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli
-from .container import open_container
+from .container import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli, open_container
 from .order import KEY, MARK, Seen, checked, env_lines, read_seen, remove_words, renewal, run_words
 
 RUN_S, PULL_S = 60.0, 3600.0
@@ -32,7 +31,7 @@ FRESH_S = 5.0
 class EngineProvider:
     """See core.disposable.Provider. `mark` names the installation of this user; nothing without it is touched."""
 
-    def __init__(self, machine: str, engine: Engine, way: Way, rules: Rules, mark: str) -> None:
+    def __init__(self, machine: str, engine: Engine, way: Way, rules: DisposableRules, mark: str) -> None:
         self.rules = rules
         self.traits = traits_of(machine)
         self._kind = kind_of(engine.tool, machine)
@@ -82,7 +81,7 @@ class EngineProvider:
 
     async def _run_or_pull(
         self, disposable_id: str, order: SandboxOrder, doing: str
-    ) -> tuple[float, Said, tuple[str, ...]]:
+    ) -> tuple[float, ConsoleOutput, tuple[str, ...]]:
         """When it was started, the engine's answer, and notes for the caller."""
         started, said = time.time(), await self._run(disposable_id, order)
         if not said.status or not said.says(NO_IMAGE):
@@ -92,7 +91,7 @@ class EngineProvider:
         note = f"image: it was not on {self._cli.machine} yet, and was pulled in {time.monotonic() - begun:.0f} s"
         return time.time(), await self._run(disposable_id, order), (note,)
 
-    async def _run(self, disposable_id: str, order: SandboxOrder) -> Said:
+    async def _run(self, disposable_id: str, order: SandboxOrder) -> ConsoleOutput:
         words = run_words(self._cli.engine, disposable_id, order, self._mark, has_init=self._has_init)
         said = await self._cli.ask(words, env_lines(order.env), limit_s=RUN_S)
         if said.status and self._has_init and said.says(NO_INIT):
@@ -109,7 +108,7 @@ class EngineProvider:
                 f"check its name, pull or load it on {self._cli.machine} by hand, or log in to its registry there",
             )
 
-    async def _made(self, said: Said, doing: str) -> str:
+    async def _made(self, said: ConsoleOutput, doing: str) -> str:
         """The id of the started container, after checking that a shell runs in it. Raises SandboxError."""
         if said.status:
             raise self._cli.problem(doing, said)
@@ -212,10 +211,10 @@ class EngineProvider:
 
     # What the engine is asked
 
-    async def _command(self, *words: str) -> Said:
+    async def _command(self, *words: str) -> ConsoleOutput:
         return await self._cli.ask([*self._cli.engine.command, *words])
 
-    def _check(self, said: Said, doing: str) -> None:
+    def _check(self, said: ConsoleOutput, doing: str) -> None:
         """Raises UnknownSandbox for a container that is gone by now, SandboxError for other failures."""
         if said.status and said.says(GONE):
             raise _gone(doing)
@@ -232,7 +231,7 @@ class EngineProvider:
         self._check(said, doing)
         return next((seen for seen in self._read(said) if seen.key == key), None)
 
-    def _read(self, said: Said) -> Sequence[Seen]:
+    def _read(self, said: ConsoleOutput) -> Sequence[Seen]:
         with understood(self._cli.where):
             return read_seen(said.out)
 
@@ -273,7 +272,7 @@ class EngineProvider:
         return seen
 
 
-def warnings_in(said: Said) -> list[str]:
+def warnings_in(said: ConsoleOutput) -> list[str]:
     """The engine's warnings about limits that it cannot enforce, such as on a kernel without swap limits."""
     lines = harmless(said.err).splitlines()
     return [f"engine: {line.partition(':')[2].strip()}" for line in lines if line.startswith("WARNING:")]

@@ -17,7 +17,7 @@ from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandb
 from ...waiting import within
 from ..shell.transport import Gone, Paused
 from . import KIND
-from .order import ID, NAME, NETWORK, SNAPSHOT, STATUS, Request, is_ours, label_name
+from .order import ID, NAME, NETWORK, SNAPSHOT, STATUS, PlatformRequest, is_ours, label_name
 from .problems import told
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ class Link:
             await self._config.transport.aclose()
         self._config = self._manager = self._client = None
 
-    async def create(self, request: Request, login: RegistryLogin | None, volumes: list[Any], doing: str) -> str:
+    async def create(
+        self, request: PlatformRequest, login: RegistryLogin | None, volumes: list[Any], doing: str
+    ) -> str:
         """Create a sandbox; returns the platform's id when it is ready. The SDK deletes one that does not get ready."""
         from opensandbox import Sandbox as SdkSandbox
         from opensandbox.models.sandboxes import SandboxImageAuth, SandboxImageSpec

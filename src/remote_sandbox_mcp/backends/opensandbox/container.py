@@ -42,7 +42,7 @@ NOT_FOUND = 127
 LONGEST_PORT = 5
 
 
-class NoPython(Exception):
+class NoPythonInContainer(Exception):
     """There is no python3 in the container."""
 
 
@@ -56,7 +56,7 @@ def describe(disposable: Disposable, *, kills_trees: bool = True, survives: bool
     return Description(disposable.title, KIND, capabilities=capabilities)
 
 
-class Way:
+class BridgeWay:
     """Opens lines to one container: starts a bridge in it, which carries any number of lines."""
 
     def __init__(self, link: Link, disposable: Disposable) -> None:
@@ -68,7 +68,7 @@ class Way:
         self._may_upgrade = not link.platform.use_server_proxy
 
     async def outpost(self) -> OutpostClient:
-        """Raises ConnectError, NoPython."""
+        """Raises ConnectError, NoPythonInContainer."""
         # A paused container accepts connections, too, and leaves them waiting.
         if self._address and isinstance(fate := await self._link.why_not(self.disposable), (Gone, Paused)):
             raise fate
@@ -83,7 +83,7 @@ class Way:
         return await self._greeted(RELAY, lambda line: PortRelay(line, self.disposable.title))
 
     async def _greeted(self, pieces: tuple[str, ...], make: Callable[[HttpLine], G]) -> G:
-        """Open a line, start a program on it, and wait for its greeting. Raises ConnectError, NoPython.
+        """Open a line, start a program on it, and wait for its greeting. Raises ConnectError, NoPythonInContainer.
 
         If that fails on an upgraded connection, it is tried again without an upgrade.
         """
@@ -195,7 +195,7 @@ def _lacks_variables(done: Execution) -> bool:
 
 def _port(done: Execution, printed: str) -> int:
     if done.exit_code == NOT_FOUND:
-        raise NoPython
+        raise NoPythonInContainer
     for line in printed.splitlines():
         word, _, number = line.partition(" ")
         if word == "bridge" and len(number) <= LONGEST_PORT and number.isascii() and number.isdigit():
@@ -212,7 +212,7 @@ def bridge_source() -> str:
 class ContainerSandbox(OutpostSandbox):
     """An outpost in a container, which may be paused or killed, or expire, at any moment."""
 
-    def __init__(self, way: Way, environment: Environment) -> None:
+    def __init__(self, way: BridgeWay, environment: Environment) -> None:
         ports = RelayPorts(way.disposable.title, lambda _: way.relay())
         super().__init__(describe(way.disposable), environment, self._enter, lambda _: way.lane(), ports)
         self._way = way

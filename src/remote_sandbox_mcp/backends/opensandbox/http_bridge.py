@@ -39,7 +39,7 @@ def widen(pipe: "IO[bytes] | None") -> None:
         pass
 
 
-class Lines:
+class RunningPrograms:
     """The programs that are running."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Lines:
 class Visitor(BaseHTTPRequestHandler):
     """One connection from a proxy."""
 
-    server: "Bridge"
+    server: "BridgeServer"
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = 0
@@ -177,7 +177,7 @@ class Visitor(BaseHTTPRequestHandler):
             pass
 
 
-class Bridge(ThreadingMixIn, HTTPServer):
+class BridgeServer(ThreadingMixIn, HTTPServer):
     """The HTTP server. It listens on all addresses, because proxies do not always reach the container's loopback."""
 
     daemon_threads = True
@@ -185,7 +185,7 @@ class Bridge(ThreadingMixIn, HTTPServer):
 
     def __init__(self, key: str, host: str = "0.0.0.0") -> None:
         self.key = key
-        self.lines = Lines()
+        self.lines = RunningPrograms()
         HTTPServer.__init__(self, (host, 0), Visitor)
 
     def server_bind(self) -> None:
@@ -206,7 +206,7 @@ class Bridge(ThreadingMixIn, HTTPServer):
 def main() -> None:
     """Print the port, and serve in a background process that outlives the command that started us."""
     place = os.environ.pop("LINE_PLACE")
-    bridge = Bridge(os.environ.pop("LINE_KEY"))
+    bridge = BridgeServer(os.environ.pop("LINE_KEY"))
     if os.fork():
         os._exit(say(f"bridge {bridge.server_port}\n".encode(), place))
     os.setsid()

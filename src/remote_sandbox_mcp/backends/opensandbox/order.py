@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...core.disposable import DISPOSABLE_ID, Limits, Rules, SandboxOrder
+from ...core.disposable import DISPOSABLE_ID, DisposableRules, Limits, SandboxOrder
 from ...core.errors import Unsupported
 from ...core.network import read_rule
 
@@ -35,7 +35,7 @@ STATUS = {
 
 
 @dataclass(frozen=True)
-class Request:
+class PlatformRequest:
     """A request to the platform; `notes` are sentences about parts of the order that it cannot take."""
 
     image: str
@@ -56,17 +56,17 @@ class Request:
     def has_network(self) -> bool:
         return NETWORK in self.labels
 
-    def with_network(self, note: str) -> Request:
+    def with_network(self, note: str) -> PlatformRequest:
         """The request for a sandbox whose network could not be kept off; the note tells the caller."""
         return replace(self, labels={**self.labels, NETWORK: "yes"}, notes=(*self.notes, note))
 
-    def without_policy(self) -> Request:
+    def without_policy(self) -> PlatformRequest:
         """The request for a platform that cannot enforce a network policy."""
         note = "the network could not be kept off: this platform has no egress control ([egress] in its settings)"
         return replace(self.with_network(note), allowed_hosts=None)
 
 
-def request_of(disposable_id: str, order: SandboxOrder, rules: Rules, mark: str) -> Request:
+def request_of(disposable_id: str, order: SandboxOrder, rules: DisposableRules, mark: str) -> PlatformRequest:
     """Raises Unsupported for hosts with a port: an egress rule has none."""
     for host in order.hosts:
         if (rule := read_rule(host)) and rule.port:
@@ -76,7 +76,7 @@ def request_of(disposable_id: str, order: SandboxOrder, rules: Rules, mark: str)
     life_s, notes = _life(order.timeout_s)
     of_a_snapshot = image.startswith(SNAPSHOT)
     open_network = order.network and not order.hosts
-    return Request(
+    return PlatformRequest(
         image="" if of_a_snapshot else image,
         snapshot=image[len(SNAPSHOT) :] if of_a_snapshot else "",
         life_s=life_s,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ...core.command import Environment
 from ...core.disposable import Disposable
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
-from ..shell.alone import ShellAlone
 from ..shell.program import RUNS, source
-from ..shell.transport import FULL, NoRoom, Place, Printed, Request
+from ..shell.sandbox import ShellAlone
+from ..shell.transport import FULL, NoRoom, Printed, ShellPlace, ShellRequest
 from .api import IN_MEMORY, Link
 from .container import describe
 from .problems import too_old
@@ -45,7 +45,7 @@ class PlatformShell:
     async def why_not(self) -> ConnectError | None:
         return await self._link.why_not(self._disposable)
 
-    async def run(self, request: Request) -> Printed:
+    async def run(self, request: ShellRequest) -> Printed:
         try:
             printed = await self._printed(request)
         except ConnectError:
@@ -56,7 +56,7 @@ class PlatformShell:
         self.is_open = True
         return printed
 
-    async def _printed(self, request: Request) -> Printed:
+    async def _printed(self, request: ShellRequest) -> Printed:
         """The complete answer. Raises Unreachable if a part is missing."""
         done = None if self._was_cut else await self._run(request)
         if done is None or done.exit_code == NO_ROOM:
@@ -75,7 +75,7 @@ class PlatformShell:
             raise too_old(self._doing, self._link.name)
         return Printed(printed[:-1], complaints)
 
-    async def _printed_in_memory(self, request: Request) -> Printed:
+    async def _printed_in_memory(self, request: ShellRequest) -> Printed:
         """Run a request with its answer in a file in memory. Raises NoRoom if there is no room either."""
         place = f"{IN_MEMORY}/remote-sandbox-{secrets.token_hex(16)}"
         done = await self._run(request, RSM_ANSWER=place)
@@ -87,7 +87,7 @@ class PlatformShell:
             raise NoRoom(f"{self._doing}: {FULL}")
         return Printed(printed[:-1])
 
-    async def _run(self, request: Request, **more: str) -> Execution:
+    async def _run(self, request: ShellRequest, **more: str) -> Execution:
         from opensandbox.models.execd import ExecutionHandlers, RunCommandOpts
 
         async def hear(message: OutputMessage) -> None:
@@ -109,7 +109,7 @@ class PlatformShell:
         except NoRoom:
             # The agent leaves a file with what there was room for.
             with contextlib.suppress(SandboxError):
-                await self._run(Request({"RSM_PROGRAM": source(RUNS), "RSM_VERB": "discard", "RSM_FROM": place}))
+                await self._run(ShellRequest({"RSM_PROGRAM": source(RUNS), "RSM_VERB": "discard", "RSM_FROM": place}))
             raise
         return place
 
@@ -121,6 +121,6 @@ class PlainContainer(ShellAlone):
 
     def __init__(self, link: Link, disposable: Disposable, environment: Environment) -> None:
         # A restart keeps a container's temporary folder, so jobs need not be in the home folder.
-        place = Place(disposable.title, "container", jobs_at_home=False)
+        place = ShellPlace(disposable.title, "container", jobs_at_home=False)
         described = describe(disposable, kills_trees=False)
         super().__init__(described, environment, PlatformShell(link, disposable), place)

@@ -12,15 +12,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ...core.command import Environment
-from ...core.disposable import Disposable, NeedsHeaders, Platform, Rules, SandboxOrder, Volume, login_for
+from ...core.disposable import Disposable, DisposableRules, NeedsHeaders, Platform, SandboxOrder, Volume, login_for
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ...core.permission import allow_volume
 from ...core.sandbox import Sandbox
 from ...waiting import Chores, within
 from . import KIND, TRAITS
 from .api import Link, disposable_of, refreshed, seconds
-from .container import ContainerSandbox, NoPython, Way
-from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, Request, is_ours, mark_label, request_of
+from .container import BridgeWay, ContainerSandbox, NoPythonInContainer
+from .order import ID, MARK, NETWORK, SHORTEST_LIFE_S, SNAPSHOT, PlatformRequest, is_ours, mark_label, request_of
 from .problems import NETWORK_POLICY, described, explained
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opensandbox.models.sandboxes import Volume as SdkVolume
 
     from .api import Link
-    from .order import Request
+    from .order import PlatformRequest
 
 
 SNAPSHOT_S, SWEEP_S, SOON_S = 300.0, 30.0, 0.1
@@ -45,7 +45,7 @@ class OpenSandboxProvider:
 
     traits = TRAITS
 
-    def __init__(self, platform: Platform, rules: Rules, mark: str) -> None:
+    def __init__(self, platform: Platform, rules: DisposableRules, mark: str) -> None:
         self._link = Link(platform)
         self.rules = rules
         self._mark = mark
@@ -80,7 +80,7 @@ class OpenSandboxProvider:
             notes=request.notes,
         )
 
-    async def _make(self, request: Request, order: SandboxOrder) -> tuple[str, Request]:
+    async def _make(self, request: PlatformRequest, order: SandboxOrder) -> tuple[str, PlatformRequest]:
         doing = f"unable to create a sandbox from {request.image or SNAPSHOT + request.snapshot}"
         allowed = self._link.platform.volumes
         volumes = [sdk_volume(f"volume-{number}", volume, allowed) for number, volume in enumerate(order.volumes)]
@@ -98,14 +98,14 @@ class OpenSandboxProvider:
             request = await self._look_at_policy(request, key, doing)
         return key, request
 
-    async def _fetch_and_make(self, request: Request, volumes: list[SdkVolume], doing: str) -> str:
+    async def _fetch_and_make(self, request: PlatformRequest, volumes: list[SdkVolume], doing: str) -> str:
         login = login_for(request.image, self._link.platform.registries) if request.image else None
         try:
             return await self._link.create(request, login, volumes, doing)
         except BadArgument as problem:
             raise explained(problem, doing, request.image, login) from None
 
-    async def _look_at_policy(self, request: Request, key: str, doing: str) -> Request:
+    async def _look_at_policy(self, request: PlatformRequest, key: str, doing: str) -> PlatformRequest:
         """Check that the platform enforces the policy. If not, a sandbox that must not have a network is deleted."""
         try:
             why = await gap(self._link, key, doing)
@@ -140,10 +140,10 @@ class OpenSandboxProvider:
             await asyncio.sleep(10 * SOON_S)
 
     async def open(self, disposable: Disposable, environment: Environment = AS_IT_IS) -> Sandbox:
-        sandbox = ContainerSandbox(Way(self._link, disposable), environment)
+        sandbox = ContainerSandbox(BridgeWay(self._link, disposable), environment)
         try:
             await sandbox.open()
-        except NoPython:
+        except NoPythonInContainer:
             from .plain import PlainContainer
 
             await sandbox.close()
@@ -278,7 +278,7 @@ def sdk_volume(name: str, volume: Volume, allowed: Sequence[str]) -> SdkVolume:
     return SdkVolume(name=name, host=folder, pvc=named, mountPath=volume.target, readOnly=volume.read_only)
 
 
-def refusal(doing: str, request: Request, why: str) -> Unsupported:
+def refusal(doing: str, request: PlatformRequest, why: str) -> Unsupported:
     wanted = "narrowed to these hosts" if request.allowed_hosts else "kept off"
     return Unsupported(f"{doing}: its network cannot be {wanted}: {why}; {SET_UP}")
 

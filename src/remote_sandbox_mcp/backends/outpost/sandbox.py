@@ -23,8 +23,7 @@ from ...core.secret import Secret
 from ...core.text import last_line
 from ...core.transfer import Lane
 from ...waiting import Chores, within
-from ..mending import ask_again, mend
-from ..pace import Pace
+from ..mending import Pace, ask_again, mend
 from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .far import wire
 from .far.files import MOST_PROBLEMS

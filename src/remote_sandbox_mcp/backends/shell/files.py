@@ -11,7 +11,7 @@ from ...core.files import Entry, FileSlice, Listing, Problem, Span, Written
 from ...core.foreign import to_number, to_whole, understood
 from ..outpost.far.files import MOST_PROBLEMS
 from ..outpost.far.place import to_bytes, to_text
-from .program import FILES, Answer, Shell
+from .program import FILES, Shell, ShellAnswer
 from .transport import FULL, NoRoom
 
 # The most bytes that go into one variable, and that one answer should have.
@@ -54,12 +54,12 @@ class ShellFiles:
         below = path[2:] if path.startswith("~/") else "" if path == "~" else path
         return posixpath.normpath(posixpath.join(await self._shell.home(), below))
 
-    async def ask(self, verb: str, path: str, size: int, *, token: str = "", **values: str) -> Answer:
+    async def ask(self, verb: str, path: str, size: int, *, token: str = "", **values: str) -> ShellAnswer:
         """Send a request about an absolute path, for `size` bytes. Raises FileProblem with the message from there."""
         answer = await self._shell.ask(FILES, verb, {**values, "path": path, "token": token}, 2 * size)
         return self._checked(path, answer)
 
-    def _checked(self, path: str, answer: Answer) -> Answer:
+    def _checked(self, path: str, answer: ShellAnswer) -> ShellAnswer:
         if answer.has("complaint"):
             message = answer.data("complaint").decode("utf-8", "replace").rpartition(": ")[2].strip()
             raise self.problem(path, message, REASONS.get(message, "failed"))
@@ -148,7 +148,7 @@ class ShellFiles:
             return Listing(tuple(entries[:limit]), len(entries) > limit, complaints(answer, below))
 
 
-def complaints(answer: Answer, below: str) -> tuple[Problem, ...]:
+def complaints(answer: ShellAnswer, below: str) -> tuple[Problem, ...]:
     """What find and grep could not read, from their messages: program, path (perhaps in quotes), error."""
     found: dict[Problem, None] = {}
     for line in answer.complaints:
@@ -179,7 +179,7 @@ def _numbers(found: str) -> tuple[int, int]:
         return 0, 0
 
 
-def _version(answer: Answer) -> str:
+def _version(answer: ShellAnswer) -> str:
     return answer.text("version").replace(" ", "_")
 
 

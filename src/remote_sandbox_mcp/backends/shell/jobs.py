@@ -27,8 +27,8 @@ from ...core.job import (
 )
 from ..outpost.far.place import to_bytes, to_text
 from .patterns import search
-from .program import JOBS, TOO_LONG, Answer, Shell, fits, start_values
-from .transport import FULL, Gone, NoRoom, Paused, Place
+from .program import JOBS, TOO_LONG, Shell, ShellAnswer, fits, start_values
+from .transport import FULL, Gone, NoRoom, Paused, ShellPlace
 
 MEND_S, SOON_S = 20.0, 0.1
 # A long wait is split into requests of this length, so that a cut connection is noticed between them.
@@ -59,7 +59,7 @@ class ShellJobs:
         asked = look_values(looks) | values | self._kept
         return self._read(await self._shell.ask(JOBS, verb, asked, most), looks)
 
-    def _read(self, answer: Answer, looks: Sequence[JobLook]) -> list[JobSeen]:
+    def _read(self, answer: ShellAnswer, looks: Sequence[JobLook]) -> list[JobSeen]:
         return read_jobs(answer, looks, self._place)
 
     async def start(self, order: JobOrder) -> JobStarted:
@@ -103,7 +103,7 @@ class ShellJobs:
             return {**values, "script": script}
         return {**values, "from": await self._shell.upload(f"{order.job_id}.script", to_bytes(script))}
 
-    def _started(self, order: JobOrder, answer: Answer) -> JobStarted:
+    def _started(self, order: JobOrder, answer: ShellAnswer) -> JobStarted:
         if not answer.has("begun"):
             why = answer.data("why").decode("utf-8", "replace")
             raise JobRefused(f"{self._name}: {why}", answer.text("reason"))
@@ -232,14 +232,14 @@ def look_values(looks: Sequence[JobLook]) -> dict[str, str]:
     return values
 
 
-def read_jobs(answer: Answer, looks: Sequence[JobLook], place: Place) -> list[JobSeen]:
+def read_jobs(answer: ShellAnswer, looks: Sequence[JobLook], place: ShellPlace) -> list[JobSeen]:
     """The jobs of an answer. Raises BrokenRules: another machine may print anything."""
     with understood(place.name):
         parts = [answer.part(str(number)) for number in range(len(looks))]
         return [_read_job(part, look, answer, place) for part, look in zip(parts, looks, strict=True)]
 
 
-def _read_job(job: Answer, look: JobLook, answer: Answer, place: Place) -> JobSeen:
+def _read_job(job: ShellAnswer, look: JobLook, answer: ShellAnswer, place: ShellPlace) -> JobSeen:
     uptime, epoch = answer.numbers("clock")
     state, why = JobState(job.text("state") or "missing"), job.text("why")
     log, size, started = job.data("data"), job.number("size"), float(job.number("ordered"))
@@ -271,7 +271,7 @@ def _read_job(job: Answer, look: JobLook, answer: Answer, place: Place) -> JobSe
     )
 
 
-def _reason(state: JobState, why: str, place: Place) -> str:
+def _reason(state: JobState, why: str, place: ShellPlace) -> str:
     if state is JobState.MISSING and not why:
         return f"nothing is known of it {place.at.replace('the', 'this')}"
     return REASONS.get(why, why).format(noun=place.noun)
@@ -285,7 +285,7 @@ def _signal(code: int) -> str:
         return ""
 
 
-def _checkpoint(job: Answer) -> Checkpoint | None:
+def _checkpoint(job: ShellAnswer) -> Checkpoint | None:
     if job.has("trouble"):
         return Checkpoint(problem=job.data("trouble").decode("utf-8", "replace").strip())
     if job.has("saved"):
@@ -293,7 +293,7 @@ def _checkpoint(job: Answer) -> Checkpoint | None:
     return None
 
 
-def _usage(job: Answer) -> JobUsage | None:
+def _usage(job: ShellAnswer) -> JobUsage | None:
     if not job.has("usage"):
         return None
     processes, pages, ticks, page = job.numbers("usage")

@@ -15,7 +15,7 @@ from ...core.errors import BadArgument, BrokenRules, ConnectError, SandboxError,
 from ...core.foreign import to_number
 from ...core.shell import join
 from ..outpost.far.place import to_bytes, to_text
-from .transport import Place, Request, Transport, unheard
+from .transport import ShellPlace, ShellRequest, Transport, unheard
 
 RUNS = ("place.sh", "runs.sh")
 JOBS = (*RUNS, "jobs.sh", "looks.sh")
@@ -40,7 +40,7 @@ _CODED = re.compile(rb"[^!-\[\]-~ ]")
 class Shell:
     """A POSIX shell in one place; each question is one command there."""
 
-    def __init__(self, transport: Transport, place: Place) -> None:
+    def __init__(self, transport: Transport, place: ShellPlace) -> None:
         self.place = place
         self._transport = transport
         self._base = ""
@@ -77,7 +77,7 @@ class Shell:
             self._opening.cancel()
         await self._transport.close()
 
-    async def ask(self, pieces: tuple[str, ...], verb: str, values: Mapping[str, str], most: int = 0) -> Answer:
+    async def ask(self, pieces: tuple[str, ...], verb: str, values: Mapping[str, str], most: int = 0) -> ShellAnswer:
         """Send a request that may be repeated, with an answer of `most` bytes or little more. Raises SandboxError."""
         try:
             return await self.ask_once(pieces, verb, values, most)
@@ -87,7 +87,9 @@ class Shell:
             # A connection that was kept open may have been cut long ago.
             return await self.ask_once(pieces, verb, values, most)
 
-    async def ask_once(self, pieces: tuple[str, ...], verb: str, values: Mapping[str, str], most: int = 0) -> Answer:
+    async def ask_once(
+        self, pieces: tuple[str, ...], verb: str, values: Mapping[str, str], most: int = 0
+    ) -> ShellAnswer:
         if not self.is_open and verb != "hello":
             await self.open()
         asking = asyncio.ensure_future(self.send(self.request(pieces, verb, values, most)))
@@ -115,16 +117,16 @@ class Shell:
         most: int,
         heard: Callable[[str], None] = unheard,
         urgent: bool = True,
-    ) -> Request:
+    ) -> ShellRequest:
         """A request for a verb of the program. Raises BadArgument for a value with a NUL."""
         known = {"base": self._base, "mark": secrets.token_hex(8)}
         given = {"RSM_PROGRAM": source(pieces), "RSM_VERB": verb, "RSM_NAMES": "", **coded({**known, **values})}
-        return Request({**given, "RSM_NAMES": " ".join(given)}, heard, SMALL + most, urgent)
+        return ShellRequest({**given, "RSM_NAMES": " ".join(given)}, heard, SMALL + most, urgent)
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: ShellRequest) -> ShellAnswer:
         """Send a request without a time limit, and note what its answer says about the place."""
         printed = await self._transport.run(request)
-        answer = Answer(dict(map(pair, printed.lines)), self.place, printed.complaints)
+        answer = ShellAnswer(dict(map(pair, printed.lines)), self.place, printed.complaints)
         self._base = answer.text("base") or self._base
         self.where = answer.text("place") or self.where
         return answer
@@ -201,10 +203,10 @@ def coded(values: Mapping[str, str]) -> dict[str, str]:
     return {**given, "RSM_CODED": " ".join(names)}
 
 
-class Answer:
+class ShellAnswer:
     """The answer of the program: lines of a word and a value; and what was printed on standard error."""
 
-    def __init__(self, printed: Mapping[str, str], place: Place, complaints: tuple[str, ...] = ()) -> None:
+    def __init__(self, printed: Mapping[str, str], place: ShellPlace, complaints: tuple[str, ...] = ()) -> None:
         self._printed = printed
         self._place = place
         self.complaints = complaints
@@ -222,11 +224,11 @@ class Answer:
         except ValueError:
             raise self._nonsense(word, "is not in base64") from None
 
-    def part(self, name: str) -> Answer:
+    def part(self, name: str) -> ShellAnswer:
         """The lines whose words begin with a name and a dot, without that prefix."""
         mine = f"{name}."
         words = {word[len(mine) :]: value for word, value in self._printed.items() if word.startswith(mine)}
-        return Answer(words, self._place)
+        return ShellAnswer(words, self._place)
 
     def _nonsense(self, word: str, what: str) -> BrokenRules:
         return BrokenRules(f"{self._place.name}'s answer cannot be understood: {word[:40]!r} {what}")

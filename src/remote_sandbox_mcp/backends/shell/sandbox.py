@@ -1,4 +1,4 @@
-"""A Sandbox whose commands and jobs are run by a POSIX shell; the backend adds files, ports and file sync."""
+"""A Sandbox whose commands and jobs a POSIX shell runs; files are served by the shell, too, or by the backend."""
 
 from __future__ import annotations
 
@@ -18,17 +18,23 @@ from ...core.errors import (
     NotStarted,
     SandboxError,
     Unreachable,
+    Unsupported,
 )
+from ...core.files import FileSlice, Found, Listing, Search, Span, Written
 from ...core.job import Jobs
+from ...core.port import Stream
 from ...core.progress import Beat, Progress, silent
 from ...core.sandbox import Description
 from ...core.text import last_line
+from ...core.transfer import Lane
 from ...waiting import within
 from ..outpost.far.place import to_bytes
 from . import program
+from .files import ShellFiles
 from .jobs import ShellJobs
-from .program import RUNS, TOO_LONG, Answer, Shell, fits, pair, start_values
-from .transport import FULL, Gone, NoRoom, Paused, Place, Request, Transport
+from .program import RUNS, TOO_LONG, Shell, ShellAnswer, fits, pair, start_values
+from .search import find_matches
+from .transport import FULL, Gone, NoRoom, Paused, ShellPlace, ShellRequest, Transport
 
 BEAT_S, MEND_S, SOON_S = 0.5, 20.0, 0.1
 FORGET_S = 1.0
@@ -46,7 +52,9 @@ class ShellSandbox:
     Stopping a run reaches its session; a process that left it cannot be found.
     """
 
-    def __init__(self, description: Description, environment: Environment, transport: Transport, place: Place) -> None:
+    def __init__(
+        self, description: Description, environment: Environment, transport: Transport, place: ShellPlace
+    ) -> None:
         self.description = description
         self._environment = environment
         self._shell = Shell(transport, place)
@@ -86,7 +94,7 @@ class ShellSandbox:
             raise BadArgument(f"{command.run_id!r} is not a run id")
         if not self.is_open:
             await self.open()
-        watch = _Watch(command, patience_s, progress)
+        watch = _ShellWatch(command, patience_s, progress)
         following, is_cancelled = asyncio.ensure_future(self._follow(watch)), False
         try:
             while not following.done() and watch.left_s > 0:
@@ -105,7 +113,7 @@ class ShellSandbox:
                 if is_cancelled and watch.sent:
                     self._later(self._stop_quietly(command.run_id))
 
-    async def _so_far(self, watch: _Watch, following: asyncio.Future[Completed | Running]) -> Completed | Running:
+    async def _so_far(self, watch: _ShellWatch, following: asyncio.Future[Completed | Running]) -> Completed | Running:
         """The state of a run that outlasts its call; waits until the far side has accepted it."""
         over, asked = time.monotonic(), 0.0
         while not following.done():
@@ -120,23 +128,23 @@ class ShellSandbox:
             await asyncio.wait((following,), timeout=SOON_S)
         return following.result()
 
-    def _told(self, seen: Observation, watch: _Watch) -> Completed | Running:
+    def _told(self, seen: Observation, watch: _ShellWatch) -> Completed | Running:
         if watch.given_up and isinstance(seen, Running):
             raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
         return self._not_missing(seen)
 
-    def _never_its_turn(self, watch: _Watch) -> Running:
+    def _never_its_turn(self, watch: _ShellWatch) -> Running:
         if watch.sent:
             return watch.so_far()
         raise NotStarted(f"{self.description.name}: all of its sessions are busy with other commands; try again later")
 
-    async def _snapshot(self, watch: _Watch) -> Observation:
+    async def _snapshot(self, watch: _ShellWatch) -> Observation:
         """The output of a running command so far, if that can be read soon."""
         with contextlib.suppress(ConnectError, asyncio.TimeoutError):
             return await within(self._ask_about("look", watch.command.run_id, watch.command.keep), SNAPSHOT_S)
         return watch.so_far() if watch.claimed else Missing(watch.command.run_id, "")
 
-    async def _follow(self, watch: _Watch) -> Completed | Running:
+    async def _follow(self, watch: _ShellWatch) -> Completed | Running:
         """Start the run, or find the one that an earlier request started, and wait for its end."""
         values = await self._order(watch.command)
         give_up, delay = 0.0, 0.0
@@ -158,7 +166,7 @@ class ShellSandbox:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2 or SOON_S, 2.0)
 
-    def _request(self, watch: _Watch, values: dict[str, str]) -> Request:
+    def _request(self, watch: _ShellWatch, values: dict[str, str]) -> ShellRequest:
         """The request that starts the run. Once sent, a repeated one may start it only where the first was sent."""
         if watch.sent:
             self._tried_twice.add(watch.command.run_id)
@@ -169,7 +177,7 @@ class ShellSandbox:
         watch.begin(request)
         return request
 
-    async def _attended(self, request: Request, watch: _Watch) -> Answer:
+    async def _attended(self, request: ShellRequest, watch: _ShellWatch) -> ShellAnswer:
         """The answer to a request. During silence the platform is asked whether the place is gone or paused."""
         asking = asyncio.ensure_future(self._shell.send(request))
         try:
@@ -196,19 +204,19 @@ class ShellSandbox:
         except NoRoom:
             raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
 
-    def _seen(self, command: Command, answer: Answer) -> Observation:
+    def _seen(self, command: Command, answer: ShellAnswer) -> Observation:
         if answer.text("state") == "refused":
             why = answer.data("why").decode("utf-8", "replace")
             raise NotStarted(f"{self.description.name}: {why}")
         return answer.observation(command.run_id, command.keep)
 
-    async def _explain(self, watch: _Watch) -> None:
+    async def _explain(self, watch: _ShellWatch) -> None:
         """Raises LostContact if the container is gone or paused, and the run with it."""
         fate = await self._shell.why_not()
         if lost := lost_with(self.description.name, fate, Running(watch.command.run_id)):
             raise lost
 
-    def _lost(self, why: str, watch: _Watch) -> LostContact:
+    def _lost(self, why: str, watch: _ShellWatch) -> LostContact:
         so_far, name = watch.so_far(), self.description.name
         if not watch.sent:
             message = f"contact with {name} was lost before the command was sent ({why}); it was not started"
@@ -277,12 +285,12 @@ def _is_passing(problem: ConnectError) -> bool:
     return isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)
 
 
-class _Watch:
+class _ShellWatch:
     """One run for which a caller waits: until its end, or until the caller waits no longer."""
 
     def __init__(self, command: Command, patience_s: float | None, progress: Progress) -> None:
         self.command = command
-        self._request: Request | None = None
+        self._request: ShellRequest | None = None
         self._was_sent = False
         # The place to which the first start was sent.
         self.where = ""
@@ -304,7 +312,7 @@ class _Watch:
         """Whether a start may have reached the far side."""
         return self._was_sent or (self._request is not None and self._request.sent)
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: ShellRequest) -> None:
         """Note another attempt to start it."""
         self._was_sent, self._request = self.sent, request
 
@@ -327,3 +335,44 @@ class _Watch:
 
     def so_far(self) -> Running:
         return Running(self.command.run_id, seconds=time.monotonic() - self._begun)
+
+
+class ShellAlone(ShellSandbox):
+    """Commands, jobs and files through one shell. `ports` begins the sentence that refuses a port."""
+
+    ports = "a port cannot be reached"
+
+    def __init__(
+        self, description: Description, environment: Environment, transport: Transport, place: ShellPlace
+    ) -> None:
+        super().__init__(description, environment, transport, place)
+        self._files = ShellFiles(self._shell)
+        self._why = f"there is no python3 {place.at}"
+
+    async def read(self, path: str, span: Span) -> FileSlice:
+        return await self._files.read(path, span)
+
+    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+        with contextlib.suppress(Unreachable):
+            return await self._files.write(path, data, expected)
+        # The file may have been written before the cut. Repeating the request could then fail as "changed".
+        with contextlib.suppress(SandboxError):
+            found = await self.read(path, Span(limit=len(data) + 1))
+            if found.data == data:
+                return Written(found.size, found.version)
+        return await self._files.write(path, data, expected)
+
+    async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
+        return await self._files.list(path, recursive, limit)
+
+    async def search(self, search: Search) -> Found:
+        return await find_matches(self._files, search)
+
+    async def open_lane(self) -> Lane:
+        raise Unsupported(
+            f"{self.description.name}: file sync needs python3, and {self._why}; upload_files and download_files copy "
+            "files and folders there, too"
+        )
+
+    async def connect(self, port: int) -> Stream:
+        raise Unsupported(f"{self.description.name}: {self.ports}, because {self._why}")

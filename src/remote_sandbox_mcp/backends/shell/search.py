@@ -12,7 +12,7 @@ from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
 from ..outpost.far.place import to_bytes, to_text
 from .files import ShellFiles, complaints, inside
 from .patterns import search as search_in
-from .program import Answer
+from .program import ShellAnswer
 
 ALL = 1_000_000_000
 MOST_PAGES, LONGEST_NUMBER = 1000, 19
@@ -95,13 +95,13 @@ class _Gathered:
     def is_complete(self) -> bool:
         return self._ended or len(self._matches) > self._search.limit
 
-    def take_names(self, answer: Answer) -> None:
+    def take_names(self, answer: ShellAnswer) -> None:
         below = self._note(answer)
         for name in _names(answer, "names"):
             if self._is_wanted(name, below):
                 self._matches.append(Match(inside(below, name)))
 
-    async def take_lines(self, answer: Answer, token: bytes) -> None:
+    async def take_lines(self, answer: ShellAnswer, token: bytes) -> None:
         below, text = self._note(answer), answer.data("lines")
         for name in _names(answer, "large"):
             if self._is_wanted(name, below):
@@ -139,7 +139,7 @@ class _Gathered:
         path = to_bytes(name).removeprefix(b"./")
         return bool(self._fits(path.rpartition(b"/")[2], path))
 
-    def _note(self, answer: Answer) -> str:
+    def _note(self, answer: ShellAnswer) -> str:
         below = to_text(answer.data("below"))
         self._problems.update(dict.fromkeys(complaints(answer, below)))
         return below
@@ -150,7 +150,7 @@ class _Gathered:
         return Found(tuple(self._matches[:limit]), len(self._matches) > limit, problems)
 
 
-def _names(answer: Answer, word: str) -> Iterator[str]:
+def _names(answer: ShellAnswer, word: str) -> Iterator[str]:
     for name in answer.data(word).split(b"\n")[:-1]:
         yield to_text(name.replace(b"\1", b"\n"))
 

@@ -15,7 +15,7 @@ from ...core.text import last_line
 from ...waiting import within
 from ..outpost.client import LineLost
 from .program import RUNS, source
-from .transport import FULL, NoRoom, Printed, Request
+from .transport import FULL, NoRoom, Printed, ShellRequest
 
 # Without quotes or special characters, so that every login shell understands it alike.
 START_LINE = "exec sh -s"
@@ -54,7 +54,7 @@ class ShellLine(Protocol):
         ...
 
 
-def script_of(request: Request, token: str) -> tuple[bytes, bytes]:
+def script_of(request: ShellRequest, token: str) -> tuple[bytes, bytes]:
     """The text for the shell in two parts: variables, and the last line, without which nothing is executed.
 
     The shell prints the token before and after its answer: what comes earlier was printed by start-up files.
@@ -65,11 +65,13 @@ def script_of(request: Request, token: str) -> tuple[bytes, bytes]:
     return (given + f"export {names}\n").encode("utf-8", "surrogateescape"), last.encode()
 
 
-async def bring(run: Callable[[Request], Awaitable[Printed]], place: str, base: str, name: str, content: bytes) -> str:
+async def bring(
+    run: Callable[[ShellRequest], Awaitable[Printed]], place: str, base: str, name: str, content: bytes
+) -> str:
     """Have the shell write a file from a variable; returns its path. `place` is named in errors. Raises NoRoom."""
     text = content.decode("utf-8", "surrogateescape")
     given = {"RSM_PROGRAM": source(RUNS), "RSM_VERB": "bring", "RSM_BASE": base, "RSM_FROM": name, INNER: text}
-    printed = await run(Request(given))
+    printed = await run(ShellRequest(given))
     if "state brought" not in printed.lines:
         raise NoRoom(f"{place}: {FULL}")
     return f"{base}/{name}"
@@ -78,7 +80,7 @@ async def bring(run: Callable[[Request], Awaitable[Printed]], place: str, base: 
 class Talk:
     """One request on one line. `opened` says for errors what worked before the shell failed, such as "logged in"."""
 
-    def __init__(self, line: ShellLine, request: Request, name: str, opened: str) -> None:
+    def __init__(self, line: ShellLine, request: ShellRequest, name: str, opened: str) -> None:
         self._line = line
         self._request = request
         self._name = name

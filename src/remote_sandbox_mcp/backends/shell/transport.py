@@ -28,7 +28,7 @@ def unheard(line: str) -> None:
 
 
 @dataclass
-class Request:
+class ShellRequest:
     """One evaluation of the program by a shell, with its variables."""
 
     variables: Mapping[str, str]
@@ -56,7 +56,7 @@ class Transport(Protocol):
     @property
     def is_open(self) -> bool: ...
 
-    async def run(self, request: Request) -> Printed:
+    async def run(self, request: ShellRequest) -> Printed:
         """Run a request. Raises ConnectError; Unreachable if the same may be asked again; NoRoom; Unsupported."""
         ...
 
@@ -72,7 +72,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class ShellPlace:
     """What places without Python differ in: what they are called, and whether their jobs must outlive a restart."""
 
     name: str

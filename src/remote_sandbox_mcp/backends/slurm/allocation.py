@@ -14,9 +14,9 @@ from ...core.sandbox import Capabilities, Description, Sandbox
 from ...core.shell import join, quote
 from ..command.provided import ProvidedShellAlone, open_provided
 from ..command.way import CommandLine, Way
-from ..shell.transport import Gone, Place
+from ..shell.transport import Gone, ShellPlace
 from .order import step_line
-from .queue import Queue
+from .queue import ClusterQueue
 
 # The present state of an allocation in its queue; None if the queue does not say.
 Fate = Callable[[Disposable], Awaitable[Disposable | None]]
@@ -85,7 +85,7 @@ class LoginWay:
 class AllocationWay:
     """The way into one allocation: a step of srun, which hands the shell line to the holder there."""
 
-    queue: Queue
+    queue: ClusterQueue
     disposable: Disposable
     fate: Fate
 
@@ -134,7 +134,7 @@ class PlainAllocation(ProvidedShellAlone):
     """An allocation on a node without Python: each command is a step of its own, and nothing outlives its step."""
 
     def __init__(self, way: AllocationWay, environment: Environment) -> None:
-        place = Place(way.disposable.title, "machine", jobs_at_home=False)
+        place = ShellPlace(way.disposable.title, "machine", jobs_at_home=False)
         super().__init__(way, describe(way.disposable, has_holder=False), environment, place)
         self.jobs = NoJobs(way.disposable.title)
 

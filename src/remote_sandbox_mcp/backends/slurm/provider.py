@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...core.command import Environment
-from ...core.disposable import Disposable, Rules, SandboxOrder, is_pending
+from ...core.disposable import Disposable, DisposableRules, SandboxOrder, is_pending
 from ...core.errors import ConnectError, SandboxError, UnknownSandbox, Unsupported
 from ...core.foreign import not_understood
 from ...core.queue import ENDED, OUT_OF_MEMORY, PENDING, Queued, fate_words, waiting_text
@@ -19,7 +19,7 @@ from ...waiting import Chores, within
 from . import kind_of, traits_of
 from .allocation import AllocationWay, open_allocation
 from .order import KEY, checked, id_in, job_name, submission
-from .queue import DOUBT_S, Queue
+from .queue import DOUBT_S, ClusterQueue
 
 SUBMIT_S, SWEEP_S, RENEW_S, COMPLETING_S = 60.0, 30.0, 30.0, 8.0
 # How often it is looked whether one that is pending has begun: a command on the login node, which asks no queue.
@@ -35,7 +35,7 @@ LATE_S = 5.0
 class SlurmProvider:
     """See core.disposable.Provider. `mark` names the installation of this user; nothing without it is touched."""
 
-    def __init__(self, queue: Queue, environment: Environment, rules: Rules, mark: str) -> None:
+    def __init__(self, queue: ClusterQueue, environment: Environment, rules: DisposableRules, mark: str) -> None:
         self.rules = rules
         self.traits = traits_of(queue.machine)
         self._kind = kind_of(queue.machine)

@@ -12,7 +12,7 @@ from ...core.errors import ConnectError, SandboxError
 from ...core.queue import CANCELLED, ENDED, ENVIRON, SACCT_FIELDS, SQUEUE_FORMAT, Queued, read_sacct, read_squeue
 from ...core.shell import join
 from ...core.slurm import Cluster
-from ..command.console import Console, Said
+from ..command.console import Console, ConsoleOutput
 from ..command.way import Way, last_words
 from .order import read_version, sign_of
 
@@ -32,7 +32,7 @@ def by_our_clock(job: Queued, ahead_s: float) -> Queued:
     return replace(job, start=job.start and job.start - ahead_s, end=job.end and job.end - ahead_s)
 
 
-class Queue:
+class ClusterQueue:
     """One for each login node, shared by all who use it."""
 
     def __init__(self, machine: str, cluster: Cluster, way: Way) -> None:
@@ -132,7 +132,7 @@ class Queue:
             self._version = read_version((await self.console.ask(["srun", "--version"])).out)
         return self._version
 
-    def problem(self, doing: str, said: Said) -> SandboxError:
+    def problem(self, doing: str, said: ConsoleOutput) -> SandboxError:
         """Why a command of Slurm failed."""
         if said.status == NOT_FOUND:
             found = f"there are no commands of Slurm on {self.machine}"

@@ -138,7 +138,7 @@ class ProxyProcess:
             self.end()
 
 
-class Gate:
+class LoginGate:
     """Logs in to one machine; each `enter` makes a new connection. It remembers refused logins."""
 
     def __init__(self, machine: Machine, own_known_hosts: Any, questions: Questions | None = None) -> None:
@@ -357,7 +357,7 @@ class UnseenKey:
 class _Judge:
     """Decides on a host key that is not in known_hosts; `doubt` is why it was refused."""
 
-    def __init__(self, gate: Gate, hop: Hop) -> None:
+    def __init__(self, gate: LoginGate, hop: Hop) -> None:
         self._gate = gate
         self._hop = hop
         self.doubt: HostKeyDoubt | None = None
@@ -411,7 +411,7 @@ def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyn
     import asyncssh
 
     # Defined here, because asyncssh is imported only when the first machine is opened.
-    class Client(asyncssh.SSHClient):
+    class LoginClient(asyncssh.SSHClient):
         def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
             return judge.accepts(host, addr, port, key)
 
@@ -426,7 +426,7 @@ def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyn
         ) -> list[str] | None:
             return await dialogue.answers((name, instructions), prompts, questions)
 
-    return Client()
+    return LoginClient()
 
 
 def key_type(key: asyncssh.SSHKey) -> str:

@@ -19,10 +19,10 @@ from ..outpost.client import NoOutpost, OutpostClient
 from ..outpost.lane import OutpostLane
 from ..outpost.relay import RELAY, PortRelay
 from ..outpost.sandbox import OutpostSandbox
-from .connection import Gate
+from .channels import ProgramLine
+from .connection import LoginGate
 from .plain import PlainSandbox
 from .ports import MachinePorts
-from .program_line import ProgramLine
 
 if TYPE_CHECKING:
     import asyncssh
@@ -35,7 +35,7 @@ NO_SUDO = (
 )
 T = TypeVar("T")
 # Opens a session on a connection; the function it is given is called when the session ends.
-Opener = Callable[["Gate", "asyncssh.SSHClientConnection", Callable[[], None]], Awaitable[T]]
+Opener = Callable[["LoginGate", "asyncssh.SSHClientConnection", Callable[[], None]], Awaitable[T]]
 LANE_BUFFER = 1 << 20
 # How many bytes may be on their way to us on one lane: twice asyncssh's default, which tops it up at half.
 LANE_WINDOW = 4 << 20
@@ -43,7 +43,7 @@ LANE_WINDOW = 4 << 20
 MOST_SPARE = 4
 
 
-class NoPython(NoOutpost):
+class NoPythonOnMachine(NoOutpost):
     """The machine cannot run an outpost. The connection is logged in; code that catches this uses or closes it."""
 
     def __init__(self, problem: str, connection: asyncssh.SSHClientConnection) -> None:
@@ -69,17 +69,17 @@ def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Descript
 
 async def open_machine(machine: Machine, own_known_hosts: Path) -> OutpostSandbox | PlainSandbox:
     """Open a machine with an outpost, or without one if it has no Python. Raises ConnectError."""
-    return await open_through(Gate(machine, own_known_hosts))
+    return await open_through(LoginGate(machine, own_known_hosts))
 
 
-async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
-    """Like open_machine, but keeps the Gate, which remembers a refused login. Raises ConnectError."""
+async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
+    """Like open_machine, but keeps the LoginGate, which remembers a refused login. Raises ConnectError."""
     machine = gate.machine
 
     async def connect() -> OutpostClient:
         try:
             return await open_outpost(gate)
-        except NoPython as problem:
+        except NoPythonOnMachine as problem:
             # Python worked there before, so this is a failure, and no reason to go on without it.
             if not sandbox.hello:
                 raise
@@ -108,7 +108,7 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
     try:
         await sandbox.open()
         return sandbox
-    except NoPython as problem:
+    except NoPythonOnMachine as problem:
         await sandbox.close()
         return await open_plain(gate, problem.connection)
     except BaseException:
@@ -116,7 +116,7 @@ async def open_through(gate: Gate) -> OutpostSandbox | PlainSandbox:
         raise
 
 
-async def open_plain(gate: Gate, connection: asyncssh.SSHClientConnection) -> PlainSandbox:
+async def open_plain(gate: LoginGate, connection: asyncssh.SSHClientConnection) -> PlainSandbox:
     """Open a machine without Python, on the same connection: a second login could ask for a second one-time code."""
     machine = gate.machine
     plain = PlainSandbox(describe(machine, PLAIN), machine.environment, gate, connection)
@@ -137,10 +137,10 @@ class CutAfterLogin(Unreachable):
     """The connection was cut after the login, before the outpost had greeted."""
 
 
-async def open_outpost(gate: Gate) -> OutpostClient:
+async def open_outpost(gate: LoginGate) -> OutpostClient:
     """Open the connection and the outpost; once more if the connection is cut meanwhile.
 
-    Raises ConnectError, NoPython.
+    Raises ConnectError, NoPythonOnMachine.
     """
     try:
         return await _open_outpost(gate)
@@ -151,7 +151,7 @@ async def open_outpost(gate: Gate) -> OutpostClient:
         return await _open_outpost(gate)
 
 
-async def _open_outpost(gate: Gate) -> OutpostClient:
+async def _open_outpost(gate: LoginGate) -> OutpostClient:
     """Make one connection with one channel and one outpost, within the machine's deadline."""
     connection = await gate.enter()
     try:
@@ -160,7 +160,7 @@ async def _open_outpost(gate: Gate) -> OutpostClient:
         connection.abort()
         raise Unreachable(f"unable to open {gate.machine.name}: logged in, but its shell did not answer") from None
     except NoOutpost as problem:
-        raise NoPython(str(problem), connection) from None
+        raise NoPythonOnMachine(str(problem), connection) from None
     except BaseException:
         connection.abort()
         raise
@@ -192,7 +192,7 @@ async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> 
 class Spares:
     """Further connections to a machine, used when its sshd grants no more sessions on the first (MaxSessions)."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: LoginGate) -> None:
         self._gate = gate
         self._spares: list[Spare] = []
 
@@ -219,7 +219,7 @@ class Spares:
 class Spare:
     """One further connection; it is closed with its last session."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: LoginGate) -> None:
         self._gate = gate
         self._connection: asyncssh.SSHClientConnection | None = None
         self._sessions = 0
@@ -261,7 +261,7 @@ class MachineSandbox(OutpostSandbox):
 
 
 async def start_program(
-    line: str, gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
+    line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
 ) -> ProgramLine:
     """Start any program in a further session; open_session does that for our own."""
     import asyncssh
@@ -277,20 +277,24 @@ async def start_program(
     return ProgramLine(process, closed)
 
 
-async def open_lane(gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]) -> OutpostLane:
+async def open_lane(
+    gate: LoginGate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
+) -> OutpostLane:
     """Open a lane on an open connection. Raises Unsupported if its sshd grants no further session."""
     # With this argument the lane may connect to another machine, which the operator has allowed.
     words = ("bridge",) if gate.machine.direct else ()
     return await open_session(gate, connection, closed, OutpostLane, program.LANE, words)
 
 
-async def open_relay(gate: Gate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]) -> PortRelay:
+async def open_relay(
+    gate: LoginGate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
+) -> PortRelay:
     """Open a relay for ports on an open connection. Raises like open_lane."""
     return await open_session(gate, connection, closed, PortRelay, RELAY)
 
 
 async def open_session(
-    gate: Gate,
+    gate: LoginGate,
     connection: asyncssh.SSHClientConnection,
     closed: Callable[[], None],
     near: Callable[[LaneLine, str], G],

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, SandboxError, Unreachable, Unsupported
 from ...core.machine import Hop, Machine, OpenSsh
 from ...core.shell import join
-from ...core.transport import Choice, choose
+from ...core.transport import TransportChoice, choose
 from ...waiting import within
 from ..command.sandbox import open_behind
 from ..command.way import LocalCommand, ProcessLine, home_folder, last_words
 from ..outpost.sandbox import OutpostSandbox
-from ..shell.alone import ShellAlone
-from .connection import KEEPALIVE_S, Gate
+from ..shell.sandbox import ShellAlone
+from .connection import KEEPALIVE_S, LoginGate
 from .host_keys import USUAL_FILES, entry_name
 from .machine import describe
 
@@ -44,7 +44,7 @@ ASK_S = 3.0
 START_S = 15.0
 
 
-async def choose_transport(machine: Machine) -> Choice:
+async def choose_transport(machine: Machine) -> TransportChoice:
     """Choose between asyncssh and OpenSSH's client for this machine, as things are now. Raises ConfigError."""
     ssh = machine.openssh
     if ssh is None or machine.transport == "asyncssh":
@@ -131,7 +131,7 @@ def variables_of(ssh: OpenSsh) -> dict[str, str]:
     return {**(ssh.environ or {}), **NEVER_ASK}
 
 
-async def open_over_openssh(gate: Gate, choice: Choice) -> OutpostSandbox | ShellAlone:
+async def open_over_openssh(gate: LoginGate, choice: TransportChoice) -> OutpostSandbox | ShellAlone:
     """Open a machine over OpenSSH's client. `gate` remembers that a login was refused. Raises ConnectError."""
     machine = gate.machine
     timeout_s = gate.deadline_s + START_S
@@ -154,7 +154,7 @@ async def open_over_openssh(gate: Gate, choice: Choice) -> OutpostSandbox | Shel
 class OpenSshWay:
     """A Way whose lines are processes of OpenSSH's client, which log in or use the control socket `master`."""
 
-    gate: Gate = field(repr=False)
+    gate: LoginGate = field(repr=False)
     master: str = ""
 
     @property
@@ -184,7 +184,7 @@ class OpenSshWay:
         return problem
 
 
-def arguments(gate: Gate, ssh: OpenSsh, master: str = "") -> list[str]:
+def arguments(gate: LoginGate, ssh: OpenSsh, master: str = "") -> list[str]:
     """The client's arguments, without the line for the shell."""
     machine = gate.machine
     words = [*ssh.program, "-T", *_common(gate, ssh), "-o", f"ForwardAgent={'yes' if machine.forward_agent else 'no'}"]
@@ -197,7 +197,7 @@ def arguments(gate: Gate, ssh: OpenSsh, master: str = "") -> list[str]:
     return [*words, *ssh.options, "--", ssh.destination]
 
 
-def _common(gate: Gate, ssh: OpenSsh) -> Iterator[str]:
+def _common(gate: LoginGate, ssh: OpenSsh) -> Iterator[str]:
     """Options for the machine and for its jump hosts."""
     machine = gate.machine
     files = (str(gate.host_keys.own), *(machine.known_hosts_files or map(os.path.expanduser, USUAL_FILES)))
@@ -212,7 +212,7 @@ def _common(gate: Gate, ssh: OpenSsh) -> Iterator[str]:
         yield from ("-o", option)
 
 
-def _proxy(gate: Gate, ssh: OpenSsh, hops: Sequence[Hop], target: Hop | Machine) -> str:
+def _proxy(gate: LoginGate, ssh: OpenSsh, hops: Sequence[Hop], target: Hop | Machine) -> str:
     """The ProxyCommand that reaches a machine through its jump hosts.
 
     For a ProxyJump OpenSSH would start the same, but without our options, such as the one against password prompts.
@@ -256,7 +256,7 @@ _NO_ANSWER = ("timed out", "not responding")
 _CUT = ("Connection closed by", "Connection reset by", "No route to host", "Network is unreachable", "Broken pipe")
 
 
-def explain(gate: Gate, complaints: bytes) -> ConnectError | None:
+def explain(gate: LoginGate, complaints: bytes) -> ConnectError | None:
     """The client's messages as one of our errors, with the same sentence as over asyncssh; None if they are unknown."""
     machine, said = gate.machine, complaints[-MOST_WORDS:].decode("utf-8", "replace")
     who = f"unable to open {machine.name} ({entry_name(machine.host, machine.port)})"

@@ -17,12 +17,11 @@ from ..shell.files import ShellFiles
 from ..shell.sandbox import ShellSandbox
 from ..shell.search import find_matches
 from ..shell.talk import MOST_COMPLAINTS, START_LINE, Talk, bring
-from ..shell.transport import Place, Printed, Request
-from .channels import Channels
-from .connection import Gate
+from ..shell.transport import Printed, ShellPlace, ShellRequest
+from .channels import Channels, ProgramLine
+from .connection import LoginGate
 from .plain_files import PlainFiles
 from .ports import PlainPorts
-from .program_line import ProgramLine
 from .sftp_lane import SftpLane, open_lane
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class ChannelShell:
     async def close(self) -> None:
         await self._channels.close()
 
-    async def run(self, request: Request) -> Printed:
+    async def run(self, request: ShellRequest) -> Printed:
         import asyncssh
 
         try:
@@ -119,7 +118,7 @@ class PlainSandbox(ShellSandbox):
         self,
         description: Description,
         environment: Environment,
-        gate: Gate,
+        gate: LoginGate,
         connection: asyncssh.SSHClientConnection | None = None,
     ) -> None:
         """`connection` is logged in already."""
@@ -127,7 +126,7 @@ class PlainSandbox(ShellSandbox):
         if connection is not None:
             self._channels.adopt(connection)
         # A machine's temporary folder may be emptied at a restart, so jobs are kept in the home folder.
-        place = Place(description.name, "machine", jobs_at_home=True)
+        place = ShellPlace(description.name, "machine", jobs_at_home=True)
         super().__init__(description, environment, ChannelShell(self._channels, description.name), place)
         self._files = PlainFiles(self._channels, description.name, self._shell.home)
         self._ports = PlainPorts(gate, lambda: self._channels.connection)

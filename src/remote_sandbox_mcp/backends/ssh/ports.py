@@ -13,7 +13,7 @@ from ..mending import ask_again
 from ..outpost.client import LineLost, OutpostClient
 from ..outpost.relay import CONNECT_S, PortRelay, RelayPorts
 from ..stream import PairStream
-from .connection import Gate
+from .connection import LoginGate
 
 if TYPE_CHECKING:
     import asyncssh
@@ -113,7 +113,7 @@ class PlainPorts:
     If the machine asks for a code at each login, `shared` gives the connection of its commands instead.
     """
 
-    def __init__(self, gate: Gate, shared: Callable[[], asyncssh.SSHClientConnection | None]) -> None:
+    def __init__(self, gate: LoginGate, shared: Callable[[], asyncssh.SSHClientConnection | None]) -> None:
         self._gate = gate
         self._shared = shared
         self._connection: asyncssh.SSHClientConnection | None = None

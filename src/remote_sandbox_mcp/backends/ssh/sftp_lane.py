@@ -40,7 +40,7 @@ ANYWHERE: Place = (None, False)
 
 
 @dataclass(eq=False)
-class _Request:
+class _SftpRequest:
     done: asyncio.Future[Reply]
     number: int
     to: Lane | None
@@ -74,8 +74,8 @@ class SftpLane:
         self._release = let_go
         self._turns = Turns()
         self._queued = Load(QUEUED)
-        self._open: set[_Request] = set()
-        self._receiving: dict[int, tuple[_Request, Receiving]] = {}
+        self._open: set[_SftpRequest] = set()
+        self._receiving: dict[int, tuple[_SftpRequest, Receiving]] = {}
         self._sources: dict[str, Source] = {}
         self._targets: dict[str, Target] = {}
         self._watcher = asyncio.ensure_future(self._watch())
@@ -102,7 +102,7 @@ class SftpLane:
         if not self.is_alive:
             done.set_exception(self._lost())
             return done
-        request = _Request(done, number or next(numbers), to, heard, order, raw)
+        request = _SftpRequest(done, number or next(numbers), to, heard, order, raw)
         self._open.add(request)
         if order["verb"] == "receive":
             self._receiving[request.number] = request, Receiving(lambda: self._target(request.root), order, raw)
@@ -138,7 +138,7 @@ class SftpLane:
 
     # Requests
 
-    async def _do(self, request: _Request) -> Mapping[str, object]:
+    async def _do(self, request: _SftpRequest) -> Mapping[str, object]:
         order = request.order
         verb = order["verb"]
         if order["verb"] == "look":
@@ -167,7 +167,7 @@ class SftpLane:
         await self._remote.look(to_bytes(self._remote.home))
         return {}
 
-    async def _ask_source(self, request: _Request) -> Mapping[str, object]:
+    async def _ask_source(self, request: _SftpRequest) -> Mapping[str, object]:
         source, speaker = self._source(request.root), Speaker(request.to, request.number)
         order = request.order
         if order["verb"] == "send":
@@ -179,7 +179,7 @@ class SftpLane:
         request.say(await (source.digests if order["verb"] == "digests" else source.texts)(request.raw))
         return {}
 
-    async def _ask_target(self, verb: str, request: _Request) -> Mapping[str, object]:
+    async def _ask_target(self, verb: str, request: _SftpRequest) -> Mapping[str, object]:
         """Make the top folder if it is missing, then do what is asked."""
         target = self._target(request.root)
         await target.root.folder(b"", make=True)
@@ -205,7 +205,7 @@ class SftpLane:
         except LineLost:
             self._lose()
 
-    async def _answer(self, request: _Request, work: Callable[[], Awaitable[Mapping[str, object]]]) -> None:
+    async def _answer(self, request: _SftpRequest, work: Callable[[], Awaitable[Mapping[str, object]]]) -> None:
         try:
             end = await work()
         except LineLost:
@@ -229,7 +229,7 @@ class SftpLane:
             if not request.done.done():
                 request.done.set_result(Reply(bytes(request.out), dict(end)))
 
-    def _fail(self, request: _Request, reason: str, message: str) -> None:
+    def _fail(self, request: _SftpRequest, reason: str, message: str) -> None:
         self._open.discard(request)
         if not request.done.done():
             request.done.set_exception(FileProblem(f"{self.name}: {message}", reason))

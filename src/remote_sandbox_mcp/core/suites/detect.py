@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..shell import quote
-from .suite import Found, Suite
+from .suite import Suite, SuiteFolder
 
 _TESTS = re.compile(
     r"(?:^|/)(?:[^/]+[._-]test\.[cm]?js|test-[^/]+\.[cm]?js|test\.[cm]?js|(?:test|tests)/[^/]+\.[cm]?js)$"
@@ -43,7 +43,7 @@ _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _STARTERS = ("make", "npm")
 
 
-def _configured_javascript(found: Found, report: str) -> Iterator[Suite]:
+def _configured_javascript(found: SuiteFolder, report: str) -> Iterator[Suite]:
     """The runner named by package.json or by a settings file beside it."""
     package = _package(found)
     script = _script(package)
@@ -63,13 +63,13 @@ def _runs_node_tests(script: str) -> bool:
     return any(node and _TEST_OPTION.search(line, node.end()) for line, node in lines)
 
 
-def _javascript_files(found: Found, report: str) -> Iterator[Suite]:
+def _javascript_files(found: SuiteFolder, report: str) -> Iterator[Suite]:
     """Files that `node --test` finds by their names."""
     if any(_TESTS.search(name) for name in found.names):
         yield _node(found, report, "node --test", plain=True)
 
 
-def _package(found: Found) -> Mapping[str, Any]:
+def _package(found: SuiteFolder) -> Mapping[str, Any]:
     try:
         package = json.loads(found.texts.get("package.json", "{}"))
     except (ValueError, RecursionError):
@@ -88,7 +88,7 @@ def _script(package: Mapping[str, Any]) -> str:
     return "" if "no test specified" in script else script
 
 
-def _names(runner: str, package: Mapping[str, Any], script: str, found: Found) -> bool:
+def _names(runner: str, package: Mapping[str, Any], script: str, found: SuiteFolder) -> bool:
     if re.search(rf"\b{runner}\b", script):
         return True
     depends = any(runner in _table(package, name) for name in ("dependencies", "devDependencies"))
@@ -96,7 +96,9 @@ def _names(runner: str, package: Mapping[str, Any], script: str, found: Found) -
     return (depends or settings) and not script
 
 
-def _installed(runner: str, options: tuple[str, ...], package: Mapping[str, Any], script: str, found: Found) -> Suite:
+def _installed(
+    runner: str, options: tuple[str, ...], package: Mapping[str, Any], script: str, found: SuiteFolder
+) -> Suite:
     """Started through npm, whose script may have its own options, or by the program itself."""
     last = re.split(r"\s+", script.strip())
     direct = any(word.rpartition("/")[2] == runner for word in last)
@@ -117,7 +119,7 @@ def _jest(report: str) -> tuple[str, ...]:
     return "--json", f"--outputFile={report}", "--testLocationInResults"
 
 
-def _node(found: Found, report: str, script: str, *, plain: bool) -> Suite:
+def _node(found: SuiteFolder, report: str, script: str, *, plain: bool) -> Suite:
     if not (version := found.tools.get("node")):
         return Suite("node", missing="its tests are run by node, which is not there: install Node.js")
     if not plain or _COMPOUND.search(script) or "--test-reporter" in script:
@@ -143,7 +145,7 @@ class NoSuite(ValueError):
     """Nothing in the folder can be run; the text says why and what to do."""
 
 
-def choose(found: Found, report: str) -> Suite:
+def choose(found: SuiteFolder, report: str) -> Suite:
     """The suite that fits best and can be run, with the names of others that fit. Raises NoSuite.
 
     If tests that fit better cannot be run, `problem` says so: this suite's results must not pass for theirs.
@@ -166,12 +168,12 @@ def choose(found: Found, report: str) -> Suite:
     raise NoSuite(f"no test runner is known for what is there ({seen}); give the command that runs the tests")
 
 
-def _configured_pytest(found: Found, report: str) -> Iterator[Suite]:
+def _configured_pytest(found: SuiteFolder, report: str) -> Iterator[Suite]:
     if found.has(*_PYTEST_FILES) or any(table.search(found.texts.get(name, "")) for name, table in _PYTEST_TABLES):
         yield _pytest(found, report, "it is set up for pytest")
 
 
-def _python_files(found: Found, report: str) -> Iterator[Suite]:
+def _python_files(found: SuiteFolder, report: str) -> Iterator[Suite]:
     files = {name for name in found.names if _TEST_FILE.search(name)}
     if not files:
         return
@@ -189,7 +191,7 @@ def _python_files(found: Found, report: str) -> Iterator[Suite]:
         yield _unittest(found, start, needing)
 
 
-def _pytest(found: Found, report: str, why: str = "") -> Suite:
+def _pytest(found: SuiteFolder, report: str, why: str = "") -> Suite:
     # This older variant of the XML includes the file and line of each test.
     options = (f"--junitxml={report}", "-o", "junit_family=xunit1", "-rfE")
     if python := found.tools.get("pytest"):
@@ -208,13 +210,13 @@ def _pytest(found: Found, report: str, why: str = "") -> Suite:
     return Suite("pytest", missing=f"{why}, but {python} there cannot import it: {remedy}")
 
 
-def _version(found: Found) -> tuple[int, int]:
+def _version(found: SuiteFolder) -> tuple[int, int]:
     """Version of the Python there; the oldest possible where it does not say."""
     match = re.fullmatch(r"(\d+)\.(\d+)", found.tools.get("python_version", ""))
     return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
 
-def _unittest(found: Found, start: str, needing: list[str]) -> Suite:
+def _unittest(found: SuiteFolder, start: str, needing: list[str]) -> Suite:
     below = ("-s", start.rstrip("/")) if start else ()
     expected = (name for name in sorted(found.for_unittest.difference(needing)))
     modules = (name.removeprefix(start).removesuffix(".py").replace("/", ".") for name in expected)
@@ -222,13 +224,13 @@ def _unittest(found: Found, start: str, needing: list[str]) -> Suite:
     return Suite("unittest", argv, expects=tuple(modules))
 
 
-def _unittest_start(found: Found) -> str:
+def _unittest_start(found: SuiteFolder) -> str:
     """Where discovery starts: it skips folders without __init__.py, but can be started inside one."""
     loose = any(name.startswith("tests/") for name in found.names) and not found.has("tests/__init__.py")
     return "tests/" if loose and not any(re.match(r"test[^/]*\.py$", name) for name in found.names) else ""
 
 
-def _is_seen(name: str, start: str, found: Found) -> bool:
+def _is_seen(name: str, start: str, found: SuiteFolder) -> bool:
     """Whether `unittest discover` finds a file: by its name, in packages below where it starts."""
     folders, _, base = name.removeprefix(start).rpartition("/")
     steps = folders.split("/") if folders else []
@@ -241,21 +243,21 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _cargo(found: Found, report: str) -> Iterator[Suite]:
+def _cargo(found: SuiteFolder, report: str) -> Iterator[Suite]:
     if found.has("Cargo.toml"):
         cargo = found.tools.get("cargo")
         missing = "" if cargo else "it is a Rust package, but there is no cargo there: install Rust"
         yield Suite("cargo", (cargo or "cargo", "test", "--no-fail-fast"), missing=missing)
 
 
-def _go(found: Found, report: str) -> Iterator[Suite]:
+def _go(found: SuiteFolder, report: str) -> Iterator[Suite]:
     if found.has("go.mod", "go.work") or any(name.endswith("_test.go") for name in found.names):
         go = found.tools.get("go")
         missing = "" if go else "it is a Go module, but there is no go there: install Go"
         yield Suite("go", (go or "go", "test", "-json", "./..."), missing=missing)
 
 
-def _java(found: Found, report: str) -> Iterator[Suite]:
+def _java(found: SuiteFolder, report: str) -> Iterator[Suite]:
     if found.has("pom.xml"):
         maven = "./mvnw" if found.has("mvnw") else found.tools.get("mvn", "")
         yield Suite(
@@ -268,7 +270,7 @@ def _java(found: Found, report: str) -> Iterator[Suite]:
         yield Suite("gradle", (gradle, "--console=plain", "cleanTest", "test"), missing=missing)
 
 
-def _make(found: Found, report: str) -> Iterator[Suite]:
+def _make(found: SuiteFolder, report: str) -> Iterator[Suite]:
     for name in _MAKEFILES:
         if target := _TARGET.search(found.texts.get(name, "")):
             missing = "" if "make" in found.tools else "it needs make, which is not there: install it"
@@ -277,7 +279,7 @@ def _make(found: Found, report: str) -> Iterator[Suite]:
 
 
 # The surest signs come first; a file name alone is weak, and make may do anything.
-_WAYS: tuple[Callable[[Found, str], Iterator[Suite]], ...] = (
+_WAYS: tuple[Callable[[SuiteFolder, str], Iterator[Suite]], ...] = (
     _configured_pytest,
     _configured_javascript,
     _cargo,

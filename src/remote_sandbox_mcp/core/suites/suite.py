@@ -64,7 +64,7 @@ class Loan:
 
 
 @dataclass(frozen=True)
-class Found:
+class SuiteFolder:
     """A folder as look.sh saw it: names below it, the texts of a few, and the tools that are there.
 
     Where no Python there has pytest, `for_pytest` are the test files that only pytest can run, and `for_unittest` those
@@ -132,7 +132,7 @@ def _frame(head: bytes, data: list[bytes]) -> Frame:
     return Frame(word, value, b"\n".join(data[:-1] if data[-1:] == [b""] else data))
 
 
-def parse_look(output: bytes) -> tuple[Found, str]:
+def parse_look(output: bytes) -> tuple[SuiteFolder, str]:
     """The folder, and where the run will write its files. Raises ValueError for an incomplete answer."""
     told = list(frames(output, "look 1"))
     one = {frame.word: frame.value for frame in told}
@@ -140,7 +140,7 @@ def parse_look(output: bytes) -> tuple[Found, str]:
         raise ValueError("the answer breaks off")
     texts = {frame.value: frame.data.decode("utf-8", "replace") for frame in told if frame.word == "text"}
     tools = {name: value for name, _, value in (frame.value.partition(" ") for frame in told if frame.word == "tool")}
-    found = Found(
+    found = SuiteFolder(
         folder=one.get("folder", "").strip(),
         names=_named(told, "name"),
         texts=texts,

@@ -68,7 +68,7 @@ class Caller:
         self.line.close()
 
 
-class Call:
+class CodeCall:
     """One piece of code, from its order to its record. Raises KeyError and TypeError for an order that is none."""
 
     def __init__(self, order: "dict[str, Any]", caller: "Caller | None") -> None:

@@ -80,7 +80,7 @@ class Interrupts:
                 raise KeyboardInterrupt
 
 
-class Interpreter:
+class ChildInterpreter:
     """One namespace, and the pipes to the supervisor."""
 
     def __init__(self, orders: int, results: int) -> None:
@@ -374,7 +374,7 @@ def open_stream(fd: int) -> "Any":
 
 def serve(orders: int, results: int) -> None:
     """Called by the supervisor's command line."""
-    interpreter = Interpreter(orders, results)
+    interpreter = ChildInterpreter(orders, results)
     sys.stdout = sys.__stdout__ = interpreter.out  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = interpreter.err  # type: ignore[misc]
     sys.argv = [""]

@@ -10,7 +10,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from .calls import Call
+    from .calls import CodeCall
 
 # Between two questions while code runs; an answer that takes longer than the second is not waited for.
 PAUSE_S, LONGEST_S = 5.0, 10.0
@@ -18,7 +18,7 @@ QUESTION = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nouni
 MEBIBYTE = 1 << 20
 
 
-class Gpu:
+class GpuMemory:
     """The newest answer. The tool runs at most once in PAUSE_S, and only for code that has loaded NVIDIA's driver."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Gpu:
         if self.asking is not None and self.asking.pid == pid:
             self.asking.returncode = 0
 
-    def known(self, call: "Call", interpreter: Interpreter) -> "dict[str, Any]":
+    def known(self, call: "CodeCall", interpreter: Interpreter) -> "dict[str, Any]":
         """Bytes of GPU memory: from PyTorch itself, which knows at once, else as the tool has seen it last."""
         parts = [part.partition(":")[2] for part in str(call.told.get("torch", "")).split()]
         if parts and all(part.isdigit() and len(part) < 16 for part in parts):

@@ -10,9 +10,9 @@ import socket
 import struct
 import time
 
-from .calls import Call, Caller
+from .calls import Caller, CodeCall
 from .client import SOCKET, born
-from .gpu import Gpu
+from .gpu import GpuMemory
 from .interpreter import (
     DONE,
     HELLO,
@@ -84,12 +84,12 @@ class Supervisor:
         self.inode = os.stat(SOCKET).st_ino
         self.selector = selectors.DefaultSelector()
         self.interpreter: "Interpreter | None" = None
-        self.current: "Call | None" = None
-        self.queue: "list[Call]" = []
+        self.current: "CodeCall | None" = None
+        self.queue: "list[CodeCall]" = []
         self.results: "collections.OrderedDict[str, dict[str, Any]]" = collections.OrderedDict()
         self.last_token = NO_TOKEN
         self.log = Log()
-        self.gpu = Gpu()
+        self.gpu = GpuMemory()
         self.number = 0
         self.callers: "set[Caller]" = set()
         self.begun = time.time()
@@ -183,7 +183,7 @@ class Supervisor:
             order = json.loads(body.decode())
             verb = order["verb"]
             if verb == "call":
-                self.take_call(Call(order, caller))
+                self.take_call(CodeCall(order, caller))
             elif verb == "result":
                 caller.tell(self.results.get(order["id"]) or self.last_result(order["id"]))
             elif verb == "status":
@@ -213,7 +213,7 @@ class Supervisor:
 
     # Calls
 
-    def take_call(self, call: Call) -> None:
+    def take_call(self, call: CodeCall) -> None:
         """A new call waits for its turn; one that is known already gets the result that it has, or will have."""
         known = self.results.get(call.id)
         if known:
@@ -241,7 +241,7 @@ class Supervisor:
         call.begin(self.interpreter.folder(), self.log.take())
         self.interpreter.order(call.code, call.token, self.number, call.limit)
 
-    def start_interpreter(self, call: Call) -> bool:
+    def start_interpreter(self, call: CodeCall) -> bool:
         """Start an interpreter in the folder and with the variables of the call that needs it."""
         try:
             self.interpreter = Interpreter(call.python, call.folder, call.environment)
@@ -349,7 +349,7 @@ class Supervisor:
         self.last_token, self.current = self.current.token, None
         self.used = time.monotonic()
 
-    def tell(self, call: Call, told: "dict[str, Any]") -> None:
+    def tell(self, call: CodeCall, told: "dict[str, Any]") -> None:
         """Answer a call, and remember the answer."""
         interpreter = self.interpreter
         if interpreter:

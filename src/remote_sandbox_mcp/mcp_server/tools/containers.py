@@ -22,7 +22,7 @@ from ...core.slurm import read_options
 from ...session import absolute
 from ..clients import calling, room
 from ..reporting import Reporting, beats, with_signs_of_life
-from ..results import Images, exec_fields, exec_text, look, plain_text, reply, sentence
+from ..results import ResultImages, exec_fields, exec_text, look, plain_text, reply, sentence
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
 from ..texts import files_text, taken_text, told
@@ -184,7 +184,7 @@ def download(server: SandboxServer) -> Any:
         (folders, too) without passing by you."""
         # Clients cut results for their model, and truncated base64 is useless.
         each = max_bytes if not calling.get().name else min(max_bytes, room() * 3 // 4 // max(1, len(paths)))
-        images = None if encoding else Images()
+        images = None if encoding else ResultImages()
         done, problems = [], []
         for path in paths:
             try:
@@ -228,7 +228,7 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
 
 
 async def take(
-    server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int, images: Images | None
+    server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int, images: ResultImages | None
 ) -> dict[str, Any]:
     if local_dir:
         place, outcome = await server.app.transfers.copy_out(path, local_dir, name=sandbox)

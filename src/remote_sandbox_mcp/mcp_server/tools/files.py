@@ -17,7 +17,7 @@ from ...core.image import Image
 from ...core.pages import cursor_after
 from ...core.text import counted, without_broken_end
 from ..clients import room
-from ..results import Images, file_content, first_that_fit, lean, look, plain_text, reply, size_of
+from ..results import ResultImages, file_content, first_that_fit, lean, look, plain_text, reply, size_of
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
 from ..texts import content_text, image_text, listing_text, matches_text
@@ -94,7 +94,7 @@ def part_of_file(found: FileSlice) -> CallToolResult:
 
 
 def shown(image: Image, found: FileSlice) -> CallToolResult:
-    images = Images()
+    images = ResultImages()
     fields = images.add(image, found)
     return reply(fields | {"truncated": not images.blocks}, image_text(fields), images=images.blocks)
 

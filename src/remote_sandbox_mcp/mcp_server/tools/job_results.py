@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ...core.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, JobWaited
+from ...core.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, JobWaited, Screen
 from ...core.queue import fate_text, odd_state, pending_text, queue_text
-from ...core.screen import Screen
 from ...core.session_handle import SessionSeen
 from ...core.text import harmless, without_broken_end, without_broken_start
 from ...core.watch import Event, Watch

@@ -14,7 +14,7 @@ from ...core.interpreter import PythonOrder, PythonRecord
 from ...core.text import clip, harmless
 from ..clients import room
 from ..reporting import Reporting, beats
-from ..results import Images, exec_head, lean, plain_text, reply, truncation
+from ..results import ResultImages, exec_head, lean, plain_text, reply, truncation
 from ..server import SandboxName, SandboxServer
 from ..shapes import PythonShape
 from ..texts import told
@@ -62,7 +62,7 @@ def result_of(report: PythonReport, limit: int) -> CallToolResult:
         fields = {"running": True, "tmux_session": report.seen.run_id}
         fields |= lean(stdout=report.stdout.text, stderr=report.stderr.text) | truncation(report)
         return reply(fields, told(exec_head(report), fields, without=("running", "tmux_session")))
-    images = Images()
+    images = ResultImages()
     fields = record_fields(report, report.record, limit) | lean(images=image_fields(report, images))
     without = ("new", "python", "timed_out", "interrupted")
     return reply(fields, told(first_line(report.record), fields, without=without), images=images.blocks)
@@ -94,7 +94,7 @@ def session_fields(record: PythonRecord) -> dict[str, Any]:
     return {"new": record.is_new, "python": python, "folder": plain_text(record.folder)}
 
 
-def image_fields(report: PythonReport, images: Images) -> list[dict[str, Any]]:
+def image_fields(report: PythonReport, images: ResultImages) -> list[dict[str, Any]]:
     """One entry for each image; what is none, or is too large, is not shown and says why."""
     rows = []
     for found in report.images:

@@ -128,7 +128,7 @@ class Inotify:
         os.close(self.fd)
 
 
-class Watches:
+class FolderWatches:
     """The watches on the folders of a tree. A watch belongs to a folder itself, whatever path leads to it."""
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ class Following:
         self.first = self.number = int.from_bytes(os.urandom(5), "big") + 1
         # Device and inode of the top folder.
         self.top = (0, 0)
-        self.watches: "Watches | None" = None
+        self.watches: "FolderWatches | None" = None
         self.may_watch = True
         # Without watches: by what changed folders are found.
         self.glances = Glances()
@@ -522,7 +522,7 @@ class Following:
         if self.watches or not self.may_watch:
             return
         try:
-            self.watches = Watches()
+            self.watches = FolderWatches()
         except OSError:
             self.may_watch = False
             return

@@ -10,7 +10,7 @@ import time
 
 from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, insist, read_status, start_process, strike
 from .look import look
-from .output import Listener, Stream, widen_pipe
+from .output import Listener, OutputStream, widen_pipe
 from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text
 from .sudo import RootProcess, SudoRefused, variables_of
 from .wire import BEAT, CANCEL, END, ERR, ERR_TAIL, FAIL, FREE, OUT, OUT_TAIL, REQUEST, frame, json_frame, split_frames
@@ -99,7 +99,7 @@ class Keeper:
         self.root: "RootProcess | None" = None
         # Read before there is an order: once there is one, a caller waits.
         self.marks = machine_marks()
-        self.streams: "dict[int, Stream]" = {}
+        self.streams: "dict[int, OutputStream]" = {}
         self.out_pipe, self.err_pipe = os.pipe(), os.pipe()
         self.poller = select.poll()
         for fd in (self.out_pipe[0], self.err_pipe[0], feed.fd, wakeup):
@@ -167,8 +167,8 @@ class Keeper:
             self.main = self.launch_as_root(RootProcess(given, str(self.order["id"])))
         os.close(self.out_pipe[1])
         os.close(self.err_pipe[1])
-        self.out = Stream(self.folder.file(b"out"), keep)
-        self.err = Stream(self.folder.file(b"err"), keep)
+        self.out = OutputStream(self.folder.file(b"out"), keep)
+        self.err = OutputStream(self.folder.file(b"err"), keep)
         self.streams = {self.out_pipe[0]: self.out, self.err_pipe[0]: self.err}
 
     def launch_as_root(self, root: RootProcess) -> int:

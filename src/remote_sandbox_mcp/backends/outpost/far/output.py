@@ -52,7 +52,7 @@ class Listener:
         self.backlog.clear()
 
 
-class Stream:
+class OutputStream:
     """One output stream: its first bytes are sent at once, its last ones at the end; a file keeps it up to a bound."""
 
     def __init__(self, path: bytes, keep: int) -> None:

@@ -10,7 +10,7 @@ from remote_sandbox_mcp.core.transfer import Lane, Reply
 from remote_sandbox_mcp.core.tree import Tree, TreeReader
 from remote_sandbox_mcp.core.workspace import Moved
 from remote_sandbox_mcp.sync.follow import Follower
-from remote_sandbox_mcp.workspaces import live
+from remote_sandbox_mcp.workspaces import looks
 from tests.support.server import until
 from tests.workspaces.conftest import World, contents, write
 
@@ -18,8 +18,8 @@ from tests.workspaces.conftest import World, contents, write
 @pytest.fixture
 async def used(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A workspace in which a call was made a moment ago."""
-    monkeypatch.setattr(live, "POLL_S", 0.01)
-    monkeypatch.setattr(live, "QUIET_S", 0.05)
+    monkeypatch.setattr(looks, "POLL_S", 0.01)
+    monkeypatch.setattr(looks, "QUIET_S", 0.05)
     write(world.here, {"a.py": "1"})
     await world.link()
     world.app.workspaces.sends_ahead = True
@@ -42,7 +42,7 @@ async def test_a_change_is_there_before_the_next_command(used: World) -> None:
 
 
 async def test_what_changes_all_the_time_is_sent_when_it_is_quiet(used: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "QUIET_S", 30.0)
+    monkeypatch.setattr(looks, "QUIET_S", 30.0)
     asked = len(list(used.sandbox.asked.elements()))
     write(used.here, {"a.py": "22"})
     await until(lambda: used.app.workspaces._live._until, "it to go on")
@@ -54,7 +54,7 @@ async def test_what_fails_in_the_background_is_told_by_the_next_command(
     used: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a conflict, for which the other side has to be looked at, too."""
-    monkeypatch.setattr(live, "REST_AFTER_FAILURE_S", 0.01)
+    monkeypatch.setattr(looks, "REST_AFTER_FAILURE_S", 0.01)
     write(used.there, {"a.py": "of the machine"})
     passes: list[object] = []
     usual = used.app.workspaces._live._send
@@ -74,10 +74,10 @@ async def test_it_ends_some_time_after_the_last_call_and_with_the_link(
     used: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sending = used.app.workspaces._live
-    monkeypatch.setattr(live, "IN_USE_S", 0.0)
+    monkeypatch.setattr(looks, "IN_USE_S", 0.0)
     sending.use(used.workspace)
     await until(lambda: not sending._tasks, "it to end")
-    monkeypatch.setattr(live, "IN_USE_S", 300.0)
+    monkeypatch.setattr(looks, "IN_USE_S", 300.0)
     await used.send()
     assert len(sending._tasks) == 1
     await used.app.workspaces.unlink(str(used.here))
