@@ -103,7 +103,7 @@ def test_a_job_is_told_as_json_from_its_log_to_its_end(cli: Cli, good: Sshd) -> 
     assert "".join(line.get("log", "") for line in followed) == "one\nEXIT_CODE=3\n"
     assert (followed[-1]["running"], followed[-1]["exit_code"]) == (False, 3)
     assert cli("jobs", "logs", "json", "--json").json["log_tail"] == "one\nEXIT_CODE=3"
-    assert (cli("jobs", "wait", "json", "--json").code, cli("jobs", "stop", "in-json", "--json").code) == (3, 0)
+    assert (cli("jobs", "wait", "json", "--json").code, cli("jobs", "stop", "json", "--json").code) == (3, 0)
     for action in ("show", "logs", "stop", "wait"):
         unknown = cli("jobs", action, "no-such-job", "--json")
         assert (unknown.code, "not known there" in unknown.json["error"]) == (1, True)
