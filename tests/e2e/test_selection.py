@@ -14,6 +14,7 @@ import pytest
 
 from remote_sandbox_mcp.session import client_of, is_launcher
 from tests.support.server import Entry, Wire, arguments, environment, serve, wire
+from tests.support.sshd import wait_until
 
 # The default, which must never run what was meant for another: nothing answers there.
 REAL: Entry = {"name": "real", "host": "127.0.0.1", "port": 1, "user": "nobody"}
@@ -32,16 +33,28 @@ def selecting(line: Wire, name: str = "local") -> None:
     assert line.call("select_sandbox", sandbox_name=name)["structuredContent"]["active_sandbox"] == name
 
 
+def killed(line: Wire) -> None:
+    """Kill its process and wait until it is dead, without asking for its exit code: some clients never do."""
+    line.process.kill()
+    wait_until(lambda: has_ended(line.process.pid), what="the server to die")
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None], ids=["killed", "told to end", "input ended"])
 def test_it_comes_back_when_the_client_starts_the_server_again(tmp_path: Path, how: signal.Signals | None) -> None:
     with wire(tmp_path, REAL, local=True) as first:
         selecting(first)
-        # Not waited for where it is killed: some clients never ask for the exit code.
-        first.process.kill() if how is signal.SIGKILL else first.leave(how)
+        killed(first) if how is signal.SIGKILL else first.leave(how)
         with wire(tmp_path, REAL, local=True) as second:
             assert where(second) == "local"
             selecting(second, "real")
-            second.process.kill()
+            killed(second)
             with wire(tmp_path, REAL, local=True) as third:
                 assert where(third) == "real"
 
@@ -49,7 +62,7 @@ def test_it_comes_back_when_the_client_starts_the_server_again(tmp_path: Path, h
 def test_another_configuration_of_the_same_client_has_a_selection_of_its_own(tmp_path: Path) -> None:
     with wire(tmp_path, REAL, local=True) as first:
         selecting(first)
-        first.process.kill()
+        killed(first)
         with wire(tmp_path, {**REAL, "host": "127.0.0.2"}, local=True) as other:
             assert where(other) == "real"
         with wire(tmp_path, REAL, local=True) as again:
@@ -61,11 +74,11 @@ def test_two_servers_of_one_client_have_a_selection_each(tmp_path: Path) -> None
         one, two = (stack.enter_context(wire(tmp_path, REAL, local=True)) for _ in range(2))
         selecting(one)
         assert where(two) == "real"
-        one.process.kill()
+        killed(one)
         with wire(tmp_path, REAL, local=True) as again:
             assert where(again) == "local"
-            again.process.kill()
-            two.process.kill()
+            killed(again)
+            killed(two)
         # Now nobody can tell which of them the next one replaces.
         with wire(tmp_path, REAL, local=True) as third:
             third.initialize()
@@ -103,7 +116,7 @@ def test_another_client_does_not_get_it_and_a_launcher_is_no_client(
 ) -> None:
     with wire(tmp_path, REAL, local=True, is_child=True) as first:
         selecting(first)
-        first.process.kill()
+        killed(first)
     line = started_by(tmp_path, *words)
     try:
         assert where(line) == expected
@@ -170,7 +183,7 @@ def test_a_disposable_sandbox_outlives_the_server_that_is_killed(tmp_path: Path)
         made = first.call("create_sandbox", name="web", keep=False)["structuredContent"]["sandbox_id"]
         first.call("write_remote_file", remote_path="a", content="mine", sandbox_name="web")
         first.call("select_sandbox", sandbox_name="web")
-        first.process.kill()
+        killed(first)
         with wire(tmp_path, REAL, local=True) as second:
             second.initialize()
             found = second.call("read_remote_file", remote_path="a")["structuredContent"]
