@@ -190,9 +190,9 @@ async def test_nothing_of_a_run_stays_but_the_processes_it_left(sandbox: PlainCo
 
 def processes_with(words: bytes) -> list[bytes]:
     found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            found.append(file.read_bytes())
+            found.append((folder / "cmdline").read_bytes())
     return [line for line in found if words in line]
 
 

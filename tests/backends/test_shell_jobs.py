@@ -60,10 +60,10 @@ def is_quiet(home: str) -> bool:
 def killed(home: str) -> list[int]:
     """The processes that were there with that home folder, which all of a link's requests have."""
     mark, found = f"HOME={home}\0".encode(), []
-    for file in Path("/proc").glob("[0-9]*/environ"):
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if mark in file.read_bytes():
-                found.append(int(file.parent.name))
+            if mark in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
                 os.kill(found[-1], signal.SIGKILL)
     return found
 

@@ -73,7 +73,7 @@ def marked_sleep() -> str:
 
 def host_processes(mark: str) -> list[int]:
     wanted = mark.replace(" ", "\0").encode()
-    return [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/cmdline") if wanted in _read(file)]
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if wanted in _read(folder / "cmdline")]
 
 
 def _read(file: Path) -> bytes:

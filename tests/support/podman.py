@@ -57,9 +57,9 @@ class PodmanContainer:
 
     def _processes(self) -> list[str]:
         found = []
-        for place in Path("/proc").glob("[0-9]*/cmdline"):
+        for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                found.append(place.read_text(errors="replace"))
+                found.append((folder / "cmdline").read_text(errors="replace"))
         return [command for command in found if str(self.folder) in command]
 
     def _mounts(self) -> list[str]:
