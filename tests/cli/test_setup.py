@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keyring
 import pytest
 
 from remote_sandbox_mcp.cli.render import Page
@@ -29,7 +28,7 @@ from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.machine import Machine
 from remote_sandbox_mcp.setup.machines import Candidate, Standing, Trial
 from tests.cli.conftest import COMMAND, DEADLINE_S, Cli
-from tests.support.keyrings import Keyring
+from tests.support.keyrings import Keyring, keyring_in_use
 from tests.support.second_factor import machine_with_code
 from tests.support.sshd import Fleet, Sshd, closed_port, silent_port
 from tests.support.terminal import Terminal, terminal
@@ -521,10 +520,8 @@ def chosen(name: str) -> Chosen:
 
 @pytest.fixture
 def wallet() -> Iterator[Keyring]:
-    before, made = keyring.get_keyring(), Keyring()
-    keyring.set_keyring(made)
-    yield made
-    keyring.set_keyring(before)
+    with keyring_in_use() as made:
+        yield made
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.session import client_of, is_launcher
+from tests.support.hubs import is_alive
 from tests.support.server import Entry, Wire, arguments, environment, serve, wire
 from tests.support.sshd import wait_until
 
@@ -36,14 +37,7 @@ def selecting(line: Wire, name: str = "local") -> None:
 def killed(line: Wire) -> None:
     """Kill its process and wait until it is dead, without asking for its exit code: some clients never do."""
     line.process.kill()
-    wait_until(lambda: has_ended(line.process.pid), what="the server to die")
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    wait_until(lambda: not is_alive(line.process.pid), what="the server to die")
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None], ids=["killed", "told to end", "input ended"])

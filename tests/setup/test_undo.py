@@ -3,24 +3,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import keyring
 import pytest
 
 from remote_sandbox_mcp.setup import config_file, keeping
 from remote_sandbox_mcp.setup.config_file import NewMachine
 from remote_sandbox_mcp.setup.journal import SetupJournal
 from remote_sandbox_mcp.setup.undo import undo
-from tests.support.keyrings import Keyring
+from tests.support.keyrings import Keyring, keyring_in_use
 
 PASSWORD = "hunter2-do-not-show"
 
 
 @pytest.fixture
 def wallet() -> Iterator[Keyring]:
-    before, made = keyring.get_keyring(), Keyring()
-    keyring.set_keyring(made)
-    yield made
-    keyring.set_keyring(before)
+    with keyring_in_use() as made:
+        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import keyring
 import keyring.backend
 import keyring.errors
 
@@ -40,3 +43,14 @@ class Keyring(keyring.backend.KeyringBackend):
         self.gate.wait()
         if self.locked:
             raise keyring.errors.KeyringLocked("locked")
+
+
+@contextmanager
+def keyring_in_use() -> Iterator[Keyring]:
+    """Meanwhile it takes the place of the system's keyring."""
+    before, made = keyring.get_keyring(), Keyring()
+    keyring.set_keyring(made)
+    try:
+        yield made
+    finally:
+        keyring.set_keyring(before)

@@ -23,6 +23,11 @@ from .rows import Known, by_id, call_row, disposable_row, event_row, transfer_ro
 MOST_EVENTS, MOST_CALLS, MOST_TRANSFERS, MOST_WATCHES = 200, 200, 100, 1000
 
 EVENTS, CALLS, TRANSFERS = "events", "calls", "transfers"
+SANDBOXES, WORKSPACES = "sandboxes", "workspaces"
+# How often both sides of a workspace are compared while it is looked at; a slow one is left alone for longer.
+COMPARE_S, REST_AFTER_LOOK = 30.0, 20.0
+# States of machines that cannot be asked now.
+NOT_THERE = {"down": "unreachable", "unasked": "unreachable", "asking": "asking"}
 
 
 class StateFile:
@@ -100,13 +105,6 @@ class StateFile:
         stale = {it.id: not it.is_over and await background.is_stale(it) for it in found}
         rows = {it.id: transfer_row(it, stale[it.id]) for it in found}
         self._board.put(TRANSFERS, rows)
-
-
-SANDBOXES, WORKSPACES = "sandboxes", "workspaces"
-# How often both sides of a workspace are compared while it is looked at; a slow one is left alone for longer.
-COMPARE_S, REST_AFTER_LOOK = 30.0, 20.0
-# States of machines that cannot be asked now.
-NOT_THERE = {"down": "unreachable", "unasked": "unreachable", "asking": "asking"}
 
 
 async def look_at_disposables(app: App, board: Board) -> None:
