@@ -326,9 +326,20 @@ class Loaded:
                 if fd in self._children:
                     self._tell_end(fd)
                 elif fd not in self._lines:
-                    self._welcome(self._door.accept()[0])
+                    self._let_in(self._door.accept()[0])
                 elif (work := self._take_order(self._lines[fd])) is not None or not self._tests:
                     return work
+
+    def _let_in(self, line: socket.socket) -> None:
+        """Any user of this computer can find the name and connect; what is forked has the rights of this one."""
+        from remote_sandbox_mcp.hub_contact.place import NoHub, check_peer
+
+        try:
+            check_peer(line)
+        except NoHub:
+            line.close()
+        else:
+            self._welcome(line)
 
     def _welcome(self, line: socket.socket) -> None:
         # One that has gone already is found to have ended at the next read.
