@@ -7,11 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from .config import paths
 from .config.schema import Configuration, Settings
 from .core.errors import BadArgument
 from .core.gate import HIDDEN, OWN, PROGRAMS, SYSTEM, Admitted, Closed, Ground, ResolvedPath, admit
+from .core.incoming import Sieve
 from .core.secret import Secret
 from .core.transfer import Place
 
@@ -62,7 +64,9 @@ class Gate:
         if place.free:
             return Admitted(real)
         given = ResolvedPath(os.path.abspath(place.path))
-        return admit(place.path, given, real, self.ground(), writing=writing)
+        ground = self.ground()
+        admitted = admit(place.path, given, real, ground, writing=writing)
+        return replace(admitted, sieve=Sieve(real, ground)) if writing else admitted
 
     def read(self, path: str, most: int, *, free: bool = False) -> bytes:
         """The beginning of a file. Raises BadArgument, OSError, ValueError."""

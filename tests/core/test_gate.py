@@ -14,11 +14,11 @@ from remote_sandbox_mcp.core.gate import (
     Closed,
     Ground,
     ResolvedPath,
-    Sieve,
     admit,
     why_shut,
 )
 from remote_sandbox_mcp.core.ignore import Ignore
+from remote_sandbox_mcp.core.incoming import Sieve
 from remote_sandbox_mcp.core.plan import make_plan
 from remote_sandbox_mcp.core.transfer import Order, Place
 from remote_sandbox_mcp.core.tree import Tree

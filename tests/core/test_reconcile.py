@@ -8,8 +8,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.gate import Ground, ResolvedPath, Sieve
+from remote_sandbox_mcp.core.gate import Ground, ResolvedPath
 from remote_sandbox_mcp.core.ignore import Ignore
+from remote_sandbox_mcp.core.incoming import Sieve
 from remote_sandbox_mcp.core.plan import Plan
 from remote_sandbox_mcp.core.reconcile import (
     Reconciled,

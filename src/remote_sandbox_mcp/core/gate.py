@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
-import posixpath
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .errors import BadArgument
-from .files import Problem
+from .starters import folded, starter_depth
+
+if TYPE_CHECKING:
+    from .incoming import Sieve
 
 # Device and inode: they identify a file or folder, however its name is spelled.
 Id = tuple[int, int]
@@ -21,33 +22,6 @@ OWN = "part of remote-sandbox-mcp itself: its configuration, its state or a key 
 STARTS = "what makes git, an editor or a client run something"
 SYSTEM = "a folder of the system"
 PROGRAMS = "a folder of programs that run under your name"
-
-# Files and folders of a project that make a program start just by being there, at any depth. All names are folded.
-RUNS_ALONE = frozenset({".mcp.json", ".envrc", ".codex", ".exrc", ".nvimrc", ".nvim.lua"})
-# Folders of a project, and which of their entries make a program start.
-RUNS_INSIDE: dict[str, tuple[str, ...]] = {
-    ".git": ("hooks", "config", "config.worktree", "commondir", "rebase-merge"),
-    ".claude": ("settings*.json", "hooks"),
-    ".cursor": ("mcp.json", "hooks.json"),
-    ".gemini": ("settings.json",),
-    ".kiro": ("settings", "hooks"),
-    ".roo": ("mcp.json",),
-    ".vscode": ("tasks.json", "settings.json", "launch.json", "mcp.json"),
-    ".zed": ("tasks.json", "settings.json"),
-}
-# Where git keeps repositories inside a repository: submodules and further working trees, at any depth.
-INNER_REPOSITORIES = ("modules", "worktrees")
-ALERTING = frozenset({*RUNS_ALONE, *RUNS_INSIDE})
-ALERTING_BYTES = frozenset(name.encode() for name in ALERTING)
-# Characters that HFS+ ignores in a name.
-UNSEEN = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
-
-
-def folded(name: str) -> str:
-    """A name as a file system sees it that ignores case and Unicode spelling."""
-    if name.isascii():
-        return name.lower()
-    return UNSEEN.sub("", unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold()))
 
 
 def names_of(path: str) -> tuple[str, ...]:
@@ -153,13 +127,13 @@ def admit(said: str, given: ResolvedPath, real: ResolvedPath, ground: Ground, *,
     for way in (real,) if given.path == real.path else (real, given):
         if shut := why_shut(way, ground, writing=writing):
             raise BadArgument(refusal(said, way, shut, ground, writing=writing))
-    return Admitted(real, rules_below(real, ground, writing=writing), Sieve(real, ground) if writing else None)
+    return Admitted(real, rules_below(real, ground, writing=writing))
 
 
 def why_shut(way: ResolvedPath, ground: Ground, *, writing: bool) -> Shut | None:
     """Why a path may not be used; None if it may."""
     for shut in _closed_places(way, ground, writing):
-        if shut.ever or not _is_named(way, shut.depth, ground):
+        if shut.ever or not is_named(way, shut.depth, ground):
             return shut
     return None
 
@@ -182,28 +156,8 @@ def _hidden_depth(way: ResolvedPath, home: ResolvedPath) -> int:
     return depth + 1 if depth is not None and "".join(way.names[depth : depth + 1]).startswith(".") else 0
 
 
-def _is_named(way: ResolvedPath, depth: int, ground: Ground) -> bool:
+def is_named(way: ResolvedPath, depth: int, ground: Ground) -> bool:
     return any((named := way.exact_depth_of(place)) is not None and named >= depth for place in ground.named)
-
-
-def starter_depth(names: tuple[str, ...]) -> int:
-    """How many names lead to an entry that makes a program start (see RUNS_ALONE); 0 if there is none."""
-    plain = tuple(map(folded, names))
-    for at, name in enumerate(plain):
-        if name in RUNS_ALONE:
-            return at + 1
-        inside = RUNS_INSIDE.get(name, ())
-        if inside and (found := _first_starter(plain, at + 1, inside)):
-            return found
-    return 0
-
-
-def _first_starter(names: tuple[str, ...], start: int, inside: tuple[str, ...]) -> int:
-    inner = inside is RUNS_INSIDE[".git"] and names[start : start + 1] and names[start] in INNER_REPOSITORIES
-    for at in range(start, len(names) if inner else min(start + 1, len(names))):
-        if any(fnmatch.fnmatchcase(names[at], pattern) for pattern in inside):
-            return at + 1
-    return 0
 
 
 def refusal(said: str, way: ResolvedPath, shut: Shut, ground: Ground, *, writing: bool) -> str:
@@ -244,78 +198,3 @@ def _rule_for(place: ResolvedPath, root: ResolvedPath) -> str | None:
     below = "".join("/" + re.sub(r"[*?\[\\]", r"\\\g<0>", name) for name in place.names[depth:])
     kept = below.rstrip(" ")
     return kept + "\\ " * (len(below) - len(kept))
-
-
-class Sieve:
-    """Filters what a pull would write: drops entries that are closed in the target, and reports each once."""
-
-    def __init__(self, root: ResolvedPath, ground: Ground) -> None:
-        self._root = root
-        self._ground = ground
-        self._above = _alerts(root.names)
-        # Folders that contain closed places, as names from the root on.
-        self._parents = set(_parents(root, ground))
-
-    def check_file(self, path: str) -> None:
-        """Check one file that is to be written into the tree, or as the tree itself. Raises BadArgument."""
-        below = names_of(path)[len(self._root.names) :]
-        way = self._root.below("/".join(below)) if below else self._root
-        shut = self._why_shut(way, is_folder=False)
-        if shut:
-            raise BadArgument(refusal(path, way, shut, self._ground, writing=True))
-
-    def closes(self, folder: bytes) -> bool:
-        """Whether a folder lies in something closed, even if the source did not list the folders above it."""
-        return self._is_suspect(folder) and why_shut(self._way(folder), self._ground, writing=True) is not None
-
-    def keep(self, folder: bytes, entries: dict[bytes, bytes], problems: list[Problem]) -> dict[bytes, bytes]:
-        """The entries of a folder that may be written."""
-        doubtful = entries if self._is_suspect(folder) else [name for name in entries if is_alerting(name)]
-        out = {name for name in doubtful if self._leaves_out(folder, name, entries[name], problems)}
-        return {name: text for name, text in entries.items() if name not in out} if out else entries
-
-    def _leaves_out(self, folder: bytes, name: bytes, text: bytes, problems: list[Problem]) -> bool:
-        path = folder + b"/" + name if folder else name
-        way = self._way(path)
-        shut = self._why_shut(way, is_folder=text[:1] == b"d")
-        if shut:
-            told = f"left out: {refusal('it', way, shut, self._ground, writing=True)}"
-            problems.append(Problem(path.decode("utf-8", "surrogateescape"), told))
-        return shut is not None
-
-    def _why_shut(self, way: ResolvedPath, *, is_folder: bool) -> Shut | None:
-        if shut := why_shut(way, self._ground, writing=True):
-            return shut
-        depth = len(way.names)
-        if not is_folder and folded(posixpath.basename(way.path)) in RUNS_INSIDE:
-            # A link, or a file that git takes for one, would lead to what starts something under another name.
-            return None if _is_named(way, depth, self._ground) else Shut(STARTS, depth, is_inside=False)
-        return None
-
-    def _is_suspect(self, folder: bytes) -> bool:
-        """Whether every entry of this folder must be checked, not only those with suspicious names."""
-        if self._above:
-            return True
-        names = tuple(map(folded, names_of(folder.decode("utf-8", "surrogateescape")))) if self._parents else ()
-        if self._parents and any(names[:at] in self._parents for at in range(len(names) + 1)):
-            return True
-        return b"." in folder and any(map(is_alerting, folder.split(b"/")))
-
-    def _way(self, path: bytes) -> ResolvedPath:
-        return self._root.below(path.decode("utf-8", "surrogateescape"))
-
-
-def is_alerting(name: bytes) -> bool:
-    return name.lower() in ALERTING_BYTES or not name.isascii()
-
-
-def _alerts(names: tuple[str, ...]) -> bool:
-    return any(folded(name) in ALERTING for name in names)
-
-
-def _parents(root: ResolvedPath, ground: Ground) -> Iterator[tuple[str, ...]]:
-    for place, is_home in [*((home, True) for home in ground.homes), *((shut.place, False) for shut in ground.closed)]:
-        depth = place.depth_of(root)
-        if depth is not None:
-            names = tuple(map(folded, place.names[depth:]))
-            yield names if is_home else names[:-1]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from .errors import BadArgument, FileProblem
 from .files import Problem
-from .gate import Sieve
 from .ignore import Ignore
+from .incoming import Sieve
 from .transfer import Order
 from .tree import (
     LEADS_OUT,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .files import Problem
-from .gate import Sieve
 from .ignore import Ignore
+from .incoming import Sieve
 from .transfer import DEFAULT_EXCLUDES
 from .tree import LEADS_OUT, Tree, child, leads_out, read_meta, size_of
 from .workspace import SECRET_LIKE, SMALL_FILE, Rules, left_out_lines

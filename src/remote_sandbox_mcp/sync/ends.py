@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, FileProblem
-from ..core.gate import Admitted, Sieve
+from ..core.gate import Admitted
 from ..core.ignore import Ignore
+from ..core.incoming import Sieve
 from ..core.plan import Item
 from ..core.transfer import DEFAULT_EXCLUDES, Lane, Order, Place, Reply, RootName
 from ..core.tree import MOST_BYTES, Tree, TreeReader, is_name

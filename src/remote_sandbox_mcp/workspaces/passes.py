@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from ..core.errors import BadArgument, FileProblem
 from ..core.files import Problem
-from ..core.gate import Ground, Sieve
+from ..core.gate import Ground
+from ..core.incoming import Sieve
 from ..core.plan import Item, Plan
 from ..core.reconcile import (
     Entries,

@@ -1,0 +1,58 @@
+"""Names of files and folders that make a program start on this computer just by being there."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import unicodedata
+
+# Files and folders of a project that make a program start just by being there, at any depth. All names are folded.
+RUNS_ALONE = frozenset({".mcp.json", ".envrc", ".codex", ".exrc", ".nvimrc", ".nvim.lua"})
+# Folders of a project, and which of their entries make a program start.
+RUNS_INSIDE: dict[str, tuple[str, ...]] = {
+    ".git": ("hooks", "config", "config.worktree", "commondir", "rebase-merge"),
+    ".claude": ("settings*.json", "hooks"),
+    ".cursor": ("mcp.json", "hooks.json"),
+    ".gemini": ("settings.json",),
+    ".kiro": ("settings", "hooks"),
+    ".roo": ("mcp.json",),
+    ".vscode": ("tasks.json", "settings.json", "launch.json", "mcp.json"),
+    ".zed": ("tasks.json", "settings.json"),
+}
+# Where git keeps repositories inside a repository: submodules and further working trees, at any depth.
+INNER_REPOSITORIES = ("modules", "worktrees")
+ALERTING = frozenset({*RUNS_ALONE, *RUNS_INSIDE})
+ALERTING_BYTES = frozenset(name.encode() for name in ALERTING)
+# Characters that HFS+ ignores in a name.
+UNSEEN = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+
+
+def folded(name: str) -> str:
+    """A name as a file system sees it that ignores case and Unicode spelling."""
+    if name.isascii():
+        return name.lower()
+    return UNSEEN.sub("", unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold()))
+
+
+def starter_depth(names: tuple[str, ...]) -> int:
+    """How many names lead to an entry that makes a program start (see RUNS_ALONE); 0 if there is none."""
+    plain = tuple(map(folded, names))
+    for at, name in enumerate(plain):
+        if name in RUNS_ALONE:
+            return at + 1
+        inside = RUNS_INSIDE.get(name, ())
+        if inside and (found := _first_starter(plain, at + 1, inside)):
+            return found
+    return 0
+
+
+def _first_starter(names: tuple[str, ...], start: int, inside: tuple[str, ...]) -> int:
+    inner = inside is RUNS_INSIDE[".git"] and names[start : start + 1] and names[start] in INNER_REPOSITORIES
+    for at in range(start, len(names) if inner else min(start + 1, len(names))):
+        if any(fnmatch.fnmatchcase(names[at], pattern) for pattern in inside):
+            return at + 1
+    return 0
+
+
+def is_alerting(name: bytes) -> bool:
+    return name.lower() in ALERTING_BYTES or not name.isascii()
