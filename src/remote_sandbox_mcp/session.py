@@ -241,12 +241,17 @@ class Session:
         folder: str = "",
         environ: Mapping[str, str] = os.environ,
         is_of_many: bool = False,
+        is_over_http: bool = False,
     ) -> None:
         self.selection = selection or Selection()
         self.name = name
         self.folder = folder
         self.environ = environ
         self.is_of_many = is_of_many
+        # Its folder is then that of the server, which its clients did not start.
+        self.is_over_http = is_over_http or is_of_many
+        # The folders that the client works in, as it says (MCP roots).
+        self.roots: tuple[str, ...] = ()
         self.versions = Versions()
         self.turns = asyncio.Semaphore(MOST_OF_MANY if is_of_many else MOST_AT_WORK)
         self.calls = InProgress()
@@ -257,7 +262,7 @@ class Session:
 
     def for_one(self) -> Session:
         """A session for one of many HTTP clients: same folder, variables and log, its own selection."""
-        own = Session(folder=self.folder, environ=self.environ)
+        own = Session(folder=self.folder, environ=self.environ, is_over_http=True)
         own.log = self.log
         return own
 

@@ -105,6 +105,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "inline_sync_max_bytes": {"value": 67108864, "source": "default"},
             "allow_hidden": {"value": (), "source": "default"},
             "allowed_roots": {"value": (), "source": "default"},
+            "allowed_roots_read": {"value": (), "source": "default"},
             "forward_ports": {"value": (), "source": "default"},
             "notify.desktop": {"value": True, "source": "default"},
             "notify.webhooks": {"value": ["https://hooks.slack.com/..."], "source": str(path)},

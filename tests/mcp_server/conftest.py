@@ -28,6 +28,13 @@ def signatures_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tool, "from_function", SIGNATURES.tool_of)
 
 
+@pytest.fixture(autouse=True)
+def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The client was started in the test's folder, which is its project."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 class Nearby(FakeSandbox):
     """A scripted sandbox whose files, for transfers, are those of this machine."""
 

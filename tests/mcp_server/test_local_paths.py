@@ -349,7 +349,7 @@ async def test_a_configuration_and_the_keys_it_names_are_closed(home: Path, far:
         f'password = "file:{home}/password"\n[hooks.tell]\ncommand = ["{home}/hook"]\n'
     )
     app = compose(load(config))
-    fake = App(Fleet([member(Nearby())]), settings=app.settings, private=app.transfers._gate._private)
+    fake = App(Fleet([member(Nearby())]), settings=app.settings, private=app.transfers.gate._private)
     await app.close()
     written = config.read_text()
     (far / "mine.toml").write_text("[hooks.x]\ncommand = ['/bin/false']")

@@ -463,7 +463,7 @@ async def test_an_agent_links_only_what_the_gate_opens(world: World, clean_envir
         await world.link(folder=str(clean_environment / ".ssh"))
     with pytest.raises(BadArgument, match="the home folder"):
         await world.link(folder=str(clean_environment))
-    world.app.transfers._gate.reconfigure(replace(Settings(), allowed_roots=(str(clean_environment),)), ())
+    world.app.transfers.gate.reconfigure(replace(Settings(), allowed_roots=(str(clean_environment),)), ())
     with pytest.raises(BadArgument, match="outside of the folders that may be used"):
         await world.link(free=False)
     assert (await world.link()).sent_count == 1

@@ -24,12 +24,14 @@ MOST_PASSED = 64 << 20
 class Place:
     """A path on a sandbox, or on this machine where no sandbox is named.
 
-    A `free` one was chosen by the person at this computer, or by us, so the gate for agents does not apply.
+    A `free` one was chosen by the person at this computer, or by us, so the gate for agents does not apply. `root` is
+    the allowed place that it was in when it was ordered: a process that goes on with the order may know no client.
     """
 
     sandbox: str
     path: str
     free: bool = False
+    root: str = ""
 
     def __str__(self) -> str:
         return f"{self.sandbox}:{self.path}" if self.sandbox else self.path

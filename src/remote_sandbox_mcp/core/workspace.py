@@ -10,7 +10,7 @@ from .errors import SandboxError
 from .ignore import NAMES_OF_SECRETS
 from .shell import quote
 from .text import counted, size
-from .transfer import DEFAULT_EXCLUDES
+from .transfer import DEFAULT_EXCLUDES, Place
 
 # What comes back after a command although .gitignore may exclude it.
 DEFAULT_PULL = ("/results/**", "*.png", "/coverage.xml", "/htmlcov/**", "junit.xml")
@@ -118,6 +118,11 @@ class Workspace:
 
     def __str__(self) -> str:
         return f"{self.folder} = {self.sandbox}:{self.remote}"
+
+    @property
+    def here(self) -> Place:
+        """Its local side. The folder was allowed when it was linked."""
+        return Place("", self.folder, self.free, root=self.folder)
 
     def remote_folder(self, client_folder: str) -> str:
         """The folder over there that corresponds to the client's current one."""

@@ -306,7 +306,7 @@ class WorkspaceService:
         base = self._records.base(workspace)
         if not base.fetching or base.transfer:
             return moved
-        there, here = Place(workspace.sandbox, workspace.remote), Place("", workspace.folder, workspace.free)
+        there, here = Place(workspace.sandbox, workspace.remote), workspace.here
         # The rules are for versions that do not know of workspaces: they would bring these files, and no others.
         rules = ["*", *(f"!{line}" for path in base.fetching for line in _lines_to(path))]
         order = Order(source=there, target=here, excludes=tuple(dict.fromkeys(rules)), workspace=workspace.id)

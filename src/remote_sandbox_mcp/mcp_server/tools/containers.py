@@ -91,7 +91,7 @@ def create(server: SandboxServer) -> Any:
         if image.startswith(("/", "~", ".")):
             # A folder of the user's computer is mounted as its root file system.
             order = replace(order, image=absolute(image))
-            server.app.transfers.check_roots(image)
+            server.app.transfers.check_folder(image)
         until = time.monotonic() + patience(server, ctx)
         async with Reporting(ctx) as reporting:
             what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
