@@ -244,7 +244,7 @@ class Session:
         is_over_http: bool = False,
     ) -> None:
         self.selection = selection or Selection()
-        self.name = name
+        self.name = name or os.urandom(6).hex()
         self.folder = folder
         self.environ = environ
         self.is_of_many = is_of_many

@@ -192,21 +192,24 @@ async def test_a_file_that_cannot_be_put_is_refused(tools: Caller, file: dict[st
     assert says in problem["error"]
 
 
-async def test_local_paths_stay_within_the_roots_of_the_operator(fake: FakeSandbox, tmp_path: Path) -> None:
+async def test_local_paths_stay_within_the_roots_of_the_operator(
+    fake: FakeSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "in").write_text("x")
     (root / "out").symlink_to("/etc/hostname")
     app = App(Fleet([member(fake)]), settings=Settings(allowed_roots=(str(root),)))
+    monkeypatch.chdir("/")
     async with connected(app) as tools:
         place = await make(tools)
         await tools.call("upload_files", sandbox_id=place, files=[{"path": "~/in", "local_path": str(root / "in")}])
         for path in ("/etc/hostname", str(root / "out"), str(root / ".." / "other")):
             problem = await tools.fail("upload_files", sandbox_id=place, files=[{"path": "~/x", "local_path": path}])
-            assert "allowed_roots" in problem["error"]
-        assert "allowed_roots" in (await tools.fail("create_sandbox", image=str(tmp_path)))["error"]
+            assert "remote-sandbox-mcp allow" in problem["error"]
+        assert "remote-sandbox-mcp allow" in (await tools.fail("create_sandbox", image=str(tmp_path)))["error"]
         problem = await tools.fail("download_files", sandbox_id=place, paths=["~/in"], local_dir=str(tmp_path))
-        assert "allowed_roots" in problem["error"]
+        assert "remote-sandbox-mcp allow" in problem["error"]
 
 
 async def test_tests_are_run_and_told(tools: Caller) -> None:
