@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
+from mcp.types import ListRootsRequest, ListRootsResult
 from pydantic import ValidationError
 
 from ..asking import NoAnswer, asking
@@ -57,7 +58,8 @@ async def _has_new_roots(session: Session, context: Context[None, Any] | None) -
     if context is None or is_in_rounds(context) or not _tells_roots(context):
         return False
     try:
-        told = await within(context.session.list_roots(), ROOTS_S)
+        # Not list_roots: the SDK warns that the newest protocol has no roots any more.
+        told = await within(context.session.send_request(ListRootsRequest(), ListRootsResult), ROOTS_S)
     except (asyncio.TimeoutError, TimeoutError, MCPError, ValidationError, ValueError):
         return False
     session.roots = tuple(filter(None, (_path_of(str(root.uri)) for root in told.roots[:MOST_ROOTS])))
