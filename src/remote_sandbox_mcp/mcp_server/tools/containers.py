@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,12 +16,14 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...core.disposable import PENDING, Disposable, Limits, SandboxOrder, gpus, megabytes, volume
-from ...core.errors import BadArgument, FileProblem, SandboxError
+from ...core.disposable import PENDING, Disposable, DisposableRules, Limits, SandboxOrder, gpus, megabytes, volume
+from ...core.errors import UNCONFIRMED, BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
+from ...core.network import EVERY_HOST, unlisted
 from ...core.slurm import read_options
 from ...session import absolute
-from ..clients import calling, room
+from ..clients import calling, own_front, room
+from ..consent import Request, agreed
 from ..reporting import Reporting, beats, with_signs_of_life
 from ..results import ResultImages, exec_fields, exec_text, look, plain_text, reply, sentence
 from ..server import SandboxServer
@@ -87,6 +90,8 @@ def create(server: SandboxServer) -> Any:
             volumes=tuple(map(volume, volumes)),
             provider=on,
             slurm=read_options(slurm),
+            # Whoever uses a front end of ours is a person.
+            free=bool(own_front.get()),
         )
         if image.startswith(("/", "~", ".")):
             # A folder of the user's computer is mounted as its root file system.
@@ -95,7 +100,14 @@ def create(server: SandboxServer) -> Any:
         until = time.monotonic() + patience(server, ctx)
         async with Reporting(ctx) as reporting:
             what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
-            made = await with_signs_of_life(server.app.disposables.create(order), what, reporting)
+            try:
+                made = await with_signs_of_life(server.app.disposables.create(order), what, reporting)
+            except BadArgument as problem:
+                if problem.reason != UNCONFIRMED:
+                    raise
+                await agreed(to_reach(order, server.app.settings.rules, problem))
+                order = replace(order, free=True)
+                made = await with_signs_of_life(server.app.disposables.create(order), what, reporting)
             if made.status == PENDING:
                 made = await started(server, made, until - time.monotonic(), reporting)
         session = server.clients.session(ctx)
@@ -106,6 +118,21 @@ def create(server: SandboxServer) -> Any:
         return reply(fields, told(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
 
     return create_sandbox
+
+
+def to_reach(order: SandboxOrder, rules: DisposableRules, problem: BadArgument) -> Request:
+    """The request for a network that the operator's list does not have."""
+    hosts = sorted({host.lower() for host in unlisted(order.hosts, rules.network_hosts)})
+    everything = "all that this computer reaches" if rules.shares_host_network else "every host of the internet"
+    command = shlex.join(["remote-sandbox-mcp", "create", *(f"--host={host}" for host in order.hosts)])
+    return Request(
+        kind="network",
+        key=" ".join(hosts) or EVERY_HOST,
+        question=f"Make a sandbox that can reach {', '.join(hosts) or everything}, and so send there what it is given?",
+        refusal=f"no sandbox was made; network: {problem.found}",
+        by_hand=f"{problem.remedy}, or make it with: {command if hosts else f'{command} --network'}",
+        unasked=problem.remedy,
+    )
 
 
 async def started(server: SandboxServer, made: Disposable, seconds: float, reporting: Reporting) -> Disposable:
