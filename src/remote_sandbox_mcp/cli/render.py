@@ -128,7 +128,7 @@ class Page:
         write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
     def heading(self, text: str, after: str = "") -> None:
-        self.print("", styled((text, "bold"), (f"  {after}" if after else "", "dim")))
+        self.print("", styled((one_line(text), "bold"), (f"  {one_line(after)}" if after else "", "dim")))
 
     def rows(self, rows: Iterable[tuple[RenderableType, ...]], indent: int = 2) -> None:
         """Aligned columns; the last one wraps."""
