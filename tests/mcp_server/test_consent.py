@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp.types import ElicitResult
+from mcp.types import CallToolResult, ElicitResult
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.disposable import DisposableRules
 from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.mcp_server.server import build
 from remote_sandbox_mcp.session import MOST_REFUSALS
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.mcp_server.conftest import connected, member
-from tests.support.server import Caller
+from tests.support.server import Caller, serve
 
 ATTACKER = "attacker.example:443"
 ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
@@ -158,6 +159,29 @@ async def test_what_does_not_fit_a_form_is_not_asked(fake: FakeSandbox) -> None:
         problem = await tools.fail("create_sandbox", network=[*hosts, ATTACKER])
         assert "too long to be shown" in problem["error"]
         assert (user.asked, await sandboxes(tools)) == ([], ["fake"])
+
+
+async def test_a_person_at_the_page_chooses_any_host(fake: FakeSandbox) -> None:
+    app = App(Fleet([member(fake)]))
+    server = build(app)
+    try:
+        made = await server.call_as("page", "create_sandbox", {"network": ["other.example"]})
+        assert isinstance(made, CallToolResult)
+        assert made.structured_content
+        assert made.structured_content["network"] is True
+    finally:
+        await app.close()
+
+
+@ERAS
+async def test_a_hub_asks_and_remembers(tmp_path: Path, mode: str) -> None:
+    user = User("yes")
+    async with serve(tmp_path, local=True, mode=mode, elicitation=user) as server:
+        assert (await server.call("create_sandbox", network=["other.example"]))["network"] is True
+        user.answer = "decline"
+        for _ in range(2):
+            assert "declined" in (await server.fail("create_sandbox", network=[ATTACKER]))["error"]
+    assert len(user.asked) == 2
 
 
 # Deletions
