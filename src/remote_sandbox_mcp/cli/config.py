@@ -156,9 +156,11 @@ async def _agree(options: argparse.Namespace) -> None:
     from .syncing import asked
 
     if options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise BadArgument("nothing was accepted: there is no terminal to ask at; look at the file, then add --yes")
+        raise BadArgument(
+            "it is not accepted, because there is no terminal to ask at; look at the file, then add --yes"
+        )
     if not await asked("Accept it as it is now? [y/N] "):
-        raise BadArgument("nothing was accepted")
+        raise BadArgument("it is not accepted")
 
 
 def _found(path: str) -> ProjectFile | Brought:

@@ -6,14 +6,18 @@ the session. Elsewhere `confirm` counts. An answer proves no human: a client may
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ..asking import NoAnswer, asking
-from ..core.errors import BadArgument
+from ..core.errors import UNCONFIRMED, BadArgument
 from ..session import current
 from .forms import Asker
 from .results import plain_text
 from .texts import one_line
+
+T = TypeVar("T")
 
 REFUSED = "the user, or the client without asking its user, declined this or several like it, and is not asked again"
 TOO_LONG = "it is too long to be shown whole in a form"
@@ -37,9 +41,17 @@ class Request:
     unasked: str = ""
 
 
-def can_ask() -> bool:
-    """Whether the client of the current call can show its user a form."""
-    return isinstance(asking.get(), Asker)
+async def with_consent(
+    attempt: Callable[[bool], Awaitable[T]], request: Callable[[BadArgument], Request], *, confirm: bool = False
+) -> T:
+    """What `attempt` gives without consent, or with it (true) if it is refused for want of that and the user agrees."""
+    try:
+        return await attempt(confirm and not isinstance(asking.get(), Asker))
+    except BadArgument as problem:
+        if problem.reason != UNCONFIRMED:
+            raise
+        await agreed(request(problem))
+    return await attempt(True)
 
 
 async def agreed(request: Request, *, confirm: bool = False) -> None:

@@ -17,13 +17,13 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from ...core.disposable import PENDING, Disposable, DisposableRules, Limits, SandboxOrder, gpus, megabytes, volume
-from ...core.errors import UNCONFIRMED, BadArgument, FileProblem, SandboxError
+from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
 from ...core.network import EVERY_HOST, unlisted
 from ...core.slurm import read_options
 from ...session import absolute
 from ..clients import calling, own_front, room
-from ..consent import Request, agreed
+from ..consent import Request, with_consent
 from ..reporting import Reporting, beats, with_signs_of_life
 from ..results import ResultImages, exec_fields, exec_text, look, plain_text, reply, sentence
 from ..server import SandboxServer
@@ -71,7 +71,7 @@ def create(server: SandboxServer) -> Any:
         cpu: Annotated[float, Field(description="Cores, at most")] = 0,
         memory: Annotated[str, Field(description="As 512m or 2g")] = "",
         gpu: Annotated[int | Cards, Field(description='How many; "0,2": these cards of a machine; "a100:2"')] = 0,
-        network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts: must hold")] = None,
+        network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts, as pypi.org")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
         on: Annotated[str, Field(description="A machine with docker, podman or slurm; default: as configured")] = "",
         slurm: Annotated[Mapping[str, str | int | bool], Field(description="sbatch options, as partition")] = {},
@@ -90,8 +90,6 @@ def create(server: SandboxServer) -> Any:
             volumes=tuple(map(volume, volumes)),
             provider=on,
             slurm=read_options(slurm),
-            # Whoever uses a front end of ours is a person.
-            free=bool(own_front.get()),
         )
         if image.startswith(("/", "~", ".")):
             # A folder of the user's computer is mounted as its root file system.
@@ -100,14 +98,13 @@ def create(server: SandboxServer) -> Any:
         until = time.monotonic() + patience(server, ctx)
         async with Reporting(ctx) as reporting:
             what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
-            try:
-                made = await with_signs_of_life(server.app.disposables.create(order), what, reporting)
-            except BadArgument as problem:
-                if problem.reason != UNCONFIRMED:
-                    raise
-                await agreed(to_reach(order, server.app.settings.rules, problem))
-                order = replace(order, free=True)
-                made = await with_signs_of_life(server.app.disposables.create(order), what, reporting)
+
+            async def make(is_agreed: bool) -> Disposable:
+                # Whoever uses a front end of ours is a person.
+                wanted = replace(order, free=is_agreed or bool(own_front.get()))
+                return await with_signs_of_life(server.app.disposables.create(wanted), what, reporting)
+
+            made = await with_consent(make, lambda problem: to_reach(order, server.app.settings.rules, problem))
             if made.status == PENDING:
                 made = await started(server, made, until - time.monotonic(), reporting)
         session = server.clients.session(ctx)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
 from ...core.check import in_range
-from ...core.errors import UNCONFIRMED, BadArgument
+from ...core.errors import BadArgument
 from ...core.text import counted
 from ...core.transfer import Headway, Listener, Order, Outcome
-from ..consent import Request, agreed, can_ask
+from ..consent import Request, with_consent
 from ..reporting import Reporting
 from ..results import lean, plain_text, reply
 from ..server import SandboxName, SandboxServer
@@ -31,6 +31,9 @@ from .sync_results import (
     started_fields,
     transfer_fields,
 )
+
+if TYPE_CHECKING:
+    from ...store.transfers import Transfer
 
 SYNC = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
@@ -203,16 +206,13 @@ async def carry_out(
         fields = preview_fields(job)
         first = f"would send {counted(len(job.plan.send), 'file')}, {counted(job.plan.bytes, 'byte')}"
         return reply(fields, told(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
-    order = replace(order, confirmed=confirm and not can_ask())
     async with Reporting(ctx) as reporting:
-        try:
-            done = await app.transfers.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
-        except BadArgument as problem:
-            if problem.reason != UNCONFIRMED or not can_ask():
-                raise
-            await agreed(to_delete(order, problem.found))
-            order = replace(order, confirmed=True)
-            done = await app.transfers.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
+
+        async def sync(confirmed: bool) -> Outcome | Transfer:
+            wanted = replace(order, confirmed=confirmed)
+            return await app.transfers.sync(wanted, wait_s=MOMENT_S, listener=listener(reporting))
+
+        done = await with_consent(sync, lambda problem: to_delete(order, problem), confirm=confirm)
     if isinstance(done, Outcome):
         fields = {"mode": "inline"} | outcome_fields(done, order)
         first = f"{counted(done.sent_files, 'file')} sent, {done.skipped_files} unchanged"
@@ -223,15 +223,16 @@ async def carry_out(
     return reply(fields, told(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched")))
 
 
-def to_delete(order: Order, danger: str) -> Request:
+def to_delete(order: Order, problem: BadArgument) -> Request:
     """The request for a deletion that is refused for its danger."""
     command = shlex.join(("remote-sandbox-mcp", "push", str(order.source), str(order.target), "--delete"))
     return Request(
         kind="delete",
         key=f"{order.source} {order.target}",
-        question=f"Delete in {order.target} all that {order.source} does not have? {danger}.",
-        refusal=f"{order.terms.delete} is refused, and nothing was done: {danger}",
+        question=f"Delete in {order.target} all that {order.source} does not have? {problem.found}.",
+        refusal=f"{order.terms.delete} is refused: {problem.found}",
         by_hand=f"a person can run: {plain_text(command)}",
+        unasked=problem.remedy,
     )
 
 
