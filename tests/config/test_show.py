@@ -6,6 +6,7 @@ from pathlib import Path
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.machines import completed
 from remote_sandbox_mcp.config.show import show
+from remote_sandbox_mcp.core.network import PACKAGE_INDEXES
 
 HIDDEN = "hunter2-do-not-show"
 
@@ -124,6 +125,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "opensandbox.volumes": {"value": [], "source": "default"},
             "disposable.provider": {"value": "opensandbox", "source": "default"},
             "disposable.network": {"value": "own", "source": "default"},
+            "disposable.network_hosts": {"value": list(PACKAGE_INDEXES), "source": "default"},
             "disposable.private_ranges": {"value": [], "source": "default"},
             "http.api_key": {"value": "hidden (from env:PW)", "source": str(path)},
             "http.host": {"value": "127.0.0.1", "source": "default"},

@@ -236,6 +236,28 @@ async def test_a_large_first_send_is_asked_about(
             assert not scene.there(remote).exists()
 
 
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_declined_send_is_not_overruled_by_confirm(
+    scene: Scene, remote: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, asked = scene.project(**{"b": "b", "c": "c"}), list[str]()
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(bounds, "MOST_UNASKED_FILES", 2)
+
+    async def decline(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="decline")
+
+    async with serve_here(scene.home, entry(scene.machine), mode=mode, elicitation=decline) as server:
+        place = f"{scene.machine.name}:{remote}"
+        for confirm in (True, False, True):
+            told = await server.fail("link_workspace", remote_path=place, confirm=confirm)
+            assert "declined" in told["error"]
+            assert f"remote-sandbox-mcp link {scene.machine.name}:" in told["error"]
+            assert "confirm=true" not in told["error"]
+    assert (len(asked), scene.there(remote).exists()) == (1, False)
+
+
 async def test_a_large_first_send_that_nobody_can_be_asked_about_needs_confirm(
     scene: Scene, remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

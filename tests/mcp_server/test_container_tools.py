@@ -17,6 +17,7 @@ from mcp.types import PromptReference, ResourceTemplateReference
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.disposable import DisposableRules
+from remote_sandbox_mcp.core.network import EVERY_HOST
 from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server import reporting
@@ -29,9 +30,8 @@ from tests.support.sshd import free_port
 
 @pytest.fixture
 def app(fake: FakeSandbox) -> App:
-    return App(
-        Fleet([member(fake)]), settings=Settings(expose_advanced_tools=True, rules=DisposableRules(max_concurrent=3))
-    )
+    rules = DisposableRules(max_concurrent=3, network_hosts=(EVERY_HOST,))
+    return App(Fleet([member(fake)]), settings=Settings(expose_advanced_tools=True, rules=rules))
 
 
 @pytest.fixture

@@ -96,6 +96,7 @@ REGISTRY_READERS: dict[str, Reader] = {"user": readers.text}
 DISPOSABLE_READERS: dict[str, Reader] = {
     "provider": readers.provider,
     "network": readers.host_network,
+    "network_hosts": readers.network_hosts,
     "private_ranges": readers.ranges,
 }
 HTTP_READERS: dict[str, Reader] = {

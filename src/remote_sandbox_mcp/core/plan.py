@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .errors import BadArgument, FileProblem
+from .errors import UNCONFIRMED, BadArgument, FileProblem
 from .files import Problem
 from .ignore import Ignore
 from .incoming import Sieve
@@ -115,7 +115,7 @@ def check_deletion(order: Order, source: Tree, target: Tree) -> None:
         found = f"{source.path} is empty, so everything would be deleted"
     if found:
         hint = f"{terms.confirm} if that is really meant, or look first with {terms.dry_run}"
-        raise BadArgument.of_parts(f"{terms.delete} is refused", found, hint)
+        raise BadArgument.of_parts(f"{terms.delete} is refused", found, hint, reason=UNCONFIRMED)
 
 
 def precious_place(real: str, home: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..config.workspace_file import accepted_file, current_rules, notice, rules_of
 from ..core import check
 from ..core.command import Command, Completed
-from ..core.errors import BadArgument, ConnectError, FileProblem, SandboxError
+from ..core.errors import UNCONFIRMED, BadArgument, ConnectError, FileProblem, SandboxError
 from ..core.files import Span
 from ..core.ignore import Ignore
 from ..core.plan import precious_place
@@ -150,7 +150,7 @@ class WorkspaceService:
                 f"{preview.folder} has {counted(preview.files, 'file')} ({size(preview.bytes)}) to send to "
                 f"{preview.sandbox}, so this needs a confirmation; leave out what need not go there by excludes, or "
                 "confirm it",
-                "confirm",
+                UNCONFIRMED,
             )
         workspace, is_new = await self._put(order, preview)
 
