@@ -126,10 +126,12 @@ class NotAllowed(BadArgument):
         self.path = path
         self.writing = writing
         done, option = ("written", "") if writing else ("read", " --read")
-        super().__init__(
+        self.refusal = (
             f"{said} lies outside of the project and of the folders that agents may use on this computer, so it is "
-            f"not {done}; its user can allow it by: {ALLOW} {quote(path)}{option}"
+            f"not {done}"
         )
+        self.by_hand = f"its user can allow it by: {ALLOW} {quote(path)}{option}"
+        super().__init__(f"{self.refusal}; {self.by_hand}")
 
 
 @dataclass(frozen=True)

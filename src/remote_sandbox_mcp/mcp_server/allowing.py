@@ -13,16 +13,14 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import ListRootsRequest, ListRootsResult
 from pydantic import ValidationError
 
-from ..asking import NoAnswer, asking
 from ..config import paths
 from ..config.allowances import USUAL_S, Allowance, allow
-from ..core.errors import BadArgument
 from ..core.gate import NotAllowed
 from ..gate import Gate
 from ..session import Session, current
 from ..waiting import within
-from .forms import Asker, is_in_rounds
-from .texts import one_line
+from .consent import Request, agreed
+from .forms import is_in_rounds
 
 ROOTS_S = 5.0
 MOST_ROOTS = 100
@@ -33,21 +31,16 @@ QUESTION = (
 
 
 async def make_way(problem: NotAllowed, gate: Gate, context: Context[None, Any] | None) -> None:
-    """Return where the path is allowed by now. Raises NotAllowed, BadArgument, AnswerNeeded."""
+    """Return where the path is allowed by now. Raises BadArgument, AnswerNeeded."""
     session = current()
     if await _has_new_roots(session, context) and gate.would_allow(problem):
         return
-    ask = asking.get()
-    if not isinstance(ask, Asker):
-        raise problem
     what = "read and write" if problem.writing else "read"
-    question = QUESTION.format(what=what, path=one_line(problem.path), hours=USUAL_S / 3600)
-    try:
-        agreed = await ask.agrees(question)
-    except NoAnswer as reason:
-        raise BadArgument(f"{problem} ({reason})") from None
-    if not agreed:
-        raise BadArgument(f"{problem} (the user was asked and did not agree)")
+    question = QUESTION.format(what=what, path=problem.path, hours=USUAL_S / 3600)
+    request = Request(
+        kind="folder", key=f"{what} {problem.path}", question=question, refusal=problem.refusal, by_hand=problem.by_hand
+    )
+    await agreed(request)
     allowance = Allowance(problem.path, problem.writing, time.time() + USUAL_S, session.name, "form")
     await asyncio.to_thread(allow, allowance, paths.state_folder())
 
