@@ -398,6 +398,9 @@ class ScanAnswer(LookAtPathAnswer, ProblemsAnswer):
     hits: list[str]
     leftovers: list[str]
     gitignores: list[list[str]]
+    # What was left out because of its name, where the rules say so: the first ones, and how many there are.
+    secrets: list[str]
+    secret_count: int
     # Times are known to the second only (SFTP).
     coarse: NotRequired[bool]
     # Of the real path of a folder; a lane over SFTP does not know them.

@@ -12,11 +12,13 @@ from ..config import paths
 from ..config.schema import Settings
 from ..core import check
 from ..core.errors import BadArgument, Unsupported
+from ..core.ignore import is_secret_path
 from ..core.machine import Machine
+from ..core.secret_names import is_secret_name
 from ..core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from ..fleet import Fleet
 from ..gate import Gate
-from ..session import absolute
+from ..session import absolute, client_folder
 
 if TYPE_CHECKING:
     from ..core.sandbox import Sandbox
@@ -136,6 +138,11 @@ class TransferService:
             raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
         if not exclude_file:
             return tuple(excludes)
+        if not free and self.is_secret(os.path.realpath(absolute(exclude_file))):
+            # The other side is told all lines.
+            raise BadArgument(
+                f"exclude_file {exclude_file} has the name of a secret, so it was not read; copy its lines"
+            )
         try:
             text = self._gate.read(absolute(exclude_file), LARGEST_RULES + 1, free=free)
         except (OSError, ValueError) as problem:
@@ -146,6 +153,20 @@ class TransferService:
         # No path contains a NUL byte, and it separates paths on the wire.
         lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
         return (*(line.rstrip("\r") for line in lines), *excludes)
+
+    def secret_at(self, place: Place) -> str:
+        """The path of a local secret that an agent names by this place; empty for none. Raises BadArgument."""
+        if place.sandbox or place.free:
+            return ""
+        real = self._gate.admit(place, False).way.path
+        return real if self.is_secret(real) else ""
+
+    @staticmethod
+    def is_secret(real: str) -> bool:
+        """Whether a path has the name of a secret; what the client's own folder is called says nothing."""
+        folder, path = os.path.realpath(client_folder()).rstrip("/"), os.fsencode(real)
+        below = real[len(folder) + 1 :] if real.startswith(f"{folder}/") else real
+        return is_secret_path(os.fsencode(below)) or is_secret_name(path.rpartition(b"/")[2], path)
 
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
         """Copy a local file or folder into a sandbox, under the rules for agents."""

@@ -9,14 +9,17 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
+from ...asking import NoAnswer, asking
 from ...core.check import in_range
+from ...core.errors import BadArgument
 from ...core.text import counted
-from ...core.transfer import Headway, Listener, Order, Outcome
+from ...core.transfer import Headway, Listener, Order, Outcome, Place
+from ..forms import Asker
 from ..reporting import Reporting
-from ..results import lean, reply
+from ..results import lean, plain_text, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
-from ..texts import told, transfers_text
+from ..texts import one_line, told, transfers_text
 from ..toolbox import UNLISTED
 from .sync_results import (
     cancelled_fields,
@@ -147,6 +150,7 @@ def push_in_background(server: SandboxServer) -> Any:
             excludes=app.transfers.rules(excludes, exclude_file),
             delete_extras=delete_extras,
         )
+        await ask_about_secrets(server, [order.source], order.target.sandbox)
         transfer = await app.transfers.sync(order, wait_s=0, background=True)
         assert not isinstance(transfer, Outcome)
         fields = started_fields(transfer)
@@ -198,6 +202,7 @@ async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any]
         fields = preview_fields(job)
         first = f"would send {counted(len(job.plan.send), 'file')}, {counted(job.plan.bytes, 'byte')}"
         return reply(fields, told(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
+    await ask_about_secrets(server, [order.source], order.target.sandbox)
     async with Reporting(ctx) as reporting:
         done = await app.transfers.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
     if isinstance(done, Outcome):
@@ -208,6 +213,23 @@ async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any]
         )
     fields = {"auto_switched": True} | started_fields(done)
     return reply(fields, told(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched")))
+
+
+async def ask_about_secrets(server: SandboxServer, places: Sequence[Place], sandbox: str) -> None:
+    """Ask the client's user before local files are sent whose very paths are those of secrets.
+
+    Raises BadArgument without a yes. Where the client shows no forms, the path that the caller named is enough.
+    """
+    found, ask = list(filter(None, map(server.app.transfers.secret_at, places))), asking.get()
+    if not found or not isinstance(ask, Asker):
+        return
+    what = one_line(plain_text(", ".join(found)))
+    try:
+        agreed = await ask.agrees(f"Send {what} to {sandbox}? That is the name of a secret.")
+    except NoAnswer as problem:
+        raise BadArgument(f"{what} has the name of a secret, and {problem}, so it was not sent") from None
+    if not agreed:
+        raise BadArgument(f"{what} has the name of a secret, and the user did not agree, so it was not sent")
 
 
 def listener(reporting: Reporting) -> Listener:

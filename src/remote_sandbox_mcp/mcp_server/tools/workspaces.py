@@ -31,6 +31,8 @@ NONE = (
 )
 HOW_TO_SEND = "exclude data by a line in .gitignore, or ask the user, then repeat this with confirm=true"
 
+HOW_TO_SEND_SECRETS = "to send one that is needed there, name its very path with sync_local_to_remote, or ask your user"
+
 
 def offer(server: SandboxServer) -> None:
     server.offer(link(server), title="Edit here, run there", annotations=LINK)
@@ -200,4 +202,4 @@ def moved_fields(moved: Moved) -> dict[str, Any]:
 
 def notes(preview: Preview) -> dict[str, Any]:
     """What is not sent, and what is there already."""
-    return lean(notes=[one_line(sentence(line)) for line in preview.lines()[1:]])
+    return lean(notes=[one_line(sentence(line)) for line in preview.lines(HOW_TO_SEND_SECRETS)[1:]])

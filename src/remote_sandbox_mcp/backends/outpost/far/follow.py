@@ -208,6 +208,7 @@ class FollowedSurvey(Survey):
 
     def begin_notes(self) -> None:
         self.problems, self.hits, self.leftovers = Problems(), set(), []
+        self.secrets, self.secret_count = [], 0
 
     def enter(self, folder: bytes) -> bytes:
         """Watch a folder before it is read: no change can fall in between."""
