@@ -165,8 +165,9 @@ class TransferService:
     def is_secret(real: str) -> bool:
         """Whether a path has the name of a secret; what the client's own folder is called says nothing."""
         folder, path = os.path.realpath(client_folder()).rstrip("/"), os.fsencode(real)
-        below = real[len(folder) + 1 :] if real.startswith(f"{folder}/") else real
-        return is_secret_path(os.fsencode(below)) or is_secret_name(path.rpartition(b"/")[2], path)
+        below = real[len(folder) + 1 :] if f"{real}/".startswith(f"{folder}/") else real
+        is_name = bool(below) and is_secret_name(path.rpartition(b"/")[2], path)
+        return is_name or is_secret_path(os.fsencode(below))
 
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
         """Copy a local file or folder into a sandbox, under the rules for agents."""
