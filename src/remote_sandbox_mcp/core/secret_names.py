@@ -131,7 +131,7 @@ def is_copy_of(low: bytes, is_secret: "Callable[[bytes], bool]") -> bool:
 
 
 def is_secret_inside(low: bytes, path: bytes) -> bool:
-    return low in SECRET_INSIDE and path.lower().split(b"/")[-2:-1] in [[folder] for folder in SECRET_INSIDE[low]]
+    return low in SECRET_INSIDE and path.lower().rpartition(b"/")[0].rpartition(b"/")[2] in SECRET_INSIDE[low]
 
 
 def is_listed_folder(low: bytes) -> bool:
