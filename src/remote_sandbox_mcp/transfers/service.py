@@ -138,16 +138,14 @@ class TransferService:
             raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
         if not exclude_file:
             return tuple(excludes)
-        if not free and self.is_secret(os.path.realpath(absolute(exclude_file))):
-            # The other side is told all lines.
-            raise BadArgument(
-                f"exclude_file {exclude_file} has the name of a secret, so it was not read; copy its lines"
-            )
         try:
             text = self._gate.read(absolute(exclude_file), LARGEST_RULES + 1, free=free)
         except (OSError, ValueError) as problem:
             why = getattr(problem, "strerror", None) or problem
             raise BadArgument(f"exclude_file {exclude_file} cannot be read: {why}; check it") from None
+        if not free and self.is_secret(os.path.realpath(absolute(exclude_file))):
+            # The other side is told all lines.
+            raise BadArgument(f"exclude_file {exclude_file} has the name of a secret, so it is not used; name another")
         if len(text) > LARGEST_RULES:
             raise BadArgument(f"exclude_file {exclude_file} is over 1 MiB, which no list of patterns is; check it")
         # No path contains a NUL byte, and it separates paths on the wire.
