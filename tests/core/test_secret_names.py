@@ -45,7 +45,7 @@ ORDINARY = {
         *(".env.example", ".env.sample", ".env.template", ".env-example", "example.env", ".env.local.example"),
         *("secrets.yaml.example", "credentials.json.dist", "terraform.tfvars.sample"),
     ),
-    "public keys": ("id_rsa.pub", "id_ed25519.pub", "host.pub"),
+    "public keys": ("id_rsa.pub", "id_ed25519.pub", "host.pub", "cacert.pem", "roots.pem"),
     "other words": ("environment.yml", ".environment", "identity", "id_list.txt", "credential.html", "keys.md"),
     "names in other folders": ("config", "config.json", "auth.json", "settings.xml", "token", "hosts.yml", "mcp.json"),
     "of tools": (

@@ -62,12 +62,30 @@ SECRET_ENDINGS = (
 SECRET_STARTS = (b".env", b"id_", b"credentials", b"secrets.", b"secring.", b"krb5cc")
 SECRET_KEY_FILE = re.compile(rb"id_(?:rsa|dsa|ecdsa|ed25519)|id_[^.]*\Z")
 SECRET_JSON = re.compile(rb"credentials|client_secret|service[-_ ]?account|firebase-adminsdk")
-# Examples hold the names of the settings, and no values; a public key is made to be given away.
-SECRET_EXAMPLE = re.compile(rb"[._-](?:example|sample|template|dist)\Z|(?:example|sample|template)\.env\Z|\.pub\Z")
+# Examples hold the names of the settings, and no values; public keys are made to be given away.
+SECRET_EXAMPLE = re.compile(
+    rb"[._-](?:example|sample|template|dist)\Z|(?:example|sample|template)\.env\Z|\.pub\Z"
+    rb"|\A(?:cacerts?|ca-bundle|ca-certificates|roots)\.pem\Z"
+)
 SECRET_ENVIRONMENT = re.compile(rb"\.env(?:[._-]|\Z)")
 # Source code about credentials is no secret, and a project does not run without it.
 SECRET_CODE = (
-    *(b".py", b".pyi", b".pyx", b".ipynb", b".js", b".jsx", b".mjs", b".cjs", b".ts", b".tsx", b".vue", b".svelte"),
+    *(
+        b".py",
+        b".pyi",
+        b".pyc",
+        b".pyx",
+        b".pm",
+        b".ipynb",
+        b".js",
+        b".jsx",
+        b".mjs",
+        b".cjs",
+        b".ts",
+        b".tsx",
+        b".vue",
+        b".svelte",
+    ),
     *(b".go", b".rs", b".java", b".kt", b".scala", b".groovy", b".clj", b".c", b".cc", b".cpp", b".cxx", b".h"),
     *(b".hh", b".hpp", b".cu", b".cuh", b".m", b".mm", b".swift", b".cs", b".fs", b".rb", b".php", b".pl", b".lua"),
     *(b".r", b".jl", b".dart", b".ex", b".exs", b".erl", b".hs", b".ml", b".proto", b".html", b".css", b".scss"),

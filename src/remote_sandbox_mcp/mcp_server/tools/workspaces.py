@@ -123,6 +123,11 @@ class Verbs:
             # To link again goes on where the first time was cut off; the rules stay those of its owner.
             rules = self._service.given(known)
             return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=rules, free=known.free)
+        if secret := app.transfers.secret_at(app.transfers.place(folder, sandbox=None)):
+            raise BadArgument(
+                f"{secret} has the name of a secret, so it is not linked for an agent; a person can: "
+                "remote-sandbox-mcp link"
+            )
         return LinkOrder(folder=folder, sandbox=where, remote=remote)
 
     def _linked(self, folder: str) -> Workspace | None:
