@@ -429,6 +429,8 @@ class FollowAnswer(LookAtPathAnswer, ProblemsAnswer):
     leftovers: list[str]
     # Missing where they are those of the listing before.
     gitignores: NotRequired[list[list[str]]]
+    secrets: list[str]
+    secret_count: int
     ids: NotRequired[Ids]
     # The number of this listing; 0 if the lane does not remember it.
     number: int
