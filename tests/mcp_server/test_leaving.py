@@ -136,8 +136,8 @@ async def test_secrets_of_the_other_side_are_no_extras(tools: Caller, near: Path
 async def test_a_folder_whose_own_name_makes_a_file_a_secret_goes_without_it(
     tools: Caller, near: Path, far: Path
 ) -> None:
-    await by_sync(tools, near / ".docker", far)
-    await by_sync(tools, near / ".kube", far / "kube")
+    assert (await by_sync(tools, near / ".docker", far))["secrets_not_sent"] == ["config.json"]
+    assert (await by_sync(tools, near / ".kube", far / "kube"))["secrets_not_sent"] == ["config"]
     assert files_in(far) == {"Dockerfile"}
 
 

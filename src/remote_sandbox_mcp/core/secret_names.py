@@ -17,16 +17,9 @@ SECRET_NAMES = {
     *(b".my.cnf", b".mylogin.cnf", b".authinfo", b".authinfo.gpg", b".msmtprc", b".fetchmailrc", b".xauthority"),
     *(b".iceauthority", b".mcp.json", b".claude.json", b"claude_desktop_config.json", b"oauth_creds.json"),
     *(b"rclone.conf", b"wg0.conf", b".terraformrc", b".sentryclirc", b".vault_pass", b".vault_pass.txt", b".dev.vars"),
-    *(
-        b".vault_password",
-        b".secrets",
-        b"local.settings.json",
-        b"settings-security.xml",
-        b"token.json",
-        b"token.pickle",
-    ),
+    *(b".vault_password", b".secrets", b"local.settings.json", b"settings-security.xml", b"token.json"),
     *(b"access_tokens.db", b"login data", b"logins.json", b"key3.db", b"key4.db", b"cookies.sqlite", b"cookies.txt"),
-    *(b"wallet.dat", b"fish_history"),
+    *(b"token.pickle", b"wallet.dat", b"fish_history"),
 }
 # Ordinary names that hold a secret in a folder of one of these names.
 SECRET_INSIDE = {
@@ -70,25 +63,11 @@ SECRET_EXAMPLE = re.compile(
 SECRET_ENVIRONMENT = re.compile(rb"\.env(?:[._-]|\Z)")
 # Source code about credentials is no secret, and a project does not run without it.
 SECRET_CODE = (
-    *(
-        b".py",
-        b".pyi",
-        b".pyc",
-        b".pyx",
-        b".pm",
-        b".ipynb",
-        b".js",
-        b".jsx",
-        b".mjs",
-        b".cjs",
-        b".ts",
-        b".tsx",
-        b".vue",
-        b".svelte",
-    ),
+    *(b".py", b".pyi", b".pyc", b".pyx", b".ipynb", b".js", b".jsx", b".mjs", b".cjs", b".ts", b".tsx", b".vue"),
     *(b".go", b".rs", b".java", b".kt", b".scala", b".groovy", b".clj", b".c", b".cc", b".cpp", b".cxx", b".h"),
     *(b".hh", b".hpp", b".cu", b".cuh", b".m", b".mm", b".swift", b".cs", b".fs", b".rb", b".php", b".pl", b".lua"),
     *(b".r", b".jl", b".dart", b".ex", b".exs", b".erl", b".hs", b".ml", b".proto", b".html", b".css", b".scss"),
+    *(b".pm", b".svelte"),
 )
 # These names of files are usual names of folders.
 SECRET_FILE_ONLY = re.compile(rb"id_(?!rsa|dsa|ecdsa|ed25519)|.+(?:credentials|\.env|_history)\Z")
@@ -96,15 +75,7 @@ SECRET_FILE_ONLY = re.compile(rb"id_(?!rsa|dsa|ecdsa|ed25519)|.+(?:credentials|\
 SECRET_MARKS = (b"~", b"#")
 SECRET_COPY_ENDINGS = (
     *SECRET_MARKS,
-    b".swp",
-    b".swo",
-    b".swn",
-    b".bak",
-    b".old",
-    b".orig",
-    b".save",
-    b".backup",
-    b".tmp",
+    *(b".swp", b".swo", b".swn", b".bak", b".old", b".orig", b".save", b".backup", b".tmp"),
 )
 # Nearly all names are ordinary, which their first and last three letters tell at once.
 SECRET_FIRST = {name[:3] for name in (*SECRET_NAMES, *SECRET_INSIDE, *SECRET_STARTS)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from ..backends.outpost.far.target import ATTRIBUTES
 from ..backends.outpost.far.tree import MOST_SECRETS_NAMED
 from ..core.errors import FileProblem
 from ..core.plan import Attributes, Plan, check_deletion, make_plan, secrets_in, source_entries
+from ..core.secret_names import secret_lines_in
 from ..core.transfer import Headway, Listener, Order, Outcome, unheard
 from ..core.tree import Tree, read_meta
 from .ends import End, Ends
@@ -249,12 +251,14 @@ class Synchronization:
     def _secrets(self) -> tuple[tuple[str, ...], int]:
         """Names of secrets on this computer: those that were not sent for an agent, or those that go for a person."""
         source, tree = self.order.source, self.source_tree
-        if tree is None or source.sandbox:
-            # Another machine may say anything.
+        root, is_file = self.ends.source.root, bool(self.ends.source.name)
+        if tree is None or source.sandbox or (is_file and not source.free):
+            # Another machine may say anything, and a file's very path sends it.
             return (), 0
         if not source.free:
-            return tree.secrets, tree.secret_count
-        found = secrets_in(self.plan.send, self.ends.source.root) if self.order.target.sandbox else []
+            inner = [line[1:] for line in secret_lines_in(root) if os.path.lexists(root + line)]
+            return (*inner, *tree.secrets), len(inner) + tree.secret_count
+        found = secrets_in(self.plan.send, root) if self.order.target.sandbox else []
         return tuple(map(text_of, found[:MOST_SECRETS_NAMED])), len(found)
 
     def _packed(self, attributes: list[Attributes]) -> list[bytes]:
