@@ -293,6 +293,22 @@ async def test_what_more_than_a_project_depends_on_is_not_linked(scene: Scene, r
     assert [path.name for path in scene.machine.home.glob("**/id_rsa")] == []
 
 
+async def test_names_of_secrets_stay_here_and_are_named_with_what_an_agent_can_do(scene: Scene, remote: str) -> None:
+    project = scene.project(**{".mcp.json": "{}", "office.ovpn": "key"})
+    for folder, name in ((".docker", "config.json"), (".ssh", "known_hosts")):
+        (project / folder).mkdir()
+        (project / folder / name).write_text("secret")
+    async with scene.client(project) as server:
+        for folder in (".ssh", ".docker/config.json"):
+            told = await server.fail("link_workspace", local_path=folder, remote_path=f"{scene.machine.name}:{remote}")
+            assert "not linked for an agent" in told["error"]
+        note = (await link(server, scene.machine, remote))["notes"][0]
+        assert all(name in note for name in (".docker/config.json", ".mcp.json", ".ssh", "office.ovpn"))
+        assert "sync_local_to_remote" in note
+        assert "--include" not in note
+        assert (await server.output("find . -type f")).split() == ["./a.py"]
+
+
 async def test_to_link_again_keeps_the_rules_of_the_person_who_linked(
     scene: Scene, remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

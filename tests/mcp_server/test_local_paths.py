@@ -293,14 +293,16 @@ async def test_a_pull_leaves_out_what_would_run_something_and_tells_it(home: Pat
     assert all("allow_hidden" in problem["reason"] for problem in done["problems"])
 
 
-async def test_a_push_takes_all_of_a_project_along(home: Path, far: Path) -> None:
+async def test_a_push_takes_all_of_a_project_along_but_names_of_secrets(home: Path, far: Path) -> None:
     for path in RUN_SOMETHING:
         (home / "project" / path).parent.mkdir(parents=True, exist_ok=True)
         (home / "project" / path).write_text("x")
     given = {"local_path": str(home / "project"), "remote_path": str(far / "got"), "default_excludes": False}
     async with attacker() as (tools, _):
         done = await tools.call("sync_local_to_remote", **given)
-    assert done["uploaded_files"] == len(RUN_SOMETHING)
+    secrets = {".mcp.json", ".codex/config.toml", ".cursor/mcp.json", ".envrc", "sub/.MCP.json"}
+    assert set(done["secrets_not_sent"]) == secrets
+    assert done["uploaded_files"] == len(RUN_SOMETHING) - len(secrets)
     assert "problems" not in done
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from .errors import UNCONFIRMED, BadArgument, FileProblem
 from .files import Problem
-from .ignore import Ignore
+from .ignore import NAMES_OF_SECRETS, Ignore
 from .incoming import Sieve
+from .secret_names import secret_lines_in
 from .transfer import Order
 from .tree import (
     LEADS_OUT,
@@ -102,6 +104,13 @@ class Plan:
     @property
     def bytes(self) -> int:
         return sum(item.size for item in self.send)
+
+
+def secrets_in(items: Iterable[Item], root: str) -> list[bytes]:
+    """The paths that an agent's order would not send because of their names, from a tree at `root`."""
+    secret = Ignore([NAMES_OF_SECRETS, *(line.encode() for line in secret_lines_in(root))])
+    is_inside = functools.cache(lambda folder: bool(folder) and secret.leaves_out_below(folder, True))
+    return [item.path for item in items if is_inside(item.folder) or secret.leaves_out(item.path, False)]
 
 
 def check_deletion(order: Order, source: Tree, target: Tree) -> None:

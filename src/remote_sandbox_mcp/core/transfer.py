@@ -144,6 +144,10 @@ class Outcome:
     excluded: tuple[str, ...] = ()
     # From machine to machine, without passing through this computer.
     direct: bool = False
+    # Local files and folders with names of secrets, the first ones, and how many there are: an agent's order does not
+    # send them, a person's has sent them.
+    secrets: tuple[str, ...] = ()
+    secret_count: int = 0
 
     def after(self, earlier: Outcome) -> Outcome:
         """The sum of this and of an earlier attempt that was cut off."""
@@ -155,12 +159,15 @@ class Outcome:
             bytes=self.bytes + earlier.bytes,
             wire_bytes=self.wire_bytes + earlier.wire_bytes,
             seconds=self.seconds + earlier.seconds,
+            secrets=tuple(dict.fromkeys((*earlier.secrets, *self.secrets))),
+            secret_count=max(earlier.secret_count, self.secret_count),
         )
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Outcome:
         problems = tuple(Problem(**problem) for problem in fields["problems"])
-        return cls(**{**fields, "problems": problems, "excluded": tuple(fields["excluded"])})
+        names = {name: tuple(fields.get(name, ())) for name in ("excluded", "secrets")}
+        return cls(**{**fields, **names, "problems": problems})
 
 
 # Requests are numbered across all lanes, because a source's frames are handed to a target as they are.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,11 +12,13 @@ from ..config import paths
 from ..config.schema import Settings
 from ..core import check
 from ..core.errors import BadArgument, Unsupported
+from ..core.ignore import is_secret_path
 from ..core.machine import Machine
+from ..core.secret_names import is_secret_name
 from ..core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from ..fleet import Fleet
 from ..gate import Gate
-from ..session import absolute
+from ..session import absolute, client_folder
 
 if TYPE_CHECKING:
     from ..core.sandbox import Sandbox
@@ -140,11 +143,29 @@ class TransferService:
         except (OSError, ValueError) as problem:
             why = getattr(problem, "strerror", None) or problem
             raise BadArgument(f"exclude_file {exclude_file} cannot be read: {why}; check it") from None
+        if not free and self.is_secret(os.path.realpath(absolute(exclude_file))):
+            # The other side is told all lines.
+            raise BadArgument(f"exclude_file {exclude_file} has the name of a secret, so it is not used; name another")
         if len(text) > LARGEST_RULES:
             raise BadArgument(f"exclude_file {exclude_file} is over 1 MiB, which no list of patterns is; check it")
         # No path contains a NUL byte, and it separates paths on the wire.
         lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
         return (*(line.rstrip("\r") for line in lines), *excludes)
+
+    def secret_at(self, place: Place) -> str:
+        """The path of a local secret that an agent names by this place; empty for none. Raises BadArgument."""
+        if place.sandbox or place.free:
+            return ""
+        real = self.gate.admit(place, False).way.path
+        return real if self.is_secret(real) else ""
+
+    @staticmethod
+    def is_secret(real: str) -> bool:
+        """Whether a path has the name of a secret; what the client's own folder is called says nothing."""
+        folder, path = os.path.realpath(client_folder()).rstrip("/"), os.fsencode(real)
+        below = real[len(folder) + 1 :] if f"{real}/".startswith(f"{folder}/") else real
+        is_name = bool(below) and is_secret_name(path.rpartition(b"/")[2], path)
+        return is_name or is_secret_path(os.fsencode(below))
 
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
         """Copy a local file or folder into a sandbox, under the rules for agents."""

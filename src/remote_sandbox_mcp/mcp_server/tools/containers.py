@@ -32,6 +32,7 @@ from ..texts import files_text, taken_text, told
 from ..toolbox import UNLISTED
 from .app_results import disposable_fields
 from .exec import RUN, patience
+from .sync import ask_about_secrets
 from .sync_results import MOST_SHOWN, copied_fields, problem_fields
 
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
@@ -181,6 +182,9 @@ def upload(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, FilesShape]:
         """Put files into a sandbox. local_path copies from the user's machine without passing through you."""
         done: list[dict[str, Any]] = []
+        transfers = server.app.transfers
+        named = [transfers.place(file["local_path"], sandbox=None) for file in files if file.get("local_path")]
+        await ask_about_secrets(server, named, sandbox_id)
         try:
             for file in files:
                 done.append(await put(server, sandbox_id, file))

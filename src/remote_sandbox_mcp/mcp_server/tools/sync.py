@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, Field
 from ...core.check import in_range
 from ...core.errors import BadArgument
 from ...core.text import counted
-from ...core.transfer import Headway, Listener, Order, Outcome
-from ..consent import Request, with_consent
+from ...core.transfer import Headway, Listener, Order, Outcome, Place
+from ..consent import Request, agreed, with_consent
 from ..reporting import Reporting
 from ..results import lean, plain_text, reply
 from ..server import SandboxName, SandboxServer
@@ -153,6 +153,7 @@ def push_in_background(server: SandboxServer) -> Any:
             excludes=app.transfers.rules(excludes, exclude_file),
             delete_extras=delete_extras,
         )
+        await ask_about_secrets(server, [order.source], order.target.sandbox)
         transfer = await app.transfers.sync(order, wait_s=0, background=True)
         assert not isinstance(transfer, Outcome)
         fields = started_fields(transfer)
@@ -206,6 +207,7 @@ async def carry_out(
         fields = preview_fields(job)
         first = f"would send {counted(len(job.plan.send), 'file')}, {counted(job.plan.bytes, 'byte')}"
         return reply(fields, told(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
+    await ask_about_secrets(server, [order.source], order.target.sandbox)
     async with Reporting(ctx) as reporting:
 
         async def sync(confirmed: bool) -> Outcome | Transfer:
@@ -234,6 +236,25 @@ def to_delete(order: Order, problem: BadArgument) -> Request:
         by_hand=f"a person can run: {plain_text(command)}",
         unasked=problem.remedy,
     )
+
+
+async def ask_about_secrets(server: SandboxServer, places: Sequence[Place], sandbox: str) -> None:
+    """Ask the client's user before local files are sent whose very paths are those of secrets.
+
+    Raises BadArgument without a yes. Where the client shows no forms, the path that the caller named is enough.
+    """
+    found = list(filter(None, map(server.app.transfers.secret_at, places)))
+    if not found:
+        return
+    what, command = ", ".join(found), shlex.join(("remote-sandbox-mcp", "push", found[0], f"{sandbox}:PATH"))
+    request = Request(
+        kind="secret",
+        key=f"{what} {sandbox}",
+        question=f"Send {what} to {sandbox}? That is the name of a secret.",
+        refusal=f"{what} has the name of a secret, so it was not sent",
+        by_hand=f"a person can run: {plain_text(command)}",
+    )
+    await agreed(request, confirm=True)
 
 
 def listener(reporting: Reporting) -> Listener:

@@ -31,6 +31,8 @@ NONE = (
 )
 LESS = "exclude data by a line in .gitignore"
 
+HOW_TO_SEND_SECRETS = "to send one that is needed there, name its very path with sync_local_to_remote, or ask your user"
+
 
 def offer(server: SandboxServer) -> None:
     server.offer(link(server), title="Edit here, run there", annotations=LINK)
@@ -121,6 +123,11 @@ class Verbs:
             # To link again goes on where the first time was cut off; the rules stay those of its owner.
             rules = self._service.given(known)
             return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=rules, free=known.free)
+        if secret := app.transfers.secret_at(app.transfers.place(folder, sandbox=None)):
+            raise BadArgument(
+                f"{secret} has the name of a secret, so it is not linked for an agent; a person can: "
+                "remote-sandbox-mcp link"
+            )
         return LinkOrder(folder=folder, sandbox=where, remote=remote)
 
     def _linked(self, folder: str) -> Workspace | None:
@@ -202,4 +209,4 @@ def moved_fields(moved: Moved) -> dict[str, Any]:
 
 def notes(preview: Preview) -> dict[str, Any]:
     """What is not sent, and what is there already."""
-    return lean(notes=[one_line(sentence(line)) for line in preview.lines()[1:]])
+    return lean(notes=[one_line(sentence(line)) for line in preview.lines(HOW_TO_SEND_SECRETS)[1:]])
