@@ -8,7 +8,7 @@ import secrets
 import socket
 import stat
 
-from ...core.errors import Unreachable
+from ...core.errors import BrokenRules, Unreachable
 from ...core.port import PortClosed, Stream
 from ..stream import over_socket
 from . import program
@@ -17,6 +17,8 @@ from .client import OutpostClient, Refusal
 HANDOVER = ("handover",)
 # How many descriptors one message may carry; we expect one and close the others.
 MOST_AT_ONCE = 8
+# How many messages may lie there that nobody waits for any more: callers give up, but seldom.
+MOST_UNWANTED = 64
 
 
 class Doorway:
@@ -45,7 +47,7 @@ class Doorway:
         self._wanted.clear()
 
     async def connect(self, client: OutpostClient, port: int, name: str) -> Stream:
-        """Raises PortClosed, LineLost, Unreachable."""
+        """Raises PortClosed, LineLost, Unreachable. One that breaks the rules is ended, with all that runs in it."""
         if not self._taught:
             # Sent before the first request, without waiting for its answer.
             client.begin({"verb": "learn"}, program.packed(HANDOVER))
@@ -62,6 +64,9 @@ class Doorway:
             if refusal.reason == "closed":
                 raise PortClosed(f"{name}: nothing accepts connections at port {port}: {refusal}") from None
             raise Unreachable(f"{name}: port {port} could not be reached: {refusal}") from None
+        except BrokenRules as problem:
+            client.line.close()
+            raise BrokenRules(f"{name}: port {port} could not be reached: {problem}; it was ended") from None
         finally:
             connected = self._wanted.pop(token, None)
         if connected is None:
@@ -69,14 +74,22 @@ class Doorway:
         return connected
 
     def _take_all(self) -> None:
-        """Receive all sockets that have come, for any caller; close those that no caller waits for any more."""
+        """Receive all sockets that have come, for any caller; close those that no caller waits for any more.
+
+        Raises BrokenRules where more of those come than any outpost of ours sends: a hostile one could keep us here.
+        """
         with contextlib.suppress(OSError):
-            while received := self._take():
-                token, connected = received
-                if token in self._wanted and connected:
-                    self._wanted[token] = connected
-                elif connected:
-                    connected.close()
+            for _ in range(len(self._wanted) + MOST_UNWANTED):
+                if not (received := self._take()):
+                    return
+                self._keep(*received)
+            raise BrokenRules("sockets came out of it that nobody had asked for")
+
+    def _keep(self, token: str, connected: socket.socket | None) -> None:
+        if token in self._wanted and connected and not self._wanted[token]:
+            self._wanted[token] = connected
+        elif connected:
+            connected.close()
 
     def _take(self) -> tuple[str, socket.socket | None] | None:
         word, descriptors, _, _ = socket.recv_fds(self._near, 64, MOST_AT_ONCE, socket.MSG_CMSG_CLOEXEC)

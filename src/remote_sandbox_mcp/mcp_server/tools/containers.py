@@ -15,6 +15,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from ...core.check import text_argument
 from ...core.disposable import PENDING, Disposable, Limits, SandboxOrder, gpus, megabytes, volume
 from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
@@ -88,7 +89,7 @@ def create(server: SandboxServer) -> Any:
             provider=on,
             slurm=read_options(slurm),
         )
-        if image.startswith(("/", "~", ".")):
+        if text_argument("image", image, required=False).startswith(("/", "~", ".")):
             # A folder of the user's computer is mounted as its root file system.
             order = replace(order, image=absolute(image))
             server.app.transfers.check_roots(image)
