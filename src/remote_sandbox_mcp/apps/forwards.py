@@ -140,7 +140,7 @@ class _Door:
     served: int = 0
     trouble: str = ""
     listener: socket.socket | None = None
-    accepting: asyncio.Task[None] | None = None
+    retrying: asyncio.TimerHandle | None = None
     queue: Queue = field(default_factory=GUESTS.queue)
     # False while it is tried out, and for connections that were pending when it was closed.
     serves: bool = False
@@ -166,7 +166,7 @@ class _Door:
             return False
         self.listener.setblocking(False)
         self.local_port = int(self.listener.getsockname()[1])
-        self.accepting = asyncio.ensure_future(self._accept_all(self.listener))
+        self._await_connections()
         try:
             self.serves = self.local_port != self.port or not await self._is_own_port()
         finally:
@@ -185,24 +185,29 @@ class _Door:
 
     async def close(self) -> None:
         self.serves = False
-        if self.accepting:
-            self.accepting.cancel()
-            await asyncio.wait((self.accepting,))
+        if self.retrying:
+            self.retrying.cancel()
         if self.listener:
+            asyncio.get_running_loop().remove_reader(self.listener)
             self.listener.close()
         await self.carriers.close()
 
-    async def _accept_all(self, listener: socket.socket) -> None:
-        """Accept one after another. asyncio's server would accept a hundred before it looks at the first."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                self._accept((await loop.sock_accept(listener))[0])
-                # One that was ended for it is closed before the next is accepted.
-                await asyncio.sleep(0)
-            except OSError as problem:
-                self._note(f"no connection can be accepted: {problem.strerror}")
-                await asyncio.sleep(RETRY_S)
+    def _await_connections(self) -> None:
+        """Accept one in each turn of the loop. asyncio's server would accept a hundred before it looks at the first."""
+        assert self.listener
+        asyncio.get_running_loop().add_reader(self.listener, self._accept_one, self.listener)
+
+    def _accept_one(self, listener: socket.socket) -> None:
+        try:
+            self._accept(listener.accept()[0])
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            # The client has gone already.
+            pass
+        except OSError as problem:
+            self._note(f"no connection can be accepted: {problem.strerror}")
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            self.retrying = loop.call_later(RETRY_S, self._await_connections)
 
     def _accept(self, sock: socket.socket) -> None:
         self.knocked.set()

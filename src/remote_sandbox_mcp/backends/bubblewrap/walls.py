@@ -40,12 +40,13 @@ class Bounds:
     """Limits of a sandbox's processes, besides the isolation.
 
     `joins` are files of control groups through which a process joins; `rlimits` uses the numbers of the
-    resource module.
+    resource module. `watched_mb` is the memory for all processes together where no control group holds it, else 0.
     """
 
     rlimits: Mapping[int, int] = field(default_factory=dict)
     joins: tuple[str, ...] = ()
     shm_mb: int = 0
+    watched_mb: int = 0
 
 
 # A shell that joins the groups itself costs a millisecond. Moving a process that another one started takes longer: the
