@@ -65,9 +65,20 @@ class Doorway:
         self._wanted[token] = None
         self._to_come += 1
         try:
+            await self._ask(client, port, name, token)
+        except BaseException:
+            # It may have come to a caller who gives up.
+            if unused := self._wanted.pop(token, None):
+                unused.close()
+            raise
+        connected = self._wanted.pop(token, None)
+        if connected is None:
+            raise Unreachable(f"{name}: port {port} could not be reached: its socket was not handed out")
+        return connected
+
+    async def _ask(self, client: OutpostClient, port: int, name: str, token: str) -> None:
+        try:
             await client.ask({"verb": "hand_out_socket", "port": port, "door": self.far, "token": token})
-            while self._wanted.get(token) is None and self._take_some():
-                pass
         except Refusal as refusal:
             if refusal.reason == "closed":
                 raise PortClosed(f"{name}: nothing accepts connections at port {port}: {refusal}") from None
@@ -76,11 +87,9 @@ class Doorway:
             if self._to_come < 0:
                 raise BrokenRules(f"{name} sent sockets that nobody had asked for, and was ended") from None
             raise
-        finally:
-            connected = self._wanted.pop(token, None)
-        if connected is None:
-            raise Unreachable(f"{name}: port {port} could not be reached: its socket was not handed out")
-        return connected
+        # It was sent before the answer.
+        while self._wanted.get(token) is None and self._take_some():
+            pass
 
     def _take_some(self) -> bool:
         """Receive sockets that have come, for any caller; returns whether there may be more."""
