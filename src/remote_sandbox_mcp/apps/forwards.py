@@ -226,16 +226,17 @@ class _Door:
         carrier.add_done_callback(left)
 
     async def _carry(self, sock: socket.socket, guest: Guest) -> None:
-        here = await over_socket(sock, f"127.0.0.1:{self.local_port}")
         try:
-            if there := await self._reach():
-                self.served += 1
-                await carry_both_ways(here, there, moved=lambda: self.queue.moved(guest))
-        except SandboxError as problem:
+            here = await over_socket(sock, f"127.0.0.1:{self.local_port}")
+            try:
+                if there := await self._reach():
+                    self.served += 1
+                    await carry_both_ways(here, there, moved=lambda: self.queue.moved(guest))
+            finally:
+                here.close()
+        except (SandboxError, OSError) as problem:
             # Normal: people close windows, and apps cut connections.
             log.info("a connection to port %d of %s: %s", self.port, self.sandbox, problem)
-        finally:
-            here.close()
 
     async def _reach(self) -> Stream | None:
         try:
