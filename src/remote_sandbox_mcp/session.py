@@ -87,19 +87,25 @@ class KeptSelection(Selection):
             if self._is_recalled and name and name == self._name:
                 return
             if choice := self._choice(name):
-                await asyncio.to_thread(self._rows.put, choice)
+                await asyncio.to_thread(self._put, choice)
             self._name, self._doubt, self._is_recalled = name, "", True
 
     def release(self) -> None:
         """This server ends: the next one of the same client need not wait until this process is gone."""
-        if self._is_recalled and self._rows.exists() and (mine := self._choice("")):
-            with contextlib.suppress(ConfigError):
-                self._rows.release(mine)
+        if self._is_recalled and (mine := self._choice("")):
+            with contextlib.suppress(ConfigError), self._rows() as rows:
+                if rows.exists():
+                    rows.release(mine)
+
+    def _put(self, choice: SelectedSandbox) -> None:
+        with self._rows() as rows:
+            rows.put(choice)
 
     def _recall(self) -> None:
-        if not self._rows.exists() or not (mine := self._choice("")):
-            return
-        found = self._rows.inherit(mine, lambda it: process.is_alive(it.pid, it.birth))
+        with self._rows() as rows:
+            if not rows.exists() or not (mine := self._choice("")):
+                return
+            found = rows.inherit(mine, lambda it: process.is_alive(it.pid, it.birth))
         self._name = next(iter(found)) if len(found) == 1 else ""
         if len(found) > 1:
             told = " and ".join(sorted(name or "none" for name in found))
@@ -115,12 +121,17 @@ class KeptSelection(Selection):
         server = Owner(self._server, self._birth)
         return SelectedSandbox(self._client, self._configuration, server, name) if self._client else None
 
-    @functools.cached_property
-    def _rows(self) -> SelectionRows:
+    @contextmanager
+    def _rows(self) -> Iterator[SelectionRows]:
+        """The rows, for one use: an open database would cost each session descriptors for as long as it lasts."""
         from .store.database import STATE_FILE, Database
         from .store.sessions import SelectionRows
 
-        return SelectionRows(Database(paths.state_folder() / STATE_FILE))
+        database = Database(paths.state_folder() / STATE_FILE)
+        try:
+            yield SelectionRows(database)
+        finally:
+            database.close()
 
     @functools.cached_property
     def _client(self) -> Owner | None:

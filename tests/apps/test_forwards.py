@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
+import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +17,9 @@ import httpx
 import pytest
 
 from remote_sandbox_mcp.apps import forwards as forwards_module
+from remote_sandbox_mcp.apps import guests
 from remote_sandbox_mcp.apps.forwards import Forwards
+from remote_sandbox_mcp.backends import stream as stream_module
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
@@ -25,6 +29,7 @@ from remote_sandbox_mcp.core.errors import BadArgument, Unreachable, Unsupported
 from remote_sandbox_mcp.core.machine import LocalPlace
 from remote_sandbox_mcp.core.port import Forward, Stream
 from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.processes import descriptors
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.backends.contract.ports import (
     MEGABYTE,
@@ -37,6 +42,7 @@ from tests.backends.contract.ports import (
 )
 from tests.support.means import require_bubblewrap
 from tests.support.pace import at_most
+from tests.support.server import until
 from tests.support.sshd import Sshd, free_port
 from tests.support.waiting import eventually
 
@@ -276,18 +282,121 @@ async def test_a_sandbox_that_does_not_answer_keeps_nobody_from_the_others() -> 
         assert [left.sandbox for left in forwards.list()] == ["two"]
 
 
-async def test_there_is_a_bound_to_connections(fake: FakeSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwards_module, "MOST_CONNECTIONS", 3)
+# Bounds
+
+
+async def spoken(forward: Forward) -> Stream:
+    """A connection in which something was sent and answered."""
+    stream = await dial(forward)
+    await speak(stream)
+    return stream
+
+
+async def speak(stream: Stream) -> None:
+    stream.write(b"x")
+    assert await asyncio.wait_for(read_exactly(stream, 1), 10) == b"x"
+
+
+async def test_the_longest_silent_connection_goes_for_a_new_one(
+    fake: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guests, "MOST_AT_A_PORT", 3)
     async with forwarding(fake) as forwards:
         forward = await forwards.open("fake", port_of(fake))
-        streams = [await dial(forward) for _ in range(3)]
-        for stream in streams:
-            stream.write(b"x")
-            assert await read_exactly(stream, 1) == b"x"
-        fourth = await dial(forward)
-        assert await asyncio.wait_for(end_of(fourth), 10)
-        for stream in (*streams, fourth):
+        first, second, third = [await spoken(forward) for _ in range(3)]
+        await speak(first)
+        fourth = await spoken(forward)
+        assert await asyncio.wait_for(end_of(second), 10)
+        for stream in (first, third, fourth):
+            await speak(stream)
             stream.close()
+        second.close()
+
+
+async def test_a_crowd_at_one_port_takes_nothing_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "for_forwards", lambda: 4)
+    one, two = FakeSandbox(name="one"), FakeSandbox(name="two")
+    one.ports[7003] = two.ports[7003] = echo
+    async with forwarding(one, two) as forwards:
+        quiet, crowded = await forwards.open("one", 7003), await forwards.open("two", 7003)
+        kept = await spoken(quiet)
+        streams = [await spoken(crowded) for _ in range(12)]
+        assert [forward.connections for forward in forwards.list()] == [1, 3]
+        await speak(kept)
+        for stream in (kept, *streams):
+            stream.close()
+
+
+HELD: list[Stream] = []
+
+
+async def hold(stream: Stream) -> None:
+    """Read all that comes, and never close: many programs are like that."""
+    HELD.append(stream)
+    while await stream.read():
+        pass
+    await asyncio.sleep(3600)
+
+
+async def drip(stream: Stream) -> None:
+    """Answer after the client's end, a little at a time."""
+    while await stream.read():
+        pass
+    for _ in range(10):
+        await asyncio.sleep(0.1)
+        stream.write(b"x")
+        await stream.drain()
+
+
+async def test_a_half_closed_connection_in_which_nothing_moves_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "HALF_CLOSED_S", 0.3)
+    fake = FakeSandbox()
+    fake.ports[7003] = hold
+    async with forwarding(fake) as forwards:
+        forward = await forwards.open("fake", 7003)
+        half, whole = await dial(forward), await dial(forward)
+        half.write(b"x")
+        half.write_eof()
+        assert await asyncio.wait_for(end_of(half), 10)
+        await until(lambda: forwards.list()[0].connections == 1, "the end of the half-closed one")
+        # The other has said nothing either, but may yet.
+        whole.write(b"x")
+        await whole.drain()
+        assert forwards.list()[0].connections == 1
+        half.close()
+        whole.close()
+
+
+async def test_a_half_closed_connection_that_still_moves_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "HALF_CLOSED_S", 0.5)
+    fake = FakeSandbox()
+    fake.ports[7003] = drip
+    async with forwarding(fake) as forwards:
+        stream = await dial(await forwards.open("fake", 7003))
+        stream.write(b"GET / HTTP/1.0\r\n\r\n")
+        stream.write_eof()
+        assert await read_exactly(stream, 10) == b"x" * 10
+        stream.close()
+
+
+async def test_a_port_goes_on_after_a_moment_without_descriptors(
+    fake: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwards_module, "RETRY_S", 0.05)
+    async with forwarding(fake) as forwards:
+        forward = await forwards.open("fake", port_of(fake))
+        waiting = socket.socket()
+        waiting.setblocking(False)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(("127.0.0.1", forward.local_port))
+            await until(lambda: "Too many open files" in forwards.list()[0].trouble, "the kernel's refusal")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            waiting.close()
+        assert await echoed(forward) == b"hello"
 
 
 # Real services

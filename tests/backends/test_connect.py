@@ -8,8 +8,8 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.backends.outpost import doorway, pipe, program, relay
+from remote_sandbox_mcp.backends.outpost.client import LineLost
 from remote_sandbox_mcp.backends.outpost.far import wire
 from remote_sandbox_mcp.backends.outpost.relay import RELAY
 from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
@@ -339,6 +340,92 @@ def test_only_tcp_connections_are_accepted_as_passed_descriptors(tmp_path: Path)
         assert doorway.connection_of(other) is None
         with pytest.raises(OSError):
             os.fstat(other)
+
+
+class Outpost:
+    """A stand-in for the outpost's client whose far side sends what a test wants."""
+
+    def __init__(self, door: doorway.Doorway, packets: list[tuple[bytes, list[int]]]) -> None:
+        self.far = socket.socket(fileno=os.dup(door.far))
+        self.far.setblocking(False)
+        self.door = door
+        self.packets = packets
+        self.line = self
+        self.is_closed = False
+
+    def begin(self, order: dict[str, Any], raw: bytes = b"") -> None:
+        """It learns nothing."""
+
+    async def ask(self, order: dict[str, Any]) -> None:
+        for word, descriptors in self.packets:
+            while not self.is_closed:
+                try:
+                    socket.send_fds(self.far, [word.replace(b"TOKEN", order["token"].encode())], descriptors)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        if self.is_closed:
+            raise LineLost
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@contextmanager
+def tcp_pair() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+        yield near
+
+
+async def knock(packets: list[tuple[bytes, list[int]]]) -> tuple[Outpost, str]:
+    """The outpost, and why no connection came of it."""
+    door = doorway.Doorway()
+    outpost = Outpost(door, packets)
+    said = ""
+    try:
+        await door.connect(outpost, 7003, "hostile")  # type: ignore[arg-type]
+    except Unreachable as problem:
+        said = str(problem)
+    finally:
+        door.close()
+        outpost.far.close()
+    return outpost, said
+
+
+async def test_sockets_that_nobody_asked_for_end_a_hostile_outpost() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with tcp_pair() as near:
+        outpost, said = await knock([(b"nobody", [near.fileno()] * 4)] * 3000)
+    assert outpost.is_closed
+    assert said == "hostile sent sockets that nobody had asked for, and was ended"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("word", [b"", b"TOKEN", b"other"], ids=["no word", "the token", "another"])
+async def test_descriptors_of_a_message_that_is_not_used_are_closed(word: bytes, tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    file = os.open(tmp_path, os.O_RDONLY)
+    _, said = await knock([(word, [file] * 8)])
+    os.close(file)
+    assert "its socket was not handed out" in said
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_callers_who_give_up_do_not_fill_the_doorway(tmp_path: Path) -> None:
+    """What is sent for them is read all the same, or the outpost could send nothing any more."""
+    async with walled(tmp_path) as sandbox:
+        port, run_id = await start_service(sandbox)
+        for _ in range(40):
+            calls = [asyncio.ensure_future(sandbox.connect(port)) for _ in range(10)]
+            await asyncio.sleep(0.01)
+            for call in calls:
+                call.cancel()
+            for ended in await asyncio.gather(*calls, return_exceptions=True):
+                if not isinstance(ended, BaseException):
+                    ended.close()
+        assert await asyncio.wait_for(echo(sandbox, port), 20) == b"hello"
+        await sandbox.stop(run_id)
 
 
 # The relay on its own

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits
+from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits, memory
 from remote_sandbox_mcp.backends.bubblewrap.cgroups import Group, ParentGroup
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.core.command import Command, new_run_id
@@ -33,13 +33,13 @@ async def test_default_limits_are_reported(means: str, tmp_path: Path) -> None:
     async with provided(tmp_path) as provider:
         held = (await provider.create(new_disposable_id(), SandboxOrder())).limits
         assert held.processes == limits.PROCESSES
-        assert held.memory_mb == (limits.MEMORY_MB if means == "control-groups" else 0)
-        memory, processes, disk_told = held.told
+        assert held.memory_mb == (limits.MEMORY_MB if means == "control-groups" else memory.machine_mb() // 2)
+        memory_told, processes, disk_told = held.told
         by = "held by a control group"
-        assert (by in memory, by in processes) == (means == "control-groups",) * 2
+        assert (by in memory_told, by in processes) == (means == "control-groups",) * 2
         assert "watched" in disk_told
         if means != "control-groups":
-            assert "not limited, because" in memory
+            assert "for each process, held by an rlimit, and for all together, watched" in memory_told
             assert "held by an rlimit" in processes
 
 
@@ -56,21 +56,18 @@ async def test_requested_limits_are_reported(means: str, tmp_path: Path) -> None
             quotas = [folder / name for folder in groups_of(disposable.id) for name in names]
             assert [file.read_text().split()[0] for file in quotas if file.exists()] == ["50000"]
         else:
-            assert await say(sandbox, "ulimit -v; ulimit -u") == f"{256 << 10}\n400"
+            assert await say(sandbox, "ulimit -d; ulimit -u") == f"{256 << 10}\n400"
 
 
-USUAL = {resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE}
-RLIMITS = {
-    "nothing asked": (Limits(), USUAL),
-    "memory": (Limits(memory_mb=64), {*USUAL, resource.RLIMIT_AS}),
-    "disk": (Limits(disk_mb=64), USUAL),
-}
+RLIMITS = {"nothing asked": Limits(), "memory": Limits(memory_mb=64), "disk": Limits(disk_mb=64)}
 
 
-@pytest.mark.parametrize(("asked", "numbers"), RLIMITS.values(), ids=RLIMITS.keys())
-def test_without_control_groups_rlimits_hold(asked: Limits, numbers: set[int]) -> None:
+@pytest.mark.parametrize("asked", RLIMITS.values(), ids=RLIMITS.keys())
+def test_without_control_groups_rlimits_hold(asked: Limits) -> None:
     held = limits.hold(asked, Group(), shares_user=False, is_disk_real=False)
+    numbers = {resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_DATA}
     assert set(held.bounds.rlimits) == numbers
+    assert held.bounds.rlimits[resource.RLIMIT_DATA] == held.bounds.watched_mb << 20 == held.limits.memory_mb << 20
     assert "user namespace" in held.limits.told[1]
 
 
@@ -242,6 +239,17 @@ def test_an_ordinary_user_has_limits_too() -> None:
     assert well[1] == "well\n"
     assert filled[0] == -1
     assert told["left"] == [".lock"]
+
+
+def test_an_ordinary_users_sandbox_has_a_limit_of_memory_that_nobody_asked_for() -> None:
+    most_mb = memory.machine_mb() // 2
+    shared = f"python3 -c 'import mmap; x = mmap.mmap(-1, {most_mb + 512} << 20)' && echo mapped"
+    hog = f"python3 -c 'x = bytearray({most_mb + 512} << 20)'"
+    said, hogged, mapped = as_ordinary_user(["ulimit -d", hog, shared])["seen"]
+    assert said[1].strip() == str(most_mb << 10)
+    assert "MemoryError" in hogged[2]
+    # Memory that is reserved, and not used, is no reason to end anything.
+    assert mapped[1] == "mapped\n"
 
 
 # Control groups

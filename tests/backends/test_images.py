@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.outpost import pipe
 from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError
-from tests.support.disposables import made, provided, run, say, small_image
+from tests.support.disposables import ORDINARY_USER, SOURCE, SYSTEM_PYTHON, made, provided, run, say, small_image
 
 SECRET = "the-secret-of-the-host"
 OTHER_USER = 61_300
@@ -227,3 +229,37 @@ async def test_an_image_that_was_moved_into_a_refused_place_is_not_opened_again(
         image.symlink_to(home / "image")
         with pytest.raises(BadArgument, match="in the state folder"):
             await sandbox.open()
+
+
+# Folders that cannot be entered
+
+
+CLOSED = """
+import json, os, sys
+from pathlib import Path
+from remote_sandbox_mcp.backends.bubblewrap import images
+from remote_sandbox_mcp.core.errors import BadArgument
+for image in sys.argv[2:]:
+    try:
+        images.check(image, Path(sys.argv[1]))
+        print("taken")
+    except BadArgument as problem:
+        print(problem)
+"""
+
+
+@needs_root
+def test_a_folder_that_this_user_may_not_enter_is_refused_in_a_sentence() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        closed = Path(folder, "closed")
+        (closed / "bin").mkdir(parents=True)
+        closed.chmod(0o700)
+        Path(folder).chmod(0o755)
+        told = subprocess.run(
+            [SYSTEM_PYTHON, "-c", CLOSED, "/nowhere", "/proc/1/root", "/proc/1/cwd", str(closed), f"{closed}/bin"],
+            env={"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nowhere"}, cwd="/",
+            capture_output=True, text=True, user=ORDINARY_USER, group=ORDINARY_USER, extra_groups=[], check=False,
+        )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert len(told.stdout.splitlines()) == 4
+    assert all("is no folder that this server may enter" in line for line in told.stdout.splitlines())

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import shutil
+import signal
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import disk, local
+from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, local, memory
 from remote_sandbox_mcp.backends.bubblewrap import disk as disk_watch
 from remote_sandbox_mcp.backends.bubblewrap.disk import DiskUse
 from remote_sandbox_mcp.backends.bubblewrap.local import LocalSandbox, open_local
@@ -20,6 +23,7 @@ from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContac
 from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.job import JobOrder
 from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.processes import descriptors
 from tests.support.disposables import host_processes, marked_sleep, python, run, say, until_gone
 from tests.support.means import needs_control_groups, require_bubblewrap
 from tests.support.server import until
@@ -47,7 +51,7 @@ async def test_it_has_the_usual_limits_of_disposables(means: str, tmp_path: Path
     async with limited(tmp_path) as sandbox:
         held = sandbox.limits
         assert (held.processes, held.disk_mb) == (512, 10_240)
-        assert held.memory_mb == (4096 if means == "control-groups" else 0)
+        assert held.memory_mb == (4096 if means == "control-groups" else memory.machine_mb() // 2)
         assert [line.partition(":")[0] for line in held.told] == ["memory", "processes", "disk"]
         assert await say(sandbox, "ulimit -f") == str(10_240 << 10)
         assert await say(sandbox, "df -m --output=size /dev/shm | tail -n 1") == "512"
@@ -59,7 +63,7 @@ async def test_what_its_owner_sets_is_held(means: str, tmp_path: Path) -> None:
         assert (await run(sandbox, "rm /dev/shm/file; python3 -c 'x = bytearray(400 << 20)'")).exit_code
         assert (await run(sandbox, "head -c 40000000 /dev/zero > ~/file")).exit_code
         if means == "no-control-groups":
-            assert await say(sandbox, "ulimit -u") == "60"
+            assert await say(sandbox, "ulimit -u; ulimit -d") == f"60\n{256 << 10}"
             return
         limits = {file.name: file.read_text().strip() for folder in groups_of(tmp_path) for file in folder.iterdir()
                   if file.name in ("pids.max", "cpu.cfs_quota_us", "cpu.max")}  # fmt: skip
@@ -83,6 +87,80 @@ async def test_two_servers_share_its_limits_and_the_last_one_cleans_up(tmp_path:
     assert not groups_of(tmp_path)
     async with limited(tmp_path) as again:
         assert await say(again, "cat ~/file") == "shared"
+
+
+# Memory without a control group
+
+
+PRIVATE = "x = bytearray(400 << 20)"
+SHARED = "import mmap, time; x = mmap.mmap(-1, 1 << 30); [x.write(bytes(1 << 20)) for _ in range(400)]; time.sleep(60)"
+SEVERAL = """
+import os, time
+for number in range(4):
+    if not os.fork():
+        x = bytearray(b'x') * (100 << 20)
+        time.sleep(60)
+print(sorted(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)), flush=True)
+"""
+IN_COMMON = """
+import os, time
+x = bytearray(b'x') * (100 << 20)
+children = [os.fork() or os._exit(time.sleep(2) or 0) for number in range(8)]
+print({os.wait()[1] for child in children})
+"""
+
+
+@pytest.fixture
+def no_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LOOK_S", 0.2)
+    monkeypatch.setattr(cgroups, "find_bases", list)
+
+
+async def test_one_process_cannot_take_more_than_its_limit(no_control_groups: None, tmp_path: Path) -> None:
+    async with limited(tmp_path, memory_mb=256) as sandbox:
+        assert b"MemoryError" in (await run(sandbox, python(PRIVATE))).stderr.head
+
+
+async def test_memory_that_no_rlimit_counts_is_watched(no_control_groups: None, tmp_path: Path) -> None:
+    async with limited(tmp_path, memory_mb=256) as sandbox:
+        assert (await run(sandbox, python(SHARED), timeout_s=30)).exit_code == 128 + signal.SIGKILL
+        assert await say(sandbox, "echo well") == "well"
+
+
+async def test_the_largest_are_ended_where_all_together_take_too_much(no_control_groups: None, tmp_path: Path) -> None:
+    async with limited(tmp_path, memory_mb=256) as sandbox:
+        (tmp_path / "local/local/home/several.py").write_text(SEVERAL)
+        assert await say(sandbox, "python3 ~/several.py") == "[-9, -9]"
+
+
+async def test_memory_that_processes_have_in_common_counts_once(no_control_groups: None, tmp_path: Path) -> None:
+    async with limited(tmp_path, memory_mb=256) as sandbox:
+        (tmp_path / "local/local/home/common.py").write_text(IN_COMMON)
+        assert await say(sandbox, "python3 ~/common.py") == "{0}"
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
+async def test_programs_that_reserve_much_more_than_they_use_run(no_control_groups: None, tmp_path: Path) -> None:
+    async with limited(tmp_path, memory_mb=1024) as sandbox:
+        script = "new WebAssembly.Memory({initial: 1, maximum: 65536}); console.log('well')"
+        assert await say(sandbox, f'node -e "{script}"') == "well"
+
+
+# Descriptors
+
+
+async def test_its_programs_have_the_limit_that_the_user_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    monkeypatch.setattr(descriptors, "_usual", 0)
+    try:
+        descriptors.raise_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 512
+        async with limited(tmp_path) as sandbox:
+            assert await say(sandbox, "ulimit -Sn") == "512"
+            assert await say(sandbox, "ulimit -n 600; ulimit -Sn") == "600"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # Processes

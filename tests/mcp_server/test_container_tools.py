@@ -192,6 +192,59 @@ async def test_a_file_that_cannot_be_put_is_refused(tools: Caller, file: dict[st
     assert says in problem["error"]
 
 
+NAMELESS = {
+    "above a folder": "d/..",
+    "with slashes": "d/..///",
+    "above the home": "..",
+    "far above": "d/../..",
+    "absolute": "/tmp/..",
+    "the folder itself": "d/.",
+    "the home itself": ".",
+    "a NUL": "d/\0/..",
+}
+
+
+@pytest.mark.parametrize("path", NAMELESS.values(), ids=NAMELESS.keys())
+async def test_a_path_that_ends_in_no_name_is_not_copied(tools: Caller, path: str, tmp_path: Path) -> None:
+    place, here = await make(tools), tmp_path / "here"
+    here.mkdir()
+    await tools.call("run_command", sandbox_id=place, command="mkdir d; echo theirs > d/file; echo theirs > file")
+    problem = await tools.fail("download_files", sandbox_id=place, paths=[path], local_dir=str(here))
+    assert problem["code"] == "bad_argument"
+    assert "name the file or folder itself" in problem["error"] or "NUL" in problem["error"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
+
+
+NAMES = {"d": "d", "d///": "d", "d/..x": "..x", "d/a\\b": "a\\b", "d/../d/file": "file"}
+
+
+@pytest.mark.parametrize(("path", "name"), NAMES.items(), ids=NAMES.keys())
+async def test_what_is_copied_out_lies_in_the_local_folder(tools: Caller, path: str, name: str, tmp_path: Path) -> None:
+    place, here = await make(tools), tmp_path / "here"
+    await tools.call("run_command", sandbox_id=place, command="mkdir d; cd d; touch file ..x 'a\\b'")
+    await tools.call("download_files", sandbox_id=place, paths=[path], local_dir=str(here))
+    assert os.listdir(tmp_path) == ["here"]
+    assert os.listdir(here) == [name]
+
+
+NO_IMAGES = {
+    **{path: path for path in ("/proc/1/root", "/proc/self/root", "/proc/1/cwd", "/dev/fd/0", "/sys", "/nowhere")},
+    **{"a file": "FOLDER/file", "a fifo": "FOLDER/fifo", "below a file": "FOLDER/file/x", "a loop": "FOLDER/loop"},
+    **{"a NUL": "/tmp/\0", "a line break": "\n", "spaces": "  ", "no user": "~nobody-of-that-name/x"},
+    **{"a long name": "/" + "x" * 5000, "a long path": "/x" * 5000, "half a pair": "/\udc80x"},
+}
+
+
+@pytest.mark.parametrize("image", NO_IMAGES.values(), ids=NO_IMAGES.keys())
+async def test_what_is_no_image_is_refused_in_a_sentence(tools: Caller, image: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    problem = await tools.fail("create_sandbox", image=image.replace("FOLDER", str(tmp_path)))
+    assert problem["code"] == "bad_argument", problem
+    assert len(problem["error"]) < 600
+
+
 async def test_local_paths_stay_within_the_roots_of_the_operator(
     fake: FakeSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

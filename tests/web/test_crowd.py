@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.support.pace import at_most
 from tests.web.conftest import Service, service
 
 CROWD = 1050
+FEW = 256
 SOON_S = 5.0
 HEAD = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n"
 
@@ -89,6 +92,18 @@ def test_a_client_of_the_owners_stays_while_a_crowd_comes_and_goes(served: Servi
         with crowd(served.port, "POST /mcp HTTP/1.1\r\n", ""):
             owner.sendall(b" " * 8999)
             assert owner.recv(100).startswith(b"HTTP/1.1 406 ")
+
+
+def test_strangers_leave_descriptors_for_other_work(tmp_path: Path) -> None:
+    """With few of them, as where an administrator allows few."""
+    with service(tmp_path) as running:
+        pid = hub_pid(running.home)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (FEW, FEW))
+        before = len(os.listdir(f"/proc/{pid}/fd"))
+        with crowd(running.port, "POST /mcp HTTP/1.1\r\n", ""):
+            for _ in range(20):
+                assert running.ask(X_API_Key=running.key, Content_Type="application/json")[0] == 406
+                assert len(os.listdir(f"/proc/{pid}/fd")) < before + FEW // 2
 
 
 # Deadlines

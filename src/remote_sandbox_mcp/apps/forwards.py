@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..backends.stream import over_asyncio
+from ..backends.stream import carry_both_ways, over_socket
 from ..core.errors import BadArgument, SandboxError
 from ..core.permission import allow_local_port, is_allowed_port
 from ..core.port import Forward, PortClosed, Stream, check_port
 from ..core.sandbox import Sandbox
 from ..waiting import Chores, within
+from .guests import GUESTS, Guest, Queue
 
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 # Ports below need root on most systems.
 FIRST_PORT = 1024
-MOST_CONNECTIONS = 512
+WAITING_IN_KERNEL = 128
+# When no connection can be accepted, for want of descriptors most likely.
+RETRY_S = 1.0
 # How long a connection to ourselves takes to show up, for a sandbox that is this very computer.
 LOOP_S = 0.1
 
@@ -135,7 +139,9 @@ class _Door:
     answers: bool = False
     served: int = 0
     trouble: str = ""
-    server: asyncio.Server | None = None
+    listener: socket.socket | None = None
+    retrying: asyncio.TimerHandle | None = None
+    queue: Queue = field(default_factory=GUESTS.queue)
     # False while it is tried out, and for connections that were pending when it was closed.
     serves: bool = False
     carriers: Chores = field(default_factory=lambda: Chores("carrying a connection"))
@@ -155,10 +161,12 @@ class _Door:
     async def listen(self, local_port: int) -> bool:
         """Listen on loopback. False where the port is taken, or leads back to itself."""
         try:
-            self.server = await asyncio.start_server(self._accept, HOST, local_port)
+            self.listener = socket.create_server((HOST, local_port), backlog=WAITING_IN_KERNEL)
         except (OSError, OverflowError):
             return False
-        self.local_port = int(self.server.sockets[0].getsockname()[1])
+        self.listener.setblocking(False)
+        self.local_port = int(self.listener.getsockname()[1])
+        self._await_connections()
         try:
             self.serves = self.local_port != self.port or not await self._is_own_port()
         finally:
@@ -177,26 +185,56 @@ class _Door:
 
     async def close(self) -> None:
         self.serves = False
-        if self.server:
-            self.server.close()
+        if self.retrying:
+            self.retrying.cancel()
+        if self.listener:
+            asyncio.get_running_loop().remove_reader(self.listener)
+            self.listener.close()
         await self.carriers.close()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.knocked.set()
-        here = over_asyncio(reader, writer, f"127.0.0.1:{self.local_port}")
-        if not self.serves or len(self.carriers) >= MOST_CONNECTIONS:
-            here.close()
-            return
-        carrier = self.carriers.start(self._carry(here))
-        # In any case, even if it never ran: close the client's connection, so that it does not wait for ever.
-        carrier.add_done_callback(lambda _: here.close())
+    def _await_connections(self) -> None:
+        """Accept one in each turn of the loop. asyncio's server would accept a hundred before it looks at the first."""
+        assert self.listener
+        asyncio.get_running_loop().add_reader(self.listener, self._accept_one, self.listener)
 
-    async def _carry(self, here: Stream) -> None:
+    def _accept_one(self, listener: socket.socket) -> None:
         try:
-            if there := await self._reach():
-                self.served += 1
-                await carry_both_ways(here, there)
-        except SandboxError as problem:
+            self._accept(listener.accept()[0])
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            # The client has gone already.
+            pass
+        except OSError as problem:
+            self._note(f"no connection can be accepted: {problem.strerror}")
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            self.retrying = loop.call_later(RETRY_S, self._await_connections)
+
+    def _accept(self, sock: socket.socket) -> None:
+        self.knocked.set()
+        if not self.serves:
+            sock.close()
+            return
+        guest = self.queue.admit(sock.close)
+        carrier = self.carriers.start(self._carry(sock, guest))
+        guest.end = carrier.cancel
+
+        def left(_: object) -> None:
+            self.queue.leave(guest)
+            # In any case, even if it never ran: so that the client does not wait for ever.
+            sock.close()
+
+        carrier.add_done_callback(left)
+
+    async def _carry(self, sock: socket.socket, guest: Guest) -> None:
+        try:
+            here = await over_socket(sock, f"127.0.0.1:{self.local_port}")
+            try:
+                if there := await self._reach():
+                    self.served += 1
+                    await carry_both_ways(here, there, moved=lambda: self.queue.moved(guest))
+            finally:
+                here.close()
+        except (SandboxError, OSError) as problem:
             # Normal: people close windows, and apps cut connections.
             log.info("a connection to port %d of %s: %s", self.port, self.sandbox, problem)
 
@@ -210,24 +248,3 @@ class _Door:
     def _note(self, trouble: str) -> None:
         self.trouble = trouble
         log.warning("a connection to port %d of %s: %s", self.port, self.sandbox, trouble)
-
-
-async def carry_both_ways(here: Stream, there: Stream) -> None:
-    """Copy in both directions until both sides have ended, or one is cut. Raises Unreachable."""
-    ways = [asyncio.ensure_future(carry(here, there)), asyncio.ensure_future(carry(there, here))]
-    try:
-        await asyncio.gather(*ways)
-    finally:
-        here.close()
-        there.close()
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-
-
-async def carry(source: Stream, target: Stream) -> None:
-    """Copy one direction, no faster than the target takes it."""
-    while data := await source.read():
-        target.write(data)
-        await target.drain()
-    target.write_eof()

@@ -22,6 +22,7 @@ OPEN_S = 15.0
 NAME = "this machine"
 # How often a path may change while it is examined.
 MOST_LOOKS = 10
+LONGEST = 4096
 
 
 async def open_lane() -> OutpostLane:
@@ -48,8 +49,14 @@ async def open_lane() -> OutpostLane:
 
 def locate(path: str) -> ResolvedPath:
     """Resolve a path, with the ids of everything along it. Raises BadArgument where it keeps changing."""
+    if len(path) > LONGEST:
+        raise BadArgument(f"{path[:200]}... is longer than a path can be")
     for _ in range(MOST_LOOKS):
-        real = _spelled(os.path.realpath(path))
+        try:
+            real = _spelled(os.path.realpath(path))
+        except (OSError, ValueError) as problem:
+            why = getattr(problem, "strerror", None) or problem
+            raise BadArgument(f"{path!a} cannot be followed: {why}; name the file or folder itself") from None
         ids = _ids_along(real)
         if ids is not None:
             return ResolvedPath(real, ids)

@@ -1,14 +1,19 @@
-"""A reader and a writer as a Stream: asyncio's for sockets, asyncssh's for channels."""
+"""A reader and a writer as a Stream: asyncio's for sockets, asyncssh's for channels; and one Stream tied to another."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import Callable
 from typing import Any
 
 from ..core.errors import Unreachable
+from ..core.port import Stream
+
+# One side has ended, and nothing comes from the other: many programs never close such a connection.
+HALF_CLOSED_S = 60.0
 
 
 class PairStream:
@@ -69,3 +74,53 @@ def over_asyncio(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wha
     # Without a write buffer, drain() returns only when all bytes have been sent.
     writer.transport.set_write_buffer_limits(0)
     return PairStream(reader, writer, writer.transport.abort, what, (OSError,))
+
+
+class _Ties:
+    """Two streams, each of which is copied into the other."""
+
+    def __init__(self, moved: Callable[[], None]) -> None:
+        self._moved = moved
+        self.at = asyncio.get_running_loop().time()
+
+    def note(self) -> None:
+        self.at = asyncio.get_running_loop().time()
+        self._moved()
+
+    async def carry(self, source: Stream, target: Stream) -> None:
+        """Copy one direction, no faster than the target takes it."""
+        while data := await source.read():
+            self.note()
+            target.write(data)
+            await target.drain()
+            self.note()
+        target.write_eof()
+        self.note()
+
+
+async def carry_both_ways(
+    here: Stream, there: Stream, *, moved: Callable[[], None] = lambda: None, idle_s: float = math.inf
+) -> None:
+    """Copy in both directions until both sides have ended, or one is cut. Raises Unreachable.
+
+    It ends, too, when nothing has moved for `idle_s`, or for a minute after one side has ended.
+    """
+    ties = _Ties(moved)
+    ways = [asyncio.ensure_future(ties.carry(here, there)), asyncio.ensure_future(ties.carry(there, here))]
+    running = set(ways)
+    try:
+        while running:
+            patience = idle_s if len(running) > 1 else min(idle_s, HALF_CLOSED_S)
+            left = ties.at + patience - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            timeout = None if left == math.inf else left
+            ended, running = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            for way in ended:
+                way.result()
+    finally:
+        here.close()
+        there.close()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)

@@ -20,7 +20,7 @@ from ..core.client import introduced
 from ..core.errors import SandboxError
 from ..hub_contact.hello import ASK, HTTP, LOGIN, SERVE, read
 from ..hub_contact.place import HubPlace, NoHub, check_peer
-from ..processes import loading
+from ..processes import descriptors, loading
 from ..waiting import within
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class Hub:
 
     async def run(self, lock: int = -1, listener: socket.socket | None = None) -> None:
         """Serve until told to end, or idle. Without a listener, wait for the hub's place; the process ends here."""
+        descriptors.raise_limit()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopped.set)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from ..app import App, Stock, compose
 from ..config.source import ConfigSource
 from ..core.errors import SandboxError
+from ..processes import descriptors
 from ..session import KeptSelection, client_folder
 from ..waiting import Chores
 from .early import LONGEST_QUESTION, NO_MESSAGE, Early
@@ -35,6 +36,7 @@ _turn = threading.Lock()
 
 async def serve(source: ConfigSource, early: Early | None, loaded: Callable[[], None]) -> None:
     """Load the server in a thread, then serve; `loaded` is called in between. The process ends here."""
+    descriptors.raise_limit()
     stock = Stock()
     members = stock.take(source.current)
     app = compose(source.current, members=members)

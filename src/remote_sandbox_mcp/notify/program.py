@@ -14,6 +14,7 @@ from typing import IO, Any
 from ..core.permission import Hook
 from ..core.text import last_line
 from ..core.watch import Event, Unsent, Watch
+from ..processes import descriptors
 from ..waiting import within
 from . import messages
 
@@ -63,7 +64,9 @@ async def _start(
         )
     )
     try:
-        return await asyncio.shield(starting)
+        process = await asyncio.shield(starting)
+        descriptors.give_usual_limit(process.pid)
+        return process
     except asyncio.CancelledError:
         # If cancelled itself, asyncio kills the program alone, and not what that has started by then.
         with contextlib.suppress(OSError, ValueError):

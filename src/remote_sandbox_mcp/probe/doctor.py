@@ -52,7 +52,7 @@ NETWORKS = {
     Reach.HOSTS: "with a list of hosts",
     Reach.HOST: "with the network of this computer",
 }
-LOCAL_STEPS = ("walls", *INSIDE_STEPS)
+LOCAL_STEPS = ("walls", "limits", *INSIDE_STEPS)
 COMMAND_STEPS = ("command", *INSIDE_STEPS)
 INSIDE_S = 15.0
 # A code may have to wait until the one before it, which another process has used, is over.
@@ -120,9 +120,15 @@ async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:
 
     begun = time.monotonic()
     steps = [await _walls_step(place)]
+
+    async def opener() -> Sandbox:
+        sandbox = await local.open_local(place, state_folder)
+        steps.append(checkup.ok("limits", "; ".join(sandbox.limits.told)))
+        return sandbox
+
     if steps[0].mark is Mark.OK:
         try:
-            steps += await inspect(lambda: local.open_local(place, state_folder), place.environment, "python3", "")
+            steps += await inspect(opener, place.environment, "python3", "")
         except SandboxError as problem:
             steps.append(checkup.failed("shell", problem))
     return Checkup(place.name, "local", "", checkup.complete(steps, LOCAL_STEPS), time.monotonic() - begun)

@@ -37,6 +37,17 @@ def no_routes(source: str, target: str) -> None:
     """No direct routes: all files pass through this computer."""
 
 
+def _name_here(path: str) -> str:
+    """The name under which a file or folder of a sandbox is copied into a local folder. Raises BadArgument."""
+    # The name of the root folder is empty.
+    name = path.rstrip("/").rpartition("/")[2] or "files"
+    if name in (".", ".."):
+        raise BadArgument(
+            f"{path[:200]!r} ends in {name!r}, under which nothing can be copied; name the file or folder itself"
+        )
+    return name
+
+
 class TransferService:
     """The verbs on syncs; what they need is imported with the first one."""
 
@@ -174,8 +185,7 @@ class TransferService:
 
     async def copy_out(self, path: str, local_dir: str, *, name: str) -> tuple[str, Outcome]:
         """Copy a file or folder of a sandbox into a local folder; returns where it is then."""
-        # The name of the root folder is empty.
-        here = self.place(f"{local_dir.rstrip('/')}/{path.rstrip('/').rpartition('/')[2] or 'files'}", sandbox=None)
+        here = self.place(f"{local_dir.rstrip('/')}/{_name_here(path)}", sandbox=None)
         order = Order(source=self._inside(path, name), target=here)
         return here.path, await self._copy(order)
 

@@ -18,6 +18,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..page.http import is_open_to_strangers
+from ..processes import descriptors
 
 # All connections, including those being served; a client beyond that gets 503.
 MOST_CONNECTIONS = 1000
@@ -27,11 +28,15 @@ MOST_UNFINISHED = 200
 HEAD_S, BODY_PIECE_S = 10.0, 30.0
 
 
-class Unfinished:
-    """Connections from which a request, or the rest of one, is awaited, oldest first."""
+def most_unfinished() -> int:
+    return min(MOST_UNFINISHED, descriptors.for_pages() // 2)
 
-    def __init__(self, most: int = MOST_UNFINISHED) -> None:
-        self._most = most
+
+class Unfinished:
+    """Connections from which a request, or the rest of one, is awaited, oldest first; `open` counts all connections."""
+
+    def __init__(self) -> None:
+        self.open = 0
         self._strangers: dict[Connection, None] = {}
         self._let_in: dict[Connection, None] = {}
 
@@ -40,7 +45,7 @@ class Unfinished:
         self.discard(connection)
         kind = self._let_in if connection.was_let_in else self._strangers
         kind[connection] = None
-        if len(kind) > self._most:
+        if len(kind) > most_unfinished():
             next(iter(kind)).end()
 
     def discard(self, connection: Connection) -> None:
@@ -62,11 +67,13 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._unfinished.open += 1
         self._look()
 
     def data_received(self, data: bytes) -> None:
         # uvicorn's own count includes requests of closed connections that are still being cancelled; 0 refuses.
-        self.limit_concurrency = 0 if len(self.connections) > MOST_CONNECTIONS else None
+        most = min(MOST_CONNECTIONS, descriptors.for_pages())
+        self.limit_concurrency = 0 if self._unfinished.open > most else None
         super().data_received(data)
         self._look()
 
@@ -76,6 +83,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._unfinished.open -= 1
         self._settle()
 
     def end(self) -> None:

@@ -22,7 +22,8 @@ from ..mcp_server.server import SandboxServer, build
 from ..mcp_server.stdio import leave
 from ..mcp_server.watchdog import revive
 from ..page.app import PageApp
-from .connections import Connection, Unfinished
+from ..processes import descriptors
+from .connections import Connection, Unfinished, most_unfinished
 from .gate import HttpGate
 from .listener import Terms
 
@@ -44,6 +45,7 @@ def serve(app: App, listener: socket.socket, terms: Terms) -> None:
 
 
 async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
+    descriptors.raise_limit()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -143,7 +145,7 @@ def _web(gate: HttpGate, unfinished: Unfinished | None = None) -> Web:
     connection: Any = functools.partial(Connection, unfinished or Unfinished(), troubles)
     return Web(
         uvicorn.Config(
-            gate, http=connection, backlog=ACCEPTED_AT_ONCE, ws="none",
+            gate, http=connection, backlog=min(ACCEPTED_AT_ONCE, most_unfinished()), ws="none",
             lifespan="off", interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
             server_header=False, date_header=False,
         ),

@@ -25,6 +25,7 @@ from ..outpost.lane import OutpostLane
 from ..outpost.sandbox import OutpostSandbox
 from . import KIND, cgroups, limits, lines, processes
 from .disk import DiskWatch
+from .memory import MemoryWatch
 from .shelf import Record, Shelf, is_alone
 from .walls import USER, Bounds, Folders
 
@@ -204,6 +205,9 @@ class Tenant:
         )
         if not record.has_real_disk:
             self._chores.start(self._disk.run())
+        if bounds.watched_mb:
+            memory = MemoryWatch(made.title, self._folders.home, bounds.watched_mb, self._is_active)
+            self._chores.start(memory.run())
 
     def _is_active(self) -> bool:
         return self.sandbox.is_in_use and not self._is_paused

@@ -28,6 +28,7 @@ OURS = {"proc", "dev", "sys", "tmp", "home", "etc", "run", "var", LENT.strip("/"
 WORK_FOLDERS = ("app", "workspace")
 LOADERS = ("/lib64/ld-linux-*.so.*", "/lib/ld-linux-*.so.*", "/usr/lib/*/ld-linux-*.so.*")
 MOST_LINKS = 40
+LONGEST_SHOWN = 200
 # Only Linux has O_PATH; other systems have no such sandboxes and only import this file.
 FOLDER = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW
 OTHERS_WRITE, GROUP_WRITES = stat.S_IWOTH, stat.S_IWGRP
@@ -87,33 +88,47 @@ def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator
 
     `state` is our state folder; `synthetic` are names in its /etc that are not taken from it.
     """
-    folder = Path(image).expanduser()
-    if not folder.is_absolute():
-        raise BadArgument(
-            f"there is no image {image!r} here: without a platform, `image` is the absolute path of a folder with a "
-            "root file system, or empty for this machine's own system"
-        )
-    folder = folder.resolve()
-    try:
+    with _refusing(image):
+        folder = Path(image).expanduser()
+        if not folder.is_absolute():
+            raise BadArgument(
+                f"there is no image {_shown(image)} here: without a platform, `image` is the absolute path of a folder "
+                "with a root file system, or empty for this machine's own system"
+            )
+        folder = folder.resolve()
         descriptor = _hold(folder, _refusals(folder, state))
-    except OSError:
-        raise BadArgument(f"the image {image!r} is no folder that this server may enter; unpack a root file system "
-                          "there, for example with `docker export` or debootstrap, or leave `image` empty"
-        ) from None  # fmt: skip
     try:
-        # While it is open, this path leads to exactly that folder.
-        root = Path(f"/proc/self/fd/{descriptor}")
-        python = _usable_python(image, root)
-        skipped = {*synthetic, "resolv.conf", "mtab", "ld.so.preload"}
-        free = free_work_folders(root)
-        entries = [
-            *_entries(root, "", OURS.union(free)),
-            *_entries(root, "etc", skipped),
-            *_entries(root, "var", {"tmp"}),
-        ]
-        yield OpenedImage(folder, tuple(entries), python, free)
+        with _refusing(image):
+            found = _look(image, folder, descriptor, synthetic)
+        yield found
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _refusing(image: str) -> Iterator[None]:
+    """Say of a folder that cannot be entered, or of a text that is no path, that it is no image."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError):
+        raise BadArgument(
+            f"the image {_shown(image)} is no folder that this server may enter; unpack a root file system there, for "
+            "example with `docker export` or debootstrap, or leave `image` empty"
+        ) from None
+
+
+def _shown(image: str) -> str:
+    return repr(image[:LONGEST_SHOWN])
+
+
+def _look(image: str, folder: Path, descriptor: int, synthetic: tuple[str, ...]) -> OpenedImage:
+    # While it is open, this path leads to exactly that folder.
+    root = Path(f"/proc/self/fd/{descriptor}")
+    python = _usable_python(image, root)
+    skipped = {*synthetic, "resolv.conf", "mtab", "ld.so.preload"}
+    free = free_work_folders(root)
+    entries = (*_entries(root, "", OURS.union(free)), *_entries(root, "etc", skipped), *_entries(root, "var", {"tmp"}))
+    return OpenedImage(folder, entries, python, free)
 
 
 def _usable_python(image: str, root: Path) -> str:

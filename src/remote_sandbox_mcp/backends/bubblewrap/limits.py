@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...core.disposable import Limits
 from ...core.errors import BadArgument, Unsupported
-from . import cgroups, disk, processes
+from . import cgroups, disk, memory, processes
 from .cgroups import Group
 from .disk import DiskUse
 from .walls import Bounds
@@ -68,28 +68,29 @@ def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool, 
     """
     rlimits = {resource.RLIMIT_CORE: NO_CORE}
     wanted = replace(asked, processes=asked.processes or PROCESSES, disk_mb=asked.disk_mb or DISK_MB)
-    memory_mb, memory = _memory(asked, group, rlimits)
+    memory_mb, memory_told = _memory(asked, group, rlimits)
     told = (
-        memory,
+        memory_told,
         _processes(wanted.processes, group, rlimits, shares_user=shares_user),
         *_cpu(asked.cpu, group),
         _disk(wanted, rlimits, is_real=is_disk_real),
     )
     # Files there count as memory, and ending processes does not free them.
     shm_mb = shm_mb or min(SHM_MB, memory_mb // 4 or SHM_MB)
-    return Held(replace(wanted, memory_mb=memory_mb, told=told), Bounds(rlimits, group.joins, shm_mb))
+    watched_mb = memory_mb if resource.RLIMIT_DATA in rlimits else 0
+    return Held(replace(wanted, memory_mb=memory_mb, told=told), Bounds(rlimits, group.joins, shm_mb, watched_mb))
 
 
 def _memory(asked: Limits, group: Group, rlimits: dict[int, int]) -> tuple[int, str]:
     wanted = asked.memory_mb or MEMORY_MB
     if cgroups.limit_memory(group, wanted):
         return wanted, f"memory: {wanted} MB for all processes together, held by a control group"
-    if not asked.memory_mb:
-        return 0, "memory: not limited, because this server may not make control groups for memory"
-    rlimits[resource.RLIMIT_AS] = wanted << 20
+    wanted = asked.memory_mb or memory.machine_mb() // 2
+    # Not RLIMIT_AS: Node, Java and Go reserve much more address space than they use, and would not start.
+    rlimits[resource.RLIMIT_DATA] = wanted << 20
     return wanted, (
-        f"memory: {wanted} MB of address space for each process, held by an rlimit, because this server may not make "
-        "control groups; programs that reserve much more than they use (Java, Go, Node) may not start"
+        f"memory: {wanted} MB for each process, held by an rlimit, and for all together, watched: once over, the "
+        "largest process is ended; this server may not make control groups, which would hold it exactly"
     )
 
 

@@ -22,6 +22,7 @@ from . import bwrap, cgroups, limits
 from .bwrap import why_not
 from .disk import DiskUse, DiskWatch
 from .disposable import EmbeddedSandbox
+from .memory import MemoryWatch
 from .shelf import claim
 from .walls import USER, Bounds, Folders
 
@@ -100,6 +101,9 @@ class LocalSandbox(EmbeddedSandbox):
         self._disk = DiskWatch(root, most, lambda: self.is_in_use, self.end_all, is_new=False)
         # Its files are measured while it is being opened.
         self._watching = [asyncio.ensure_future(self._disk.look()), asyncio.ensure_future(self._disk.run())]
+        if most_mb := held.bounds.watched_mb:
+            memory = MemoryWatch(self._place.name, self._folders.home, most_mb, lambda: self.is_in_use)
+            self._watching.append(asyncio.ensure_future(memory.run()))
 
     def _too_much(self) -> str:
         return self._over_limit("remove something with a short command, or ")

@@ -69,12 +69,12 @@ def stop(home: Path) -> None:
     """Stop every process; repeated until no new one has appeared meanwhile."""
     stopped: set[int] = set()
     while new := family(bubblewraps(home)) - stopped:
-        _send(new, signal.SIGSTOP)
+        send(new, signal.SIGSTOP)
         stopped |= new
 
 
 def go_on(home: Path) -> None:
-    _send(family(bubblewraps(home)), signal.SIGCONT)
+    send(family(bubblewraps(home)), signal.SIGCONT)
 
 
 def end(home: Path) -> None:
@@ -82,7 +82,7 @@ def end(home: Path) -> None:
     until = time.monotonic() + END_S
     all_of_them = family(bubblewraps(home))
     while (outermost := bubblewraps(home)) and time.monotonic() < until:
-        _send(outermost, signal.SIGKILL)
+        send(outermost, signal.SIGKILL)
         time.sleep(0.002)
     while any(map(_lives, all_of_them)) and time.monotonic() < until:
         time.sleep(0.002)
@@ -93,7 +93,7 @@ def _lives(pid: int) -> bool:
     return bool(fields) and fields[0] not in (b"Z", b"X")
 
 
-def _send(pids: Iterable[int], number: signal.Signals) -> None:
+def send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

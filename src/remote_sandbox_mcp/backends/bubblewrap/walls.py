@@ -6,6 +6,7 @@ import functools
 import marshal
 import os
 import re
+import resource
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import TypeVar
 from ...core.errors import ConfigError
 from ...core.machine import LocalPlace
 from ...core.network import Reach
+from ...processes import descriptors
 from .. import outpost
 from ..outpost import pipe, program
 from ..outpost.doorway import Doorway
@@ -38,12 +40,13 @@ class Bounds:
     """Limits of a sandbox's processes, besides the isolation.
 
     `joins` are files of control groups through which a process joins; `rlimits` uses the numbers of the
-    resource module.
+    resource module. `watched_mb` is the memory for all processes together where no control group holds it, else 0.
     """
 
     rlimits: Mapping[int, int] = field(default_factory=dict)
     joins: tuple[str, ...] = ()
     shm_mb: int = 0
+    watched_mb: int = 0
 
 
 # A shell that joins the groups itself costs a millisecond. Moving a process that another one started takes longer: the
@@ -167,7 +170,10 @@ class BwrapStart:
         return f"{known}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
 
     def first(self, room: str = "") -> str:
-        return f"fork_outpost({self.footing.step_down},{dict(self.bounds.rlimits)!r},{room!r});"
+        # This process may have raised its own limit of descriptors.
+        limits = {resource.RLIMIT_NOFILE: (descriptors.usual_limit(), resource.RLIM_INFINITY)}
+        limits |= {number: (most, most) for number, most in self.bounds.rlimits.items()}
+        return f"fork_outpost({self.footing.step_down},{limits!r},{room!r});"
 
 
 @functools.cache

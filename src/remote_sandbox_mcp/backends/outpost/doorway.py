@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import os
 import secrets
 import socket
 import stat
 
-from ...core.errors import Unreachable
+from ...core.errors import BrokenRules, Unreachable
 from ...core.port import PortClosed, Stream
 from ..stream import over_socket
 from . import program
-from .client import OutpostClient, Refusal
+from .client import LineLost, OutpostClient, Refusal
 
 HANDOVER = ("handover",)
 # How many descriptors one message may carry; we expect one and close the others.
 MOST_AT_ONCE = 8
+# How many messages are read before other work has its turn.
+MOST_IN_TURN = 64
 
 
 class Doorway:
@@ -30,13 +32,17 @@ class Doorway:
         self._near.setblocking(False)
         self.far = self._far.fileno()
         self._wanted: dict[str, socket.socket | None] = {}
-        self._taught = False
+        self._client: OutpostClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Each request has one socket sent at most; more come from an outpost that is hostile.
+        self._to_come = 0
 
     def leave_inside(self) -> None:
         """Close our copy of the outpost's end, after the outpost has inherited it."""
         self._far.close()
 
     def close(self) -> None:
+        self._stop_reading()
         self._far.close()
         self._near.close()
         for connected in self._wanted.values():
@@ -45,47 +51,76 @@ class Doorway:
         self._wanted.clear()
 
     async def connect(self, client: OutpostClient, port: int, name: str) -> Stream:
-        """Raises PortClosed, LineLost, Unreachable."""
-        if not self._taught:
+        """Raises PortClosed, LineLost, Unreachable. One that breaks the rules is ended, with all that runs in it."""
+        if not self._client:
             # Sent before the first request, without waiting for its answer.
             client.begin({"verb": "learn"}, program.packed(HANDOVER))
-            self._taught = True
+            self._client, self._loop = client, asyncio.get_running_loop()
+            # Also what nobody waits for any more is read: the outpost could send nothing else behind it.
+            self._loop.add_reader(self._near, self._take_some)
         return await over_socket(await self._fetch(client, port, name), f"port {port} of {name}")
 
     async def _fetch(self, client: OutpostClient, port: int, name: str) -> socket.socket:
         token = secrets.token_hex(8)
         self._wanted[token] = None
+        self._to_come += 1
         try:
-            await client.ask({"verb": "hand_out_socket", "port": port, "door": self.far, "token": token})
-            self._take_all()
-        except Refusal as refusal:
-            if refusal.reason == "closed":
-                raise PortClosed(f"{name}: nothing accepts connections at port {port}: {refusal}") from None
-            raise Unreachable(f"{name}: port {port} could not be reached: {refusal}") from None
-        finally:
-            connected = self._wanted.pop(token, None)
+            await self._ask(client, port, name, token)
+        except BaseException:
+            # It may have come to a caller who gives up.
+            if unused := self._wanted.pop(token, None):
+                unused.close()
+            raise
+        connected = self._wanted.pop(token, None)
         if connected is None:
             raise Unreachable(f"{name}: port {port} could not be reached: its socket was not handed out")
         return connected
 
-    def _take_all(self) -> None:
-        """Receive all sockets that have come, for any caller; close those that no caller waits for any more."""
-        with contextlib.suppress(OSError):
-            while received := self._take():
-                token, connected = received
-                if token in self._wanted and connected:
-                    self._wanted[token] = connected
-                elif connected:
-                    connected.close()
+    async def _ask(self, client: OutpostClient, port: int, name: str, token: str) -> None:
+        try:
+            await client.ask({"verb": "hand_out_socket", "port": port, "door": self.far, "token": token})
+        except Refusal as refusal:
+            if refusal.reason == "closed":
+                raise PortClosed(f"{name}: nothing accepts connections at port {port}: {refusal}") from None
+            raise Unreachable(f"{name}: port {port} could not be reached: {refusal}") from None
+        except LineLost:
+            if self._to_come < 0:
+                raise BrokenRules(f"{name} sent sockets that nobody had asked for, and was ended") from None
+            raise
+        # It was sent before the answer.
+        while self._wanted.get(token) is None and self._take_some():
+            pass
 
-    def _take(self) -> tuple[str, socket.socket | None] | None:
+    def _take_some(self) -> bool:
+        """Receive sockets that have come, for any caller; returns whether there may be more."""
+        try:
+            for _ in range(MOST_IN_TURN):
+                self._take()
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            self._stop_reading()
+            return False
+        return True
+
+    def _take(self) -> None:
+        """Receive one; those that no caller waits for any more are closed. Raises OSError."""
         word, descriptors, _, _ = socket.recv_fds(self._near, 64, MOST_AT_ONCE, socket.MSG_CMSG_CLOEXEC)
-        if not word:
-            return None
         usable = [connected for connected in map(connection_of, descriptors) if connected]
-        for more in usable[1:]:
+        token = word.decode("ascii", "replace")
+        if usable and token in self._wanted and self._wanted[token] is None:
+            self._wanted[token] = usable.pop()
+        for more in usable:
             more.close()
-        return word.decode("ascii", "replace"), usable[0] if usable else None
+        self._to_come -= 1
+        if not word or self._to_come < 0:
+            if word and self._client:
+                self._client.line.close()
+            raise ConnectionAbortedError("it has ended, or sends what nobody asked for")
+
+    def _stop_reading(self) -> None:
+        if self._loop and not self._loop.is_closed() and self._near.fileno() >= 0:
+            self._loop.remove_reader(self._near)
 
 
 def connection_of(descriptor: int) -> socket.socket | None:

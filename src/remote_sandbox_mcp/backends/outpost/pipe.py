@@ -12,6 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from ...processes import descriptors
+
 # Reading pauses beyond MOST_UNREAD; after the process's end no more than MOST_LEFT is read.
 MOST_UNREAD, MOST_LEFT = 1 << 20, 4 << 20
 
@@ -141,7 +143,7 @@ def _spawn(
     far: int,
     complaints: int | None,
 ) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         arguments,
         stdin=far,
         stdout=far,
@@ -151,3 +153,5 @@ def _spawn(
         pass_fds=inherited,
         start_new_session=True,
     )
+    descriptors.give_usual_limit(process.pid)
+    return process

@@ -16,6 +16,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from ...core.check import text_argument
 from ...core.disposable import PENDING, Disposable, DisposableRules, Limits, SandboxOrder, gpus, megabytes, volume
 from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
@@ -92,7 +93,7 @@ def create(server: SandboxServer) -> Any:
             provider=on,
             slurm=read_options(slurm),
         )
-        if image.startswith(("/", "~", ".")):
+        if text_argument("image", image, required=False).startswith(("/", "~", ".")):
             # A folder of the user's computer is mounted as its root file system.
             order = replace(order, image=absolute(image))
             server.app.transfers.check_folder(image)

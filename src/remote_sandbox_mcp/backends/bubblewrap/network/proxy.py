@@ -11,14 +11,16 @@ import contextlib
 import ipaddress
 import socket
 import struct
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
+from ....core.errors import Unreachable
 from ....core.network import Address, HostRule, is_private, ranges, read_rule
+from ....processes import descriptors
 from ....waiting import within
+from ...stream import carry_both_ways, over_asyncio
 from . import kernel
 from .enter import READY
 
@@ -122,7 +124,7 @@ async def _resolve(name: str, port: int) -> list[Address]:
 
 
 class Proxy:
-    """Serves every connection from inside, at most `MOST_CONNECTIONS` at once."""
+    """Serves every connection from inside, at most `MOST_CONNECTIONS` at once, or as many as it has descriptors for."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -130,9 +132,10 @@ class Proxy:
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
+        most = min(MOST_CONNECTIONS, descriptors.for_carrier())
         try:
-            if self._open > MOST_CONNECTIONS:
-                writer.write(page(503, f"this sandbox has {MOST_CONNECTIONS} connections already; close some first"))
+            if self._open > most:
+                writer.write(page(503, f"this sandbox has {most} connections already; close some first"))
                 return
             await self._serve(reader, writer)
         except (OSError, EOFError, asyncio.TimeoutError):
@@ -156,7 +159,7 @@ class Proxy:
             return
         there[1].write(ahead)
         writer.write(answer)
-        await carry_both_ways((reader, writer), there)
+        await tie((reader, writer), there)
 
     async def _begin(self, head: bytes) -> tuple[Streams, bytes, bytes]:
         """The connection that a request asks for, what is sent ahead on it, and the answer."""
@@ -191,7 +194,7 @@ class Proxy:
             writer.write(_socks_answer(SOCKS_NOT_ALLOWED if turned.status == 403 else SOCKS_UNREACHABLE))
             return
         writer.write(_socks_answer(0))
-        await carry_both_ways((reader, writer), there)
+        await tie((reader, writer), there)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:
@@ -251,35 +254,10 @@ def page(status: int, reason: str) -> bytes:
     return f"{head}Connection: close\r\n\r\n".encode() + body
 
 
-async def carry_both_ways(here: Streams, there: Streams) -> None:
-    """Copy until both sides have ended, or nothing has moved for `IDLE_S`."""
-    moved = [time.monotonic()]
-    ways = [asyncio.ensure_future(_carry(one[0], other[1], moved)) for one, other in ((here, there), (there, here))]
-    try:
-        await asyncio.gather(*ways)
-    except OSError:
-        pass
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-        there[1].close()
-
-
-async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter, moved: list[float]) -> None:
-    while True:
-        try:
-            data = await within(source.read(PIECE), IDLE_S)
-        except asyncio.TimeoutError:
-            if time.monotonic() - moved[0] < IDLE_S:
-                continue
-            raise ConnectionAbortedError("idle") from None
-        if not data:
-            break
-        moved[0] = time.monotonic()
-        target.write(data)
-        await within(target.drain(), IDLE_S)
-    target.write_eof()
+async def tie(here: Streams, there: Streams) -> None:
+    """Copy until both sides have ended, one is cut, or nothing has moved for `IDLE_S`."""
+    with contextlib.suppress(Unreachable):
+        await carry_both_ways(over_asyncio(*here, "inside"), over_asyncio(*there, "outside"), idle_s=IDLE_S)
 
 
 def serve_proxy(listener: int, settings: Mapping[str, Any], line: socket.socket, parent: int) -> None:

@@ -20,9 +20,10 @@ MOST_RIGHTS = 64
 CAPABILITIES_OF_THREE = 0x20080522
 
 
-def fork_outpost(user: int, limits: "dict[int, int]", room: str = "") -> None:
+def fork_outpost(user: int, limits: "dict[int, tuple[int, int]]", room: str = "") -> None:
     """Fork the outpost's process and return in that one only. When it ends, all others of the namespace are killed.
 
+    `limits` are soft and hard limits by their numbers.
     `room` is where an image's root file system is mounted: the outpost's process has it as its root then.
     """
     prctl = ctypes.CDLL(None).prctl
@@ -43,13 +44,16 @@ def fork_outpost(user: int, limits: "dict[int, int]", room: str = "") -> None:
         os.setresuid(user, user, user)
     if room:
         give_up_rights()
-    for number, most in limits.items():
-        hard = resource.getrlimit(number)[1]
+    for number, (soft, most) in limits.items():
         # A hard limit cannot be raised without rights.
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(number, (most, most))
+        hard = lower(most, resource.getrlimit(number)[1])
+        resource.setrlimit(number, (lower(soft, hard), hard))
     # Set so that this Python finds its libraries; the commands' programs must not use those.
     os.environ.pop("LD_LIBRARY_PATH", None)
+
+
+def lower(one: int, other: int) -> int:
+    return max(one, other) if resource.RLIM_INFINITY in (one, other) else min(one, other)
 
 
 def check_entries(entries: "list[tuple[str, int, int]]") -> None:
