@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core import redact
-from remote_sandbox_mcp.core.redact import HIDDEN, shorten_safely, shown_arguments, spellings, without_secrets
+from remote_sandbox_mcp.core.redact import HIDDEN, shorten_safely, shown_arguments, without_secrets
 from remote_sandbox_mcp.core.secret import Secret, texts_in_use
+from remote_sandbox_mcp.core.shown import spellings
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from remote_sandbox_mcp.core.secret import Secret, texts_in_use
         ('docker run -e "TOKEN=abc" image x', 'docker run -e "TOKEN=[hidden]" image x'),
         ("x --password y --api-key=z -t", "x --password [hidden] --api-key=[hidden] -t"),
         ("x --password \\\n  y z", "x --password \\\n  [hidden] z"),
-        ('["--token","abc"]', '["--token",[hidden]'),
+        ('["--token","abc"]', '["--token",[hidden]]'),
         ('curl -H "Authorization: Bearer abc" https://a/x', 'curl -H "Authorization: Bearer [hidden]" https://a/x'),
         ("curl -H 'X-Api-Key: abc def' https://a/x", "curl -H 'X-Api-Key: [hidden]' https://a/x"),
         ("curl -u me:abc https://a/x", "curl -u me:[hidden] https://a/x"),
