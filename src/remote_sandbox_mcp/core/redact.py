@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from .shown import HIDDEN, LEAST_SECRET, LEAST_SHOWN, TOKENS
@@ -62,11 +62,12 @@ _PEM_LINES = re.compile(r"(?:^[A-Za-z0-9+/=]{1,80}\r?\n)+\Z", re.MULTILINE)
 # Options and words of well-known programs whose next word is, or ends with, a password.
 _BEFORE_PASSWORD = re.compile(
     r"\slogin\s{1,4}\S{1,60}\s{1,4}password\s{1,4}|\bpass:(?=\S)|\s/p:(?=\S)|--from-literal[= ][^\s=]{1,80}="
-    r"|\b(?:wandb|vault|huggingface-cli|hf[ \t]auth|railway|heroku)[ \t]login(?:[ \t]{1,4}-\S{1,60}){0,6}[ \t]{1,4}(?=[^\s-])"
+    r"|\b(?:wandb|vault|huggingface-cli|hf[ \t]auth)[ \t]login(?:[ \t]{1,4}-\S{1,60}){0,6}[ \t]{1,4}(?=[^\s-])"
     r"|\bhtpasswd[ \t](?:-\w{1,9}[ \t]{1,4}){1,4}\S{1,200}[ \t]{1,4}\S{1,80}[ \t]{1,4}"
     r"|\bmc[ \t]alias[ \t]set(?:[ \t]{1,4}[^\s-]\S{0,200}){3}[ \t]{1,4}"
     r"|\b(?:wpa_passphrase|net[ \t]user|http-basic\.\S{1,60})[ \t]{1,4}\S{1,80}[ \t]{1,4}"
-    r"|\b(?:add-)?authtoken[ \t]{1,4}(?=[^\s-])|\bsqlplus[ \t](?:-\w{1,9}[ \t]{1,4}){0,4}[^\s/]{1,60}/|\blftp\b[^\n]{0,80}\s-u[ \t]{0,3}[^\s,]{1,60},"
+    r"|\b(?:add-)?authtoken[ \t]{1,4}(?=[^\s-])|\bsqlplus[ \t](?:-\w{1,9}[ \t]{1,4}){0,4}[^\s/]{1,60}/"
+    r"|\blftp\b[^\n]{0,80}\s-u[ \t]{0,3}[^\s,]{1,60},"
 )
 _USER = re.compile(r"(?<!\S)(?:-u|-U|--user|--proxy-user)(?:=|[ \t]{0,3})([\"']?)[^\s:\"'@/%]{1,60}[:%](?=[^\s/])")
 # Options of one letter whose value is a password, and the programs for which that is so.
@@ -76,7 +77,7 @@ _LETTERS = {
     "k": r"openssl",
     "N": r"ssh-keygen",
     "P": r"zip|unzip|zipcloak|mosquitto_\w{3,5}|ssh-keygen|sqlcmd|bcp",
-    "p": r"sshpass|mysql\w{0,10}|mariadb\w{0,10}|mongo\w{0,10}|twine|useradd|usermod|7z[a-z]?|rar|unrar|influx|impala-shell"
+    "p": r"sshpass|mysql\w{0,10}|mariadb\w{0,10}|mongo\w{0,10}|twine|useradd|usermod|7z[a-z]?|rar|unrar|influx"
     r"|(?:docker|podman|nerdctl|oc|helm|skopeo|buildah|az|ibmcloud|cf)[ \t]{1,4}(?:registry[ \t]{1,4})?login",
     "w": r"ldap\w{2,10}",
 }
@@ -113,9 +114,9 @@ def is_secret_name(name: str) -> bool:
 def is_secret_variable(name: str, value: str) -> bool:
     """Whether the value of a variable is a secret: by its name, or because it holds a token or a password.
 
-    >>> is_secret_variable("WANDB_API_KEY", "0123456789abcdef"), is_secret_variable("TOKENIZERS_PARALLELISM", "disabled")
+    >>> is_secret_variable("WANDB_API_KEY", "0123456789abcdef"), is_secret_variable("TOKENIZERS", "disabled")
     (True, False)
-    >>> is_secret_variable("GOOGLE_APPLICATION_CREDENTIALS", "/home/me/key.json"), is_secret_variable("PASSWORD", "true")
+    >>> is_secret_variable("GOOGLE_CREDENTIALS", "/home/me/key.json"), is_secret_variable("PASSWORD", "true")
     (False, False)
     """
     if len(value) < LEAST_SHOWN or _PATH.match(value):
@@ -154,17 +155,43 @@ def first_line(text: str, known: Iterable[str] = (), most: int = 300) -> str:
     return shorten_safely(text[: MOST_READ + 1].partition("\n")[0], known, most)
 
 
+def hide_in(value: Any, known: Iterable[str] = ()) -> Any:
+    """A value of JSON without secrets: its texts as above, and all that has the name of a secret."""
+    secrets = tuple(known)
+    if isinstance(value, str):
+        return shorten_safely(value, secrets, MOST_READ)
+    if isinstance(value, Mapping):
+        return {_label(name, secrets): _named(str(name), item, secrets) for name, item in value.items()}
+    return [hide_in(item, secrets) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _named(name: str, value: Any, known: tuple[str, ...]) -> Any:
+    is_hidden = isinstance(value, str) and value and is_secret_name(name)
+    return HIDDEN if is_hidden else hide_in(value, known)
+
+
 # Arguments of a call
 
 
-def shown_arguments(arguments: Mapping[str, Any], known: Iterable[str] = ()) -> dict[str, Any]:
-    """The arguments of a call as they may be kept: without secrets and contents of files, and short."""
+def shown_arguments(
+    arguments: Mapping[str, Any], known: Iterable[str] = (), takes: Collection[str] | None = None
+) -> dict[str, Any]:
+    """The arguments of a call as they may be kept: without secrets and contents of files, and short.
+
+    `takes`: those that the tool has. Of another only the size is kept: it may be the content of a file.
+    """
     secrets = tuple(known)
+    if takes is not None:
+        arguments = {name: value if name in takes else _size(value) for name, value in arguments.items()}
     for most in (LONGEST_TEXT, LONGEST_TEXT // 5, LONGEST_TEXT // 20):
         shown = _shown("", arguments, secrets, most, DEEPEST)
         if len(json.dumps(shown)) <= LONGEST_ARGUMENTS:
             return dict(shown)
     return {"left_out": f"{len(arguments)} arguments, too long to be kept"}
+
+
+def _size(value: Any) -> Any:
+    return value if value is None or isinstance(value, (bool, int, float)) else f"({len(str(value))} characters)"
 
 
 def _shown(name: str, value: Any, known: tuple[str, ...], most: int, deep: int) -> Any:

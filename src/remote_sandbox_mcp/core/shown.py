@@ -11,7 +11,7 @@ from typing import Any
 from .secret import note_text, state_of_texts, texts_in_use
 
 HIDDEN = "[hidden]"
-# A shorter secret is not looked for at all; one shorter than the second is not hidden from readers: it would be found in
+# A shorter secret is not looked for at all; one shorter than the second is not hidden from readers, who would miss
 # ordinary words.
 LEAST_SECRET, LEAST_SHOWN = 4, 8
 
@@ -19,10 +19,12 @@ LEAST_SECRET, LEAST_SHOWN = 4, 8
 TOKENS = {
     **dict.fromkeys(("AKIA", "ASIA"), "[0-9A-Z]{12,}"),
     **dict.fromkeys(("ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_"), r"\w{16,}"),
-    **dict.fromkeys(("glpat-", "glrt-", "gldt-", "sk-", "pypi-", "nvapi-", "xai-", "tskey-"), r"[\w-]{16,}"),
+    **dict.fromkeys(("glpat-", "glrt-", "gldt-", "pypi-AgE", "nvapi-", "tskey-"), r"[\w-]{16,}"),
+    # With a digit: there are ordinary names that begin like these.
+    **dict.fromkeys(("sk-", "xai-"), r"(?=[\w-]*[0-9])[\w-]{16,}"),
     **dict.fromkeys(("sk_live_", "sk_test_", "rk_live_", "rk_test_", "pk_live_", "pk_test_"), r"\w{10,}"),
-    **dict.fromkeys(("hf_", "npm_", "gsk_", "ntn_", "lin_api_", "whsec_", "shpat_", "figd_"), r"\w{16,}"),
-    **dict.fromkeys(("r8_", "dckr_pat_", "dop_v1_", "doo_v1_"), r"[\w-]{16,}"),
+    **dict.fromkeys(("hf_", "npm_", "gsk_", "ntn_", "r8_", "lin_api_", "whsec_", "shpat_"), "[A-Za-z0-9]{20,}"),
+    **dict.fromkeys(("dckr_pat_", "dop_v1_", "doo_v1_", "figd_"), r"[\w-]{16,}"),
     **dict.fromkeys(("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "xapp-"), r"[\w-]{8,}"),
     **dict.fromkeys(("AIza", "ATATT3", "AGE-SECRET-KEY-1", "sq0csp-", "sq0atp-"), r"[\w-]{20,}"),
     **dict.fromkeys(("ya29.", "hvs.", "eyJ"), r"[\w.-]{16,}"),
