@@ -99,6 +99,7 @@ _EATER = re.compile(
 )
 _HERE = re.compile(r"<<-?[ \t]{0,3}\\?([\"']?)([A-Za-z_][\w.-]{0,60})\1")
 _ECHO = re.compile(r"\b(?:echo|printf)[ \t]{1,4}")
+_ESCAPED = re.compile(r"\\[nrt]")
 _ENDS_OUTER = frozenset(" \t\r\n;&|),}]")
 
 
@@ -132,6 +133,9 @@ def without_secrets(text: str, known: Iterable[str] = ()) -> str:
     text = without_tokens(text)
     for spans in (_in_urls, _after_names, _in_programs, _random_words):
         text = _hide(text, spans(text))
+        if _ESCAPED.search(text):
+            # Lines of a string in a program's source, or in JSON.
+            text = _hide(text, spans(_ESCAPED.sub(" \n", text)))
     return text
 
 
