@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from .shown import HIDDEN, LEAST_SECRET, LEAST_SHOWN, TOKENS
+from .shown import HIDDEN, LEAST_SECRET, LEAST_SHOWN, PRIVATE_KEY, TOKENS
 
 # A shorter secret is looked for only as a word of its own: "test" must not be found in "pytest".
 LEAST_INSIDE = 8
@@ -94,8 +94,10 @@ _LOGIN_CALL = re.compile(r"\blogin\([^()\"'\n]{0,40}(?=[\"'])")
 _EATER = re.compile(
     r"\bsudo[ \t](?:-\w{1,9}[ \t]{1,4}){0,4}-[A-Za-z]{0,4}S\b|\bsudo\b[^\n|;&]{0,40}--stdin\b|--password-stdin\b"
     r"|--with-token\b|\bchpasswd\b|\bpasswd[ \t]{1,4}--stdin\b|\bkinit\b|\bcryptsetup\b|\bwandb[ \t]login\b"
-    # A file whose name says what is in it.
-    r"|>{1,2}[ \t]{0,3}[^\s;&|<>]{0,120}(?:token|secret|passw|credential|netrc|pgpass|api_?key|\.env)[^\s;&|<>]{0,80}"
+)
+# A file whose name says what is in it.
+_SECRET_FILE = re.compile(
+    r">{1,2}[ \t]{0,3}[^\s;&|<>]{0,120}(?:token|secret|passw|credential|netrc|pgpass|api_?key|\.env)[^\s;&|<>]{0,80}"
 )
 _HERE = re.compile(r"<<-?[ \t]{0,3}\\?([\"']?)([A-Za-z_][\w.-]{0,60})\1")
 _ECHO = re.compile(r"\b(?:echo|printf)[ \t]{1,4}")
@@ -131,12 +133,15 @@ def without_secrets(text: str, known: Iterable[str] = ()) -> str:
     for secret in known:
         text = _without(text, secret)
     text = without_tokens(text)
-    for spans in (_in_urls, _after_names, _in_programs, _random_words):
-        text = _hide(text, spans(text))
-        if _ESCAPED.search(text):
-            # Lines of a string in a program's source, or in JSON.
-            text = _hide(text, spans(_ESCAPED.sub(" \n", text)))
-    return text
+    lowered = text.lower()
+    for hints, spans in _RULES:
+        # Each rule costs much more than a look for the words without which it finds nothing.
+        if any(hint in lowered for hint in hints):
+            text = _hide(text, spans(text))
+            if _ESCAPED.search(text):
+                # Lines of a string in a program's source, or in JSON.
+                text = _hide(text, spans(_ESCAPED.sub(" \n", text)))
+    return _hide(text, _random_words(text))
 
 
 def shorten_safely(text: str, known: Iterable[str] = (), most: int = LONGEST_TEXT) -> str:
@@ -149,9 +154,10 @@ def shorten_safely(text: str, known: Iterable[str] = (), most: int = LONGEST_TEX
 
 def end_safely(text: str, known: Iterable[str] = (), most: int = LONGEST_TEXT) -> str:
     """The end of a text without secrets; one that is cut off at its beginning is not shown in part."""
-    if len(text) <= MOST_READ:
+    read = min(MOST_READ, most + SEAM)
+    if len(text) <= read:
         return without_secrets(text, known)[-most:]
-    return without_secrets(text[-MOST_READ:], known)[SEAM:][-most:]
+    return without_secrets(text[-read:], known)[SEAM:][-most:]
 
 
 def first_line(text: str, known: Iterable[str] = (), most: int = 300) -> str:
@@ -279,8 +285,10 @@ def find_tokens(text: str) -> list[str]:
 
 def without_tokens(text: str) -> str:
     """The text with [hidden] for all that looks like a token or a private key, whatever is around it."""
-    text = _hide(text, _private_keys(text))
-    text = _SHAPES.sub(HIDDEN, text)
+    if PRIVATE_KEY in text:
+        text = _hide(text, _private_keys(text))
+    if any(beginning in text for beginning in TOKENS):
+        text = _SHAPES.sub(HIDDEN, text)
     return _hide(text, ((found.end(), _word_end(text, found.end())) for found in _BEARER.finditer(text)))
 
 
@@ -405,19 +413,29 @@ def _is_count(name: str, value: str) -> bool:
     return name.lower().startswith("tokens") and value.isdecimal()
 
 
-def _in_programs(text: str) -> Iterator[tuple[int, int]]:
-    """Passwords where well-known programs take them."""
-    spans = [(found.end(), _word_end(text, found.end())) for found in _BEFORE_PASSWORD.finditer(text)]
+def _after_words(text: str) -> Iterator[tuple[int, int]]:
+    """Passwords that follow certain words of well-known programs."""
+    for found in _BEFORE_PASSWORD.finditer(text):
+        yield found.end(), _word_end(text, found.end())
+
+
+def _after_users(text: str) -> Iterator[tuple[int, int]]:
+    """Passwords that follow the name of a user."""
     for found in _USER.finditer(text):
         end = _outer_end(text, found.end(), found[1]) if found[1] else _word_end(text, found.end())
         if not text[found.end() : end].strip("\"'").isdecimal():
-            spans.append((found.end(), end))
+            yield found.end(), end
+
+
+def _in_logins(text: str) -> Iterator[tuple[int, int]]:
+    """Strings in calls of a function that logs in."""
     for found in _LOGIN_CALL.finditer(text):
-        spans.append((found.end(), _quote_end(text, found.end() + 1, text[found.end()]) + 1))
-    spans += [span for program, option in _WITH_LETTER for span in _after_letter(text, program, option)]
-    for found in _EATER.finditer(text):
-        spans += _fed(text, found.start(), _line_end(text, found.end()))
-    return iter(sorted(spans))
+        yield found.end(), _quote_end(text, found.end() + 1, text[found.end()]) + 1
+
+
+def _after_letters(text: str) -> list[tuple[int, int]]:
+    """Passwords behind options of one letter."""
+    return sorted(span for program, option in _WITH_LETTER for span in _after_letter(text, program, option))
 
 
 def _after_letter(text: str, program: re.Pattern[str], option: re.Pattern[str]) -> Iterator[tuple[int, int]]:
@@ -427,6 +445,12 @@ def _after_letter(text: str, program: re.Pattern[str], option: re.Pattern[str]) 
         at = _line_end(text, found.end())
         for given in option.finditer(text, found.end(), at):
             yield given.end(), _word_end(text, given.end())
+
+
+def _given_away(text: str) -> list[tuple[int, int]]:
+    """What is written into programs that read a password, and into files that are known to hold one."""
+    found = [*_EATER.finditer(text), *_SECRET_FILE.finditer(text)]
+    return sorted(span for each in found for span in _fed(text, each.start(), _line_end(text, each.end())))
 
 
 def _fed(text: str, eater: int, line_end: int) -> Iterator[tuple[int, int]]:
@@ -452,6 +476,17 @@ def _document_end(text: str, at: int, word: str) -> int:
             return start
     return len(text)
 
+
+# The rules, each with the words of which it needs one, in small letters.
+_RULES: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[int, int]]]], ...] = (
+    (("://", "hooks.slack.com/", "discord", "open.feishu.cn/"), _in_urls),
+    (("pass", "secret", "credential", "token", "auth", "cookie", "key", "pwd", "otp"), _after_names),
+    (("login", "pass", "/p:", "literal", "alias", "net", "http-basic", "authtoken", "sqlplus", "lftp"), _after_words),
+    (("-u", "-user"), _after_users),
+    (("login(",), _in_logins),
+    (tuple(f"-{letter.lower()}" for letter in _LETTERS), _after_letters),
+    (("sudo", "stdin", "token", "passwd", "kinit", "cryptsetup", "wandb", ">"), _given_away),
+)
 
 # Where words and lines end
 

@@ -31,6 +31,7 @@ TOKENS = {
     "SG.": r"[\w-]{16,}\.[\w-]{16,}",
 }
 PRIVATE_KEY = " PRIVATE KEY"
+LEAST_TOKEN = 16
 
 # Variables of sandboxes in use, by the address of what holds them.
 _environments: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -56,8 +57,9 @@ def shown(text: str) -> str:
 
 
 def tokens_in(text: str) -> list[str]:
-    """How the things in a text begin that look like tokens."""
-    if not any(beginning in text for beginning in (*TOKENS, PRIVATE_KEY)):
+    """How the things in a text begin that look like tokens. Few words of ordinary output are long, but for paths."""
+    long = " ".join({word for word in text.split() if len(word) >= LEAST_TOKEN and word[0] != "/"})
+    if PRIVATE_KEY not in text and not any(beginning in long for beginning in TOKENS):
         return []
     from .redact import find_tokens
 
