@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .secret import note_text, state_of_texts, texts_in_use
@@ -73,6 +73,15 @@ def each_text(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, Mapping):
         return {change(key) if isinstance(key, str) else key: each_text(item, change) for key, item in value.items()}
     return [each_text(item, change) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """All texts in a value of JSON, but for names."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_of(item)
 
 
 @functools.lru_cache(maxsize=1)

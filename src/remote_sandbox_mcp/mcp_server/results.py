@@ -14,7 +14,7 @@ from ..core.command import Completed, Ending, Missing, Running
 from ..core.errors import BadArgument, ConnectError, Defect, LostContact, NotStarted, SandboxError
 from ..core.files import FileSlice, Span
 from ..core.image import MOST_BYTES, Image, recognise
-from ..core.shown import each_text, shown, tokens_in, values_in_use
+from ..core.shown import each_text, shown, texts_of, tokens_in, values_in_use
 from ..core.text import clip, harmless, reveal_file, visible
 from ..core.usage import as_resources
 from .clients import calling
@@ -59,7 +59,7 @@ def reply(
     """
     client = calling.get()
     fields, text = all_visible(without_known(structured)), without_known(text)
-    if warning := "" if client.hides_tokens else warning_of(text):
+    if warning := "" if client.hides_tokens else warning_of(fields):
         fields, text = fields | {"warning": warning}, f"{text}\n{warning}"
     most = 1 << 30 if whole and not client.name else client.result_chars
     fitted = fit(fields, most)
@@ -82,9 +82,9 @@ def without_known(value: T) -> T:
     return each_text(value, shown) if values_in_use() else value
 
 
-def warning_of(text: str) -> str:
+def warning_of(fields: Mapping[str, Any]) -> str:
     """Says that a result has something in it that should go no further; else empty."""
-    found = tokens_in(text)
+    found = tokens_in("\n".join(texts_of(fields)))
     return (
         f"this has what looks like a secret in it ({', '.join(found[:MOST_NAMED])}): do not repeat it" if found else ""
     )
