@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core import redact
 from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.machine import Login, Machine
 from remote_sandbox_mcp.core.redact import (
     HIDDEN,
     end_safely,
@@ -158,6 +159,12 @@ def test_secret_variables_are_hidden_as_long_as_their_sandbox_is_in_use() -> Non
     assert shown("production open sesame! open%20sesame%21") == "production [hidden] [hidden]"
     del environment
     assert shown("open sesame!") == "open sesame!"
+
+
+@pytest.mark.parametrize("value", ["short12", "postgres", "student01", "gpu1.example.org"])
+def test_what_may_be_an_ordinary_word_or_is_a_name_is_shown_although_it_is_a_password(value: str) -> None:
+    machine = Machine("lab-machine", "gpu1.example.org", login=Login("student01", Secret(value)))
+    assert shown(f"connected as {value} to {machine.name}") == f"connected as {value} to lab-machine"
 
 
 @pytest.mark.parametrize("most", [50, 4000])

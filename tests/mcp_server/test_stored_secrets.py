@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import subprocess
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -59,9 +61,11 @@ ALL = "\n".join(form.format(secret) for form, secret in SECRETS.values())
 
 def stored() -> dict[str, str]:
     """All files of our state, by their paths in it."""
-    folder = paths.state_folder()
-    found = (file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): file.read_bytes().decode("latin-1") for file in found}
+    with tempfile.TemporaryDirectory() as copy:
+        # In another process: to close a file of a database that is open here would drop its locks.
+        subprocess.run(["cp", "-r", f"{paths.state_folder()}/.", copy], check=True)
+        found = [file for file in Path(copy).rglob("*") if file.is_file()]
+        return {str(file.relative_to(copy)): file.read_bytes().decode("latin-1") for file in found}
 
 
 def left() -> list[str]:
@@ -174,6 +178,28 @@ async def test_a_resume_command_is_run_as_it_was_given_and_kept_nowhere_after_th
         assert "not kept after the end of its watch: pass the whole command as resume_command" in refused["error"]
         await tools.client.call_tool("resume_background_task", {"watch_id": watch_id, "resume_command": AGAIN})
         assert (fake.jobs.started[-1].script, len(fake.jobs.started)) == (AGAIN, 3)
+
+
+async def test_a_resume_command_whose_secret_is_lost_is_not_run(fake: FakeSandbox) -> None:
+    async with connected(App(Fleet([member(fake)]))) as tools:
+        order = {"command": "x", "session_name": "t", "resume_command": AGAIN, "ensure_watchdog": False}
+        watch_id = (await tools.call("exec_bash_background", **order))["watch_id"]
+        (paths.state_folder() / "again" / f"{watch_id}.json").unlink()
+        fake.jobs.vanish(fake.jobs.started[-1].job_id)
+        refused = await tools.client.call_tool("resume_background_task", {"watch_id": watch_id})
+    assert (refused.is_error, len(fake.jobs.started)) == (True, 1)
+
+
+async def test_another_configuration_sees_a_watch_without_its_commands(fake: FakeSandbox) -> None:
+    settings = Settings(expose_advanced_tools=True)
+    async with connected(App(Fleet([member(fake)]), settings=settings, identity="mine")) as tools:
+        order = {"command": "make secret-plans", "resume_command": "make more-plans", "ensure_watchdog": False}
+        watch_id = (await tools.call("exec_bash_background", **order, session_name="t"))["watch_id"]
+        own = (await tools.call("get_background_watch", watch_id=watch_id))["watch"]
+        assert (own["launch_command"], own["resume_command"]) == ("make secret-plans", "make more-plans")
+    async with connected(App(Fleet([member(fake)]), settings=settings, identity="theirs")) as tools:
+        (seen,) = (await tools.call("list_background_watches"))["watches"]
+    assert (seen["tmux_session"], seen["launch_command"], seen["resume_command"]) == ("t", "", "")
 
 
 # What comes back to a model

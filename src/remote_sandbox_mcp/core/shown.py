@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -33,6 +32,7 @@ TOKENS = {
 PRIVATE_KEY = " PRIVATE KEY"
 LEAST_TOKEN = 16
 
+_names: set[str] = set()
 # Variables of sandboxes in use, by the address of what holds them.
 _environments: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -43,6 +43,11 @@ def watch_variables(environment: Any) -> None:
     note_text()
 
 
+def note_names(*names: str) -> None:
+    """Names of machines and users: what is also a name is not hidden, although it is somebody's password."""
+    _names.update(names)
+
+
 def values_in_use() -> tuple[str, ...]:
     """All values that are known to be secret, as they may be written, longest first: one may begin another."""
     return _values((*state_of_texts(), len(_environments)))
@@ -51,9 +56,14 @@ def values_in_use() -> tuple[str, ...]:
 def shown(text: str) -> str:
     """The text with [hidden] for each value that is known to be secret."""
     for value in values_in_use():
-        if len(value) >= LEAST_SHOWN and value in text:
+        if value in text and not _is_plain(value):
             text = text.replace(value, HIDDEN)
     return text
+
+
+def _is_plain(value: str) -> bool:
+    """Whether it could be an ordinary word: somebody's password is "postgres"."""
+    return len(value) < LEAST_SHOWN or (len(value) < LEAST_TOKEN and value.isalpha() and value.islower())
 
 
 def tokens_in(text: str) -> list[str]:
@@ -87,10 +97,10 @@ def texts_of(value: Any) -> Iterator[str]:
 @functools.lru_cache(maxsize=1)
 def _values(state: tuple[int, ...]) -> tuple[str, ...]:
     texts = texts_in_use()
-    environments = [environment.env for environment in tuple(_environments.values())]
+    environments = [environment.env for it in _environments.valuerefs() if (environment := it())]
     if not texts and not any(environments):
         return ()
-    known = {*texts, *(value for env in environments for value in _secrets_among(env))}
+    known = {*texts, *(value for env in environments for value in _secrets_among(env))} - _names
     return tuple(sorted({each for text in known for each in spellings(text)}, key=len, reverse=True))
 
 
@@ -104,6 +114,7 @@ def _secrets_among(variables: Mapping[str, str]) -> list[str]:
 
 def spellings(secret: str) -> list[str]:
     """A secret as it may stand in shell source, in JSON and in an address."""
+    import json
     from urllib.parse import quote
 
     if len(secret) < LEAST_SECRET:

@@ -96,6 +96,8 @@ class Effects:
             self._put_off(effect, watch, no_contact(outcome))
 
     async def _start(self, watch: Watch, resume: Resume) -> JobStarted:
+        if HIDDEN in watch.policy.resume_command:
+            raise NotStarted("the secret in its resume command is not known any more")
         sandbox = await self._get(watch.sandbox)
         return await sandbox.jobs.start(order(watch, resume))
 
