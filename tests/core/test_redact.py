@@ -274,7 +274,26 @@ def test_arguments_are_kept_without_secrets_and_contents_and_short() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["token=", "--password ", "https://a:", "echo | sudo -S ", "login a password ", "'", "\\"]
+    "part",
+    [
+        *("token=", "--password ", "https://a:", "echo | sudo -S ", "login a password ", "'", "\\", "\\n", "$("),
+        *(
+            "sk-",
+            "eyJ.",
+            "echo >token ",
+            "kinit <<EOF ",
+            "set token ",
+            "redis-cli -a ",
+            "login('",
+            "a1",
+            "A\n",
+            "-u a:",
+        ),
+        "a=\n-----END PRIVATE KEY-----\n-----BEGIN PRIVATE KEY-----\n",
+    ],
 )
 def test_a_repetitive_text_is_read_in_linear_time(part: str) -> None:
     assert shorten_safely(part * 200_000)
+    end_safely(part * 200_000)
+    without_tokens(part * 50_000)
+    tokens_in(part * 50_000)

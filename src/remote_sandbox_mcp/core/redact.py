@@ -48,8 +48,9 @@ _BEFORE = re.compile(r"[A-Za-z0-9_.-]{0,60}\Z")
 
 # Keys that are known by how they begin.
 _SHAPES = re.compile("|".join(rf"\b(?:{re.escape(beginning)}){rest}" for beginning, rest in TOKENS.items()))
+_REST = re.compile(r"[\w.-]*")
 # A long word of letters and digits in no order, as hashes and random keys are.
-_RANDOM = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{16,}(?![A-Za-z0-9])")
+_RANDOM = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{16,}")
 LEAST_RANDOM = 20
 _DIGITS = re.compile(r"[0-9]+")
 _BEARER = re.compile(r"\bBearer[ \t]{1,4}(?=\S)", re.IGNORECASE)
@@ -58,16 +59,16 @@ _URL_STOP = re.compile(r"[\s\"'<>`]")
 _WEBHOOK = re.compile(r"\b(?:hooks\.slack\.com|discord(?:app)?\.com/api/webhooks|open\.feishu\.cn/open-apis/bot)/")
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_PEM_LINES = re.compile(r"(?:^[A-Za-z0-9+/=]{1,80}\r?\n)+\Z", re.MULTILINE)
+_PEM_LINE = re.compile(r"[A-Za-z0-9+/=]{1,64}[A-Za-z0-9+/=]{0,16}\r?\Z")
 # Options and words of well-known programs whose next word is, or ends with, a password.
 _BEFORE_PASSWORD = re.compile(
-    r"\slogin\s{1,4}\S{1,60}\s{1,4}password\s{1,4}|\bpass:(?=\S)|\s/p:(?=\S)|--from-literal[= ][^\s=]{1,80}="
+    r"\slogin\s{1,4}\S{1,60}\s{1,4}password\s{1,4}|\bpass:(?=\S)|\s/p:(?=\S)|--from-literal[= ][^\s=]{1,60}="
     r"|\b(?:wandb|vault|huggingface-cli|hf[ \t]auth)[ \t]login(?:[ \t]{1,4}-\S{1,60}){0,6}[ \t]{1,4}(?=[^\s-])"
-    r"|\bhtpasswd[ \t](?:-\w{1,9}[ \t]{1,4}){1,4}\S{1,200}[ \t]{1,4}\S{1,80}[ \t]{1,4}"
-    r"|\bmc[ \t]alias[ \t]set(?:[ \t]{1,4}[^\s-]\S{0,200}){3}[ \t]{1,4}"
-    r"|\b(?:wpa_passphrase|net[ \t]user|http-basic\.\S{1,60})[ \t]{1,4}\S{1,80}[ \t]{1,4}"
+    r"|\bhtpasswd[ \t](?:-\w{1,9}[ \t]{1,4}){1,4}\S{1,60}[ \t]{1,4}\S{1,60}[ \t]{1,4}"
+    r"|\bmc[ \t]alias[ \t]set(?:[ \t]{1,4}[^\s-]\S{0,60}){3}[ \t]{1,4}"
+    r"|\b(?:wpa_passphrase|net[ \t]user|http-basic\.\S{1,60})[ \t]{1,4}\S{1,60}[ \t]{1,4}"
     r"|\b(?:add-)?authtoken[ \t]{1,4}(?=[^\s-])|\bsqlplus[ \t](?:-\w{1,9}[ \t]{1,4}){0,4}[^\s/]{1,60}/"
-    r"|\blftp\b[^\n]{0,80}\s-u[ \t]{0,3}[^\s,]{1,60},"
+    r"|\blftp\b[^\n]{0,60}\s-u[ \t]{0,3}[^\s,]{1,60},"
 )
 _USER = re.compile(r"(?<!\S)(?:-u|-U|--user|--proxy-user)(?:=|[ \t]{0,3})([\"']?)[^\s:\"'@/%]{1,60}[:%](?=[^\s/])")
 # Options of one letter whose value is a password, and the programs for which that is so.
@@ -97,9 +98,9 @@ _EATER = re.compile(
 )
 # A file whose name says what is in it.
 _SECRET_FILE = re.compile(
-    r">{1,2}[ \t]{0,3}[^\s;&|<>]{0,120}(?:token|secret|passw|credential|netrc|pgpass|api_?key|\.env)[^\s;&|<>]{0,80}"
+    r">{1,2}[ \t]{0,3}[^\s;&|<>]{0,60}(?:token|secret|passw|credential|netrc|pgpass|api_?key|\.env)"
 )
-_HERE = re.compile(r"<<-?[ \t]{0,3}\\?([\"']?)([A-Za-z_][\w.-]{0,60})\1")
+_HERE = re.compile(r"<<-?[ \t]{0,3}[\\\"']?([A-Za-z_][\w.-]{0,60})")
 _ECHO = re.compile(r"\b(?:echo|printf)[ \t]{1,4}")
 _ESCAPED = re.compile(r"\\[nrt]")
 _ENDS_OUTER = frozenset(" \t\r\n;&|),}]")
@@ -288,21 +289,39 @@ def without_tokens(text: str) -> str:
     if PRIVATE_KEY in text:
         text = _hide(text, _private_keys(text))
     if any(beginning in text for beginning in TOKENS):
-        text = _SHAPES.sub(HIDDEN, text)
+        text = _hide(text, _tokens(text))
     return _hide(text, ((found.end(), _word_end(text, found.end())) for found in _BEARER.finditer(text)))
+
+
+def _tokens(text: str) -> Iterator[tuple[int, int]]:
+    end = 0
+    for found in _SHAPES.finditer(text):
+        if found.start() >= end and (rest := _REST.match(text, found.end())):
+            # A sentence may end with it.
+            end = found.end() + len(rest[0].rstrip("."))
+            yield found.start(), end
 
 
 def _private_keys(text: str) -> Iterator[tuple[int, int]]:
     at = 0
     if (over := _PEM_END.search(text)) and not _PEM.search(text, 0, over.start()):
         # Its beginning was cut off.
-        lines = _PEM_LINES.search(text, 0, over.start())
         at = over.end()
-        yield lines.start() if lines else over.start(), at
+        yield _start_of_key(text, over.start()), at
     while begun := _PEM.search(text, at):
         over = _PEM_END.search(text, begun.end())
         at = over.end() if over else len(text)
         yield begun.start(), at
+
+
+def _start_of_key(text: str, at: int) -> int:
+    """Where the lines of a key begin that end at `at`."""
+    while at > 0:
+        line = text.rfind("\n", 0, at - 1) + 1
+        if not _PEM_LINE.match(text, line, at - 1):
+            return at
+        at = line
+    return at
 
 
 def _random_words(text: str) -> Iterator[tuple[int, int]]:
@@ -465,7 +484,7 @@ def _fed(text: str, eater: int, line_end: int) -> Iterator[tuple[int, int]]:
         start = here + 3 + (len(text[here + 3 :]) - len(text[here + 3 :].lstrip(" \t")))
         yield start, _word_end(text, start)
     elif document := _HERE.search(text, line, line_end):
-        yield line_end + 1, _document_end(text, line_end, document[2])
+        yield line_end + 1, _document_end(text, line_end, document[1])
 
 
 def _document_end(text: str, at: int, word: str) -> int:

@@ -14,20 +14,20 @@ HIDDEN = "[hidden]"
 # ordinary words.
 LEAST_SECRET, LEAST_SHOWN = 4, 8
 
-# How well-known tokens begin, and how they go on. redact.py makes its expressions of this, when they are first needed.
+# How well-known tokens begin, and what follows at the least. redact.py makes an expression of this when one is needed.
 TOKENS = {
-    **dict.fromkeys(("AKIA", "ASIA"), "[0-9A-Z]{12,}"),
-    **dict.fromkeys(("ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_"), r"\w{16,}"),
-    **dict.fromkeys(("glpat-", "glrt-", "gldt-", "pypi-AgE", "nvapi-", "tskey-"), r"[\w-]{16,}"),
+    **dict.fromkeys(("AKIA", "ASIA"), "[0-9A-Z]{12}"),
+    **dict.fromkeys(("ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_"), r"\w{16}"),
+    **dict.fromkeys(("glpat-", "glrt-", "gldt-", "pypi-AgE", "nvapi-", "tskey-"), r"[\w-]{16}"),
     # With a digit: there are ordinary names that begin like these.
-    **dict.fromkeys(("sk-", "xai-"), r"(?=[\w-]*[0-9])[\w-]{16,}"),
-    **dict.fromkeys(("sk_live_", "sk_test_", "rk_live_", "rk_test_", "pk_live_", "pk_test_"), r"\w{10,}"),
-    **dict.fromkeys(("hf_", "npm_", "gsk_", "ntn_", "r8_", "lin_api_", "whsec_", "shpat_"), "[A-Za-z0-9]{20,}"),
-    **dict.fromkeys(("dckr_pat_", "dop_v1_", "doo_v1_", "figd_"), r"[\w-]{16,}"),
-    **dict.fromkeys(("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "xapp-"), r"[\w-]{8,}"),
-    **dict.fromkeys(("AIza", "ATATT3", "AGE-SECRET-KEY-1", "sq0csp-", "sq0atp-"), r"[\w-]{20,}"),
-    **dict.fromkeys(("ya29.", "hvs.", "eyJ"), r"[\w.-]{16,}"),
-    "SG.": r"[\w-]{16,}\.[\w-]{16,}",
+    **dict.fromkeys(("sk-", "xai-"), r"(?=[\w-]{0,40}[0-9])[\w-]{16}"),
+    **dict.fromkeys(("sk_live_", "sk_test_", "rk_live_", "rk_test_", "pk_live_", "pk_test_"), r"\w{10}"),
+    **dict.fromkeys(("hf_", "npm_", "gsk_", "ntn_", "r8_", "lin_api_", "whsec_", "shpat_"), "[A-Za-z0-9]{20}"),
+    **dict.fromkeys(("dckr_pat_", "dop_v1_", "doo_v1_", "figd_"), r"[\w-]{16}"),
+    **dict.fromkeys(("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "xapp-"), r"[\w-]{8}"),
+    **dict.fromkeys(("AIza", "ATATT3", "AGE-SECRET-KEY-1", "sq0csp-", "sq0atp-"), r"[\w-]{20}"),
+    **dict.fromkeys(("ya29.", "hvs.", "eyJ"), r"[\w.-]{16}"),
+    "SG.": r"[\w-]{16,40}\.[\w-]{16}",
 }
 PRIVATE_KEY = " PRIVATE KEY"
 LEAST_TOKEN = 16

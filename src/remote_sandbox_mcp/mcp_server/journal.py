@@ -48,7 +48,7 @@ class Journal:
     Where nothing of commands is kept, answers are not: `keeps` says so.
     """
 
-    def __init__(self, keeps: Callable[[], bool]) -> None:
+    def __init__(self, keeps: Callable[[], bool] = lambda: True) -> None:
         self._keeps = keeps
 
     @functools.cached_property
