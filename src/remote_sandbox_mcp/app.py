@@ -374,7 +374,7 @@ class App:
         self.transfers = TransferService(fleet, self.settings, routes, private, identity)
         # Not the method itself: it would make the service, which most processes do not need.
         self.transfers.fetch = lambda order, listener: self.workspaces.fetch(order, listener)
-        self.jobs = JobService(fleet, self.settings, config_file)
+        self.jobs = JobService(fleet, self.settings, config_file, identity)
         # Local changes of workspaces in use are sent before a command asks for it.
         self.sends_ahead = False
         self.history = History(self.settings.keep_calls_days, identity)

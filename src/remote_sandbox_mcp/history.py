@@ -8,13 +8,14 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from .config import paths
 from .core.errors import SandboxError
+from .core.shown import values_in_use
 from .session import Session
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class MadeCall:
 
     tool: str
     arguments: Mapping[str, Any] = field(repr=False)
+    # Arguments that the tool has; of others nobody knows what they hold.
+    takes: Collection[str] | None = None
     outcome: str
     begun: float
     seconds: float
@@ -110,7 +113,7 @@ class History:
             if self._rows.exists():
                 self._rows.forget(self._configuration)
             return
-        known = all_spellings()
+        known = values_in_use()
         rows = [kept for call in calls if (kept := self._kept(call, known)) is not None]
         self._rows.write(rows, self._days, self._configuration)
 
@@ -135,14 +138,6 @@ class History:
             await asyncio.to_thread(self._rows.database.close)
 
 
-def all_spellings() -> list[str]:
-    """The secrets of all configurations in use as they may be written, longest first: one may begin another."""
-    from .core.redact import spellings
-    from .core.secret import texts_in_use
-
-    return sorted({each for text in texts_in_use() for each in spellings(text)}, key=len, reverse=True)
-
-
 def row_of(call: MadeCall, known: Sequence[str] = ()) -> CallRow:
     """A call as it is kept."""
     from .core.redact import first_line, shorten_safely, shown_arguments
@@ -161,7 +156,7 @@ def row_of(call: MadeCall, known: Sequence[str] = ()) -> CallRow:
         session=call.session,
         folder=short(call.folder, LONGEST_FOLDER),
         sandbox=short(call.sandbox or named_in(call.arguments), LONGEST_FOLDER),
-        arguments=shown_arguments(call.arguments, known),
+        arguments=shown_arguments(call.arguments, known, call.takes),
         exit_code=call.exit_code,
         told=first_line(call.text, known),
     )

@@ -100,6 +100,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "result_chars": {"value": None, "source": "default"},
             "strict_host_keys": {"value": False, "source": "default"},
             "keep_calls_days": {"value": 30, "source": "default"},
+            "redact_output": {"value": False, "source": "default"},
             "connect_timeout_s": {"value": 5.0, "source": "default"},
             "expose_advanced_tools": {"value": False, "source": "default"},
             "inline_sync_max_files": {"value": 7, "source": "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES"},

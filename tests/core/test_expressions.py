@@ -50,6 +50,8 @@ REVIEWED = {
     "core.ignore: b'(?:%s)\\\\Z' % b'|'.join(expressions)": BY_WRITER,
     "core.network: f'(?=.{{1,255}}\\\\Z)(?:\\\\*\\\\.)?{_LABEL}(?": LABELS,
     "core.permission: f'({_LABEL}(?:\\\\.{_LABEL})*|\\\\[[0-9a-f:.": LABELS,
+    "core.redact: f'\\\\b(?:{programs})(?![\\\\w.-])'": "names of programs, of ours",
+    "core.redact: f'[ \\\\t]-{letter}[ \\\\t]{{0,4}}(?=[^\\\\s-]": "a letter",
     "core.suites.detect: f'\\\\b{runner}\\\\b'": "the name of a runner, of ours",
     "core.suites.javascript: '^  ● (.+)\\\\n((?:\\\\n|    .*\\\\n)*)'": ENDS_WELL,
     "core.suites.javascript: '^ ?FAIL  (.+)\\\\n((?:(?! ?FAIL  |⎯).*\\\\n": ENDS_WELL,

@@ -11,8 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core import redact
-from remote_sandbox_mcp.core.redact import HIDDEN, shorten_safely, shown_arguments, spellings, without_secrets
+from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.machine import Login, Machine
+from remote_sandbox_mcp.core.redact import (
+    HIDDEN,
+    end_safely,
+    hide_in,
+    is_secret_variable,
+    shorten_safely,
+    shown_arguments,
+    without_secrets,
+    without_tokens,
+)
 from remote_sandbox_mcp.core.secret import Secret, texts_in_use
+from remote_sandbox_mcp.core.shown import shown, spellings, tokens_in
 
 
 @pytest.mark.parametrize(
@@ -23,7 +35,7 @@ from remote_sandbox_mcp.core.secret import Secret, texts_in_use
         ('docker run -e "TOKEN=abc" image x', 'docker run -e "TOKEN=[hidden]" image x'),
         ("x --password y --api-key=z -t", "x --password [hidden] --api-key=[hidden] -t"),
         ("x --password \\\n  y z", "x --password \\\n  [hidden] z"),
-        ('["--token","abc"]', '["--token",[hidden]'),
+        ('["--token","abc"]', '["--token",[hidden]]'),
         ('curl -H "Authorization: Bearer abc" https://a/x', 'curl -H "Authorization: Bearer [hidden]" https://a/x'),
         ("curl -H 'X-Api-Key: abc def' https://a/x", "curl -H 'X-Api-Key: [hidden]' https://a/x"),
         ("curl -u me:abc https://a/x", "curl -u me:[hidden] https://a/x"),
@@ -43,6 +55,27 @@ from remote_sandbox_mcp.core.secret import Secret, texts_in_use
         ("a -----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY----- b", "a [hidden] b"),
         ("a -----BEGIN RSA PRIVATE KEY-----\nabc", "a [hidden]"),
         ("post https://hooks.slack.com/services/T0/B0/abc", "post https://hooks.slack.com/[hidden]"),
+        ("redis-cli -h a -a abc ping", "redis-cli -h a -a [hidden] ping"),
+        ("7z x -pabc a.7z && zip -P abc a b", "7z x -p[hidden] a.7z && zip -P [hidden] a b"),
+        ("wandb login --relogin abc && ls", "wandb login --relogin [hidden] && ls"),
+        ("vault login abc", "vault login [hidden]"),
+        ("wandb.login(key='abc')", "wandb.login(key=[hidden])"),
+        ("os.environ.setdefault('HF_TOKEN', 'abc')", "os.environ.setdefault('HF_TOKEN', [hidden])"),
+        ("aws configure set aws_secret_access_key abc", "aws configure set aws_secret_access_key [hidden]"),
+        ("conda token set abc", "conda token set [hidden]"),
+        ("smbclient //a/b -U me%abc", "smbclient //a/b -U me%[hidden]"),
+        ("ldapsearch -x -w abc -D b", "ldapsearch -x -w [hidden] -D b"),
+        ("htpasswd -b file me abc", "htpasswd -b file me [hidden]"),
+        ("kubectl create cm a --from-literal=b=abc", "kubectl create cm a --from-literal=b=[hidden]"),
+        ("podman login --password-stdin <<EOF\nabc\nEOF\nls", "podman login --password-stdin <<EOF\n[hidden]EOF\nls"),
+        ("cat > ~/.env <<'EOF'\nA=b\nEOF", "cat > ~/.env <<'EOF'\n[hidden]EOF"),
+        ("echo abc > ~/.token", "echo [hidden]> ~/.token"),
+        ("export TOKEN=$(cat <<EOF\nabc\nEOF\n) && ls", "export TOKEN=[hidden] && ls"),
+        ("read -r TOKEN <<< abc", "read -r TOKEN <<< [hidden]"),
+        ("print('make\\nredis-cli -a abc\\nls')", "print('make\\nredis-cli -a [hidden]\\nls')"),
+        ("abc+/=\nabc=\n-----END PRIVATE KEY-----\nrest", "[hidden]\nrest"),
+        ("use 0a1b2c3d4e5f60718293a4b5c6d7e8f901234567 now", "use [hidden] now"),
+        ("use Zq7secretValue9Xw1 now", "use [hidden] now"),
     ],
 )  # fmt: skip
 def test_secrets_in_their_usual_places_are_hidden(text: str, shown: str) -> None:
@@ -59,6 +92,9 @@ def test_secrets_in_their_usual_places_are_hidden(text: str, shown: str) -> None
         "unable to open gpu1: the host key has changed since it was first seen",
         "cp gpu1:/data http://a:8080/x@y https://registry.example.org/@scope/package",
         "exit 0 after 1.2 s",
+        "python train.py --model Meta-Llama-3-8B-Instruct --run run-0123456789abcdef --at 20240131T120000Z",
+        "mkdir -p a && cp -a b c && curl -k https://example.org > page.html",
+        "from sklearn import set_config; hf_model_configuration_file = 'a'",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -78,11 +114,75 @@ def test_what_is_no_secret_stays(text: str) -> None:
         "xoxb-123456789-abcdef",
         "AIza" + "a1" * 18,
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+        "ya29." + "a1-" * 10,
+        f"SG.{'aB1' * 7}.{'bC2' * 14}",
+        "dop_v1_" + "a1" * 32,
+        "npm_" + "a1" * 18,
+        "pypi-AgEIcHlwaS5vcmc" + "a1" * 20,
+        "sk_live_" + "a1" * 12,
+        "hvs." + "aB1" * 10,
     ],
 )
 def test_keys_are_known_by_their_shape_wherever_they_are(key: str) -> None:
     for text in (key, f"run {key} now", f'"{key}"', f"a={key},b", f"https://example.org/?x={key}&y"):
         assert key not in without_secrets(text)
+        assert key not in without_tokens(text)
+        assert tokens_in(text)
+
+
+def test_source_code_has_no_tokens() -> None:
+    assert tokens_in("sk-learn-toggleable-content hf_model_configuration_file /opt/task-0123456789abcdef0123") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_secret"),
+    [
+        ("WANDB_API_KEY", "0123456789ab", True),
+        ("DB_PASSWORD", "with spaces", True),
+        ("DATABASE_URL", "postgres://me:abc@example.org/db", True),
+        ("WHATEVER", "ghp_" + "a1" * 18, True),
+        ("PASSWORD", "short", False),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/home/me/key.json", False),
+        ("SSH_AUTH_SOCK", "/tmp/agent.1", False),
+        ("AUTH_HOST", "auth.example.org", False),
+        ("PYTHONPATH", "/home/me/src", False),
+        ("CUDA_HOME", "/usr/local/cuda", False),
+        ("PROXY", "http://proxy.example.org:3128", False),
+    ],
+)
+def test_a_variable_is_secret_by_its_name_or_by_what_it_holds(name: str, value: str, is_secret: bool) -> None:
+    assert is_secret_variable(name, value) is is_secret
+
+
+def test_secret_variables_are_hidden_as_long_as_their_sandbox_is_in_use() -> None:
+    environment = Environment(env={"API_TOKEN": "open sesame!", "MODE": "production"})
+    assert shown("production open sesame! open%20sesame%21") == "production [hidden] [hidden]"
+    del environment
+    assert shown("open sesame!") == "open sesame!"
+
+
+@pytest.mark.parametrize("value", ["short12", "postgres", "student01", "gpu1.example.org"])
+def test_what_may_be_an_ordinary_word_or_is_a_name_is_shown_although_it_is_a_password(value: str) -> None:
+    machine = Machine("lab-machine", "gpu1.example.org", login=Login("student01", Secret(value)))
+    assert shown(f"connected as {value} to {machine.name}") == f"connected as {value} to lab-machine"
+
+
+@pytest.mark.parametrize("most", [50, 4000])
+def test_the_end_of_a_text_shows_no_secret_in_part(most: int) -> None:
+    for gap in range(most - 20, most + redact.SEAM + 60, 37):
+        assert "Zq" not in end_safely(f"{'x ' * 20_000} ghp_{'Zq' * 18}{' y' * (gap // 2)}", most=most)
+
+
+def test_values_of_json_are_kept_without_secrets() -> None:
+    value = {"api_key": "abc", "steps": [1, {"cmd": "x --token abc"}], "empty_token": "", "token_count": 7}
+    hidden = {"api_key": HIDDEN, "steps": [1, {"cmd": f"x --token {HIDDEN}"}], "empty_token": "", "token_count": 7}
+    assert hide_in(value) == hidden
+
+
+def test_of_an_argument_that_a_tool_does_not_have_only_the_size_is_kept() -> None:
+    given = {"path": "a", "contents": "abc", "lines": ["abc"], "flag": True}
+    kept = {"path": "a", "contents": "(3 characters)", "lines": "(7 characters)", "flag": True}
+    assert shown_arguments(given, takes=("path",)) == kept
 
 
 FORMS = [
@@ -174,7 +274,26 @@ def test_arguments_are_kept_without_secrets_and_contents_and_short() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["token=", "--password ", "https://a:", "echo | sudo -S ", "login a password ", "'", "\\"]
+    "part",
+    [
+        *("token=", "--password ", "https://a:", "echo | sudo -S ", "login a password ", "'", "\\", "\\n", "$("),
+        *(
+            "sk-",
+            "eyJ.",
+            "echo >token ",
+            "kinit <<EOF ",
+            "set token ",
+            "redis-cli -a ",
+            "login('",
+            "a1",
+            "A\n",
+            "-u a:",
+        ),
+        "a=\n-----END PRIVATE KEY-----\n-----BEGIN PRIVATE KEY-----\n",
+    ],
 )
 def test_a_repetitive_text_is_read_in_linear_time(part: str) -> None:
     assert shorten_safely(part * 200_000)
+    end_safely(part * 200_000)
+    without_tokens(part * 50_000)
+    tokens_in(part * 50_000)

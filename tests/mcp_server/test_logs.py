@@ -79,6 +79,11 @@ def test_words_of_machines_do_no_harm_in_the_file(tmp_path: Path) -> None:
     assert "\x1b" not in (tmp_path / "log").read_text()
 
 
+def test_secrets_are_hidden_in_the_file(tmp_path: Path) -> None:
+    run([(OURS, "ERROR", "unable to run: mysql -psesame")], file=str(tmp_path / "log"))
+    assert "unable to run: mysql -p[hidden]" in (tmp_path / "log").read_text()
+
+
 @pytest.mark.parametrize(("file", "why"), [("/proc/no/log", "No such file or directory"), ("/proc", "Is a directory")])
 def test_a_file_that_cannot_be_written_is_told_and_standard_error_takes_its_place(file: str, why: str) -> None:
     said, stderr = run(file=file)

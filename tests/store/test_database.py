@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import stat
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,9 @@ from remote_sandbox_mcp.core.transfer import Headway
 from remote_sandbox_mcp.core.watch import EventType, Resume, Status, Watch
 from remote_sandbox_mcp.store.database import Database, migrations, statements
 from remote_sandbox_mcp.store.disposables import DisposableRows, Owner
-from remote_sandbox_mcp.store.jobs import JobRecord, JobRecords
+from remote_sandbox_mcp.store.history import HistoryRows, WantedCalls
+from remote_sandbox_mcp.store.jobs import JobRecord, JobRecords, RunRecords
+from remote_sandbox_mcp.store.sessions import CallRecord, CallRows
 from remote_sandbox_mcp.store.transfers import Ledger
 from remote_sandbox_mcp.store.watches import Heartbeat, Watches
 
@@ -201,6 +205,61 @@ def test_jobs_of_versions_without_apps_are_not_apps(file: Path, number: int) -> 
     records = JobRecords(database)
     assert (records.apps(), {record.app for record in records.list()}) == ((), {None})
     database.close()
+
+
+def test_texts_of_a_version_that_kept_them_as_they_were_are_kept_without_secrets(file: Path) -> None:
+    again = "HF_TOKEN=open-sesame python train.py"
+    wanted: dict[str, Any] = {"run_id": "", "name": "n", "log_file": "", "cwd": "", "command": again}
+    wanted["metadata"] = {"api_key": "sesame"}
+    wanted["policy"] = {"resume_command": again, "resume_env": {"A_TOKEN": "sesame"}, "hooks": [], "webhook_url": ""}
+    told = "on fake: redis-cli -a sesame"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript("".join(migrations("migrations")[:11]))
+        connection.execute("PRAGMA user_version = 11")
+        for number, status in enumerate(("active", "completed"), 1):
+            watch = (
+                number,
+                "gpu1",
+                "t",
+                json.dumps(wanted),
+                "job-1",
+                status,
+                told,
+                told,
+                f"PASSWORD=sesame {'x' * 99}",
+            )
+            rest = "60, ?, ?, 's', ?, ?, NULL, ?, '', 0, 0, 0, 0, 1, 1, 1, 1"
+            connection.execute(f"INSERT INTO watches VALUES (?, 0, ?, ?, ?, {rest})", watch)
+        job = json.dumps({"log_file": "l", "cwd": "c", "command": again})
+        connection.execute("INSERT INTO jobs VALUES ('job-1', 'gpu1', 't', ?, '', 1, 'ended', 0, '', 2, 1)", (job,))
+        run = (f"run {again}", "exit 0", f"token: sesame\n{'y' * 5000}")
+        connection.execute("INSERT INTO runs VALUES ('run-1', 'gpu1', 'p', ?, 1, 'ended', 0, 0, ?, 1, ?)", run)
+        payload = json.dumps({"last_line": "export API_KEY=sesame"})
+        connection.execute("INSERT INTO events VALUES (1, 1, 'completed', ?, ?, 1)", (told, payload))
+        call = (json.dumps({"command": "redis-cli -a sesame"}), told)
+        rest = "'f', 'x', 'gpu1', 'exec_bash', ?, 'done', 0, ?, 9, 9e9"
+        connection.execute(f"INSERT INTO history VALUES (1, 1, 1, 'c', 'v', 's', {rest})", call)
+        connection.execute("INSERT INTO calls VALUES ('c', 'run_tests', 1, ?)", (json.dumps({"log": told}),))
+        connection.execute("INSERT INTO calls VALUES ('d', 'run_tests', 1, NULL)")
+        connection.commit()
+    database = Database(file)
+    watches = Watches(database)
+    over, active = watches.list()
+    assert (active.policy.resume_command, active.policy.resume_env) == (again, {"A_TOKEN": "sesame"})
+    assert (over.policy.resume_command, over.command) == ("HF_TOKEN=[hidden] python train.py",) * 2
+    (record,), (run_record,) = JobRecords(database).list(), RunRecords(database).latest("p", 9)
+    assert (record.command, record.cwd, run_record.command) == (over.command, "c", f"run {over.command}")
+    (kept,) = HistoryRows(database).newest(WantedCalls())
+    assert kept.arguments == {"command": "redis-cli -a [hidden]"}
+    assert CallRows(database).get("d") == CallRecord("d", "run_tests")
+    search = ["grep", "-rla", "sesame", str(file.parent)]
+    # By another process: to close a file of a database that is open here would drop its locks.
+    assert subprocess.run(search, capture_output=True, text=True).stdout.split() == [
+        str(file.parent / "again" / "1.json")
+    ]
+    assert watches.cancel(1)
+    database.close()
+    assert subprocess.run(search, capture_output=True).stdout == b""
 
 
 @pytest.mark.parametrize(

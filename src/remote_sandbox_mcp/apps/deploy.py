@@ -105,7 +105,7 @@ class Deployments:
         now = await self._look_now(known) if known else None
         if now is None or now.status == "failed":
             return None
-        if (now.command, now.cwd) != (order.command, order.cwd):
+        if now.cwd != order.cwd or now.command not in spellings_of(order.command):
             at = f" at {now.url}" if now.url else ""
             raise BadArgument(
                 f"{order.sandbox}: port {order.port} has another app, which runs as the task {now.task}{at}, "
@@ -205,8 +205,9 @@ class Deployments:
         health = await asked or silence(deployed.port)
         (seen,) = await sandbox.jobs.look([JobLook(job_id=deployed.job_id, lines=LOG_LINES)])
         now = replace(
-            deployed, health=health, log=seen.log.decode("utf-8", "replace"), exit_code=seen.exit_code, problem=""
-        )
+            deployed, health=health, log=seen.log.decode("utf-8", "replace"), exit_code=seen.exit_code, problem="",
+            command=seen.command or deployed.command,
+        )  # fmt: skip
         if has_failed(seen, health):
             now = replace(now, status="failed", url="", problem=how_it_ended(seen))
             if deployed.status != "failed":
@@ -260,6 +261,13 @@ def deployment_of(order: DeployOrder, started: JobStarted) -> Deployment:
     )
 
 
+def spellings_of(command: str) -> tuple[str, ...]:
+    """A command as it was ordered, as our record of it shows it, and as its machine does."""
+    from ..store.keeping import Keeper
+
+    return command, Keeper().command(command), command[:LONGEST_SHOWN]
+
+
 def as_started(running: Deployment) -> JobStarted:
     """The job of an app that runs already."""
     return JobStarted(
@@ -279,6 +287,8 @@ ANSWER_S = 10.0
 BEHIND_NOTHING = (502, 503, 504)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 LOG_LINES = 30
+# Characters of its command that a machine keeps for its list of jobs.
+LONGEST_SHOWN = 2000
 
 
 async def check_health(sandbox: Sandbox, port: int, path: str = "", *, seconds: float = ANSWER_S) -> Health | None:

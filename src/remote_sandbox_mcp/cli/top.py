@@ -96,12 +96,12 @@ async def _machines(app: App) -> dict[str, Row]:
 
 
 async def _jobs(app: App) -> dict[str, Row]:
-    from ..history import all_spellings
+    from ..core.shown import values_in_use
     from ..live.rows import job_id, job_row
 
     sights = await app.jobs.list(limit=MOST_JOBS)
     watches = await app.jobs.watching.list(limit=MOST_WATCHES) if app.jobs.known.exists() else ()
-    by_id, now, known = {watch.id: watch for watch in watches}, time.time(), tuple(all_spellings())
+    by_id, now, known = {watch.id: watch for watch in watches}, time.time(), values_in_use()
     rows: dict[str, Row] = {}
     for sight in sights:
         watch = by_id.get(sight.record.watch_id) if sight.record else None

@@ -47,6 +47,7 @@ SERVER_READERS: dict[str, Reader] = {
     "allowed_roots_read": readers.folders,
     "forward_ports": readers.port_ranges,
     "keep_calls_days": readers.count,
+    "redact_output": readers.flag,
 }
 # Variables for a key; the first one that is set counts.
 SERVER_VARIABLES = {
@@ -171,8 +172,10 @@ class Settings:
     logging: Logging = field(default_factory=Logging)
     # The longest result; None: what the client is known to accept.
     result_chars: int | None = None
-    # How long the history of calls goes back; 0: none is kept.
+    # How long the history of calls goes back; 0: none is kept, nor any text of a command that has ended.
     keep_calls_days: int = 30
+    # Whether what looks like a token is hidden in results; secrets that are configured are in any case.
+    redact_output: bool = False
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ class Client:
     patience_s: float
     result_chars: int
     drops_text: bool = False
+    # The operator wants nothing that looks like a token in a result.
+    hides_tokens: bool = False
 
 
 # A little less than what each was seen to allow: an answer has to be on its way in time, and is wrapped before it is

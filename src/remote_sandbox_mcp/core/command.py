@@ -26,6 +26,12 @@ class Environment:
     # Not shown: variables are where people keep tokens.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        if self.env:
+            from .shown import watch_variables
+
+            watch_variables(self)
+
     def source(self, script: str) -> str:
         """The text that the shell runs: the machine's init lines, then the caller's script as it is."""
         text = "\n".join((*self.init, script))

@@ -10,6 +10,7 @@ from .command import Environment
 from .disposable import Limits
 from .network import NO_NETWORK, Network
 from .secret import Secret
+from .shown import note_names
 from .slurm import Cluster
 
 # In the place of a password for sudo: none is asked for there. Revealed, it is empty.
@@ -115,6 +116,9 @@ class Machine:
     transport: str = AUTO
     openssh: OpenSsh | None = None
     asking: Callable[[], Machine] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        note_names(self.name, self.host, self.login.user)
 
     def complete(self) -> Machine:
         """The machine with nothing left to ask. Raises ConfigError; call it in a thread."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 
 # Every one that is in use, by its address: two equal ones must not take each other's place.
 _in_use: weakref.WeakValueDictionary[int, Secret] = weakref.WeakValueDictionary()
+# Counts the texts that came to hand.
+_texts = itertools.count()
+_newest = 0
 
 
 class Secret:
@@ -22,6 +26,7 @@ class Secret:
         self._resolve: Callable[[], str] | None = None
         self.source = ""
         _in_use[id(self)] = self
+        note_text()
 
     @classmethod
     def later(cls, resolve: Callable[[], str], source: str) -> Secret:
@@ -34,6 +39,7 @@ class Secret:
         """The text. The first call for one kept elsewhere may block, and raises what `resolve` raises."""
         if self._text is None and self._resolve is not None:
             self._text = self._resolve()
+            note_text()
         return self._text or ""
 
     def forget(self) -> None:
@@ -62,6 +68,17 @@ class Secret:
     def _identity(self) -> object:
         # Secrets kept elsewhere are equal if their source is the same: a comparison must not fetch them.
         return self._text if self._resolve is None else self._resolve
+
+
+def note_text() -> None:
+    """Count a text that came to hand."""
+    global _newest
+    _newest = next(_texts)
+
+
+def state_of_texts() -> tuple[int, int]:
+    """Another value whenever `texts_in_use` may return something else; costs nothing."""
+    return _newest, len(_in_use)
 
 
 def texts_in_use() -> frozenset[str]:

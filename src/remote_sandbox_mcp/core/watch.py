@@ -98,6 +98,8 @@ class Watch:
     updated: float = 0.0
     checked: float = 0.0
     due: float = 0.0
+    # Configuration under which it was begun; others do not see its commands. Empty for rows of earlier versions.
+    configuration: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -230,8 +230,15 @@ def outcome_of(seen: Observation) -> str:
 
 
 def tail_of(seen: Observation) -> str:
-    parts = (seen.stdout.tail or seen.stdout.head, seen.stderr.tail or seen.stderr.head)
+    parts = [_end_of(each) for each in (seen.stdout, seen.stderr)]
     return "\n".join(part.decode("utf-8", "replace") for part in parts if part)
+
+
+def _end_of(excerpt: Excerpt) -> bytes:
+    """The end of a stream; where it is cut, from the next line on: half a secret is not known as one."""
+    if not excerpt.tail:
+        return excerpt.head
+    return excerpt.tail.partition(b"\n")[2] or excerpt.tail
 
 
 def as_job(row: RunRecord, seen: Observation | None = None) -> JobSeen:

@@ -11,6 +11,7 @@ from ..core.errors import BadArgument, ConfigError, FileProblem, NotStarted, San
 from ..core.job import JobOrder, JobSeen, JobStarted, JobState
 from ..core.lifecycle import decide, question, resume_refused, resumed, take_back
 from ..core.sandbox import Sandbox
+from ..core.shown import HIDDEN
 from ..core.watch import Decision, Event, NoContact, Resume, Unsent, Watch
 from ..store.jobs import JobRecord, JobRecords
 from ..store.watches import DONE, FAILED, LONGEST_WAIT_S, PENDING, Effect, Watches
@@ -95,6 +96,8 @@ class Effects:
             self._put_off(effect, watch, no_contact(outcome))
 
     async def _start(self, watch: Watch, resume: Resume) -> JobStarted:
+        if HIDDEN in watch.policy.resume_command:
+            raise NotStarted("the secret in its resume command is not known any more")
         sandbox = await self._get(watch.sandbox)
         return await sandbox.jobs.start(order(watch, resume))
 
@@ -190,7 +193,8 @@ def order(watch: Watch, resume: Resume) -> JobOrder:
         script=policy.resume_command,
         cwd=policy.resume_cwd or watch.cwd,
         log_file=watch.log_file,
-        env=policy.resume_env,
+        # Secrets of a watch that had ended are not known any more.
+        env={name: value for name, value in policy.resume_env.items() if value != HIDDEN},
         instead_of=resume.instead_of,
         even_ended=bool(resume.asked_by),
     )

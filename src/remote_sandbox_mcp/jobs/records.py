@@ -16,6 +16,7 @@ from ..core.job import JobLook, JobOrder, JobSeen, JobStarted, JobState
 from ..core.lifecycle import decide
 from ..core.port import DeployOrder
 from ..core.watch import Status, Watch
+from ..store.keeping import Keeper
 
 if TYPE_CHECKING:
     from ..store.database import Database
@@ -36,6 +37,9 @@ STATES = {
 class KnownJobs:
     """The rows; the database is opened with the first question."""
 
+    def __init__(self, days: float = 1, configuration: str = "") -> None:
+        self.keeper = Keeper(days, configuration)
+
     @functools.cached_property
     def _database(self) -> Database:
         from ..store.database import STATE_FILE, Database
@@ -46,19 +50,19 @@ class KnownJobs:
     def watches(self) -> Watches:
         from ..store.watches import Watches
 
-        return Watches(self._database)
+        return Watches(self._database, self.keeper)
 
     @functools.cached_property
     def records(self) -> JobRecords:
         from ..store.jobs import JobRecords
 
-        return JobRecords(self._database)
+        return JobRecords(self._database, self.keeper)
 
     @functools.cached_property
     def runs(self) -> RunRecords:
         from ..store.jobs import RunRecords
 
-        return RunRecords(self._database)
+        return RunRecords(self._database, self.keeper)
 
     def forwards(self, configuration: str) -> ForwardRows:
         from ..store.sessions import ForwardRows

@@ -13,6 +13,7 @@ from ..core.errors import NotStarted, Unreachable
 from ..core.job import JobLook, JobStarted
 from ..core.lifecycle import resume_now, why_not_resumable
 from ..core.sandbox import Sandbox
+from ..core.shown import HIDDEN
 from ..core.watch import Decision, Watch, WatchOrder
 from .records import KnownJobs
 from .start import Starting, begin_watching
@@ -85,6 +86,12 @@ class Resuming:
             raise NotStarted(
                 f"{look.session} on {name} has no resume command: pass one as resume_command now, or when it is "
                 "started with exec_bash_background",
+                NO_RESUME_COMMAND,
+            )
+        if not command and is_incomplete(watch):
+            raise NotStarted(
+                f"{look.session} on {name} was resumed with a secret, which is not kept after the end of its watch: "
+                "pass the whole command as resume_command",
                 NO_RESUME_COMMAND,
             )
         return watch, job_id
@@ -170,6 +177,11 @@ class Resuming:
 
 def with_command(watch: Watch, command: str) -> Watch:
     return replace(watch, policy=replace(watch.policy, resume_command=command))
+
+
+def is_incomplete(watch: Watch) -> bool:
+    """Whether a part of what it is resumed with was hidden when the watch ended."""
+    return any(HIDDEN in text for text in (watch.policy.resume_command, *watch.policy.resume_env.values()))
 
 
 def is_over(watch: Watch, record: JobRecord) -> bool:

@@ -71,11 +71,11 @@ SCREEN_S = 20.0
 class JobService:
     """Jobs of all sandboxes: start, check, wait, stop, resume, send input."""
 
-    def __init__(self, fleet: Fleet, settings: Settings, config_file: Path | None) -> None:
+    def __init__(self, fleet: Fleet, settings: Settings, config_file: Path | None, identity: str = "") -> None:
         self._fleet = fleet
         self._settings = settings
         self.config_file = config_file
-        self.known = KnownJobs()
+        self.known = KnownJobs(settings.keep_calls_days, identity)
         self._starting = Starting(fleet, settings.notify, self.known)
         self.commands = Commands(self.known)
         self.watching = Watching(fleet, self.known, self._starting, self.find)
@@ -85,6 +85,7 @@ class JobService:
         """Use these settings from now on."""
         self._settings = settings
         self._starting.notify = settings.notify
+        self.known.keeper.days = settings.keep_calls_days
         self.__dict__.pop("_announcer", None)
 
     async def close(self) -> None:

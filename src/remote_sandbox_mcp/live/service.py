@@ -14,10 +14,10 @@ from .. import __version__
 from ..app import App
 from ..core.errors import SandboxError
 from ..core.job import Checkpoint, JobState
+from ..core.shown import values_in_use
 from ..core.usage import thinned
 from ..core.watch import Watch
 from ..fleet import unforeseen
-from ..history import all_spellings
 from ..jobs.service import once
 from ..jobs.values import Sight
 from ..mcp_server.results import plain_text, sentence
@@ -235,7 +235,7 @@ class Live:
         return told | {"problems": [sentence(problem) for problem in self._app.problems]} | dict(self._about())
 
     def _secrets(self) -> Known:
-        return tuple(all_spellings())
+        return values_in_use()
 
 
 def shown_first(sights: Iterable[Sight]) -> dict[str, Sight]:

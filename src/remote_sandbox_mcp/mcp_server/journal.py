@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from mcp.server.mcpserver import Context
@@ -43,7 +43,13 @@ def is_kept(tool: str, hints: ToolAnnotations | None, arguments: Mapping[str, An
 
 
 class Journal:
-    """Makes each call at most once. If it cannot be recorded, as on a full disk, the call is made all the same."""
+    """Makes each call at most once. If it cannot be recorded, as on a full disk, the call is made all the same.
+
+    Where nothing of commands is kept, answers are not: `keeps` says so.
+    """
+
+    def __init__(self, keeps: Callable[[], bool] = lambda: True) -> None:
+        self._keeps = keeps
 
     @functools.cached_property
     def _rows(self) -> CallRows:
@@ -62,8 +68,9 @@ class Journal:
             # Nothing was done yet: the client asks its user, and makes the call again.
             await self._attempt(lambda: self._rows.remove(call.name))
             return answer
-        text = answer.model_dump_json(by_alias=True, exclude_none=True)
-        await self._attempt(lambda: self._rows.answer(call.name, text))
+        if self._keeps():
+            fields = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+            await self._attempt(lambda: self._rows.answer(call.name, fields))
         return answer
 
     def _recall(self, known: CallRecord) -> Answer:
@@ -87,6 +94,7 @@ def note(
     answer: CallToolResult | InputRequiredResult | None,
     outcome: str,
     seconds: float,
+    takes: Collection[str] | None = None,
 ) -> None:
     """Keep a call of a client, or of a front end of ours; other calls of our own have no context, and are not kept."""
     own = own_front.get()
@@ -99,6 +107,7 @@ def note(
         MadeCall(
             tool=tool,
             arguments=arguments,
+            takes=takes,
             outcome=outcome,
             begun=time.time() - seconds,
             seconds=round(seconds, 3),

@@ -13,6 +13,7 @@ from mcp.server.mcpserver.exceptions import ResourceError
 
 from .. import __version__
 from ..core.errors import SandboxError
+from ..core.shown import each_text, shown
 from ..core.text import visible
 from .results import sandbox_fields, sentence
 from .server import SandboxServer
@@ -52,9 +53,9 @@ def offer(server: SandboxServer) -> None:
 
     @server.resource("sandbox://{id}/logs", title="What was run in a sandbox", mime_type=TEXT)
     async def logs(id: str) -> str:
-        """The last commands that were run there by the user's servers, and the end of what they printed."""
+        """The last commands that were run there under this configuration, and the end of what they printed."""
         try:
-            return visible(log_text(await app.jobs.commands.latest(app.fleet.member(id))))
+            return visible(shown(log_text(await app.jobs.commands.latest(app.fleet.member(id)))))
         except SandboxError as problem:
             raise ResourceError(sentence(problem)) from None
 
@@ -69,7 +70,7 @@ def _more(made: Any) -> dict[str, Any]:
 
 
 def _json(value: object) -> str:
-    return visible(json.dumps(value, ensure_ascii=False, indent=1))
+    return visible(json.dumps(each_text(value, shown), ensure_ascii=False, indent=1))
 
 
 # The page itself is served above this layer; here its files are only read.

@@ -14,6 +14,7 @@ from ..core.command import Completed, Ending, Missing, Running
 from ..core.errors import BadArgument, ConnectError, Defect, LostContact, NotStarted, SandboxError
 from ..core.files import FileSlice, Span
 from ..core.image import MOST_BYTES, Image, recognise
+from ..core.shown import each_text, shown, texts_of, tokens_in, values_in_use
 from ..core.text import clip, harmless, reveal_file, visible
 from ..core.usage import as_resources
 from .clients import calling
@@ -41,8 +42,12 @@ MOST_DROPPED_TEXT = 2000
 CUT = "this result was cut to what your client takes; ask for less at once to see the rest"
 # One encoder: json.dumps would make one for each call.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+# How many kinds of tokens a warning names.
+MOST_NAMED = 3
 # Number and bytes of images in one result.
 MOST_SHOWN, MOST_TOGETHER = 4, 3_000_000
+
+T = TypeVar("T")
 
 
 def reply(
@@ -52,7 +57,10 @@ def reply(
 
     `whole`: an unknown client gets all of it, because a program asked for these very bytes.
     """
-    client, fields = calling.get(), all_visible(structured)
+    client = calling.get()
+    fields, text = all_visible(without_known(structured)), without_known(text)
+    if warning := "" if client.hides_tokens else warning_of(fields):
+        fields, text = fields | {"warning": warning}, f"{text}\n{warning}"
     most = 1 << 30 if whole and not client.name else client.result_chars
     fitted = fit(fields, most)
     if fitted is not fields:
@@ -62,6 +70,23 @@ def reply(
     longest = MOST_DROPPED_TEXT if client.drops_text else client.result_chars
     return CallToolResult(
         content=[TextContent(type="text", text=shorten(visible(text), longest)), *images], structured_content=fitted
+    )
+
+
+def without_known(value: T) -> T:
+    """A result, or its text, without the values that are known to be secret; the operator may want no tokens either."""
+    if calling.get().hides_tokens:
+        from ..core.redact import without_tokens
+
+        return each_text(value, lambda text: without_tokens(shown(text)))  # type: ignore[no-any-return]
+    return each_text(value, shown) if values_in_use() else value
+
+
+def warning_of(fields: Mapping[str, Any]) -> str:
+    """Says that a result has something in it that should go no further; else empty."""
+    found = tokens_in("\n".join(texts_of(fields)))
+    return (
+        f"this has what looks like a secret in it ({', '.join(found[:MOST_NAMED])}): do not repeat it" if found else ""
     )
 
 
@@ -88,9 +113,8 @@ def failure(problem: SandboxError, tool: str = "") -> CallToolResult:
 
 
 def failed(text: str, about: dict[str, Any]) -> CallToolResult:
-    return CallToolResult(
-        content=[TextContent(type="text", text=visible(text))], is_error=True, _meta={ABOUT_ERROR: all_visible(about)}
-    )
+    text, about = visible(without_known(text)), all_visible(without_known(about))
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True, _meta={ABOUT_ERROR: about})
 
 
 def about_error(answer: object) -> dict[str, Any]:
@@ -281,9 +305,6 @@ def plain_text(path: str) -> str:
     """Names and texts from another machine as readable text: invalid UTF-8 and control characters are made visible."""
     # A name of nothing but escape sequences would vanish.
     return harmless(path.encode("utf-8", "surrogateescape")) or visible(path)
-
-
-T = TypeVar("T")
 
 
 def size_of(value: object) -> int:

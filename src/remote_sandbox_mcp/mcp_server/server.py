@@ -47,7 +47,7 @@ from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, o
 from .forms import Forms
 from .journal import Journal, is_kept, note
 from .results import code_of, failure, sentence, told_where
-from .toolbox import OfferedTool, Toolbox, ToolFunction, with_own_names
+from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class SandboxServer(MCPServer[None]):
         self.app = app
         self.clients: Clients = clients or OneClient()
         self._tool_manager = self._toolbox = Toolbox()
-        self._journal = Journal()
+        self._journal = Journal(lambda: app.settings.keep_calls_days > 0)
         self._forms = Forms()
         self.workspaces = Workspaces(app)
         # Offers resources and prompts. Called with the first request about them: the SDK makes models for each of
@@ -246,7 +246,8 @@ class SandboxServer(MCPServer[None]):
             return answer
         finally:
             calling.reset(called_by)
-            note(self.app.history, context, name, arguments, answer, outcome, time.monotonic() - begun)
+            takes = {*self._toolbox.parameters(name).all, *OTHER_NAMES}
+            note(self.app.history, context, name, arguments, answer, outcome, time.monotonic() - begun, takes)
             if log.isEnabledFor(logging.INFO):
                 log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
 
@@ -280,9 +281,11 @@ class SandboxServer(MCPServer[None]):
         patience_s, result_chars = self.app.patience_s or known.patience_s, self.app.settings.result_chars
         if call and call.waited_s:
             patience_s = max(LEAST_PATIENCE_S, patience_s - call.waited_s)
-        if patience_s == known.patience_s and not result_chars:
+        hides_tokens = self.app.settings.redact_output
+        if patience_s == known.patience_s and not result_chars and not hides_tokens:
             return known
-        return replace(known, patience_s=patience_s, result_chars=result_chars or known.result_chars)
+        result_chars = result_chars or known.result_chars
+        return replace(known, patience_s=patience_s, result_chars=result_chars, hides_tokens=hides_tokens)
 
     def _described(self, name: str, arguments: dict[str, Any]) -> str:
         """A call for the log, without its arguments' content: commands and files may contain secrets."""

@@ -16,9 +16,9 @@ from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError
 from ..core.files import Span
 from ..core.job import Checkpoint, JobLook, JobSeen, JobState, JobUsage
 from ..core.sandbox import Sandbox
+from ..core.shown import shown, values_in_use
 from ..core.text import without_broken_start
 from ..core.watch import Watch
-from ..history import all_spellings
 from ..jobs.commands import state_of
 from ..jobs.values import COMMAND, Sight, Which
 from ..live.rows import job_row
@@ -228,7 +228,7 @@ class LogStream:
             data = without_broken_start(data)
             begin = glance.to - len(data)
         self._cursor = glance.to
-        fields = {"text": self._decoder.decode(data), "from": begin, "to": glance.to}
+        fields = {"text": shown(self._decoder.decode(data)), "from": begin, "to": glance.to}
         if glance.size - self._cursor > MOST_BEHIND:
             # It is written faster than it can be sent.
             skipped = glance.size - FIRST_BYTES - self._cursor
@@ -248,7 +248,7 @@ class LogStream:
     def _row_of(self, glance: LogGlance) -> dict[str, Any]:
         kind = self._source.kind if self._source else "job"
         sight = Sight(self._name, glance.seen, self._record, kind=kind)
-        row = job_row(sight, self._watch, time.time(), self._row, tuple(all_spellings()), self._checkpoint)
+        row = job_row(sight, self._watch, time.time(), self._row, values_in_use(), self._checkpoint)
         return row | ({"usage": usage_fields(self._usage)} if self._usage and glance.seen.is_running else {})
 
 

@@ -7,12 +7,13 @@ import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ConfigError
+from .keeping import offer_functions
 
 if TYPE_CHECKING:
     import sqlite3
@@ -91,10 +92,12 @@ class Database:
         # With a write-ahead log readers and the writer do not wait for each other, nor a commit for the disk.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        steps = migrations(self._steps)
-        if _version(connection) != len(steps):
+        steps, before = migrations(self._steps), _version(connection)
+        if before != len(steps):
             with _transaction(connection):
                 self._migrate(connection)
+            if before:
+                _forget_deleted(connection)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         steps, version = migrations(self._steps), _version(connection)
@@ -103,10 +106,20 @@ class Database:
                 f"{self.file} was written by a newer remote-sandbox-mcp (its version is {version}, this one knows "
                 f"{len(steps)}); update remote-sandbox-mcp, or set REMOTE_SANDBOX_MCP_HOME to another folder"
             )
+        offer_functions(connection, self.file)
         for script in steps[version:]:
             for statement in split(script):
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
+
+
+def _forget_deleted(connection: sqlite3.Connection) -> None:
+    """Remove what a migration changed or deleted from the file itself, unless another process is just reading it."""
+    import sqlite3
+
+    with suppress(sqlite3.OperationalError):
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.disposable import Disposable, Limits
 from .database import Database, statements
+from .keeping import Keeper
 from .mark import mark_of
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class DisposableRows:
 
     def end(self, disposable_id: str, status: str, why: str, now: float) -> bool:
         """Record its end; false if it had ended already."""
-        ended = self._change("end", id=disposable_id, status=status, why=why, now=now)
+        ended = self._change("end", id=disposable_id, status=status, why=Keeper().told(why), now=now)
         self._change("prune", before=now - REMEMBERED_S)
         self._settle()
         return ended

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.job import JobSeen, JobStarted, JobState
 from ..core.port import DeployOrder
 from .database import Database, statements
+from .keeping import Keeper
 
 if TYPE_CHECKING:
     import sqlite3
@@ -52,22 +53,25 @@ class JobRecord:
 class JobRecords:
     """The rows. Any number of processes may use them at once. Raises ConfigError."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
         self.database = database
+        self._keeper = keeper or Keeper()
 
     def add(self, record: JobRecord) -> None:
         """Add a row; an existing one stays as it is."""
         fields = {name: getattr(record, name) for name in _COLUMNS}
-        self._change("add", **fields, wanted=_wanted(record))
+        kept = replace(record, command=self._keeper.command(record.command))
+        wanted = _wanted(kept) | {"configuration": self._keeper.configuration}
+        self._change("add", **fields, wanted=json.dumps(wanted))
 
     def started(self, job_id: str, started: JobStarted) -> None:
         """Record what is known only after the start."""
         with self.database.writing() as connection:
             row = connection.execute(statements("jobs")["get"], {"job_id": job_id}).fetchone()
             if row is not None:
-                placed = replace(_record(row), log_file=started.log_file, cwd=started.cwd)
+                placed = json.loads(row["wanted"]) | {"log_file": started.log_file, "cwd": started.cwd}
                 state = JobState.PENDING if started.is_queued else JobState.RUNNING
-                values = {"job_id": job_id, "via": started.via, "state": state.value, "wanted": _wanted(placed)}
+                values = {"job_id": job_id, "via": started.via, "state": state.value, "wanted": json.dumps(placed)}
                 connection.execute(statements("jobs")["started"], values)
 
     def note(self, job_id: str, seen: JobSeen) -> None:
@@ -112,11 +116,14 @@ class JobRecords:
 
     def _select(self, name: str, **values: object) -> tuple[JobRecord, ...]:
         with self.database.reading() as connection:
-            return tuple(_record(row) for row in connection.execute(statements("jobs")[name], values).fetchall())
+            rows = connection.execute(statements("jobs")[name], values).fetchall()
+        return tuple(_record(row, self._keeper) for row in rows)
 
 
-def _record(row: sqlite3.Row) -> JobRecord:
+def _record(row: sqlite3.Row, keeper: Keeper) -> JobRecord:
     wanted = json.loads(row["wanted"])
+    if not keeper.may_read(wanted.get("configuration", "")):
+        wanted["command"] = ""
     plain = {name: row[name] for name in _COLUMNS} | {name: wanted[name] for name in _WANTED}
     app = wanted.get("app")
     return JobRecord(
@@ -124,10 +131,10 @@ def _record(row: sqlite3.Row) -> JobRecord:
     )
 
 
-def _wanted(record: JobRecord) -> str:
+def _wanted(record: JobRecord) -> dict[str, object]:
     wanted = {name: getattr(record, name) for name in _WANTED}
     app = {"app": {name: getattr(record.app, name) for name in _APP}} if record.app else {}
-    return json.dumps(wanted | app)
+    return wanted | app
 
 
 def _sight(job_id: str, seen: JobSeen) -> dict[str, object]:
@@ -155,6 +162,8 @@ class RunRecord:
     outcome: str = ""
     seconds: float = 0.0
     tail: str = ""
+    # Configuration under which it was run; empty for rows of earlier versions.
+    configuration: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,9 +177,7 @@ class RowChange:
 
 def added(record: RunRecord, **told: object) -> RowChange:
     """A new row, with what was seen since."""
-    row = {**vars(record), **told}
-    row |= {"command": _text(record.command[:LONGEST_COMMAND]), "tail": _text(row["tail"][-LONGEST_TAIL:])}
-    return RowChange("add", row, record.place)
+    return RowChange("add", {**vars(record), **told}, record.place)
 
 
 def noted(
@@ -178,7 +185,7 @@ def noted(
     seconds: float = 0.0, tail: str = "",
 ) -> RowChange:  # fmt: skip
     """What was seen of a command that has a row."""
-    told = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": _text(tail[-LONGEST_TAIL:])}
+    told = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": tail}
     return RowChange("note", {"run_id": run_id, "state": state, "is_listed": is_listed, **told})
 
 
@@ -195,26 +202,51 @@ def forgotten(place: str) -> RowChange:
 class RunRecords:
     """The rows. Any number of processes may use them at once. Raises ConfigError."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
         self.database = database
+        self._keeper = keeper or Keeper()
+        # Where none are to be kept: whether those of an earlier time were dropped.
+        self._is_forgotten = False
 
     def write(self, changes: Sequence[RowChange]) -> None:
         """Make all changes in order, or none; then drop rows that are old or too many for a sandbox."""
         newest: dict[str, Any] = {change.place: change.values["created"] for change in changes if change.place}
+        rows = [(statements("runs")[change.statement], self._kept(change.values)) for change in changes]
         with self.database.writing() as connection:
-            for change in changes:
-                connection.execute(statements("runs")[change.statement], change.values)
+            for statement, values in rows:
+                connection.execute(statement, values)
+            self._forget(connection)
             for place, created in newest.items():
                 connection.execute(
                     statements("runs")["prune"], {"place": place, "before": created - KEPT_S, "most": MOST_RUNS}
                 )
 
+    def _kept(self, values: Mapping[str, object]) -> dict[str, object]:
+        """The values with their texts as they may be kept."""
+        kept = dict(values)
+        if "configuration" in kept:
+            kept["configuration"] = self._keeper.configuration
+        for name, keep, most in (
+            ("command", self._keeper.command, LONGEST_COMMAND),
+            ("tail", self._keeper.output, LONGEST_TAIL),
+            ("outcome", self._keeper.told, LONGEST_COMMAND),
+        ):
+            if name in kept:
+                kept[name] = keep(str(kept[name]), most)
+        return kept
+
+    def _forget(self, connection: sqlite3.Connection) -> None:
+        """Empty the texts of an earlier time, once, where none are to be kept."""
+        if self._keeper.days <= 0 and not self._is_forgotten:
+            connection.execute(statements("runs")["forget_texts"], {"configuration": self._keeper.configuration})
+        self._is_forgotten = self._keeper.days <= 0
+
     def get(self, run_id: str) -> RunRecord | None:
         return next(iter(self._select("get", run_id=run_id)), None)
 
     def latest(self, place: str, limit: int) -> tuple[RunRecord, ...]:
-        """The last commands of a sandbox, newest first."""
-        return self._select("latest", place=place, limit=limit)
+        """The last commands of a sandbox that were run under this configuration, newest first."""
+        return self._select("latest", place=place, limit=limit, configuration=self._keeper.configuration)
 
     def background(self, place: str, since: float, limit: int) -> tuple[RunRecord, ...]:
         """Commands that outlasted their call, and those without a known end; newest first."""
@@ -222,14 +254,12 @@ class RunRecords:
 
     def _select(self, name: str, **values: object) -> tuple[RunRecord, ...]:
         with self.database.reading() as connection:
-            return tuple(_run_record(row) for row in connection.execute(statements("runs")[name], values).fetchall())
+            rows = connection.execute(statements("runs")[name], values).fetchall()
+        return tuple(_run_record(row, self._keeper) for row in rows)
 
 
-def _run_record(row: sqlite3.Row) -> RunRecord:
+def _run_record(row: sqlite3.Row, keeper: Keeper) -> RunRecord:
     values = {field.name: row[field.name] for field in fields(RunRecord)}
+    if not keeper.may_read(values["configuration"]):
+        values |= {"command": "", "tail": ""}
     return RunRecord(**{**values, "is_listed": bool(values["is_listed"])})
-
-
-def _text(text: str) -> str:
-    """A text that SQLite takes: a command may hold bytes that are not valid UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()

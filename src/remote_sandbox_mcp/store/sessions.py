@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .database import Database, statements
 from .disposables import Owner
+from .keeping import Keeper
 
 if TYPE_CHECKING:
     import sqlite3
@@ -43,9 +45,10 @@ class CallRows:
             connection.execute(statements("calls")["prune"], {"before": now - CALLS_KEPT_S})
             connection.execute(statements("calls")["begin"], {"call": call, "tool": tool, "begun": now})
 
-    def answer(self, call: str, answer: str) -> None:
+    def answer(self, call: str, answer: Mapping[str, Any]) -> None:
+        kept = json.dumps(Keeper().values(answer))
         with self.database.writing() as connection:
-            connection.execute(statements("calls")["answer"], {"call": call, "answer": answer})
+            connection.execute(statements("calls")["answer"], {"call": call, "answer": kept})
 
     def remove(self, call: str) -> None:
         """It did nothing."""

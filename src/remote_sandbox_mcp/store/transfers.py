@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.transfer import Headway, Order, Outcome
 from .database import Database, statements
+from .keeping import Keeper
 
 if TYPE_CHECKING:
     import sqlite3
@@ -104,8 +105,7 @@ class Ledger:
 
     def end(self, task_id: str, end: TransferEnd, headway: Headway | None = None) -> bool:
         """Record its end; false if it was over already."""
-        # An error may quote a file name that is not valid UTF-8.
-        error = end.error.encode("utf-8", "backslashreplace").decode()
+        error = Keeper().told(end.error)
         values = {"status": end.status, "outcome": _to_json(end.outcome), "error": error, "code": end.code}
         return self._change("end", id=task_id, headway=_to_json(headway), now=time.time(), **values)
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.job import JobStarted
-from ..core.lifecycle import announcements
+from ..core.lifecycle import LONGEST_CHECKPOINT, LONGEST_TAIL, announcements
 from ..core.watch import Decision, Event, EventType, Policy, Resume, Status, Watch
 from .database import Database, statements
+from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, read_json
 
 if TYPE_CHECKING:
     import sqlite3
@@ -22,8 +23,8 @@ PENDING, TAKEN, DONE, FAILED = "pending", "taken", "done", "failed"
 LONGEST_WAIT_S = 300.0
 # Parts of a watch that do not change, except for where its log is and its resume command. JSON also holds names that
 # are not valid UTF-8.
-_WANTED = ("run_id", "name", "log_file", "cwd", "command", "metadata")
-_TEXTS = ("last_state", "last_summary", "last_error", "last_log_tail", "last_checkpoint")
+_WANTED = ("run_id", "name", "log_file", "cwd", "command", "metadata", "configuration")
+_TEXTS = ("last_state", "last_summary", "last_error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +52,20 @@ class Heartbeat:
 class Watches:
     """The rows. Any number of processes may use them at once. Raises ConfigError."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
         self.database = database
+        self._keeper = keeper or Keeper()
+        self._truths = TrueTexts(database.file.with_name(TRUE_TEXTS))
 
     # Watches
 
     def add(self, watch: Watch) -> Watch:
         """Write a new one; returns it with its number."""
+        wanted, apart = self._wanted(watch)
         with self.database.writing() as connection:
-            added = _execute(connection, "add", **_fields(watch)).lastrowid
-        return replace(watch, id=added or 0)
+            added = _execute(connection, "add", **_fields(watch, self._keeper), wanted=wanted).lastrowid or 0
+            self._truths.put(added, apart)
+        return replace(watch, id=added, configuration=watch.configuration or self._keeper.configuration)
 
     def get(self, watch_id: int) -> Watch | None:
         return next(iter(self._select("get", id=watch_id)), None)
@@ -93,8 +98,8 @@ class Watches:
         with self.database.writing() as connection:
             row = _execute(connection, "get", id=watch_id).fetchone()
             if row is not None:
-                placed = replace(_watch(row), log_file=started.log_file, cwd=started.cwd)
-                _execute(connection, "place", id=watch_id, wanted=_wanted(placed), now=time.time())
+                placed = json.loads(row["wanted"]) | {"log_file": started.log_file, "cwd": started.cwd}
+                _execute(connection, "place", id=watch_id, wanted=json.dumps(placed), now=time.time())
 
     def commit(self, decision: Decision, now: float, *, settles: Effect | None = None, rewrites: bool = False) -> bool:
         """Write a decision with its events and effects; False, with nothing written, if the row has changed.
@@ -103,21 +108,31 @@ class Watches:
         `rewrites`, the watch's policy is written, too.
         """
         watch = decision.watch
+        fields = {**_fields(watch, self._keeper), "id": watch.id, "updated": now}
+        events = [_event_fields(event, self._keeper) for event in decision.events]
         with self.database.writing() as connection:
-            fields = {**_fields(watch), "id": watch.id, "updated": now}
             if not _execute(connection, "change", **fields).rowcount:
                 return False
             if rewrites:
-                _execute(connection, "place", id=watch.id, wanted=_wanted(watch), now=now)
+                wanted, apart = self._wanted(watch)
+                self._truths.put(watch.id, apart)
+                _execute(connection, "place", id=watch.id, wanted=wanted, now=now)
             if settles is not None:
                 _execute(connection, "settle", id=settles.id, state=DONE, problem="", due=now)
             if watch.status is not Status.ACTIVE:
                 _execute(connection, "drop_resumes", id=watch.id, problem=f"the watch is {watch.status.value}")
-            for event in decision.events:
-                _tell(connection, watch, event, now)
+            for event, values in zip(decision.events, events, strict=True):
+                _tell(connection, watch, event, values, now)
             if decision.resume is not None:
                 _add_effect(connection, watch.id, now, kind="resume", **_resume_fields(decision.resume))
+        if watch.status is not Status.ACTIVE:
+            self._forget_truth(watch.id)
         return True
+
+    def _forget_truth(self, watch_id: int) -> None:
+        """After a watch's end nothing of it is run again; its end is announced."""
+        texts = self._truths.get(watch_id)
+        self._truths.put(watch_id, {name: text for name, text in texts.items() if name == NEEDED_LATER})
 
     def cancel(self, watch_id: int) -> Watch | None:
         """Stop looking after it; None if it is over or unknown."""
@@ -125,6 +140,7 @@ class Watches:
             if not _execute(connection, "cancel", id=watch_id, now=time.time()).rowcount:
                 return None
             _execute(connection, "drop_resumes", id=watch_id, problem="the watch was cancelled")
+        self._forget_truth(watch_id)
         return self.get(watch_id)
 
     def remove(self, watch_id: int) -> None:
@@ -132,6 +148,7 @@ class Watches:
         with self.database.writing() as connection:
             for name in ("remove_effects", "remove_events", "remove"):
                 _execute(connection, name, id=watch_id)
+        self._truths.drop(watch_id)
 
     def prune(self, before: float) -> None:
         """Drop events from before, and watches that were over before, with all that belongs to them."""
@@ -139,6 +156,9 @@ class Watches:
             for name in ("prune_watches", "prune_events"):
                 _execute(connection, name, before=before)
             _execute(connection, "prune_effects")
+        for number in self._truths.numbers():
+            if self.get(number) is None:
+                self._truths.drop(number)
 
     # Events
 
@@ -187,7 +207,7 @@ class Watches:
     def settle(self, effect: Effect, state: str, *, problem: str = "", due: float = 0.0) -> None:
         """Mark a taken effect as done, failed, or to be tried again at `due`."""
         with self.database.writing() as connection:
-            _execute(connection, "settle", id=effect.id, state=state, problem=_clean(problem), due=due)
+            _execute(connection, "settle", id=effect.id, state=state, problem=self._keeper.told(problem), due=due)
 
     def recover(self, now: float, in_hand: Collection[int] = ()) -> None:
         """At the watchdog's start of a round: effects that were taken but are not `in_hand` were left by one that died.
@@ -222,23 +242,56 @@ class Watches:
 
     def _select(self, name: str, **values: object) -> tuple[Watch, ...]:
         with self.database.reading() as connection:
-            return tuple(_watch(row) for row in _execute(connection, name, **values).fetchall())
+            rows = _execute(connection, name, **values).fetchall()
+        return tuple(self._watch(row) for row in rows)
+
+    def _wanted(self, watch: Watch) -> tuple[str, dict[str, Any]]:
+        """What is fixed of a watch, as JSON without secrets, and the texts that are needed as they are."""
+        fields = {name: getattr(watch, name) for name in _WANTED}
+        fields |= {"metadata": dict(watch.metadata), "policy": dataclasses.asdict(watch.policy)}
+        kept, apart = self._keeper.wanted(fields)
+        return json.dumps(kept | {"configuration": watch.configuration or self._keeper.configuration}), apart
+
+    def _watch(self, row: sqlite3.Row) -> Watch:
+        fields = {name: row[name] for name in row.keys() if name not in ("wanted", "interval_s")}  # noqa: SIM118
+        wanted = json.loads(row["wanted"])
+        policy = _known(Policy, wanted.pop("policy"))
+        if wanted.get("apart"):
+            policy |= self._apart(row["id"], wanted["apart"])
+        return Watch(
+            **{
+                **_known(Watch, {**wanted, **fields}),
+                "policy": Policy(**{**policy, "hooks": tuple(policy["hooks"])}),
+                "status": Status(row["status"]),
+                "alerted": bool(row["alerted"]),
+            }
+        )
+
+    def _apart(self, watch_id: int, names: Collection[str]) -> dict[str, Any]:
+        """The true texts of a policy. Of those that are gone, only the resume command is shown, without its secrets."""
+        texts = self._truths.get(watch_id)
+        gone = {name: "" for name in names if name not in texts and name in ("checkpoint_command", "webhook_url")}
+        return {name: texts[name] for name in names if name in texts} | gone
 
 
 def _execute(connection: sqlite3.Connection, name: str, **values: object) -> sqlite3.Cursor:
     return connection.execute(statements("watches")[name], values)
 
 
-def _tell(connection: sqlite3.Connection, watch: Watch, event: Event, now: float) -> None:
+def _event_fields(event: Event, keeper: Keeper) -> dict[str, object]:
+    payload = json.dumps(keeper.values(dict(event.payload)))
+    return {"type": event.type.value, "summary": keeper.told(event.summary), "payload": payload}
+
+
+def _tell(connection: sqlite3.Connection, watch: Watch, event: Event, values: Mapping[str, object], now: float) -> None:
     """Write an event, and an effect for each channel on which it is announced."""
-    values = {"type": event.type.value, "summary": _clean(event.summary), "payload": json.dumps(dict(event.payload))}
     event_id = _execute(connection, "add_event", watch_id=watch.id, created=now, **values).lastrowid
     for channel in announcements(watch, event):
         _add_effect(connection, watch.id, now, kind="announce", event_id=event_id, channel=channel)
 
 
 def _resume_fields(resume: Resume) -> dict[str, str]:
-    return {**dataclasses.asdict(resume), "before": resume.before.value, "asked_by": _clean(resume.asked_by)}
+    return {**dataclasses.asdict(resume), "before": resume.before.value, "asked_by": clean(resume.asked_by)}
 
 
 def _add_effect(connection: sqlite3.Connection, watch_id: int, now: float, **values: object) -> None:
@@ -246,33 +299,26 @@ def _add_effect(connection: sqlite3.Connection, watch_id: int, now: float, **val
     _execute(connection, "add_effect", watch_id=watch_id, due=now, **{**nothing, **values})
 
 
-def _fields(watch: Watch) -> dict[str, object]:
-    """A watch as the columns of its row, but for its number."""
+def _fields(watch: Watch, keeper: Keeper) -> dict[str, object]:
+    """A watch as the columns of its row, but for its number and for what is fixed."""
     fields = {field.name: getattr(watch, field.name) for field in dataclasses.fields(watch)}
     for name in ("id", "policy", *_WANTED):
         del fields[name]
-    texts = {name: _clean(fields[name]) for name in _TEXTS}
-    return {
-        **fields, **texts, "status": watch.status.value, "wanted": _wanted(watch), "interval_s": watch.policy.interval_s
-    }  # fmt: skip
+    texts = {name: keeper.told(fields[name]) for name in _TEXTS}
+    texts |= {
+        "last_log_tail": keeper.output(watch.last_log_tail, LONGEST_TAIL),
+        "last_checkpoint": _checkpoint(watch, keeper),
+    }
+    return {**fields, **texts, "status": watch.status.value, "interval_s": watch.policy.interval_s}
 
 
-def _wanted(watch: Watch) -> str:
-    fields = {name: getattr(watch, name) for name in _WANTED}
-    return json.dumps({**fields, "metadata": dict(watch.metadata), "policy": dataclasses.asdict(watch.policy)})
-
-
-def _watch(row: sqlite3.Row) -> Watch:
-    fields = {name: row[name] for name in row.keys() if name not in ("wanted", "interval_s")}  # noqa: SIM118
-    wanted = json.loads(row["wanted"])
-    policy = _known(Policy, wanted.pop("policy"))
-    return Watch(
-        **{
-            **_known(Watch, {**wanted, **fields}),
-            "policy": Policy(**{**policy, "hooks": tuple(policy["hooks"])}),
-            "status": Status(row["status"]),
-            "alerted": bool(row["alerted"]),
-        }
+def _checkpoint(watch: Watch, keeper: Keeper) -> str:
+    if watch.policy.checkpoint_format != "json":
+        return keeper.told(watch.last_checkpoint, LONGEST_CHECKPOINT)
+    return (
+        json.dumps(keeper.values(read_json(watch.last_checkpoint)), separators=(",", ":"), ensure_ascii=False)
+        if watch.last_checkpoint
+        else ""
     )
 
 
@@ -291,8 +337,3 @@ def _known(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that this version knows; a newer version may have written more."""
     names = {field.name for field in dataclasses.fields(kind)}
     return {name: value for name, value in fields.items() if name in names}
-
-
-def _clean(text: str) -> str:
-    """An error may quote a name that is not valid UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..core.errors import ConfigError, SandboxError
+from ..core.shown import values_in_use
 from ..core.text import harmless
 from ..processes.locks import Lock, holder
 from ..store.database import STATE_FILE, Database
@@ -54,10 +55,13 @@ class OwnLog(RotatingFileHandler):
 
 
 class Harmless(logging.Formatter):
-    """Log formatter that makes text from machines and files safe to look at."""
+    """Log formatter that makes text from machines and files safe to look at, and hides secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return harmless(super().format(record).encode("utf-8", "surrogatepass"))
+        from ..core.redact import MOST_READ, shorten_safely
+
+        text = harmless(super().format(record).encode("utf-8", "surrogatepass"))
+        return shorten_safely(text, values_in_use(), MOST_READ)
 
 
 def open_log(file: Path) -> int:

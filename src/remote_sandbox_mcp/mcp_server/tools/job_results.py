@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 from ...core.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, JobWaited, Screen
 from ...core.queue import fate_text, odd_state, pending_text, queue_text
 from ...core.session_handle import SessionSeen
+from ...core.shown import values_in_use
 from ...core.text import harmless, without_broken_end, without_broken_start
 from ...core.watch import Event, Watch
 from ...jobs.service import Begun, Sight
@@ -200,13 +202,26 @@ def session_fields(seen: SessionSeen) -> dict[str, Any]:
 
 
 def _short(command: str) -> str:
-    text = harmless(command.encode("utf-8", "surrogateescape"))
+    text = harmless(_hidden(command, values_in_use()).encode("utf-8", "surrogateescape"))
     return text if len(text) <= LONGEST_COMMAND else text[: LONGEST_COMMAND - 1] + "…"
 
 
-def watch_fields(watch: Watch) -> dict[str, Any]:
-    """A watch with every field that clients rely on."""
+@functools.lru_cache(1024)
+def _hidden(command: str, known: tuple[str, ...]) -> str:
+    """A command without secrets: it may be another client's."""
+    from ...core.redact import MOST_READ, shorten_safely
+
+    return shorten_safely(command, known, MOST_READ)
+
+
+def watch_fields(watch: Watch, configuration: str = "") -> dict[str, Any]:
+    """A watch with every field that clients rely on; its commands are empty where another configuration began it."""
     policy = watch.policy
+    is_own = not configuration or watch.configuration == configuration
+
+    def command(text: str) -> str:
+        return plain_text(_hidden(text, values_in_use())) if is_own else ""
+
     return {
         "id": watch.id,
         "run_id": watch.run_id,
@@ -215,11 +230,11 @@ def watch_fields(watch: Watch) -> dict[str, Any]:
         "tmux_session": watch.session,
         "log_file": plain_text(watch.log_file),
         "cwd": plain_text(watch.cwd),
-        "launch_command": plain_text(watch.command),
-        "resume_command": plain_text(policy.resume_command),
+        "launch_command": command(watch.command),
+        "resume_command": command(policy.resume_command),
         "checkpoint_path": plain_text(policy.checkpoint_path),
         "checkpoint_format": policy.checkpoint_format,
-        "checkpoint_command": plain_text(policy.checkpoint_command),
+        "checkpoint_command": command(policy.checkpoint_command),
         "interval_s": policy.interval_s,
         "status": watch.status.value,
         "last_state": watch.last_state,

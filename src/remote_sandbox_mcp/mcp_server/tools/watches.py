@@ -113,7 +113,7 @@ def watch_job(server: SandboxServer) -> Any:
         ensure = jobs.ensure(server) if ensure_watchdog else None
         watching = server.app.jobs.watching
         watch, notes = await watching.begin(which, order, cwd=cwd, command=launch_command, ensure=ensure)
-        fields = {"watch": watch_fields(watch)} | lean(notes=[sentence(note) for note in notes])
+        fields = {"watch": watch_fields(watch, server.app.identity)} | lean(notes=[sentence(note) for note in notes])
         return watch_reply(fields, f"watch {watch.id} over {watch.session} on {watch.sandbox}")
 
     return watch_background_task
@@ -131,7 +131,7 @@ def list_watches(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, WatchesShape]:
         """All watches, newest first."""
         watches = await server.app.jobs.watching.list(status, limit)
-        rows = [watch_fields(watch) for watch in watches]
+        rows = [watch_fields(watch, server.app.identity) for watch in watches]
         return reply({"watches": rows}, rows_text(rows, "no watches"))
 
     return list_background_watches
@@ -141,7 +141,9 @@ def get_watch(server: SandboxServer) -> Any:
     async def get_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
         """One watch, as the watchdog left it."""
         watch = await server.app.jobs.watching.get(watch_id)
-        return watch_reply({"watch": watch_fields(watch)}, f"{watch.status.value}: {watch.last_summary}")
+        return watch_reply(
+            {"watch": watch_fields(watch, server.app.identity)}, f"{watch.status.value}: {watch.last_summary}"
+        )
 
     return get_background_watch
 
@@ -150,7 +152,9 @@ def cancel_watch(server: SandboxServer) -> Any:
     async def cancel_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
         """Stop watching a job; the job itself goes on."""
         watch = await server.app.jobs.watching.cancel(watch_id)
-        return watch_reply({"watch": watch_fields(watch)}, f"watch {watch.id} is {watch.status.value}")
+        return watch_reply(
+            {"watch": watch_fields(watch, server.app.identity)}, f"watch {watch.id} is {watch.status.value}"
+        )
 
     return cancel_background_watch
 
@@ -180,7 +184,7 @@ def get_progress(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's progress: what the watchdog saw last, and log and checkpoint as they are now."""
         watch = await server.app.jobs.watching.get(watch_id)
-        fields: dict[str, Any] = {"watch": watch_fields(watch)}
+        fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
         if not refresh_live:
             return watch_reply(fields, watch.last_summary)
         try:
