@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .config import allowances, paths
 from .config.allowances import Allowance
+from .config.problems import plain
 from .config.schema import Settings
 from .core.check import text_argument
 from .core.errors import BadArgument
@@ -20,6 +21,8 @@ TAKE_BACK = "remote-sandbox-mcp disallow"
 # Keys of [server] in config.toml that open places, and whether they open them to writing.
 KEYS = {"allowed_roots": True, "allowed_roots_read": False, "allow_hidden": True}
 SHORTEST_S, LONGEST_S = 60.0, 366 * 86400.0
+# Three paths of the usual greatest length.
+LONGEST_SENTENCE = 3 * 4096
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def allow(gate: Gate, path: str, *, writing: bool, for_s: float | None, by: str)
         is_readable = writing and why_shut(place, ground, writing=False) is None
         reading = f". Reading it can be allowed by: {ALLOW} {quote(place.path)} --read" if is_readable else ""
         said = refusal(place.path, place, shut, ground, writing=writing)
-        raise BadArgument(f"nothing was allowed: {said}{reading}")
+        raise _refused(f"nothing was allowed: {said}{reading}")
     until = None if for_s is None else time.time() + for_s
     allowance = Allowance(place.path, writing, until, by=by)
     allowances.allow(allowance, paths.state_folder())
@@ -68,7 +71,7 @@ def take_back(path: str, settings: Settings) -> TakenBack:
         if gone := allowances.disallow(spelling, state):
             return TakenBack(tuple(gone), _why_allowed(place, settings))
     why = _why_allowed(place, settings) or f"{place.path} was not allowed"
-    raise BadArgument(f"nothing was taken back: {why}")
+    raise _refused(f"nothing was taken back: {why}")
 
 
 def sentence(allowance: Allowance) -> str:
@@ -102,6 +105,11 @@ def why_no_project(folder: str, gate: Gate) -> str:
         return "it is, or contains, a home folder or one of the system"
     shut = why_shut(place, ground, writing=True)
     return f"it is {'in ' if shut.is_inside else ''}{shut.what}" if shut else ""
+
+
+def _refused(why: str) -> BadArgument:
+    """Made safe: a path may hold line ends and control characters."""
+    return BadArgument(plain(why, LONGEST_SENTENCE))
 
 
 def _real(path: str) -> ResolvedPath:
