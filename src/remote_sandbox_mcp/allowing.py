@@ -14,7 +14,7 @@ from .core.check import text_argument
 from .core.errors import BadArgument
 from .core.gate import ALLOW, Ground, ResolvedPath, is_project, refusal, why_shut
 from .core.shell import quote
-from .core.text import span
+from .core.text import counted, span
 from .gate import Gate
 
 TAKE_BACK = "remote-sandbox-mcp disallow"
@@ -98,6 +98,37 @@ def until(allowance: Allowance) -> str:
     return time.strftime("until %H:%M" if end[:3] == now[:3] else "until %Y-%m-%d %H:%M", end)
 
 
+@dataclass(frozen=True)
+class Use:
+    """What agents may use here: the project, or why the folder is none; the operator's places and a person's."""
+
+    project: str
+    why_none: str
+    configured: tuple[Allowance, ...]
+    allowed: tuple[Allowance, ...]
+
+    @property
+    def line(self) -> str:
+        """It in one line."""
+        more = [
+            counted(len(self.configured), "place") + " of the configuration" if self.configured else "",
+            counted(len(self.allowed), "place") + " that you allowed" if self.allowed else "",
+        ]
+        first = self.project or f"no project in this folder, because {self.why_none}"
+        told = "; ".join(filter(None, (first, *more)))
+        return f"{told} (remote-sandbox-mcp allow lists them)" if any(more) else told
+
+
+def use_here(gate: Gate, settings: Settings) -> Use:
+    """What a client may use that starts us in the current folder."""
+    try:
+        folder = os.getcwd()
+        why = why_no_project(folder, gate) or _why_shared(folder, gate)
+    except OSError:
+        folder, why = "", "it was removed"
+    return Use("" if why else folder, why, tuple(configured(settings)), tuple(allowances.allowances()))
+
+
 def why_no_project(folder: str, gate: Gate) -> str:
     """Why a folder cannot be a project, as the end of a sentence; empty where it can."""
     place, ground = _real(folder), gate.ground()
@@ -105,6 +136,13 @@ def why_no_project(folder: str, gate: Gate) -> str:
         return "it is, or contains, a home folder or one of the system"
     shut = why_shut(place, ground, writing=True)
     return f"it is {'in ' if shut.is_inside else ''}{shut.what}" if shut else ""
+
+
+def _why_shared(folder: str, gate: Gate) -> str:
+    """Why the current folder, which could be a project, is none to the gate."""
+    place = _real(folder)
+    is_one = any(place.path == it.place.path for it in gate.ground().allowed)
+    return "" if is_one else "everybody on this computer can write to it"
 
 
 def _refused(why: str) -> BadArgument:
@@ -115,7 +153,12 @@ def _refused(why: str) -> BadArgument:
 def _real(path: str) -> ResolvedPath:
     from .backends.here import locate
 
-    return locate(os.path.expanduser(text_argument("the path", path)))
+    whole = os.path.expanduser(text_argument("the path", path))
+    try:
+        return locate(whole)
+    except OSError as problem:
+        # A relative path in a folder that was removed, or one that is too long.
+        raise _refused(f"{whole} cannot be found: {problem.strerror}") from None
 
 
 def _warnings(place: ResolvedPath, ground: Ground) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from remote_sandbox_mcp.config.allowances import USUAL_S, Allowance, allow, allowances
 from remote_sandbox_mcp.config.paths import config_file, state_folder
-from tests.cli.conftest import Cli, entry
+from tests.cli.conftest import COMMAND, Cli, entry
 from tests.support.server import serve
 from tests.support.sshd import Sshd
 
@@ -217,6 +218,19 @@ def test_a_place_that_has_become_a_link_can_be_taken_back(cli: Cli, folder: Path
     folder.symlink_to("/usr")
     assert cli("disallow", str(folder)).code == 0
     assert allowances() == []
+
+
+def test_a_folder_that_was_removed_and_a_name_too_long_are_told(cli: Cli, folder: Path) -> None:
+    line = f'cd "$1" && rmdir "$1" && exec "{COMMAND}" $2'
+    for words, told in (("allow x", "cannot be found: No such file or directory"), ("doctor", "it was removed")):
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(
+            ["sh", "-c", line, "sh", folder, words], env=cli.env, capture_output=True, text=True, check=False
+        )
+        assert told in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+    done = cli("allow", "/" + "x" * 5000)
+    assert (done.code in (0, 2), done.stderr.count("\n")) == (True, 1)
 
 
 def test_a_name_cannot_write_to_the_terminal(cli: Cli, folder: Path) -> None:
