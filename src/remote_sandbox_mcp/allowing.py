@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from .config import allowances, paths
 from .config.allowances import Allowance
@@ -41,15 +42,27 @@ class TakenBack:
     still: str
 
 
+def real(path: str) -> ResolvedPath:
+    """The place that a person means by a path. Raises BadArgument."""
+    from .backends.here import locate
+
+    whole = os.path.expanduser(text_argument("the path", path))
+    try:
+        return locate(whole)
+    except OSError as problem:
+        # A relative path in a folder that was removed, or one that is too long.
+        raise _refused(f"{whole} cannot be found: {problem.strerror}") from None
+
+
 def configured(settings: Settings) -> list[Allowance]:
     """Places that the operator's configuration opens; `by` is the key that does."""
     found = ((key, path) for key in KEYS for path in getattr(settings, key))
-    return [Allowance(_real(path).path, KEYS[key], by=key) for key, path in found]
+    return [Allowance(real(path).path, KEYS[key], by=key) for key, path in found]
 
 
 def allow(gate: Gate, path: str, *, writing: bool, for_s: float | None, by: str) -> Given:
     """Allow a place, always where `for_s` is None. Raises BadArgument where it stays closed, ConfigError."""
-    place = _real(path)
+    place = real(path)
     # As it would be decided with the allowance.
     ground = gate.ground(place.path)
     if shut := why_shut(place, ground, writing=writing):
@@ -65,7 +78,7 @@ def allow(gate: Gate, path: str, *, writing: bool, for_s: float | None, by: str)
 
 def take_back(path: str, settings: Settings) -> TakenBack:
     """Take back what was allowed of a place and of places in it. Raises BadArgument where that is nothing."""
-    place, state = _real(path), paths.state_folder()
+    place, state = real(path), paths.state_folder()
     # As written, too: the place may have become a link since.
     for spelling in dict.fromkeys((place.path, os.path.abspath(os.path.expanduser(path)))):
         if gone := allowances.disallow(spelling, state):
@@ -81,6 +94,11 @@ def sentence(allowance: Allowance) -> str:
         f"Agents may {uses(allowance)} {allowance.path} {until(allowance)}{left}; "
         f"take it back by: {TAKE_BACK} {quote(allowance.path)}"
     )
+
+
+def fields(it: Allowance) -> dict[str, Any]:
+    """An allowance as data for programs."""
+    return {"path": it.path, "writing": it.writing, "until": it.until, "by": it.by, "session": it.session}
 
 
 def uses(allowance: Allowance) -> str:
@@ -131,7 +149,7 @@ def use_here(gate: Gate, settings: Settings) -> Use:
 
 def why_no_project(folder: str, gate: Gate) -> str:
     """Why a folder cannot be a project, as the end of a sentence; empty where it can."""
-    place, ground = _real(folder), gate.ground()
+    place, ground = real(folder), gate.ground()
     if not is_project(place, ground):
         return "it is, or contains, a home folder or one of the system"
     shut = why_shut(place, ground, writing=True)
@@ -140,7 +158,7 @@ def why_no_project(folder: str, gate: Gate) -> str:
 
 def _why_shared(folder: str, gate: Gate) -> str:
     """Why the current folder, which could be a project, is none to the gate."""
-    place = _real(folder)
+    place = real(folder)
     is_one = any(place.path == it.place.path for it in gate.ground().allowed)
     return "" if is_one else "everybody on this computer can write to it"
 
@@ -148,17 +166,6 @@ def _why_shared(folder: str, gate: Gate) -> str:
 def _refused(why: str) -> BadArgument:
     """Made safe: a path may hold line ends and control characters."""
     return BadArgument(plain(why, LONGEST_SENTENCE))
-
-
-def _real(path: str) -> ResolvedPath:
-    from .backends.here import locate
-
-    whole = os.path.expanduser(text_argument("the path", path))
-    try:
-        return locate(whole)
-    except OSError as problem:
-        # A relative path in a folder that was removed, or one that is too long.
-        raise _refused(f"{whole} cannot be found: {problem.strerror}") from None
 
 
 def _warnings(place: ResolvedPath, ground: Ground) -> list[str]:
@@ -177,7 +184,7 @@ def _why_allowed(place: ResolvedPath, settings: Settings) -> str:
     """Which key of the configuration, or which other allowance, lets agents use a place; empty where none does."""
 
     def holds(outer: Allowance) -> bool:
-        return place.exact_depth_of(_real(outer.path)) is not None
+        return place.exact_depth_of(real(outer.path)) is not None
 
     for it in filter(holds, configured(settings)):
         return f"{place.path} is allowed by {it.by} under [server] in config.toml, which names {it.path}"

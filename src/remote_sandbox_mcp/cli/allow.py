@@ -84,7 +84,7 @@ def _allow(options: argparse.Namespace, configuration: Configuration) -> int:
     gate = Gate(configuration.settings, private_files(configuration))
     given = allowing.allow(gate, options.path, writing=not options.read, for_s=for_s, by=BY)
     if options.json:
-        print_json(_fields(given.allowance) | {"warnings": given.warnings})
+        print_json(allowing.fields(given.allowance) | {"warnings": given.warnings})
         return 0
     say(one_line(allowing.sentence(given.allowance)))
     complain(*map(one_line, given.warnings))
@@ -102,7 +102,7 @@ def _disallow(path: str, configuration: Configuration, as_json: bool) -> int:
     except BadArgument as problem:
         return fail(problem, as_json, NOT_THERE)
     if as_json:
-        print_json({"taken_back": [_fields(it) for it in gone.allowances], "still": gone.still})
+        print_json({"taken_back": [allowing.fields(it) for it in gone.allowances], "still": gone.still})
         return 0
     say(
         *(
@@ -115,14 +115,14 @@ def _disallow(path: str, configuration: Configuration, as_json: bool) -> int:
 
 
 def _list(configuration: Configuration, as_json: bool) -> int:
-    from ..allowing import configured
+    from .. import allowing
     from ..config.allowances import allowances
     from .render import Page, print_json
 
-    allowed, operators = allowances(), configured(configuration.settings)
+    allowed, operators = allowances(), allowing.configured(configuration.settings)
     if as_json:
-        from_file = [{**_fields(it), "by": "config.toml", "key": it.by} for it in operators]
-        print_json({"allowed": [*map(_fields, allowed), *from_file]})
+        from_file = [{**allowing.fields(it), "by": "config.toml", "key": it.by} for it in operators]
+        print_json({"allowed": [*map(allowing.fields, allowed), *from_file]})
         return 0
     page = Page()
     page.rows([*_rows(allowed), *_rows(operators, " in config.toml")], indent=0)
@@ -142,7 +142,3 @@ def _rows(found: Sequence[Allowance], after: str = "") -> list[tuple[Any, ...]]:
     return [
         (uses(it), until(it), styled((one_line(by(it)), "dim")), styled((one_line(it.path), "bold"))) for it in found
     ]
-
-
-def _fields(it: Allowance) -> dict[str, Any]:
-    return {"path": it.path, "writing": it.writing, "until": it.until, "by": it.by, "session": it.session}
