@@ -13,6 +13,10 @@ import pytest
 
 from remote_sandbox_mcp.config.allowances import USUAL_S, Allowance, allow, allowances
 from remote_sandbox_mcp.config.paths import config_file, state_folder
+from remote_sandbox_mcp.config.schema import Settings
+from remote_sandbox_mcp.core.gate import NotAllowed
+from remote_sandbox_mcp.core.transfer import Place
+from remote_sandbox_mcp.gate import Gate
 from tests.cli.conftest import COMMAND, Cli, entry
 from tests.support.server import serve
 from tests.support.sshd import Sshd
@@ -210,6 +214,20 @@ def test_what_is_still_allowed_otherwise_is_said(cli: Cli, folder: Path) -> None
     done = cli("disallow", str(folder))
     assert done.code == 0
     assert f"{folder} is allowed by allowed_roots under [server] in config.toml" in done.stderr
+
+
+@pytest.mark.parametrize("writing", [True, False], ids=["write", "read"])
+def test_a_link_that_is_put_in_an_allowed_place_leads_nowhere(cli: Cli, folder: Path, writing: bool) -> None:
+    """Another user, or an agent that may write around it, makes a link of the place to what is not allowed."""
+    private = folder.parent / "private"
+    private.mkdir()
+    cli("allow", str(folder / "new"), "--always")
+    gate = Gate(Settings())
+    assert gate.admit(Place("", str(folder / "new")), writing)
+    (folder / "new").symlink_to(private)
+    for path in (folder / "new", folder / "new/x", private / "x"):
+        with pytest.raises(NotAllowed):
+            gate.admit(Place("", str(path)), writing)
 
 
 def test_a_place_that_has_become_a_link_can_be_taken_back(cli: Cli, folder: Path) -> None:

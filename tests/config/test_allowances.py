@@ -128,6 +128,16 @@ def test_many_at_once_lose_nothing() -> None:
     assert sorted(it.path for it in allowances()) == sorted(it.path for it in said)
 
 
+@pytest.mark.parametrize("name", ["", "inner/new"], ids=["itself", "on the way"])
+def test_a_place_that_has_become_a_link_is_not_allowed_any_more(tmp_path: Path, name: str) -> None:
+    place = tmp_path / "place"
+    allow(Allowance(str(place / name)), state())
+    assert len(allowances()) == 1
+    place.symlink_to(tmp_path)
+    assert allowances() == []
+    assert len(disallow(str(place), state())) == 1
+
+
 def test_a_name_that_is_no_text_is_kept() -> None:
     path = os.fsdecode(b"/data/\xff")
     allow(Allowance(path), state())
