@@ -77,6 +77,50 @@ def test_the_page_is_plain_text_where_nobody_looks(cli: Cli, good: Sshd) -> None
     assert f"state folder  {os.environ['REMOTE_SANDBOX_MCP_HOME']}" in page.stdout
 
 
+def home(tmp_path: Path) -> tuple[Path, str]:
+    return Path.home(), "it is, or contains, a home folder or one of the system"
+
+
+def top(tmp_path: Path) -> tuple[Path, str]:
+    return Path("/"), "it is, or contains, a home folder or one of the system"
+
+
+def programs(tmp_path: Path) -> tuple[Path, str]:
+    (Path.home() / "bin").mkdir()
+    return Path.home() / "bin", "it is in a folder of programs that run under your name"
+
+
+def shared(tmp_path: Path) -> tuple[Path, str]:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    return tmp_path / "shared", "everybody on this computer can write to it"
+
+
+def project(tmp_path: Path) -> tuple[Path, str]:
+    return tmp_path, ""
+
+
+@pytest.mark.parametrize("make", [home, top, programs, shared, project], ids=lambda it: it.__name__)
+def test_what_agents_may_use_here_is_told(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], tuple[Path, str]]
+) -> None:
+    folder, why = make(tmp_path)
+    monkeypatch.chdir(folder)
+    config = tmp_path / "config.toml"
+    config.write_text('[server]\nallowed_roots = ["/srv", "/data"]\n[local]\nenabled = false\n')
+    cli("allow", str(tmp_path / "x"))
+    page = cli("doctor", "--config", str(config)).stdout
+    first = f"no project in this folder, because {why}" if why else str(folder)
+    more = "2 places of the configuration; 1 place that you allowed (remote-sandbox-mcp allow lists them)"
+    assert f"agents use    {first}; {more}\n" in page
+    assert cli("doctor", "--config", str(config), "--json").json["agents_may_use"] == {
+        "project": "" if why else str(folder),
+        "why_none": why,
+        "configured": [{"path": path, "key": "allowed_roots"} for path in ("/srv", "/data")],
+        "allowed": 1,
+    }
+
+
 def test_marks_are_ascii_where_the_terminal_knows_no_more(cli: Cli, good: Sshd) -> None:
     page = cli("doctor", good.name, PYTHONIOENCODING="ascii")
     assert page.code == 0

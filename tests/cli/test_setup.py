@@ -152,6 +152,7 @@ def answer_all(here: Terminal, password: str) -> None:
     if HAS_SLURM:
         here.type("", after="vault has Slurm")
     here.type("", after="Another machine?")
+    here.type("", after="Where are your projects?")
 
 
 def test_from_nothing_to_a_first_command_within_two_minutes(world: World) -> None:
@@ -250,6 +251,7 @@ def test_without_a_keyring_a_typed_machines_password_is_in_a_file_of_its_owner_a
         if HAS_SLURM:
             here.type("n", after="has Slurm")
         here.type("", after="Another machine?")
+        here.type("", after="Where are your projects?")
         here.type("", after="Write this?")
         assert here.end() == 0, here.shown()
         shown = here.shown()
@@ -267,7 +269,7 @@ def test_without_a_keyring_a_typed_machines_password_is_in_a_file_of_its_owner_a
     assert not world.config.exists()
 
 
-@pytest.mark.parametrize("question", ["Which of them", "Password of", "Write this?"])
+@pytest.mark.parametrize("question", ["Which of them", "Password of", "Where are your projects?", "Write this?"])
 def test_ctrl_c_at_any_question_changes_no_file(world: World, question: str) -> None:
     world.add_clients()
     world.know(world.by_password)
@@ -280,6 +282,7 @@ def test_ctrl_c_at_any_question_changes_no_file(world: World, question: str) -> 
             ("Password of", world.by_password.password),
             *([("vault has Slurm", "n")] if HAS_SLURM else []),
             ("Another", ""),
+            ("Where are your projects?", ""),
             ("Write this?", ""),
         ):
             if asked == "Which of them":
@@ -320,6 +323,7 @@ def test_keys_choose_and_a_dumb_terminal_takes_numbers(world: World) -> None:
         if HAS_SLURM:
             here.type("n", after="alpha has Slurm")
         here.type("", after="Another")
+        here.type("", after="Where are your projects?")
         assert here.end() == 0
         assert '+hosts = ["alpha"]' in here.shown()
     assert not world.config.exists()
@@ -359,6 +363,90 @@ host = "192.0.2.1"
 user = "me"
 password = "literal-secret"
 """
+
+
+@pytest.fixture
+def alone(plain: World) -> World:
+    """A world without machines, in which only the folder of projects is asked for."""
+    (plain.home / ".ssh/config").unlink()
+    return plain
+
+
+def ask_for_projects(here: Terminal, *answers: str) -> str:
+    here.type("", after="A machine?")
+    for times, answer in enumerate(answers, 1):
+        here.type(answer, after="Where are your projects?", times=times)
+    if answers[-1] not in ("-", "none"):
+        here.type("", after="Write this?")
+    assert here.end() == 0, here.shown()
+    return " ".join(here.shown().split())
+
+
+def test_the_folder_of_projects_is_asked_for_and_undone(alone: World) -> None:
+    (alone.home / "code").mkdir()
+    (alone.home / "work").mkdir()
+    before = alone.texts()
+    with setup("--no-clients") as here:
+        shown = ask_for_projects(here, "")
+    assert "Agents use the folder that their client was started in. Clients such as Claude Desktop start us" in shown
+    assert "Where are your projects? [~/code], or - for none:" in shown
+    assert parse_toml(alone.config.read_text()) == {"server": {"allowed_roots": ["~/code"]}}
+    assert load(alone.config).settings.allowed_roots == (str(alone.home / "code"),)
+    # It is asked for once.
+    with setup("--no-clients") as here:
+        here.type("", after="A machine?")
+        assert here.end() == 0
+        assert "Where are your projects?" not in here.shown()
+    assert Cli()("setup", "undo").code == 0
+    assert alone.texts() == before
+
+
+def test_a_folder_that_is_no_place_for_projects_is_refused_and_asked_for_again(alone: World, tmp_path: Path) -> None:
+    (alone.home / "code").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    wrong = ["~", "/", "~/..", "~/.ssh", "/usr/local", "~/missing"]
+    with setup("--no-clients") as here:
+        shown = ask_for_projects(here, *wrong, str(tmp_path / "link"))
+    assert shown.count("is not the folder of your projects") == len(wrong)
+    assert "it is, or contains, a home folder or one of the system" in shown
+    assert "there is no such folder" in shown
+    assert parse_toml(alone.config.read_text()) == {"server": {"allowed_roots": [str(tmp_path / "mine")]}}
+
+
+def test_no_folder_of_projects_may_be_named(alone: World) -> None:
+    (alone.home / "src").mkdir()
+    with setup("--no-clients") as here:
+        ask_for_projects(here, "-")
+    assert not alone.config.exists()
+
+
+def test_without_a_question_only_a_named_folder_of_projects_is_written(plain: World) -> None:
+    (plain.home / "code").mkdir()
+    assert unasked("--yes", "--no-clients")["projects"] == ""
+    assert parse_toml(plain.config.read_text()) == {"hosts": ["alpha"]}
+    plain.config.write_text('hosts = ["alpha"]\n[server]\nallowed_roots = ["/srv"] # ours\n')
+    for added in ("~/code", ""):
+        assert unasked("--projects", "~/code/../code", "--no-clients")["projects"] == added
+        assert plain.config.read_text() == 'hosts = ["alpha"]\n[server]\nallowed_roots = ["/srv", "~/code"] # ours\n'
+
+
+@pytest.mark.parametrize("folder", ["~", "/", "~/.config", "~/missing", "/etc"])
+def test_a_named_folder_that_is_no_place_for_projects_is_a_mistake(plain: World, folder: str) -> None:
+    outcome = Cli()("setup", "--yes", "--projects", folder, REMOTE_SANDBOX_LIST="")
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert "is not the folder of your projects" in outcome.stderr
+    assert not plain.config.exists()
+
+
+def test_a_file_that_cannot_take_the_folder_tells_the_lines(plain: World) -> None:
+    (plain.home / "code").mkdir()
+    plain.config.parent.mkdir(parents=True)
+    plain.config.write_text("server = {}\n")
+    outcome = Cli()("setup", "--projects", "~/code", "--no-clients", REMOTE_SANDBOX_LIST="")
+    assert outcome.code == 2
+    assert '[server]\nallowed_roots = ["~/code"]' in outcome.stderr
+    assert plain.config.read_text() == "server = {}\n"
 
 
 def test_an_existing_file_keeps_its_comments_and_shows_none_of_its_secrets(plain: World) -> None:
@@ -445,6 +533,7 @@ def test_a_named_machine_that_a_person_leaves_out_unreached_is_told_by_the_exit_
         here.wait("Enter goes on")
         here.press("Enter")
         here.type("", after="Another machine?")
+        here.type("", after="Where are your projects?")
         assert here.end() == 255, here.shown()
 
 

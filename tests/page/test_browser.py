@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from remote_sandbox_mcp.config.allowances import Allowance, allow
 from tests.support.chromium import Opener, Tab, chromium, fresh, require_chromium, tabs
 from tests.support.dashboards import Dashboard, dashboard
 from tests.support.hubs import kill_hub
@@ -313,6 +314,7 @@ async def test_a_conflict_is_read_and_decided(tab: Tab, shown: Dashboard, agent:
     project = shown.home / "project"
     project.mkdir()
     (project / "a.txt").write_text("both\nfirst\n")
+    allow(Allowance(str(project)), shown.home / "state")
     await agent.call("link_workspace", remote_path=f"{machine.name}:project", local_path=str(project))
     (project / "a.txt").write_text("both\nmine\n")
     await agent.run("printf 'both\\ntheirs\\n' >project/a.txt", sandbox_name=machine.name)
@@ -349,6 +351,7 @@ async def test_the_end_of_a_watched_job_and_a_transfer_are_shown(
     data = shown.home / "data"
     data.mkdir()
     (data / "file").write_bytes(bytes(1000))
+    allow(Allowance(str(data), writing=False), shown.home / "state")
     await agent.call("sync_local_to_remote_background", local_path=str(data), remote_path=f"{machine.name}:data")
     await tab.go("jobs")
     row = await tab.shows(".row-link", "watched")

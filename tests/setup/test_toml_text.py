@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from remote_sandbox_mcp.setup.json_text import NotEditable
-from remote_sandbox_mcp.setup.toml_text import add_hosts, add_table, hunks, read, without
+from remote_sandbox_mcp.setup.toml_text import add_hosts, add_table, add_to_list, hunks, read, without
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,50 @@ def test_hosts_are_added_and_all_else_stays_as_it_is(text: str, after: str) -> N
 def test_a_list_that_cannot_be_told_for_sure_is_left_alone(text: str) -> None:
     with pytest.raises(NotEditable):
         add_hosts(text, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        pytest.param("", '[server]\nroots = ["~/p"]\n', id="empty"),
+        pytest.param("x = 1\n", 'x = 1\n\n[server]\nroots = ["~/p"]\n', id="no table"),
+        pytest.param("[server]", '[server]\nroots = ["~/p"]\n', id="no line end"),
+        pytest.param("[server]\r\nx = 1\r\n", '[server]\r\nroots = ["~/p"]\r\nx = 1\r\n', id="CRLF"),
+        pytest.param(
+            "[ server ] # mine\nx = 1\n[other]\nroots = []\n",
+            '[ server ] # mine\nroots = ["~/p"]\nx = 1\n[other]\nroots = []\n',
+            id="a list of another table",
+        ),
+        pytest.param(
+            '[server]\nx = 1\nroots = ["/a"] # c\n[other]\n',
+            '[server]\nx = 1\nroots = ["/a", "~/p"] # c\n[other]\n',
+            id="a list that is there",
+        ),
+        pytest.param(
+            "[server]\nroots = [\n  '/a', # first\n]\n",
+            "[server]\nroots = [\n  '/a', # first\n  \"~/p\",\n]\n",
+            id="lines",
+        ),
+    ],
+)
+def test_a_list_of_a_table_grows_and_all_else_stays_as_it_is(text: str, after: str) -> None:
+    assert add_to_list(text, "server", "roots", ["~/p"]) == after
+    assert without(hunks(text, after), after) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('[server]\nroots = "/a"\n', id="no list"),
+        pytest.param("server = { x = 1 }\n", id="an inline table"),
+        pytest.param("server.x = 1\n", id="a dotted key"),
+        pytest.param('x = """\n[server]\n"""\n[server]\n', id="a text that looks like it"),
+        pytest.param("[[server]]\nx = 1\n", id="an array of tables"),
+    ],
+)
+def test_a_list_of_a_table_that_cannot_be_told_for_sure_is_left_alone(text: str) -> None:
+    with pytest.raises(NotEditable):
+        add_to_list(text, "server", "roots", ["~/p"])
 
 
 def test_a_table_comes_at_the_end() -> None:

@@ -17,6 +17,7 @@ FILES = ":files"
 MOST_NAMES = 200
 # What a value is, by its option or its metavar, where `verb action` begins with the first word; see `kind_of`.
 OPTIONS = {"--sandbox": "sandboxes", "--on": "sandboxes", "--config": "files", "--exclude-file": "files"}
+OPTIONS |= {"--projects": "files"}
 POSITIONALS = {
     ("doctor", "NAME"): "sandboxes",
     ("forward", "SANDBOX"): "sandboxes",
@@ -30,6 +31,8 @@ POSITIONALS = {
     ("pull", "LOCAL"): "files",
     ("pull", "REMOTE"): "places",
     ("config", "PATH"): "files",
+    ("allow", "PATH"): "files",
+    ("disallow", "PATH"): "allowed",
 }
 
 
@@ -186,6 +189,7 @@ class Names:
             "sessions": self.sessions,
             "disposables": self.disposables,
             "places": self.places,
+            "allowed": self.allowed,
             "files": lambda: [(FILES, "")],
             "": lambda: (),
         }
@@ -203,6 +207,13 @@ class Names:
 
     def places(self) -> Iterator[Candidate]:
         yield from ((f"{name}:", told) for name, told in self.sandboxes())
+
+    def allowed(self) -> Iterator[Candidate]:
+        from ..allowing import until
+        from ..config.allowances import allowances
+
+        # The answer has one line for each.
+        yield from ((it.path, until(it)) for it in allowances()[-MOST_NAMES:] if it.path.isprintable())
 
     def jobs(self) -> Iterator[Candidate]:
         if database := existing_database():

@@ -14,6 +14,7 @@ from .verb import add_json
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from ..allowing import Use
     from ..config.schema import Configuration
     from ..core.checkup import Checkup, Step
     from .render import Page
@@ -94,6 +95,7 @@ async def _report_json(practice: Practice) -> list[Checkup]:
             "config_file_read": bool(practice.configuration.file),
             "state_folder": str(practice.state_folder),
             "hub": await asyncio.to_thread(_hub_fields),
+            "agents_may_use": _use_fields(practice.configuration),
             "problems": list(practice.configuration.problems),
             "sandboxes": [_fields(checkup) for checkup in checkups],
         }
@@ -119,6 +121,20 @@ def _hub_fields() -> dict[str, Any]:
     return {"running": bool(hubs)} | ({"pid": hubs[0]["pid"], "answers": hubs[0]["answers"]} if hubs else {})
 
 
+def _use(configuration: Configuration) -> Use:
+    """What agents may use of this computer, if their client starts us here."""
+    from ..allowing import use_here
+    from ..gate import Gate, private_files
+
+    return use_here(Gate(configuration.settings, private_files(configuration)), configuration.settings)
+
+
+def _use_fields(configuration: Configuration) -> dict[str, Any]:
+    use = _use(configuration)
+    roots = [{"path": it.path, "key": it.by} for it in use.configured]
+    return {"project": use.project, "why_none": use.why_none, "configured": roots, "allowed": len(use.allowed)}
+
+
 def _fields(checkup: Checkup) -> dict[str, Any]:
     fields = asdict(checkup)
     steps = [{**step, "mark": step["mark"].value} for step in fields.pop("steps")]
@@ -127,14 +143,19 @@ def _fields(checkup: Checkup) -> dict[str, Any]:
 
 async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     """Print each sandbox as soon as it and those before it are done."""
-    from .render import Page, shown_file, styled
+    from .render import Page, one_line, shown_file, styled
 
     page = Page()
     configuration = practice.configuration
     file = shown_file(practice.config_file, is_read=bool(configuration.file))
     # In a thread: a hub that hangs would delay the check-ups that already run.
     hub = await asyncio.to_thread(_hub)
-    page.rows([("config file", file), ("state folder", str(practice.state_folder)), ("hub", hub)], indent=0)
+    own = [
+        ("config file", file),
+        ("state folder", styled((str(practice.state_folder), ""))),
+        ("hub", styled((hub, ""))),
+    ]
+    page.rows([*own, ("agents use", styled((one_line(_use(configuration).line), "")))], indent=0)
     page.problems(configuration.problems)
     if not (configuration.machines or configuration.commands):
         page.print(styled((UNUSABLE, "red bold") if configuration.refusal else (NOTHING, "yellow")))

@@ -20,10 +20,10 @@ WINDOWS = (
 VERBS = (
     *("setup", "doctor", "sandboxes", "top", "dashboard", "exec", "jobs", "sessions", "push", "pull", "transfers"),
     *("link", "unlink", "workspaces", "create", "delete", "forward", "events", "calls"),
-    *("watchdog", "hub", "login", "platform", "hosts", "config", "completion", "hook"),
+    *("allow", "disallow", "watchdog", "hub", "login", "platform", "hosts", "config", "completion", "hook"),
 )
 # Verbs whose file is named after another one.
-SHARED = {"link": "workspaces", "unlink": "workspaces"}
+SHARED = {"link": "workspaces", "unlink": "workspaces", "disallow": "allow"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .verb import NO_CONNECTION, add_json
 
 if TYPE_CHECKING:
+    from ..gate import Gate
     from ..setup import clients, config_file
     from ..setup.journal import SetupChange
     from ..setup.keeping import KeptPassword
@@ -31,6 +33,10 @@ CACHED = (
     "Clients start this program from the cache of uvx, and no more when that is cleaned; to keep it: "
     "uv tool install . in its checkout, and then at a terminal: remote-sandbox-mcp setup"
 )
+WHY_PROJECTS = (
+    "Agents use the folder that their client was started in. Clients such as Claude Desktop start us in /; name the "
+    "folder where your projects are, and they may use that, too."
+)
 NEEDS_TOML = "setup writes config.toml, and the file that --config names is a config.json; name a config.toml."
 
 
@@ -44,6 +50,7 @@ def add_arguments(subparsers: Any) -> None:
         "means all that works, and what it left is told.",
     )
     parser.add_argument("--hosts", metavar="NAMES", help="only these: hosts of ~/.ssh/config, or user@host:port, ...")
+    parser.add_argument("--projects", metavar="PATH", help="the folder of your projects, which agents may use")
     parser.add_argument("--clients", metavar="NAMES", help="only these clients: claude-code, codex, cursor, ...")
     parser.add_argument("--no-clients", action="store_true", help="register with no client")
     parser.add_argument("--yes", action="store_true", help="ask nothing, and take all that works")
@@ -99,6 +106,7 @@ class Done:
     """What came of it, for the end and for --json."""
 
     machines: list[dict[str, Any]] = field(default_factory=list)
+    projects: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     clients: list[dict[str, Any]] = field(default_factory=list)
     first_command: dict[str, Any] | None = None
@@ -137,17 +145,21 @@ class Setup:
 
     async def run(self) -> int:
         """Raises ConfigError."""
-        from ..setup import clients, config_file
+        from ..gate import Gate
+        from ..setup import clients, config_file, projects
         from ..setup.machines import Finder
 
         # Mistakes in the options, and a file that cannot be changed, are told before anything is tested or asked.
         _check_names(_words(self._options.clients), [client.key for client in clients.find()])
-        finder = await asyncio.to_thread(lambda: Finder(config_file.read(self._options.config)))
+        configuration = await asyncio.to_thread(config_file.read, self._options.config)
+        finder, gate = await asyncio.to_thread(Finder, configuration), Gate(configuration.settings)
+        named = projects.checked(self._options.projects, gate) if self._options.projects else ""
         config_file.plan(self._file, [])
         self._greet()
         trials = await self._try(await asyncio.to_thread(self._candidates, finder))
         chosen = await self._choose(trials, finder)
-        await self._configure(chosen)
+        self._done.projects = self._new_projects(named, configuration.settings.allowed_roots, gate)
+        await self._configure(chosen, self._done.projects)
         if not self._options.no_clients:
             self._register()
         await self._first_command([*(it.trial for it in chosen), *(it for it in trials if it.candidate.is_configured)])
@@ -293,14 +305,35 @@ class Setup:
             "remedy": trouble.remedy if trouble else "",
         }
 
+    # The folder of projects
+
+    def _new_projects(self, named: str, roots: Sequence[str], gate: Gate) -> str:
+        """The folder to be added to config.toml; empty for none. A person who has named some there is not asked."""
+        folder = named or ("" if roots else self._ask_projects(gate))
+        return "" if os.path.expanduser(folder) in roots else folder
+
+    def _ask_projects(self, gate: Gate) -> str:
+        from ..core.errors import BadArgument
+        from ..setup import projects
+
+        if self._answers.is_person:
+            self._page.print("", WHY_PROJECTS)
+        usual = projects.usual(gate)
+        while text := self._answers.projects(usual):
+            try:
+                return projects.checked(text, gate)
+            except BadArgument as problem:
+                self._page.problems([str(problem)])
+        return ""
+
     # config.toml
 
-    async def _configure(self, chosen: Sequence[Chosen]) -> None:
+    async def _configure(self, chosen: Sequence[Chosen], projects: str) -> None:
         """Show the change of config.toml, and make it with the passwords that it names."""
         from ..setup import config_file
 
         self._page.heading("config.toml", str(self._file))
-        planned = config_file.plan(self._file, [_machine(one, self._reference(one)) for one in chosen])
+        planned = config_file.plan(self._file, [_machine(one, self._reference(one)) for one in chosen], projects)
         self._done.config = {
             "file": str(planned.path),
             "changed": False,
@@ -311,10 +344,11 @@ class Setup:
             self._page.print("  nothing to change")
             return
         self._show_diff(planned)
-        if self._options.dry_run or not self._answers.confirms("Write this?", is_named=bool(self._options.hosts)):
+        is_named = bool(self._options.hosts or self._options.projects)
+        if self._options.dry_run or not self._answers.confirms("Write this?", is_named=is_named):
             self._done.leave(f"{planned.path} was not changed.")
             return
-        change = await self._write(chosen)
+        change = await self._write(chosen, projects)
         self._done.config |= {"changed": True, "backup": change.backup}
         self._page.print(self._written(planned.path, change.backup))
 
@@ -323,7 +357,7 @@ class Setup:
 
         return keeping.reference_for(one.trial.name, self._file) if one.password else ""
 
-    async def _write(self, chosen: Sequence[Chosen]) -> SetupChange:
+    async def _write(self, chosen: Sequence[Chosen], projects: str = "") -> SetupChange:
         """Raises ConfigError; then no password is kept, either."""
         from ..setup import config_file, keeping
 
@@ -333,7 +367,7 @@ class Setup:
                 if one.password:
                     kept[one.trial.name] = await self._keep(one)
             machines = [_machine(one, kept[one.trial.name].reference if one.password else "") for one in chosen]
-            change = config_file.carry_out(config_file.plan(self._file, machines), self._options.config)
+            change = config_file.carry_out(config_file.plan(self._file, machines, projects), self._options.config)
         except BaseException:
             for password in kept.values():
                 keeping.forget(password.change)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DRAWN_PER_S = 10
 LONGEST_SAID = 90
+NO_FOLDER = ("-", "none", "no", "n")
 
 
 def way_in(machine: Machine) -> str:
@@ -151,6 +152,10 @@ class SetupAnswers(Protocol):
         """A further machine as user@host:port; empty for none."""
         ...
 
+    def projects(self, usual: str) -> str:
+        """The folder where projects are, which may be the `usual` one; empty for none."""
+        ...
+
     def accepts_key(self, trial: Trial) -> bool: ...
 
     def password(self, trial: Trial) -> str: ...
@@ -190,6 +195,11 @@ class FromPerson:
 
     def another(self, *, has_any: bool) -> str:
         return asker.line(f"{'Another' if has_any else 'A'} machine? user@host[:port], or Enter to go on:")
+
+    def projects(self, usual: str) -> str:
+        way_out = f"[{usual}], or - for none" if usual else "A folder, or Enter for none"
+        answer = asker.line(f"Where are your projects? {way_out}:")
+        return "" if answer in NO_FOLDER else answer or usual
 
     def accepts_key(self, trial: Trial) -> bool:
         unseen = trial.unseen
@@ -238,6 +248,9 @@ class FromOptions:
         return [trial for trial in trials if trial.standing is Standing.READY] if self._is_yes else []
 
     def another(self, *, has_any: bool) -> str:
+        return ""
+
+    def projects(self, usual: str) -> str:
         return ""
 
     def accepts_key(self, trial: Trial) -> bool:

@@ -14,7 +14,7 @@ from .record import Record
 
 # In it the keys are whole paths; those of one session come behind its name and a NUL byte, which no path contains.
 ALLOWED = Record("allowed-folders.json")
-# For how long the command line allows a place by default, and the longest time that a form or the page gives.
+# For how long the command line and the page allow a place by default, and the longest time that a form gives.
 USUAL_S = 8 * 3600.0
 # An older record than this bound would only slow down each decision; a person makes a few.
 MOST = 1000
@@ -43,8 +43,9 @@ class Allowance:
 
 
 def allowances(environ: Mapping[str, str] = os.environ) -> list[Allowance]:
-    """Those in force, of all sessions."""
-    return _in_force(ALLOWED.read(paths.state_path(environ)))
+    """Those in force, of all sessions. One whose place has become a link is not: that could lead anywhere."""
+    found = _in_force(ALLOWED.read(paths.state_path(environ)))
+    return [it for it in found if os.path.realpath(it.path) == it.path]
 
 
 def allow(allowance: Allowance, state_folder: Path) -> None:

@@ -97,6 +97,10 @@ class Live:
             watcher.stir(all=False)
         self._news.set()
 
+    def clients(self) -> list[Mapping[str, Any]]:
+        """The clients that are connected now, where this process knows them."""
+        return [*self._about().get("clients", ())]
+
     async def older_calls(self, wanted: WantedCalls) -> list[Mapping[str, Any]]:
         """Calls that are on no row any more, oldest first. Raises ConfigError."""
         return await self._state.older_calls(wanted)

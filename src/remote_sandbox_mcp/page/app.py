@@ -16,6 +16,7 @@ from ..mcp_server.results import sentence
 from ..mcp_server.server import SandboxServer
 from ..store.history import WantedCalls
 from ..waiting import within
+from .allowing import Allowing
 from .calls import ToolCaller
 from .conflicts import Conflicts
 from .entering import Door
@@ -37,7 +38,7 @@ from .http import (
 from .logs import LogStream
 from .streams import EventStreams, changes
 
-LARGEST_KEY, LARGEST_CALL = 4 << 10, 1 << 20
+LARGEST_KEY, LARGEST_PLACE, LARGEST_CALL = 4 << 10, 64 << 10, 1 << 20
 # For a stranger's request to come to its end.
 ENTER_S = 5.0
 MOST_OLDER = 500
@@ -45,6 +46,7 @@ MOST_OLDER = 500
 LEFT_FILE = "page.left"
 ASK_FOR_KEY = "enter the key of this server again"
 WRONG_KEY = "that is not the key of this server; remote-sandbox-mcp dashboard opens the page with the right one"
+ONLY_HERE = "a folder is allowed on its own computer alone, on this page there or by: remote-sandbox-mcp allow PATH"
 
 
 class PageApp:
@@ -56,12 +58,16 @@ class PageApp:
         self._door = Door(key, seal, paths.state_path() / LEFT_FILE)
         self._caller = ToolCaller(server)
         self._conflicts = Conflicts(server.app)
+        self._allowing = Allowing(server.app)
         self._streams = EventStreams()
         self._routes: Mapping[tuple[str, str], Callable[[PageRequest], Awaitable[PageAnswer]]] = {
             ("GET", "calls"): self._calls,
             ("GET", "events"): self._events,
             ("GET", "choices"): self._choices,
             ("GET", "conflict"): self._conflict,
+            ("GET", "allowed"): self._allowed,
+            ("POST", "allow"): self._allow,
+            ("POST", "disallow"): self._disallow,
             ("POST", "call"): self._call,
         }
 
@@ -168,6 +174,18 @@ class PageApp:
     async def _conflict(self, request: PageRequest) -> PageAnswer:
         found = self._conflicts.both(request.query.get("workspace", ""), request.query.get("path", ""))
         return answer_json(await found)
+
+    async def _allowed(self, request: PageRequest) -> PageAnswer:
+        return answer_json(await asyncio.to_thread(self._allowing.listed, self._live.clients()))
+
+    async def _allow(self, request: PageRequest) -> PageAnswer:
+        # Clients over HTTP have the key, too; their user need not be this computer's.
+        if not request.is_from_here:
+            raise PageRefusal(403, ONLY_HERE)
+        return answer_json(await asyncio.to_thread(self._allowing.allow, await request.json(LARGEST_PLACE)))
+
+    async def _disallow(self, request: PageRequest) -> PageAnswer:
+        return answer_json(await asyncio.to_thread(self._allowing.take_back, await request.json(LARGEST_PLACE)))
 
     async def _call(self, request: PageRequest) -> PageAnswer:
         answer = await self._caller.call(await request.json(LARGEST_CALL))

@@ -79,6 +79,8 @@ class PageRequest:
     query: Mapping[str, str]
     headers: tuple[Header, ...]
     receive: Receive = field(repr=False)
+    # The address that it came from.
+    peer: str = ""
 
     @classmethod
     def of(cls, scope: Scope, receive: Receive) -> PageRequest:
@@ -87,7 +89,13 @@ class PageRequest:
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=20)
         except ValueError:
             raise PageRefusal(400, "the query has too many fields") from None
-        return cls(scope["method"], scope["path"], dict(query), tuple(scope["headers"]), receive)
+        peer = str((scope.get("client") or ("",))[0])
+        return cls(scope["method"], scope["path"], dict(query), tuple(scope["headers"]), receive, peer)
+
+    @property
+    def is_from_here(self) -> bool:
+        """Whether it came from this computer, itself or through a tunnel that ends here."""
+        return self.peer.removeprefix("::ffff:").startswith("127.") or self.peer == "::1"
 
     def header(self, name: str) -> str:
         values = [value.decode("latin-1") for key, value in self.headers if key == name.encode()]

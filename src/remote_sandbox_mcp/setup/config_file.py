@@ -1,4 +1,4 @@
-"""The change of config.toml that adds machines: planned as text, read back after it is written, else taken back."""
+"""The change of config.toml, which adds machines and a folder: planned as text, read back when written, or undone."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from .journal import TOML, SetupChange
 from .json_text import NotEditable
 
 BEGINNING = "# The machines of remote-sandbox-mcp. `remote-sandbox-mcp config` prints what is in force.\n"
+# The table and the key of the folders that agents may use besides their project.
+SERVER, ROOTS = "server", "allowed_roots"
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,25 @@ def read(config_path: Path | None) -> Configuration:
     return load(config_path, folder=str(path.parent))
 
 
-def plan(path: Path, machines: Sequence[NewMachine]) -> ConfigPlan:
-    """Raises ConfigError where the file cannot be changed; the sentence has the lines to add by hand."""
+def plan(path: Path, machines: Sequence[NewMachine], projects: str = "") -> ConfigPlan:
+    """`projects` is a folder that agents may use. Raises ConfigError where the file cannot be changed; the sentence
+    has the lines to add by hand.
+    """
     target = files.locate(path)
     before = files.read(target)
+    roots = [projects] if projects else []
     try:
-        after = _with(before or "", machines) if machines else before or ""
+        after = _with(before or "", machines, roots) if machines or roots else before or ""
     except NotEditable as problem:
-        lines = "\n".join(toml_text.table(("machines", it.name), it.fields) for it in machines)
+        tables = [toml_text.table(("machines", it.name), it.fields) for it in machines]
+        lines = "\n".join([*tables, *(toml_text.table((SERVER,), {ROOTS: [root]}) for root in roots)])
         raise ConfigError(
             f"{path} is left as it is: {problem}. Correct it, or add these lines yourself:\n{lines}"
         ) from None
     return ConfigPlan(target, before, after, tuple(machine.name for machine in machines))
 
 
-def _with(text: str, machines: Sequence[NewMachine]) -> str:
+def _with(text: str, machines: Sequence[NewMachine], roots: Sequence[str]) -> str:
     aliases = [machine.name for machine in machines if machine.is_plain_alias]
     tables = [machine for machine in machines if not machine.is_plain_alias]
     text = text or BEGINNING
@@ -81,7 +87,7 @@ def _with(text: str, machines: Sequence[NewMachine]) -> str:
             tables = list(machines)
     for machine in tables:
         text = toml_text.add_table(text, ("machines", machine.name), machine.fields)
-    return text
+    return toml_text.add_to_list(text, SERVER, ROOTS, roots) if roots else text
 
 
 def carry_out(planned: ConfigPlan, config_path: Path | None) -> SetupChange:

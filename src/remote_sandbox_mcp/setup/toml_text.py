@@ -1,4 +1,4 @@
-"""Adds machines, tables and hosts to a TOML text, and leaves every other character of it as it is."""
+"""Adds tables and elements of lists to a TOML text, and leaves every other character of it as it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from .json_text import NotEditable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"^[ \t]*\[", re.M)
-_HOSTS = re.compile(r"^[ \t]*hosts[ \t]*=[ \t]*\[", re.M)
 # Parts of an array of texts: a text in either kind of quotes, a comment, or its end.
 _PART = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|\]')
 
@@ -53,13 +52,27 @@ def add_table(text: str, path: Sequence[str], values: Mapping[str, Any]) -> str:
 def add_hosts(text: str, names: Sequence[str]) -> str:
     """The text with more names in its top-level array `hosts`. Raises NotEditable."""
     document = read(text)
-    there = document.get("hosts", [])
-    if not isinstance(there, list):
-        raise NotEditable("its hosts is no list")
-    wanted = {**document, "hosts": [*there, *names]}
+    wanted = {**document, "hosts": [*_list(document, "hosts"), *names]}
     top = _HEADER.search(text)
-    found = _HOSTS.search(text, 0, top.start() if top else len(text))
+    found = _list_start("hosts").search(text, 0, top.start() if top else len(text))
     return _checked(_extend(text, found.end(), names) if found else _begin(text, top, names), wanted)
+
+
+def add_to_list(text: str, name: str, key: str, values: Sequence[str]) -> str:
+    """The text with more elements in the array `key` of the table `name`. Raises NotEditable."""
+    document = read(text)
+    header = re.search(rf"^[ \t]*\[[ \t]*{name}[ \t]*\][^\n]*", text, re.M)
+    if header is None:
+        return add_table(text, (name,), {key: list(values)})
+    wanted = {**document, name: {**document[name], key: [*_list(document[name], key), *values]}}
+    following = _HEADER.search(text, header.end())
+    found = _list_start(key).search(text, header.end(), following.start() if following else len(text))
+    if found:
+        return _checked(_extend(text, found.end(), values), wanted)
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    line = text.find("\n", header.end()) + 1
+    before, after = (text[:line], text[line:]) if line else (text + line_end, "")
+    return _checked(f"{before}{key} = {json.dumps(list(values))}{line_end}{after}", wanted)
 
 
 Hunks = list[tuple[str, str]]
@@ -93,6 +106,17 @@ def _is_part(fresh: Any, document: Any) -> bool:
 
 def _key(word: str) -> str:
     return word if _BARE.fullmatch(word) else json.dumps(word)
+
+
+def _list(values: Mapping[str, Any], key: str) -> list[Any]:
+    there = values.get(key, [])
+    if not isinstance(there, list):
+        raise NotEditable(f"its {key} is no list")
+    return there
+
+
+def _list_start(key: str) -> re.Pattern[str]:
+    return re.compile(rf"^[ \t]*{key}[ \t]*=[ \t]*\[", re.M)
 
 
 def _with(document: dict[str, Any], path: Sequence[str], value: dict[str, Any]) -> dict[str, Any]:

@@ -260,7 +260,11 @@ export class Feed {
 
   // Call a tool. Returns {is_error, text, structured}.
   call(tool, given) {
-    return this._asked(() => this._post("/api/call", { tool, arguments: given }));
+    return this.post("/api/call", { tool, arguments: given });
+  }
+
+  post(path, value) {
+    return this._asked(() => this._post(path, value));
   }
 
   _post(path, value) {

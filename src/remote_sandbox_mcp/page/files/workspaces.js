@@ -1,5 +1,7 @@
 // Workspaces: local folders that belong to a folder of a machine, and the conflicts between the two sides.
+// Below them is what else agents may use of this computer.
 
+import { allowed } from "./allowed.js";
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { bytes, clock, duration, moment } from "./format.js";
 import { button, confirmed, doing, done, empty, heading, icon, say } from "./parts.js";
@@ -11,7 +13,8 @@ export function mount(root, { feed }) {
   const rows = h("ul.rows.cards", { "aria-label": t("Workspaces") });
   const nothing = h("div");
   const list = new LazyList(rows, (row) => workspaceCard(row, feed), () => h("li.cell"));
-  root.append(heading(t("Workspaces")), nothing, rows);
+  const places = allowed(feed);
+  root.append(heading(t("Workspaces")), nothing, rows, places.node);
 
   function draw() {
     const all = [...feed.rows("workspaces")].map(([id, row]) => [id, { id, ...row }]);
@@ -25,6 +28,7 @@ export function mount(root, { feed }) {
   const end = feed.listen(["workspaces"], () => soon(draw));
   return () => {
     end();
+    places.end();
     list.end();
   };
 }

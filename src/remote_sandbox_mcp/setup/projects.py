@@ -1,0 +1,39 @@
+"""The folder where a person's projects are: agents may use it, whatever folder their client was started in."""
+
+from __future__ import annotations
+
+import os
+
+from ..allowing import why_no_project
+from ..config.problems import plain
+from ..core.errors import BadArgument
+from ..gate import Gate
+
+# Where people keep them, below the home folder.
+USUAL = ("projects", "Projects", "code", "src", "work", "dev", "repos", "git", "Developer", "Documents/GitHub")
+LONGEST_SHOWN = 300
+
+
+def usual(gate: Gate) -> str:
+    """The first of the usual folders that is there and can be used; empty for none."""
+    found = (os.path.join("~", name) for name in USUAL)
+    return next((path for path in found if not _why_not(os.path.expanduser(path), gate)), "")
+
+
+def checked(text: str, gate: Gate) -> str:
+    """The folder as config.toml names it. Raises BadArgument."""
+    path = os.path.realpath(os.path.expanduser(text))
+    if why := _why_not(path, gate):
+        raise BadArgument(f"{plain(path, LONGEST_SHOWN)} is not the folder of your projects: {why}")
+    home = os.path.realpath(os.path.expanduser("~"))
+    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
+
+
+def _why_not(path: str, gate: Gate) -> str:
+    if not os.path.isdir(path):
+        return "there is no such folder"
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "its name is no valid text, which config.toml needs"
+    return why_no_project(path, gate)
