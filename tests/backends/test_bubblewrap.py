@@ -13,6 +13,7 @@ from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
 from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
 from remote_sandbox_mcp.core.machine import LocalPlace
+from tests.support.programs import look_in
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ async def test_it_can_run_where_bubblewrap_can(no_footing: None) -> None:
 
 
 async def test_without_bubblewrap_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     reason = await why_not()
     assert "apt install bubblewrap" in reason
     assert "dnf install bubblewrap" in reason
@@ -64,7 +65,7 @@ async def test_in_a_container_it_names_the_flags(
     complaint: str, no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_bwrap(tmp_path, complaint)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     monkeypatch.setattr(bwrap, "SWITCHES", ())
     reason = await why_not()
     assert complaint in reason
@@ -81,7 +82,7 @@ async def test_a_switch_that_forbids_namespaces_is_named(
     fake_bwrap(tmp_path, "bwrap: setting up uid map: Permission denied")
     file = tmp_path / "switch"
     file.write_text(f"{switch[1]}\n")
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     monkeypatch.setattr(bwrap, "SWITCHES", ((file, *switch[1:]),))
     assert f"sudo {switch[2]}" in await why_not()
 
@@ -90,7 +91,7 @@ async def test_a_failure_that_was_fixed_is_noticed(
     no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_bwrap(tmp_path, "bwrap: not yet")
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     assert "not yet" in await why_not()
     (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 0\n")
     assert await why_not() == ""
@@ -102,7 +103,7 @@ async def test_a_bubblewrap_that_fails_later_is_an_error_and_no_way_around(
     fake_bwrap(tmp_path, "bwrap: out of luck")
     program = tmp_path / "bwrap"
     program.write_text(program.read_text().replace("echo", '[ "${*%true}" != "$*" ] && exit 0\necho', 1))
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     with pytest.raises(ConnectError, match="out of luck"):
         await open_local(LocalPlace(), tmp_path)
 

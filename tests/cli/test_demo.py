@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND
+from tests.support.programs import NO_SYSTEM
 from tests.support.terminal import terminal
 
 DEMO = [sys.executable, "-m", "remote_sandbox_mcp.cli.demo"]
@@ -41,6 +42,7 @@ def test_without_a_terminal_and_a_browser_it_is_the_tour_and_ends(
 ) -> None:
     # Without bubblewrap the tour is short.
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", NO_SYSTEM)
     done = subprocess.run(DEMO, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=55, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("A tour of remote-sandbox-mcp\n")

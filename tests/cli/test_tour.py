@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.support.means import require_bubblewrap
 from tests.support.pace import at_most
+from tests.support.programs import NO_SYSTEM
 
 TOUR = [sys.executable, "-m", "remote_sandbox_mcp.cli.tour"]
 
@@ -54,7 +55,7 @@ def test_it_shows_everything_and_neither_uses_nor_touches_the_users_configuratio
 
 
 def test_without_bubblewrap_it_says_why_and_shows_the_rest(tmp_path: Path) -> None:
-    done = tour(PATH=str(tmp_path))
+    done = tour(PATH=str(tmp_path), PYTHONPATH=NO_SYSTEM)
     assert done.returncode == 0, done.stdout + done.stderr
     for said in (
         "cannot run here",

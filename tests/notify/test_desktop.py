@@ -1,4 +1,4 @@
-"""Neither a desktop nor macOS is here: scripts that come first in PATH take the places of notify-send and osascript."""
+"""Neither a desktop nor macOS is here: scripts take the places of notify-send and osascript."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from remote_sandbox_mcp.notify import program
 from remote_sandbox_mcp.notify.announcer import Announcer
 from tests.support import notify_scenes as scenes
 from tests.support.notify_scenes import HIDDEN, NASTY, called, event, watch
+from tests.support.programs import look_in
 
 SESSIONS = [{"DISPLAY": ":0"}, {"WAYLAND_DISPLAY": "wayland-0"}, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus"}]
+
+
+@pytest.fixture(autouse=True)
+def programs_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    look_in(monkeypatch, tmp_path)
 
 
 def environ(folder: Path, **more: str) -> dict[str, str]:

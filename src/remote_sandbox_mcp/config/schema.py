@@ -46,6 +46,7 @@ SERVER_READERS: dict[str, Reader] = {
     "allowed_roots": readers.folders,
     "forward_ports": readers.port_ranges,
     "keep_calls_days": readers.count,
+    "pass_env": readers.variable_names,
 }
 # Variables for a key; the first one that is set counts.
 SERVER_VARIABLES = {
@@ -170,6 +171,8 @@ class Settings:
     result_chars: int | None = None
     # How long the history of calls goes back; 0: none is kept.
     keep_calls_days: int = 30
+    # Variables of the client that programs of the operator's get besides the usual ones; NAME_* for all that begin so.
+    pass_env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

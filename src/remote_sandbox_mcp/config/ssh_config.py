@@ -89,12 +89,6 @@ class SshConfig:
         """All values of a setting, for whichever host."""
         return (line.words[0] for block in self._blocks for line in block.settings if line.keyword == keyword)
 
-    @property
-    def runs_programs(self) -> bool:
-        """Whether a program may be started for some host: to reach it, or to decide whether a block applies."""
-        decides = any(line.keyword == "match" and _decides_by_program(line) for line in self._conditions())
-        return decides or any(line.keyword in _PROGRAMS for block in self._blocks for line in block.settings)
-
     def decides_by_program(self, name: str) -> bool:
         """Whether a Match exec may decide about this host: another answer next time means another way to it."""
         lines = (line for line in self._conditions() if line.keyword == "match" and _decides_by_program(line))

@@ -18,6 +18,8 @@ from ...asking import Questions
 from ...core.errors import CODE_NEEDED, ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.login import Challenge
 from ...core.machine import Hop, Login, Machine
+from ...processes.programs import by_path
+from ...processes.variables import OPERATORS, made
 from ...waiting import Chores, within_moving
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
@@ -106,16 +108,16 @@ class ProxyProcess:
         self._process = process
 
     @classmethod
-    async def start(cls, words: Sequence[str], environ: Mapping[str, str] | None) -> ProxyProcess:
+    async def start(cls, words: Sequence[str], environ: Mapping[str, str]) -> ProxyProcess:
         """Raises OSError."""
         near, far = socket.socketpair()
         near.setblocking(False)
         with far:
             try:
-                variables = None if environ is None else dict(environ)
                 process = await asyncio.create_subprocess_exec(
-                    *words, stdin=far.fileno(), stdout=far.fileno(), env=variables, start_new_session=True
-                )
+                    *by_path(words, environ), stdin=far.fileno(), stdout=far.fileno(), env=dict(environ),
+                    start_new_session=True,
+                )  # fmt: skip
             except BaseException:
                 near.close()
                 raise
@@ -320,7 +322,7 @@ class LoginGate:
         if not machine.proxy_command:
             return None
         try:
-            return await ProxyProcess.start(machine.proxy_command, machine.proxy_environ)
+            return await ProxyProcess.start(machine.proxy_command, machine.proxy_environ or made(os.environ, OPERATORS))
         except OSError as problem:
             found = f"its ProxyCommand could not be started ({problem.strerror})"
             raise Unreachable.of_parts(self._who(), found) from None

@@ -1,0 +1,31 @@
+"""Programs of this computer as a test wants them: what it puts into its folders counts as there before the start."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from remote_sandbox_mcp.processes import programs
+
+# For PYTHONPATH of a process of ours that is to find no program of the system.
+NO_SYSTEM = str(Path(__file__).with_name("no_system"))
+
+
+def plant(file: Path, script: str = "exit 0") -> Path:
+    """A program in the place of another."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+def look_in(monkeypatch: pytest.MonkeyPatch, *folders: Path | str) -> None:
+    """Let this process look for programs there and nowhere else."""
+    path = os.pathsep.join(map(str, folders))
+    here = programs.Programs(path, system=())
+    here.began = math.inf
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setattr(programs, "_here", here)
