@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from remote_sandbox_mcp.processes import programs
 
-# For PYTHONPATH of a process of ours that is to find no program of the system.
-NO_SYSTEM = str(Path(__file__).with_name("no_system"))
+
+def without_bubblewrap(*words: str) -> list[str]:
+    """A command line that runs these words where no bubblewrap is installed."""
+    if not (found := shutil.which("bwrap")):
+        return [*words]
+    return [found, "--dev-bind", "/", "/", "--ro-bind", "/dev/null", os.path.realpath(found), "--", *words]
 
 
 def plant(file: Path, script: str = "exit 0") -> Path:

@@ -49,18 +49,18 @@ async def _start(
     what: str, words: Sequence[str], environ: Mapping[str, str], errors: IO[bytes]
 ) -> asyncio.subprocess.Process:
     nothing = asyncio.subprocess.DEVNULL
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *by_path(words, environ),
-            stdin=nothing,
-            stdout=nothing,
-            stderr=errors,
-            env=dict(environ),
-            cwd=_home(),
-            start_new_session=True,
-        )
-    )
     try:
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *by_path(words, environ),
+                stdin=nothing,
+                stdout=nothing,
+                stderr=errors,
+                env=dict(environ),
+                cwd=_home(),
+                start_new_session=True,
+            )
+        )
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
         # If cancelled itself, asyncio kills the program alone, and not what that has started by then.

@@ -21,7 +21,11 @@ SYSTEM_FOLDERS = (
     *("/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/local/sbin"),
     *("/opt/homebrew/bin", "/run/wrappers/bin", "/run/current-system/sw/bin", "/snap/bin"),
 )
-RESTART = "if you put it there yourself, name it by its whole path, or run: remote-sandbox-mcp hub restart"
+LATE = "was put there or changed after this program had started (if that was you, run: remote-sandbox-mcp hub restart)"
+
+
+class NotUsed(FileNotFoundError):
+    """A program of that name is there, but none that may be used; `strerror` says why."""
 
 
 class Programs:
@@ -60,7 +64,7 @@ class Programs:
             late = next((here for here, found in steps(file) if is_late(found, self.began)), "")
         except OSError as problem:
             return f"{file} cannot be examined ({problem.strerror})"
-        return f"{late} was put there or changed after this program had started; {RESTART}" if late else ""
+        return f"{late} {LATE}" if late else ""
 
 
 def is_late(found: os.stat_result, began: float) -> bool:
@@ -96,19 +100,15 @@ def find_chosen(name: str, path: str | None = None) -> str:
 def by_path(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """A command of the operator's with its program by its path, found in the PATH of `environ`.
 
-    Raises FileNotFoundError: a name would be looked up again by whoever starts the program.
+    Raises FileNotFoundError, which may be NotUsed: a name would be looked up again by whoever starts the program.
     """
     name, *rest = words
     path = environ.get("PATH")
-    if not (found := find_chosen(name, path)):
-        raise FileNotFoundError(2, why_none(name, path), name)
-    return [found, *rest]
-
-
-def why_none(name: str, path: str | None = None) -> str:
-    """Why no program of that name was found: it is not installed, or what is wrong with the one that is there."""
-    passed_over = next((why for _, why in _here.candidates(name, _folders_of(path)) if why), "")
-    return f"it is not used: {passed_over}" if passed_over else "it is not installed"
+    if found := find_chosen(name, path):
+        return [found, *rest]
+    if why := next((why for _, why in _here.candidates(name, _folders_of(path)) if why), ""):
+        raise NotUsed(2, f"it is not used, because {why}", name)
+    raise FileNotFoundError(2, "it is not installed", name)
 
 
 def _folders_of(path: str | None) -> tuple[str, ...]:

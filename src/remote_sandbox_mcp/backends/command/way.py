@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
 from ...core.sandbox import Sandbox
 from ...core.text import harmless
-from ...processes.programs import by_path
+from ...processes.programs import NotUsed, by_path
 from ...waiting import within
 from ..outpost import pipe
 from ..outpost.lane import WideLine
@@ -82,9 +82,12 @@ class LocalCommand:
         try:
             words = by_path([*self.argv, shell_line], self.environ)
             return await ProcessLine.start(words, self.environ, home_folder())
-        except FileNotFoundError as problem:
+        except NotUsed as problem:
+            remedy = "name it by its whole path in config.toml if it is the right one"
+            raise ConnectError.of_parts("", f"{self.what} was found, but {problem.strerror}", remedy) from None
+        except FileNotFoundError:
             remedy = "install it, or name it by its whole path in config.toml"
-            raise ConnectError.of_parts("", f"{self.what} cannot be found ({problem.strerror})", remedy) from None
+            raise ConnectError.of_parts("", f"{self.what} cannot be found", remedy) from None
         except OSError as problem:
             raise Unreachable.of_parts("", f"{self.what} cannot be started: {problem.strerror}") from None
 
