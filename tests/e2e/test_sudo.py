@@ -277,3 +277,42 @@ async def test_a_machine_without_python_says_that_it_cannot(fleet: Fleet, tmp_pa
     async with serve(tmp_path, entry(plain, sudo="nopasswd")) as server:
         problem = await server.fail("exec_bash", command="id", as_root=True)
         assert "it has no python3, which as_root needs there; nothing was run" in problem["error"]
+
+
+EXCHANGED = """\
+#!/bin/sh
+id -u >>{folder}/users
+exec /usr/bin/python3 "$@"
+"""
+
+
+async def test_root_runs_no_python_that_the_user_can_exchange(machine: Sshd, tmp_path: Path) -> None:
+    """The link of an environment leads to root's Python until its owner lets it lead elsewhere."""
+    folder = machine.folder / "environment"
+    run_as_root("mkdir", "-p", f"{folder}/bin")
+    run_as_root("ln", "-s", "/usr/bin/python3", f"{folder}/bin/python3")
+    run_as_root("chown", "-R", str(machine.uid), str(folder))
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    (tmp_path / "password").chmod(0o600)
+    given = table(machine, machine.name, f"file:{tmp_path}/password") + f'python = "{folder}/bin/python3"\n'
+    async with serve(tmp_path, config=given) as server:
+        assert await server.output("id -u") == f"{machine.uid}\n"
+        script = EXCHANGED.format(folder=folder)
+        await server.call("write_remote_file", remote_path=f"{folder}/bin/fresh", content=script)
+        await server.output(f"chmod 755 {folder}/bin/fresh; mv -f {folder}/bin/fresh {folder}/bin/python3")
+        assert await server.output("id -u", as_root=True) == "0\n"
+        users = await server.output(f"cat {folder}/users || true")
+        assert "0" not in users.split()
+
+
+def test_where_only_the_user_has_a_python_nothing_is_run_as_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python3"
+    python.touch(mode=0o777)
+    python.chmod(0o777)
+    monkeypatch.setattr(sudo.sys, "executable", str(python))
+    monkeypatch.setattr(sudo.os.path, "realpath", lambda path: str(python))
+    with pytest.raises(sudo.SudoRefused, match="it has no Python that only root can change") as refused:
+        sudo.root_python()
+    assert refused.value.reason == "sudo_config"

@@ -21,6 +21,7 @@ from ...core.machine import Hop, Login, Machine
 from ...processes.programs import by_path
 from ...processes.variables import OPERATORS, made
 from ...waiting import Chores, within_moving
+from ..command.way import home_folder
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 
@@ -116,7 +117,7 @@ class ProxyProcess:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *by_path(words, environ), stdin=far.fileno(), stdout=far.fileno(), env=dict(environ),
-                    start_new_session=True,
+                    start_new_session=True, cwd=home_folder(),
                 )  # fmt: skip
             except BaseException:
                 near.close()
