@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.config.secrets import resolve_secret
+from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.processes import programs
 from remote_sandbox_mcp.processes.ownership import who_else_on_the_way
 from remote_sandbox_mcp.processes.programs import NotUsed, Programs, by_path, find_chosen, find_helper
@@ -216,3 +220,27 @@ def test_links_without_end_and_folders_are_no_programs(tmp_path: Path, begin: Ca
     (tmp_path / "bin" / "tool").symlink_to("tool")
     begin(tmp_path / "bin")
     assert find_chosen("tool") == find_chosen("folder") == ""
+
+
+LOADS = "from remote_sandbox_mcp.backends.ssh import connection; connection.load()"
+
+
+def test_loading_libraries_runs_no_program_of_path(tmp_path: Path) -> None:
+    """ctypes looks for a library with whatever gcc or ld is first in PATH, where LD_LIBRARY_PATH is set."""
+    for name in ("gcc", "cc", "ld", "ldconfig", "objdump"):
+        plant(tmp_path / "bin" / name, f"/usr/bin/touch {tmp_path}/was-run")
+    given = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "LD_LIBRARY_PATH": "/nowhere", "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", LOADS], env=given, check=True)
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_module_in_the_home_folder_does_not_take_the_place_of_the_keyring(clean_environment: Path) -> None:
+    """Another client's keyring is asked by a process of ours, which runs in the home folder."""
+    trap = f"open({str(clean_environment / 'was-run')!r}, 'w').close()\n"
+    for name in ("keyring.py", "sitecustomize.py", "own/keyring.py", "own/sitecustomize.py"):
+        (clean_environment / name).parent.mkdir(exist_ok=True)
+        (clean_environment / name).write_text(trap)
+    theirs = {"PATH": os.environ["PATH"], "HOME": str(clean_environment), "DISPLAY": ":77", "PYTHONPATH": "own"}
+    with pytest.raises(ConfigError, match="unable to get a secret from keyring:service/user"):
+        resolve_secret("keyring:service/user", theirs).reveal()
+    assert not (clean_environment / "was-run").exists()

@@ -73,28 +73,30 @@ def load() -> None:
 def libraries_from_linker_cache() -> Iterator[None]:
     """Answer ctypes' searches for libraries from the linker's cache.
 
-    asyncssh looks for liboqs and nettle, and for a missing library ctypes runs ldconfig, gcc and ld: more than a dozen
-    processes if gcc is installed.
+    asyncssh looks for liboqs and nettle. For a missing library ctypes would run ldconfig, and then gcc and ld as PATH
+    has them: more than a dozen processes, of programs that we have not examined. So LD_LIBRARY_PATH does not count.
     """
     import ctypes.util
 
-    usual = ctypes.util.find_library
+    replaced = ("find_library", "_findLib_gcc", "_findLib_ld")
+    usual = {name: getattr(ctypes.util, name) for name in replaced if hasattr(ctypes.util, name)}
 
     def find(name: str) -> str | None:
-        return usual(name) if f"lib{name}.so".encode() in cache else None
+        # Other systems have no such cache, and ctypes starts no process there.
+        found = usual["find_library"](name) if not cache or f"lib{name}.so".encode() in cache else None
+        return str(found) if found else None
 
     try:
         cache = LINKER_CACHE.read_bytes()
     except OSError:
         cache = b""
-    # Other systems have no such cache, and ctypes starts no process there. LD_LIBRARY_PATH names folders that the cache
-    # does not cover.
-    if cache and not os.environ.get("LD_LIBRARY_PATH"):
-        ctypes.util.find_library = find
     try:
+        for name in usual:
+            setattr(ctypes.util, name, find if name == "find_library" else lambda _: None)
         yield
     finally:
-        ctypes.util.find_library = usual
+        for name, function in usual.items():
+            setattr(ctypes.util, name, function)
 
 
 # Keeps references to these tasks: the event loop itself holds only weak ones.
