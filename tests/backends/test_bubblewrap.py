@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
+from remote_sandbox_mcp.backends.bubblewrap.network import way
 from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
 from remote_sandbox_mcp.core.machine import LocalPlace
-from tests.support.programs import look_in
+from remote_sandbox_mcp.core.network import Network, Reach
+from tests.support.programs import look_in, plant
 
 
 @pytest.fixture
@@ -124,3 +127,46 @@ async def test_a_bubblewrap_that_fails_later_is_an_error_and_no_way_around(
 )
 def test_a_system_python_must_be_new_enough_and_inside(python: str, usable: bool) -> None:
     assert bwrap.is_usable(Path(python)) == usable
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="is about what root runs")
+STRANGER = 61_300
+
+
+@as_root
+async def test_root_runs_no_python_inside_that_another_user_can_change(
+    no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(tmp_path / "bin" / "bwrap")
+    look_in(monkeypatch, tmp_path / "bin")
+    home = tmp_path / "python"
+    library = home / "lib" / bwrap.PYTHON_NAME / "os.py"
+    plant(home / "bin" / bwrap.PYTHON_NAME)
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.setattr(bwrap, "SYSTEM_PYTHON", tmp_path / "none")
+    monkeypatch.setattr(sys, "base_prefix", str(home))
+    assert await why_not() == ""
+    monkeypatch.setattr(bwrap, "_found", {})
+    os.chown(library.parent, STRANGER, STRANGER)
+    assert f"{library.parent} belongs to another user ({STRANGER}): install this system's python3" in await why_not()
+
+
+@as_root
+async def test_root_starts_a_network_by_the_real_path_of_our_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    link = tmp_path / "environment" / "bin" / "python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(sys.executable)
+    os.chown(link.parent, STRANGER, STRANGER)
+    monkeypatch.setattr(sys, "executable", str(link))
+    footing = bwrap.Footing("/usr/bin/bwrap", next(iter(seccomp.ABIS.values())), ())
+    started = way.prefix(Network(Reach.HOSTS, ("example.org",)), footing)[0]
+    assert started == os.path.realpath(link)
+    # Where that one is others', too, there is no network.
+    own = plant(tmp_path / "own" / "python3")
+    os.chown(own, STRANGER, STRANGER)
+    monkeypatch.setattr(sys, "executable", str(own))
+    monkeypatch.setattr(way, "_works", set())
+    assert "because root would start" in await way.why_not(Network(Reach.HOSTS, ("example.org",)), footing)

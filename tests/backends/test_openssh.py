@@ -362,9 +362,7 @@ async def test_the_agent_is_forwarded_only_where_our_configuration_says_so(
 
 
 @pytest.mark.parametrize("transport", ["openssh", "asyncssh"])
-async def test_programs_of_ssh_config_get_what_they_need_and_no_secret(
-    sshd: Sshd, tmp_path: Path, transport: str
-) -> None:
+async def test_programs_of_ssh_config_get_no_secret_of_ours(sshd: Sshd, tmp_path: Path, transport: str) -> None:
     proxy = f" ProxyCommand bash -c 'env > {tmp_path}/env; exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3'\n"
     text = (
         f'[machines.far]\nssh_alias = "far"\ntransport = "{transport}"\n[machines.b]\nhost = "h"\n'

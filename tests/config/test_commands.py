@@ -151,7 +151,7 @@ def test_a_command_gets_the_variables_of_a_list_and_no_other(tmp_path: Path) -> 
     assert dict(only(read(tmp_path, NAMED, **OURS, **given, **others)).environ) == given
 
 
-def test_the_operator_adds_variables_by_name_and_by_value_but_never_a_secret_of_ours(tmp_path: Path) -> None:
+def test_a_command_gets_the_users_variables_without_our_secrets(tmp_path: Path) -> None:
     named = json.dumps(["AWS_*", "HTTPS_PROXY", *OURS])
     text = f'[server]\npass_env = {named}\n{NAMED}env = {{ CLOUD = "eu", AWS_REGION = "eu", PATH = "/inside" }}\n'
     given = {"PATH": "/bin", "HOME": "/h", "HTTPS_PROXY": "http://proxy", "AWS_PROFILE": "p", "AWS_REGION": "us"}
