@@ -45,7 +45,7 @@ def who_else_on_the_way(path: str, owners: Container[int] = ()) -> str:
 
 def installers() -> set[int]:
     """Owners of our own Python and package, whose programs an ordinary user runs anyway. Root trusts none of them."""
-    return {os.stat(file).st_uid for file in (sys.executable, __file__)} if os.geteuid() else set()
+    return {os.stat(file).st_uid for file in (sys.executable or __file__, __file__)} if os.geteuid() else set()
 
 
 def steps(path: str) -> Iterator[tuple[str, os.stat_result]]:

@@ -106,9 +106,14 @@ def by_path(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     path = environ.get("PATH")
     if found := find_chosen(name, path):
         return [found, *rest]
-    if why := next((why for _, why in _here.candidates(name, _folders_of(path)) if why), ""):
+    if why := objection(name, path):
         raise NotUsed(2, f"it is not used, because {why}", name)
     raise FileNotFoundError(2, "it is not installed", name)
+
+
+def objection(name: str, path: str | None = None) -> str:
+    """Why a program that is in a PATH is not used; "" where there is none."""
+    return next((why for _, why in _here.candidates(name, _folders_of(path)) if why), "")
 
 
 def _folders_of(path: str | None) -> tuple[str, ...]:

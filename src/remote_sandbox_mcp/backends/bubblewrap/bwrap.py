@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...processes.ownership import who_else_on_the_way
-from ...processes.programs import find_helper
+from ...processes.programs import find_helper, objection
 from . import seccomp
 
 TRIAL_S = 10.0
@@ -100,8 +100,9 @@ async def find_footing() -> Footing | str:
     if not sys.platform.startswith("linux"):
         return "the local sandbox needs Linux: it is made of bubblewrap and the namespaces of Linux"
     if not (program := find_helper("bwrap")):
+        seen = f" ({why})" if (why := objection("bwrap")) else ""
         return (
-            "the local sandbox needs bubblewrap, which is not installed: "
+            f"the local sandbox needs bubblewrap, which is not installed{seen}: "
             "run `sudo apt install bubblewrap` (Debian, Ubuntu) or `sudo dnf install bubblewrap` (Fedora, RHEL)"
         )
     if (abi := seccomp.abi_here()) is None:
