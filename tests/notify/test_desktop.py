@@ -77,6 +77,16 @@ async def test_without_a_desktop_it_is_not_tried_again(
     assert not caught.value.passing
 
 
+@pytest.mark.parametrize("name", ["notify-send", "osascript"])
+async def test_the_path_of_a_session_does_not_choose_the_program(tmp_path: Path, name: str) -> None:
+    (tmp_path / "planted").mkdir()
+    _, record = scenes.program(tmp_path / "planted" / name)
+    platform = "linux" if name == "notify-send" else "darwin"
+    with pytest.raises(Unsent, match=f"{name} is not installed here"):
+        await desktop.show(watch(), event(), environ(tmp_path / "planted", DISPLAY=":0"), platform)
+    assert not record.exists()
+
+
 async def test_what_a_failing_program_says_is_told(tmp_path: Path) -> None:
     scenes.program(tmp_path / "notify-send", "sys.exit('no notification daemon\\x1b[0m')")
     with pytest.raises(Unsent, match=r"notify-send ended with status 1; it said: no notification daemon$") as caught:

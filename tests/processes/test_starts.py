@@ -132,3 +132,14 @@ def first_words(call: ast.Call, tree: ast.AST) -> Iterator[str]:
 
 def _stored(name: ast.Name) -> ast.Name:
     return ast.Name(name.id, ast.Store())
+
+
+def test_no_program_inherits_our_variables_but_what_a_person_runs_in_setup() -> None:
+    inheriting = {
+        file
+        for file, tree in near_files()
+        for call in starts(tree)
+        if isinstance(call.func, ast.Attribute) and not call.func.attr.startswith("exec")
+        if not any(keyword.arg == "env" for keyword in call.keywords)
+    }
+    assert inheriting == {"setup/clients.py"}
