@@ -237,14 +237,16 @@ def test_without_openssh_match_is_told_and_runs_nothing(ssh: Path, tmp_path: Pat
 
 def test_what_ssh_runs_gets_its_own_variables_and_those_that_are_named(ssh: Path, tmp_path: Path) -> None:
     require_program("ssh")
-    (ssh / "config").write_text(f'Match exec "env > {tmp_path}/env"\n Port 99\nHost gpu\n IdentityFile ${{KEYS}}/id\n')
+    (ssh / "config").write_text(
+        f'Match exec "env > {tmp_path}/env; : $MENTIONED"\n Port 99\nHost gpu\n IdentityFile ${{KEYS}}/id\n'
+    )
     ours = {"REMOTE_PASSWORD": "x", "OPEN_SANDBOX_API_KEY": "y"}
-    theirs = {**ENVIRON, "AWS_PROFILE": "p", "SECRET_TOKEN": "s"}
+    theirs = {**ENVIRON, "AWS_PROFILE": "p", "MENTIONED": "m", "SECRET_TOKEN": "s"}
     (tmp_path / "config.toml").write_text('hosts = ["gpu"]\n[server]\npass_env = ["AWS_*", "OPEN_SANDBOX_API_KEY"]\n')
     (machine,) = load(tmp_path / "config.toml", ours | theirs).machines
     assert machine.complete().port == 99
     seen = (tmp_path / "env").read_text()
-    assert {"SSH_AUTH_SOCK=/run/agent", "KEYS=/keys", "AWS_PROFILE=p"} <= set(seen.splitlines())
+    assert {"SSH_AUTH_SOCK=/run/agent", "KEYS=/keys", "AWS_PROFILE=p", "MENTIONED=m"} <= set(seen.splitlines())
     assert not [name for name in ("SECRET_TOKEN", *ours) if name in seen]
 
 

@@ -79,7 +79,6 @@ async def test_without_a_desktop_it_is_not_tried_again(
 
 @pytest.mark.parametrize("name", ["notify-send", "osascript"])
 async def test_the_path_of_a_session_does_not_choose_the_program(tmp_path: Path, name: str) -> None:
-    (tmp_path / "planted").mkdir()
     _, record = scenes.program(tmp_path / "planted" / name)
     platform = "linux" if name == "notify-send" else "darwin"
     with pytest.raises(Unsent, match=f"{name} is not installed here"):
