@@ -178,7 +178,10 @@ def _asked(pid: int) -> tuple[list[str], int]:
     """The same where there is no /proc."""
     import subprocess
 
-    asked = subprocess.run(["ps", "-o", "ppid=,args=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    from .processes.programs import find_helper
+
+    words = [find_helper("ps") or "/bin/ps", "-o", "ppid=,args=", "-p", str(pid)]
+    asked = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
     above, *words = asked.stdout.split() or ["0"]
     return words, int(above)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
+from remote_sandbox_mcp.backends.bubblewrap.network import way
 from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
 from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.core.network import Network, Reach
+from tests.support.programs import look_in, plant
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ async def test_it_can_run_where_bubblewrap_can(no_footing: None) -> None:
 
 
 async def test_without_bubblewrap_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     reason = await why_not()
     assert "apt install bubblewrap" in reason
     assert "dnf install bubblewrap" in reason
@@ -64,7 +68,7 @@ async def test_in_a_container_it_names_the_flags(
     complaint: str, no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_bwrap(tmp_path, complaint)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     monkeypatch.setattr(bwrap, "SWITCHES", ())
     reason = await why_not()
     assert complaint in reason
@@ -81,7 +85,7 @@ async def test_a_switch_that_forbids_namespaces_is_named(
     fake_bwrap(tmp_path, "bwrap: setting up uid map: Permission denied")
     file = tmp_path / "switch"
     file.write_text(f"{switch[1]}\n")
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     monkeypatch.setattr(bwrap, "SWITCHES", ((file, *switch[1:]),))
     assert f"sudo {switch[2]}" in await why_not()
 
@@ -90,7 +94,7 @@ async def test_a_failure_that_was_fixed_is_noticed(
     no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_bwrap(tmp_path, "bwrap: not yet")
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     assert "not yet" in await why_not()
     (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 0\n")
     assert await why_not() == ""
@@ -102,7 +106,7 @@ async def test_a_bubblewrap_that_fails_later_is_an_error_and_no_way_around(
     fake_bwrap(tmp_path, "bwrap: out of luck")
     program = tmp_path / "bwrap"
     program.write_text(program.read_text().replace("echo", '[ "${*%true}" != "$*" ] && exit 0\necho', 1))
-    monkeypatch.setenv("PATH", str(tmp_path))
+    look_in(monkeypatch, tmp_path)
     with pytest.raises(ConnectError, match="out of luck"):
         await open_local(LocalPlace(), tmp_path)
 
@@ -123,3 +127,46 @@ async def test_a_bubblewrap_that_fails_later_is_an_error_and_no_way_around(
 )
 def test_a_system_python_must_be_new_enough_and_inside(python: str, usable: bool) -> None:
     assert bwrap.is_usable(Path(python)) == usable
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="is about what root runs")
+STRANGER = 61_300
+
+
+@as_root
+async def test_root_runs_no_python_inside_that_another_user_can_change(
+    no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(tmp_path / "bin" / "bwrap")
+    look_in(monkeypatch, tmp_path / "bin")
+    home = tmp_path / "python"
+    library = home / "lib" / bwrap.PYTHON_NAME / "os.py"
+    plant(home / "bin" / bwrap.PYTHON_NAME)
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.setattr(bwrap, "SYSTEM_PYTHON", tmp_path / "none")
+    monkeypatch.setattr(sys, "base_prefix", str(home))
+    assert await why_not() == ""
+    monkeypatch.setattr(bwrap, "_found", {})
+    os.chown(library.parent, STRANGER, STRANGER)
+    assert f"{library.parent} belongs to another user ({STRANGER}): install this system's python3" in await why_not()
+
+
+@as_root
+async def test_root_starts_a_network_by_the_real_path_of_our_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    link = tmp_path / "environment" / "bin" / "python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(sys.executable)
+    os.chown(link.parent, STRANGER, STRANGER)
+    monkeypatch.setattr(sys, "executable", str(link))
+    footing = bwrap.Footing("/usr/bin/bwrap", next(iter(seccomp.ABIS.values())), ())
+    started = way.prefix(Network(Reach.HOSTS, ("example.org",)), footing)[0]
+    assert started == os.path.realpath(link)
+    # Where that one is others', too, there is no network.
+    own = plant(tmp_path / "own" / "python3")
+    os.chown(own, STRANGER, STRANGER)
+    monkeypatch.setattr(sys, "executable", str(own))
+    monkeypatch.setattr(way, "_works", set())
+    assert "because root would start" in await way.why_not(Network(Reach.HOSTS, ("example.org",)), footing)

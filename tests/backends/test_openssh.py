@@ -361,18 +361,28 @@ async def test_the_agent_is_forwarded_only_where_our_configuration_says_so(
     assert seen == ["", "forwarded\n"]
 
 
-async def test_programs_of_ssh_config_get_no_secret_of_ours(sshd: Sshd, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["openssh", "asyncssh"])
+async def test_programs_of_ssh_config_get_no_secret_of_ours(sshd: Sshd, tmp_path: Path, transport: str) -> None:
     proxy = f" ProxyCommand bash -c 'env > {tmp_path}/env; exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3'\n"
     text = (
-        '[machines.far]\nssh_alias = "far"\ntransport = "openssh"\n[machines.b]\nhost = "h"\npassword = "env:GUARD"\n'
+        f'[machines.far]\nssh_alias = "far"\ntransport = "{transport}"\n[machines.b]\nhost = "h"\n'
+        'password = "env:GUARD"\n[server]\npass_env = ["AWS_PROFILE"]\n'
     )
-    environ = {"GUARD": "hidden", "REMOTE_PASSWORD": "hidden", "OPEN_SANDBOX_API_KEY": "hidden", "AWS_PROFILE": "lab"}
+    ours = {"GUARD": "hidden", "REMOTE_PASSWORD": "hidden", "OPEN_SANDBOX_API_KEY": "hidden", "SECRET_TOKEN": "hidden"}
+    theirs = {
+        "AWS_PROFILE": "lab",
+        "HOME": str(Path.home()),
+        "USER": "me",
+        "LANG": "C.UTF-8",
+        "SSH_AUTH_SOCK": "/nowhere",
+    }
+    environ = ours | theirs
     app = configured(tmp_path, text, host(sshd) + proxy, **environ)
     assert await printed(await app.fleet.get("far"), "whoami") == f"{sshd.user}\n"
     await app.close()
     seen = (tmp_path / "env").read_text()
     assert "hidden" not in seen
-    assert "AWS_PROFILE=lab" in seen
+    assert {f"{name}={value}" for name, value in theirs.items()} <= set(seen.splitlines())
 
 
 async def test_jump_hosts_of_our_own_have_their_own_logins(sshd: Sshd, own: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND
+from tests.support.programs import without_bubblewrap
 from tests.support.terminal import terminal
 
 DEMO = [sys.executable, "-m", "remote_sandbox_mcp.cli.demo"]
@@ -40,8 +41,9 @@ def test_without_a_terminal_and_a_browser_it_is_the_tour_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without bubblewrap the tour is short.
+    words = without_bubblewrap(*DEMO)
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = subprocess.run(DEMO, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=55, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=55, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("A tour of remote-sandbox-mcp\n")
     assert "All as it should be" in done.stdout

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from tests.support.means import require_bubblewrap
 from tests.support.pace import at_most
+from tests.support.programs import without_bubblewrap
 
 TOUR = [sys.executable, "-m", "remote_sandbox_mcp.cli.tour"]
 
 
-def tour(**environ: str) -> subprocess.CompletedProcess[str]:
+def tour(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        TOUR,
+        words or TOUR,
         env=os.environ | environ,
         capture_output=True,
         text=True,
@@ -54,7 +55,7 @@ def test_it_shows_everything_and_neither_uses_nor_touches_the_users_configuratio
 
 
 def test_without_bubblewrap_it_says_why_and_shows_the_rest(tmp_path: Path) -> None:
-    done = tour(PATH=str(tmp_path))
+    done = tour(*without_bubblewrap(*TOUR), PATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     for said in (
         "cannot run here",

@@ -126,20 +126,50 @@ def test_arguments_of_a_command_are_never_shown(tmp_path: Path) -> None:
     assert shown["sandboxes"][0]["command"] == "door ..."
 
 
+OURS = {
+    "REMOTE_PASSWORD": HIDDEN,
+    "REMOTE_KEY_PASSPHRASE": HIDDEN,
+    "REMOTE_SANDBOX_LIST": json.dumps([{"host": "b", "password": HIDDEN}]),
+    "REMOTE_SANDBOX_API_KEY": HIDDEN,
+    "OPEN_SANDBOX_API_KEY": HIDDEN,
+    "GPU_PASSWORD": HIDDEN,
+    "REGISTRY": HIDDEN,
+}
+NAMED = f"""{A}password = "env:GPU_PASSWORD"
+[registries."registry.example.org"]
+user = "u"
+password = "env:REGISTRY"
+[sandboxes.web]
+container = "web"
+"""
+
+
+def test_a_command_gets_the_variables_of_a_list_and_no_other(tmp_path: Path) -> None:
+    given = {"PATH": "/bin", "HOME": "/h", "USER": "u", "LANG": "C", "LC_TIME": "C", "SSH_AUTH_SOCK": "/s"}
+    given |= {"KUBECONFIG": "/k", "DOCKER_HOST": "/d", "KRB5CCNAME": "/t", "XDG_RUNTIME_DIR": "/run"}
+    others = {"SECRET_TOKEN": HIDDEN, "AWS_SECRET_ACCESS_KEY": HIDDEN, "LD_PRELOAD": "/x.so", "PYTHONPATH": "."}
+    assert dict(only(read(tmp_path, NAMED, **OURS, **given, **others)).environ) == given
+
+
 def test_a_command_gets_the_users_variables_without_our_secrets(tmp_path: Path) -> None:
-    ours = {
-        "REMOTE_PASSWORD": HIDDEN,
-        "REMOTE_KEY_PASSPHRASE": HIDDEN,
-        "REMOTE_SANDBOX_LIST": json.dumps([{"host": "b", "password": HIDDEN}]),
-        "REMOTE_SANDBOX_API_KEY": HIDDEN,
-        "OPEN_SANDBOX_API_KEY": HIDDEN,
-        "GPU_PASSWORD": HIDDEN,
-        "REGISTRY": HIDDEN,
-    }
-    theirs = {"PATH": "/bin", "HOME": "/h", "SSH_AUTH_SOCK": "/s", "KUBECONFIG": "/k", "DOCKER_HOST": "/d"}
-    text = f'{A}password = "env:GPU_PASSWORD"\n[sandboxes.web]\ncontainer = "web"\n'
-    text += '[registries."registry.example.org"]\nuser = "u"\npassword = "env:REGISTRY"\n'
-    assert dict(only(read(tmp_path, text, **ours, **theirs)).environ) == theirs
+    named = json.dumps(["AWS_*", "HTTPS_PROXY", *OURS])
+    text = f'[server]\npass_env = {named}\n{NAMED}env = {{ CLOUD = "eu", AWS_REGION = "eu", PATH = "/inside" }}\n'
+    given = {"PATH": "/bin", "HOME": "/h", "HTTPS_PROXY": "http://proxy", "AWS_PROFILE": "p", "AWS_REGION": "us"}
+    place = only(read(tmp_path, text, **OURS, **given, SECRET_TOKEN=HIDDEN))
+    # The table's PATH is meant for the inside; the one of the command is the user's.
+    assert dict(place.environ) == {**given, "CLOUD": "eu", "AWS_REGION": "eu"}
+    assert place.environment.env["PATH"] == "/inside"
+
+
+@pytest.mark.parametrize("value", ["*", "A=b", "A B", "", "a*b"])
+def test_what_names_no_variable_is_not_passed_on(tmp_path: Path, value: str) -> None:
+    configuration = read(tmp_path, f"[server]\npass_env = {json.dumps([value])}\n", SECRET_TOKEN=HIDDEN)
+    assert configuration.settings.pass_env == ()
+
+
+def test_relative_folders_of_path_are_left_out(tmp_path: Path) -> None:
+    place = only(read(tmp_path, NAMED, **OURS, PATH=".:/usr/bin::bin:/home/me/bin:/usr/bin", HOME="/h"))
+    assert place.environ["PATH"] == "/usr/bin:/home/me/bin"
 
 
 def test_a_project_names_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +213,7 @@ TABLES = st.dictionaries(st.sampled_from([*COMMAND_READERS, "host", "\0"]), VALU
 @given(tables=st.dictionaries(st.text(max_size=6), TABLES | VALUES, max_size=3))
 def test_whatever_is_in_the_tables_reading_them_never_fails_and_never_shows_an_argument(tables: dict[str, Any]) -> None:
     problems: list[str] = []
-    places = list(read_commands({"sandboxes": tables}, "config.toml", {}, (), ("web",), problems.append))
+    places = list(read_commands({"sandboxes": tables}, "config.toml", {}, (), (), ("web",), problems.append))
     assert all(problem.endswith(".") and "\n" not in problem and len(problem) < 1200 for problem in problems)
     assert HIDDEN not in f"{problems}{places!r}{[place.shown for place in places if 'command' in place.shown]}"
     for place in places:

@@ -109,6 +109,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "allowed_roots": {"value": (), "source": "default"},
             "allowed_roots_read": {"value": (), "source": "default"},
             "forward_ports": {"value": (), "source": "default"},
+            "pass_env": {"value": (), "source": "default"},
             "notify.desktop": {"value": True, "source": "default"},
             "notify.webhooks": {"value": ["https://hooks.slack.com/..."], "source": str(path)},
             "notify.webhook_format": {"value": "auto", "source": "default"},

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.config.aliases import Alias, current_user, read_alias
+from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.openssh import ask
 from remote_sandbox_mcp.config.problems import Fault
 from remote_sandbox_mcp.config.ssh_config import HostSettings, SshConfig, expand, matches, split
+from remote_sandbox_mcp.config.variables import for_programs
 from tests.support.means import require_program
 
 ENVIRON = {"LOGNAME": "me", "SSH_AUTH_SOCK": "/run/agent", "OTHER": "/run/other", "KEYS": "/keys"}
@@ -38,7 +40,7 @@ def resolve(ssh: Path, text: str, way: str, alias: str = "gpu", *, user: str = "
 
 def say(alias: str, way: str, user: str = "", told: list[str] | None = None) -> HostSettings:
     if way == "asked":
-        return ask(alias, ENVIRON, user)
+        return ask(alias, for_programs(ENVIRON, (), ENVIRON), user)
     tell = ([] if told is None else told).append
     return SshConfig.read(tell, ["~/.ssh/config"]).say(alias, current_user({}), tell, user)
 
@@ -233,14 +235,19 @@ def test_without_openssh_match_is_told_and_runs_nothing(ssh: Path, tmp_path: Pat
     assert not (tmp_path / "ran").exists()
 
 
-def test_what_ssh_runs_gets_no_variable_that_configures_us(ssh: Path, tmp_path: Path) -> None:
+def test_what_ssh_runs_gets_its_own_variables_and_those_that_are_named(ssh: Path, tmp_path: Path) -> None:
     require_program("ssh")
-    (ssh / "config").write_text(f'Match exec "env > {tmp_path}/env"\n Port 99\n')
-    assert ask("gpu", {"REMOTE_PASSWORD": "x", "OPEN_SANDBOX_API_KEY": "y", "AWS_PROFILE": "p"}).first("port") == "99"
+    (ssh / "config").write_text(
+        f'Match exec "env > {tmp_path}/env; : $MENTIONED"\n Port 99\nHost gpu\n IdentityFile ${{KEYS}}/id\n'
+    )
+    ours = {"REMOTE_PASSWORD": "x", "OPEN_SANDBOX_API_KEY": "y"}
+    theirs = {**ENVIRON, "AWS_PROFILE": "p", "MENTIONED": "m", "SECRET_TOKEN": "s"}
+    (tmp_path / "config.toml").write_text('hosts = ["gpu"]\n[server]\npass_env = ["AWS_*", "OPEN_SANDBOX_API_KEY"]\n')
+    (machine,) = load(tmp_path / "config.toml", ours | theirs).machines
+    assert machine.complete().port == 99
     seen = (tmp_path / "env").read_text()
-    assert "AWS_PROFILE=p" in seen
-    assert "REMOTE_PASSWORD" not in seen
-    assert "OPEN_SANDBOX" not in seen
+    assert {"SSH_AUTH_SOCK=/run/agent", "KEYS=/keys", "AWS_PROFILE=p", "MENTIONED=m"} <= set(seen.splitlines())
+    assert not [name for name in ("SECRET_TOKEN", *ours) if name in seen]
 
 
 def test_a_question_that_takes_too_long_is_given_up(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

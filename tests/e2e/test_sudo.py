@@ -277,3 +277,46 @@ async def test_a_machine_without_python_says_that_it_cannot(fleet: Fleet, tmp_pa
     async with serve(tmp_path, entry(plain, sudo="nopasswd")) as server:
         problem = await server.fail("exec_bash", command="id", as_root=True)
         assert "it has no python3, which as_root needs there; nothing was run" in problem["error"]
+
+
+# A virtual environment whose settings lead to another standard library, in which one module says who runs it.
+ENVIRONMENT = """\
+set -e
+mkdir -p "$1/bin" "$1/base/bin"
+library=$(/usr/bin/python3 -c 'import os; print(os.path.dirname(os.__file__))')
+own="$1/base/lib/${library##*/}"
+mkdir -p "$own"
+ln -s "$library"/* "$own"
+rm "$own/encodings"
+cp -r "$library/encodings" "$own/encodings"
+echo "import posix; posix.write(posix.open('$1/users', 1 | 64 | 1024, 0o666), b'%d ' % posix.getuid())" \
+    >>"$own/encodings/__init__.py"
+ln -s /usr/bin/python3 "$1/bin/python3"
+echo "home = $1/base/bin" >"$1/pyvenv.cfg"
+"""
+
+
+async def test_root_runs_no_python_that_the_user_can_change(machine: Sshd, tmp_path: Path) -> None:
+    """The link of an environment leads to root's Python, and what is beside the link decides what that imports."""
+    folder = machine.folder / "environment"
+    run_as_root("sh", "-c", ENVIRONMENT, "sh", str(folder))
+    run_as_root("chown", "-R", "-h", str(machine.uid), str(folder))
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    (tmp_path / "password").chmod(0o600)
+    given = table(machine, machine.name, f"file:{tmp_path}/password") + f'python = "{folder}/bin/python3"\n'
+    async with serve(tmp_path, config=given) as server:
+        assert await server.output("id -u", as_root=True) == "0\n"
+        assert set((folder / "users").read_text().split()) == {str(machine.uid)}
+
+
+def test_where_only_the_user_has_a_python_nothing_is_run_as_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python3"
+    python.touch(mode=0o777)
+    python.chmod(0o777)
+    monkeypatch.setattr(sudo.sys, "executable", str(python))
+    monkeypatch.setattr(sudo.os.path, "realpath", lambda path: str(python))
+    with pytest.raises(sudo.SudoRefused, match="it has no Python that only root can change") as refused:
+        sudo.root_python()
+    assert refused.value.reason == "sudo_config"

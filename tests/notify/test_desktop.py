@@ -1,4 +1,4 @@
-"""Neither a desktop nor macOS is here: scripts that come first in PATH take the places of notify-send and osascript."""
+"""Neither a desktop nor macOS is here: scripts take the places of notify-send and osascript."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from remote_sandbox_mcp.notify import program
 from remote_sandbox_mcp.notify.announcer import Announcer
 from tests.support import notify_scenes as scenes
 from tests.support.notify_scenes import HIDDEN, NASTY, called, event, watch
+from tests.support.programs import look_in
 
 SESSIONS = [{"DISPLAY": ":0"}, {"WAYLAND_DISPLAY": "wayland-0"}, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus"}]
+
+
+@pytest.fixture(autouse=True)
+def programs_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    look_in(monkeypatch, tmp_path)
 
 
 def environ(folder: Path, **more: str) -> dict[str, str]:
@@ -69,6 +75,15 @@ async def test_without_a_desktop_it_is_not_tried_again(
     with pytest.raises(Unsent, match=reason) as caught:
         await desktop.show(watch(), event(), {"PATH": str(tmp_path), **more}, platform)
     assert not caught.value.passing
+
+
+@pytest.mark.parametrize("name", ["notify-send", "osascript"])
+async def test_the_path_of_a_session_does_not_choose_the_program(tmp_path: Path, name: str) -> None:
+    _, record = scenes.program(tmp_path / "planted" / name)
+    platform = "linux" if name == "notify-send" else "darwin"
+    with pytest.raises(Unsent, match=f"{name} is not installed here"):
+        await desktop.show(watch(), event(), environ(tmp_path / "planted", DISPLAY=":0"), platform)
+    assert not record.exists()
 
 
 async def test_what_a_failing_program_says_is_told(tmp_path: Path) -> None:

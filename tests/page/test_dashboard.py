@@ -19,6 +19,7 @@ import pytest
 from remote_sandbox_mcp.cli.browser import browser_here, is_confined, sweep, write_lead
 from tests.support.hubs import hub_pid, kill_hub
 from tests.support.page import Browser
+from tests.support.programs import look_in
 from tests.support.server import arguments, environment
 from tests.support.sshd import wait_until
 
@@ -215,11 +216,14 @@ def script(text: str) -> str:
         pytest.param("bin/firefox", "\x7fELF /snap/bin/", False, id="a program"),
     ],
 )
-def test_a_snap_or_flatpak_is_known_by_its_program(tmp_path: Path, program: str, text: str, confined: bool) -> None:
+def test_a_snap_or_flatpak_is_known_by_its_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, text: str, confined: bool
+) -> None:
     file = tmp_path / program
     file.parent.mkdir(parents=True)
     file.write_text(text)
     file.chmod(0o700)
+    look_in(monkeypatch, file.parent)
     assert is_confined("firefox", {"PATH": str(file.parent)}) is confined
     assert is_confined(str(file), {"PATH": ""}) is confined
 
@@ -237,10 +241,10 @@ def test_a_snap_or_flatpak_is_known_by_its_program(tmp_path: Path, program: str,
 def test_the_browser_of_the_desktop_is_known_by_its_desktop_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, confined: bool
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     asked = tmp_path / "xdg-mime"
     asked.write_text(script('[ "$*" = "query default text/html" ] && echo a-browser.desktop'))
     asked.chmod(0o700)
+    look_in(monkeypatch, tmp_path, os.environ["PATH"])
     if line:
         (tmp_path / "applications").mkdir()
         (tmp_path / "applications" / "a-browser.desktop").write_text(f"[Desktop Entry]\n{line}\n")

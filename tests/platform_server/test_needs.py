@@ -12,6 +12,7 @@ from remote_sandbox_mcp.config.load import parse_toml
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.platform_server import needs
 from remote_sandbox_mcp.platform_server.needs import Images, PlatformFolder, render
+from tests.support.programs import look_in
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder in which programs are looked for, and no environment of Python's beside it."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
+    look_in(monkeypatch, folder)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere" / "python"))
     return folder
 

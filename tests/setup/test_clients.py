@@ -11,6 +11,7 @@ from remote_sandbox_mcp.setup import clients
 from remote_sandbox_mcp.setup.clients import McpClient, StartCommand, State
 from remote_sandbox_mcp.setup.journal import SetupChange, SetupJournal
 from remote_sandbox_mcp.setup.undo import undo
+from tests.support.programs import look_in
 
 OURS = "/opt/bin/remote-sandbox-mcp"
 PROGRAM = StartCommand("remote-sandbox-mcp", OURS)
@@ -37,7 +38,7 @@ json.dump(document, open(path, "w"), indent=2)
 def home(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", str(clean_environment / "bin"))
+    look_in(monkeypatch, clean_environment / "bin")
     (clean_environment / "bin").mkdir()
     return clean_environment
 

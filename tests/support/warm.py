@@ -450,6 +450,10 @@ def prepared(order: dict[str, Any], given: list[int]) -> Callable[[], int]:
     words = order["words"]
     if words[0] == LANES:
         return functools.partial(be_a_lane, words[1])
+    from remote_sandbox_mcp.processes import programs
+
+    # What this process would have found at its own start.
+    programs._here = programs.Programs(os.environ.get("PATH", os.defpath))
     if words[0] == HUB:
         from remote_sandbox_mcp.hub.serve import serve
 

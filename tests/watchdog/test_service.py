@@ -18,6 +18,7 @@ from remote_sandbox_mcp.processes.process import module_words
 from remote_sandbox_mcp.watchdog import launchd, service, systemd
 from remote_sandbox_mcp.watchdog.manager import Facts, Program, Service, fixed, is_passing, make_program, which
 from remote_sandbox_mcp.watchdog.service import notes
+from tests.support.programs import look_in
 
 PLAIN = Program(Path("/home/a/.state"), ("/usr/bin/python3", "-m", "remote_sandbox_mcp", "watchdog", "run"))
 
@@ -219,7 +220,7 @@ def launchctl(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.parent.mkdir()
     program.write_text(LAUNCHCTL)
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    look_in(monkeypatch, program.parent, os.environ["PATH"])
     return clean_environment
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ def browser_here(environ: Mapping[str, str]) -> webbrowser.BaseBrowser | None:
         found = webbrowser.get()
     except webbrowser.Error:
         return None
+    if sys.platform != "darwin":
+        from ..processes.programs import find_chosen
+
+        # By its path: the library would look it up in PATH once more.
+        found.name = find_chosen(name_of(found))
+        if not found.name:
+            return None
     return None if os.path.basename(name_of(found)) in TEXT_BROWSERS else found
 
 
@@ -48,11 +56,11 @@ def name_of(browser: webbrowser.BaseBrowser) -> str:
 
 def is_confined(program: str, environ: Mapping[str, str]) -> bool:
     """Whether this browser is known to be a snap or a flatpak, which reads no hidden folder."""
-    import shutil
+    from ..processes.programs import find_chosen
 
     if os.path.basename(program) in OPENERS:
         return any(_starts_confined(file) for file in _desktop_file(environ))
-    found = shutil.which(program, path=environ.get("PATH")) or program
+    found = find_chosen(program, environ.get("PATH")) or program
     return any(part in found for part in CONFINED_FOLDERS) or _starts_confined(os.path.realpath(found))
 
 
@@ -68,7 +76,9 @@ def _desktop_file(environ: Mapping[str, str]) -> Iterator[str]:
     """The desktop file of the program that opens HTML files, if it is found."""
     import subprocess
 
-    query = ["xdg-mime", "query", "default", "text/html"]
+    from ..processes.programs import find_helper
+
+    query = [find_helper("xdg-mime"), "query", "default", "text/html"]
     try:
         done = subprocess.run(query, capture_output=True, timeout=OPENER_ANSWERS_S, env=dict(environ), check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.text import size
+from ..processes.programs import find_chosen
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -59,9 +59,9 @@ def command_path() -> str:
     beside = Path(sys.executable).with_name(COMMAND)
     started = Path(sys.argv[0]).absolute()
     own = beside if beside.exists() else started if started.name == COMMAND else None
-    found = shutil.which(COMMAND, path=_lasting_path())
+    found = find_chosen(COMMAND, _lasting_path())
     # Another program, or another version of this one, may have the same name.
-    is_own = own is None or (found is not None and os.path.realpath(found) == os.path.realpath(own))
+    is_own = own is None or (bool(found) and os.path.realpath(found) == os.path.realpath(own))
     return COMMAND if is_own else str(own)
 
 
@@ -69,7 +69,7 @@ def whole_command_path() -> str:
     """Our own command by its path, for programs that have another PATH than this terminal."""
     name = command_path()
     # The name in PATH may be a link that an update of this program leads elsewhere; that link is the path to keep.
-    return os.path.abspath(shutil.which(name, path=_lasting_path()) or name) if name == COMMAND else name
+    return os.path.abspath(find_chosen(name, _lasting_path()) or name) if name == COMMAND else name
 
 
 def _lasting_path() -> str:

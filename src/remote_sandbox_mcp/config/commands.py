@@ -11,9 +11,11 @@ from ..core.client import Variables
 from ..core.command import Environment
 from ..core.machine import CommandPlace
 from ..core.secret import Secret
+from ..processes.variables import ALWAYS, is_among
 from . import readers
 from .problems import Fault, Tell, plain, quoted
 from .readers import Reader, read_table, table
+from .variables import for_programs
 
 TABLE = "sandboxes"
 ENGINES = ("docker", "podman")
@@ -26,8 +28,6 @@ COMPANIONS = {
     "context": ("container", "pod"),
     "pod_container": ("pod",),
 }
-# Our own variables may hold passwords and keys, and no command needs them.
-OWN_VARIABLES = ("REMOTE_SANDBOX_", "OPENSANDBOX_", "OPEN_SANDBOX_")
 # Not beginning with a dash, which the command would read as an option.
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 _POD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:/[a-z0-9][a-z0-9.-]*){0,2}", re.ASCII)
@@ -130,11 +130,15 @@ def read_commands(
     file: str,
     environ: Mapping[str, str],
     secrets: Iterable[Secret | None],
+    pass_env: Iterable[str],
     taken: Iterable[str],
     tell: Tell,
 ) -> Iterator[CommandPlace]:
-    """The sandboxes that can be used; `taken` are names of others, `secrets` all that the configuration names."""
-    used, variables = set(taken), Variables(without_secrets(environ, secrets))
+    """The sandboxes that can be used; `taken` are names of others, `secrets` all that the configuration names.
+
+    Their commands get the variables `pass_env` besides those that every such program gets.
+    """
+    used, variables = set(taken), for_programs(environ, secrets, pass_env)
     for name, raw in table(document, TABLE, file, tell).items():
         where = f"{file} [{TABLE}.{plain(name)}]"
         place = _place(name, raw, where, variables, tell)
@@ -145,21 +149,7 @@ def read_commands(
             yield place
 
 
-def without_secrets(environ: Mapping[str, str], secrets: Iterable[Secret | None]) -> dict[str, str]:
-    """The user's variables, without those that configure us and those that hold a secret of our configuration."""
-    named = {secret.source.removeprefix("env:") for secret in secrets if secret and secret.source.startswith("env:")}
-    return {
-        name: value
-        for name, value in environ.items()
-        if name not in named and not name.startswith(OWN_VARIABLES) and name not in _LOGIN_VARIABLES
-    }
-
-
-# Those of the one machine that the environment may name.
-_LOGIN_VARIABLES = frozenset({"REMOTE_PASSWORD", "REMOTE_KEY_PASSPHRASE"})
-
-
-def _place(name: str, raw: object, where: str, variables: Variables, tell: Tell) -> CommandPlace | None:
+def _place(name: str, raw: object, where: str, variables: Mapping[str, str], tell: Tell) -> CommandPlace | None:
     """One table. Left out, with the reason reported, where anything in it is wrong: it would start something else."""
     if not isinstance(raw, Mapping):
         tell(f"{where} is left out: it must be a table of keys and values, with one of {', '.join(DOORS)}.")
@@ -176,10 +166,15 @@ def _place(name: str, raw: object, where: str, variables: Variables, tell: Tell)
         command=command,
         # A command of the operator's may hold a key; a preset cannot.
         shown=shlex.join(command) if door in PRESETS else f"{command[0]} ...",
-        environ=variables,
+        environ=_with_table(variables, values.get("env", {})),
         environment=Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {})),
         **{key: values[key] for key in ("python", "connect_timeout_s") if key in values},
     )
+
+
+def _with_table(variables: Mapping[str, str], env: Mapping[str, str]) -> Variables:
+    """The variables of a command, with those of its table: but PATH, HOME and their like are meant for the inside."""
+    return Variables({**variables, **{name: value for name, value in env.items() if not is_among(name, ALWAYS)}})
 
 
 def _faults_of(reader: Reader, value: object) -> Iterator[str]:

@@ -86,7 +86,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     machines = builder.machines()
     secrets = secrets_of(entries.values(), settings)
     names = [machine.name for machine in machines]
-    commands = _commands(document, file, environ, secrets, names, blame)
+    commands = _commands(document, file, environ, secrets, settings.pass_env, names, blame)
     names += [place.name for place in commands]
     local = _local(document, file, names, tell)
     default = _default(document, file, names + ([local.name] if local else []), tell if names else blame)
@@ -282,6 +282,7 @@ def _commands(
     file: str,
     environ: Mapping[str, str],
     secrets: Sequence[Secret | None],
+    pass_env: Sequence[str],
     taken: Sequence[str],
     tell: Tell,
 ) -> tuple[CommandPlace, ...]:
@@ -289,7 +290,7 @@ def _commands(
         return ()
     from .commands import read_commands
 
-    return tuple(read_commands(document, file, environ, secrets, taken, tell))
+    return tuple(read_commands(document, file, environ, secrets, pass_env, taken, tell))
 
 
 def _settings(

@@ -161,13 +161,11 @@ class Builder:
 
     @cached_property
     def _variables(self) -> Variables:
-        """The client's variables that names may depend on: all of them where a program is run that could read them."""
-        from .openssh import VARIABLES, child_variables
+        """The client's variables that OpenSSH's client and its programs get, and so all that names may depend on."""
+        from .variables import for_programs
 
-        if self._ssh.runs_programs:
-            return Variables(child_variables(self._environ))
-        wanted = sorted({*VARIABLES, *USER_VARIABLES, *self._ssh.variables})
-        return Variables({name: value for name in wanted if (value := self._environ.get(name)) is not None})
+        names = (*USER_VARIABLES, *self._ssh.variables, *self._settings.pass_env)
+        return Variables(for_programs(self._environ, secrets_of(self._entries.values(), self._settings), names))
 
     def _attempt(self, entry: MachineEntry) -> Machine | None:
         try:
@@ -248,7 +246,7 @@ class Builder:
             login=target.login,
             hops=route.hops,
             proxy_command=route.proxy_command,
-            proxy_environ=Variables(self._for_programs()) if route.proxy_command else None,
+            proxy_environ=self._variables if route.proxy_command else None,
             host_key_name=target.host_key_name,
             known_hosts_files=alias.known_hosts_files,
             strict_host_keys=strict if entry.strict_host_keys is None else entry.strict_host_keys,
@@ -276,13 +274,7 @@ class Builder:
         # This builder has resolved the names of one machine and of the way to it, and no others.
         needs = dict.fromkeys(need for alias in self._aliases.values() for need in alias.needs)
         said = self._say(entry.ssh_alias or entry.host, entry.user, entry.port)
-        return tell_client(entry, login, route.hops, Variables(self._for_programs()), said, tuple(needs))
-
-    def _for_programs(self) -> dict[str, str]:
-        """The client's variables without those that configure us, and without those that hold a password of ours."""
-        from .openssh import child_variables
-
-        return child_variables(self._variables, secrets_of(self._entries.values(), self._settings))
+        return tell_client(entry, login, route.hops, self._variables, said, tuple(needs))
 
     def _target(self, entry: MachineEntry) -> Hop:
         """Address and login of an entry, as a machine or as a jump host of another."""

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..core.client import Variables
 from ..core.machine import Hop, Login, OpenSsh
-from ..core.secret import Secret
+from ..processes.programs import find_chosen
 from .problems import Fault, plain
 from .schema import MachineEntry
 from .ssh_config import HostSettings
 
 # Names are looked up in it, and it may run commands of the user's own ssh_config (Match exec).
 LONGEST_S = 10.0
-# What ssh_config may depend on besides the variables that it names, and the programs that it runs need in any case.
-VARIABLES = (
-    *("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"),
-    *("SSH_AUTH_SOCK", "KRB5CCNAME", "KRB5_CONFIG"),
-)
 
 
 def find_client() -> str:
     """The path of `ssh`; empty where it is not installed."""
-    return _find(os.environ.get("PATH", os.defpath))
-
-
-@functools.cache
-def _find(path: str) -> str:
-    import shutil
-
-    # A relative folder in PATH would be looked up in whatever project the server is started in.
-    return shutil.which("ssh", path=os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))) or ""
+    return find_chosen("ssh")
 
 
 def first_arguments() -> tuple[str, ...]:
@@ -55,14 +41,6 @@ def first_arguments() -> tuple[str, ...]:
     return (find_client(), "-F", file if os.path.isfile(file) else "none")
 
 
-def child_variables(environ: Mapping[str, str], secrets: Iterable[Secret | None] = ()) -> dict[str, str]:
-    """What `ssh` and its helpers get of a client's variables: all but those that configure us, or hold a secret."""
-    from .commands import without_secrets
-
-    usual = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
-    return {**usual, **without_secrets(environ, secrets)}
-
-
 def ask(alias: str, environ: Mapping[str, str], user: str = "", port: int | None = None) -> HostSettings:
     """What a name means; `user` and `port` are decided already. Raises Fault. Takes some milliseconds: in a thread."""
     options = [*(("-l", user) if user else ()), *(("-p", str(port)) if port else ())]
@@ -80,7 +58,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> tuple[int, bytes, b
     pipe, home = subprocess.PIPE, os.path.expanduser("~")
     try:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=child_variables(environ),
+            words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=dict(environ),
             cwd=home if os.path.isdir(home) else "/", start_new_session=True,
         )  # fmt: skip
     except (OSError, ValueError) as problem:

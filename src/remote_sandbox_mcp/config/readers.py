@@ -241,6 +241,14 @@ def variables(value: object) -> dict[str, str]:
     return {key: _sendable(_plain(item)) for key, item in value.items()}
 
 
+def variable_names(value: object) -> tuple[str, ...]:
+    """Names of environment variables, each with or without a * at its end."""
+    given = texts(value)
+    if not all(_VARIABLE.fullmatch(item.removesuffix("*")) for item in given):
+        raise Fault('must be names of variables, as in ["AWS_PROFILE", "GOOGLE_*"]')
+    return given
+
+
 def destinations(value: object) -> dict[str, str]:
     """Names of machines and what ssh calls them; nothing that ssh would read as an option."""
     if not isinstance(value, Mapping):

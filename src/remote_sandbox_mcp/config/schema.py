@@ -48,6 +48,7 @@ SERVER_READERS: dict[str, Reader] = {
     "forward_ports": readers.port_ranges,
     "keep_calls_days": readers.count,
     "redact_output": readers.flag,
+    "pass_env": readers.variable_names,
 }
 # Variables for a key; the first one that is set counts.
 SERVER_VARIABLES = {
@@ -176,6 +177,8 @@ class Settings:
     keep_calls_days: int = 30
     # Whether what looks like a token is hidden in results; secrets that are configured are in any case.
     redact_output: bool = False
+    # Variables of the client that programs of the operator's get besides the usual ones; NAME_* for all that begin so.
+    pass_env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,8 @@ from pathlib import Path
 from ..core.client import Variables
 from ..core.errors import ConfigError
 from ..core.secret import Secret
+from ..processes.process import module_words
+from ..processes.programs import by_path
 from .paths import from_folder
 from .problems import plain
 
@@ -150,7 +151,7 @@ def _output(words: list[str], place: str, environ: Mapping[str, str]) -> str:
         # programs read settings from the current folder, which belongs to a project.
         home = os.path.expanduser("~")
         process = subprocess.Popen(
-            words, stdin=nothing, stdout=pipe, stderr=nothing, start_new_session=True,
+            by_path(words, environ), stdin=nothing, stdout=pipe, stderr=nothing, start_new_session=True,
             env=dict(environ), cwd=home if os.path.isdir(home) else "/",
         )  # fmt: skip
     except (OSError, ValueError):
@@ -172,8 +173,8 @@ def _from_keyring(reference: Reference) -> str:
     service, _, user = reference.rest.rpartition("/")
     if any(found not in (None, os.environ.get(name)) for name, found in _keyring_variables(reference.environ)):
         # The library selects its keyring once per process, by that process's variables.
-        words = [sys.executable, "-m", "keyring", "get", service, user]
-        return _output(words, reference.place, reference.environ).partition("\n")[0]
+        words = [*module_words("keyring"), "get", service, user]
+        return _output(words, reference.place, _for_keyring(reference.environ)).partition("\n")[0]
     import keyring
     import keyring.errors
 
@@ -185,6 +186,14 @@ def _from_keyring(reference: Reference) -> str:
     if not found:
         raise ConfigError(f"{failed} the keyring holds nothing under that name; run: keyring set {service} {user}")
     return found
+
+
+def _for_keyring(environ: Mapping[str, str]) -> dict[str, str]:
+    """The client's variables, but of Python's only the keyring's: what is run is our own Python."""
+    own = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+    return own | {
+        name: it for name, it in environ.items() if name in KEYRING_VARIABLES or not name.startswith("PYTHON")
+    }
 
 
 def _doubt_keyring(reference: Reference) -> str:

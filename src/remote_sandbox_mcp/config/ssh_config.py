@@ -17,6 +17,7 @@ _LINE = re.compile(r"\s*([A-Za-z0-9]+)(?:(?:\s*=\s*|\s+)(.*?))?\s*")
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""")
 _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_FOR_SHELL = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _SEVERAL = {"identityfile", "certificatefile"}
 _BEGINNINGS = {"host", "match"}
 # Their values run a program, which gets variables of ours; a whole line each.
@@ -89,12 +90,6 @@ class SshConfig:
         """All values of a setting, for whichever host."""
         return (line.words[0] for block in self._blocks for line in block.settings if line.keyword == keyword)
 
-    @property
-    def runs_programs(self) -> bool:
-        """Whether a program may be started for some host: to reach it, or to decide whether a block applies."""
-        decides = any(line.keyword == "match" and _decides_by_program(line) for line in self._conditions())
-        return decides or any(line.keyword in _PROGRAMS for block in self._blocks for line in block.settings)
-
     def decides_by_program(self, name: str) -> bool:
         """Whether a Match exec may decide about this host: another answer next time means another way to it."""
         lines = (line for line in self._conditions() if line.keyword == "match" and _decides_by_program(line))
@@ -102,9 +97,15 @@ class SshConfig:
 
     @property
     def variables(self) -> set[str]:
-        """The environment variables that settings mention as ${NAME}."""
-        words = (word for block in self._blocks for line in block.settings for word in line.words)
-        return {name for word in words for name in _VARIABLE.findall(word)}
+        """The environment variables that settings mention as ${NAME}, and lines for a shell also as $NAME."""
+        settings = (line for block in self._blocks for line in block.settings)
+        lines = (*settings, *(line for line in self._conditions() if line.keyword == "match"))
+        return {
+            name
+            for line in lines
+            for word in line.words
+            for name in (_FOR_SHELL if line.keyword in {*_PROGRAMS, "match"} else _VARIABLE).findall(word)
+        }
 
     def say(self, alias: str, local_user: str, tell: Tell, user: str = "", port: int | None = None) -> HostSettings:
         """What the Host blocks say of a host; `user` and `port` are decided already. Match blocks are passed over."""

@@ -84,7 +84,7 @@ class Machine:
     """An SSH machine. `hops` are passed in order; `host_key_name` is the name to look up in known_hosts.
 
     `proxy_command` is an argument vector that takes the place of the first TCP connection: to the first hop, else here.
-    It runs with `proxy_environ`, by default with the variables of this process.
+    It runs with `proxy_environ`, by default with those variables of this process that every such program gets.
     `direct` maps names of machines to what `ssh` on this one calls them: files may go there without passing through us.
     `sudo` is the password for it, or NOPASSWD; None: nothing is run as root there.
     `engine` makes disposable sandboxes on it, where the operator allows that. `slurm`: it is a cluster's login node.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from ..core.errors import BadArgument, ConfigError
 from ..core.permission import Notify, allow_hook, allow_webhook
 from ..core.watch import Event, Unsent, Watch
+from ..processes.programs import find_helper
 from . import messages, program
 
 LIMIT_S = 10.0
@@ -37,8 +37,7 @@ async def show(watch: Watch, event: Event, environ: Mapping[str, str], platform:
         if not any(map(environ.get, SESSION)):
             raise Unsent("nobody is logged in to a desktop here, so no notice can be shown")
         words = ["notify-send", "--app-name=remote-sandbox-mcp", "--", plain(title), plain(messages.body(event))]
-    found = shutil.which(words[0], path=environ.get("PATH", ""))
-    if not found:
+    if not (found := find_helper(words[0])):
         raise Unsent(f"{words[0]} is not installed here, so no notice can be shown")
     await program.run_program(words[0], [found, *words[1:]], program.clean_environment(environ), LIMIT_S)
 

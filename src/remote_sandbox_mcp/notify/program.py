@@ -15,19 +15,17 @@ from ..core.permission import Hook
 from ..core.text import last_line
 from ..core.watch import Event, Unsent, Watch
 from ..processes import descriptors
+from ..processes.programs import by_path
+from ..processes.variables import DESKTOP, made
 from ..waiting import within
 from . import messages
 
-# Only these variables are passed on: our own environment may hold passwords.
-_PASSED = frozenset(
-    ("PATH", "HOME", "LANG", "USER", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY")
-)
 _LAST_BYTES = 2048
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that a program needs to find the user's desktop session, and no more."""
-    return {name: value for name, value in environ.items() if name in _PASSED or name.startswith("XDG_")}
+    return made(environ, DESKTOP)
 
 
 async def run_program(what: str, words: Sequence[str], environ: Mapping[str, str], limit_s: float) -> None:
@@ -52,18 +50,18 @@ async def _start(
     what: str, words: Sequence[str], environ: Mapping[str, str], errors: IO[bytes]
 ) -> asyncio.subprocess.Process:
     nothing = asyncio.subprocess.DEVNULL
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *words,
-            stdin=nothing,
-            stdout=nothing,
-            stderr=errors,
-            env=dict(environ),
-            cwd=_home(),
-            start_new_session=True,
-        )
-    )
     try:
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *by_path(words, environ),
+                stdin=nothing,
+                stdout=nothing,
+                stderr=errors,
+                env=dict(environ),
+                cwd=_home(),
+                start_new_session=True,
+            )
+        )
         process = await asyncio.shield(starting)
         descriptors.give_usual_limit(process.pid)
         return process

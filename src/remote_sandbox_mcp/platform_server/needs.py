@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from ..config.services import FOLDER, KEY_FILE, LOCK_FILE, URL_FILE
 from ..core.errors import ConfigError
 from ..core.permission import is_loopback
 from ..core.text import last_line
+from ..processes.programs import find_chosen
 
 HOST = "127.0.0.1"
 LARGEST_LOG, KEPT_LOGS = 5 << 20, 2
@@ -134,9 +134,9 @@ def server_words(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     beside = Path(sys.executable).with_name(COMMAND)
     if os.access(beside, os.X_OK):
         return (str(beside),)
-    if found := shutil.which(COMMAND, path=environ.get("PATH")):
+    if found := find_chosen(COMMAND, environ.get("PATH")):
         return (found,)
-    if found := shutil.which("uvx", path=environ.get("PATH")):
+    if found := find_chosen("uvx", environ.get("PATH")):
         return (found, "--from", VERSIONS, COMMAND)
     raise ConfigError(
         f"the command {COMMAND} is not installed; run: uv tool install {COMMAND} (or: pip install {COMMAND})."
@@ -165,8 +165,7 @@ def _is_here(address: str) -> bool:
 
 def _docker(environ: Mapping[str, str], *words: str) -> str:
     """Output of the docker command. Raises ConfigError."""
-    program = shutil.which("docker", path=environ.get("PATH"))
-    if program is None:
+    if not (program := find_chosen("docker", environ.get("PATH"))):
         raise ConfigError("the command docker is not installed; install Docker Engine or Docker Desktop, then repeat.")
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Our own processes on this computer: how one is started, how a server loads quickly, and file locks.
+"""Processes on this computer: how ours are started and load quickly, file locks, and which programs we run.
 
 What the processes do is elsewhere (hub, watchdog, transfers); nothing here imports the rest of the program.
 """

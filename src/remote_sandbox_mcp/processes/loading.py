@@ -23,6 +23,9 @@ def begin() -> None:
     Garbage collection finds nothing meanwhile, and would take a fifth of the time. Hundreds of dataclasses are
     defined, ours and the SDK's, each with six methods of which most are never called: these are compiled when they are.
     """
+    # What comes into a folder of PATH from now on is not used.
+    from . import programs  # noqa: F401
+
     gc.disable()
     defer_methods()
 

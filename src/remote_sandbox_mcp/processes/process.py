@@ -48,6 +48,10 @@ def sign(fd: int) -> None:
 def _asked(pid: int) -> str:
     import subprocess
 
-    asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    from .programs import find_helper
+
+    words = [find_helper("ps") or "/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    # No variables: one language and one time zone for all that compare what it prints.
+    asked = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
     state, *birth = asked.stdout.split() or ["Z"]
     return "" if state.startswith("Z") else "_".join(birth)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from ..core.errors import ConfigError
 from ..core.text import harmless, last_line
+from ..processes.programs import find_chosen
 from . import files, json_text, toml_text
 from .journal import CLAUDE, JSON, TOML, SetupChange
 from .json_text import NotEditable
@@ -118,9 +118,7 @@ def find(environ: Mapping[str, str] = os.environ) -> list[McpClient]:
 
 
 def _looked_for(client: McpClient, path: str, home: Path) -> McpClient:
-    # A relative folder in PATH would be looked up in whatever project we are started in.
-    folders = os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))
-    command = (shutil.which(client.command, path=folders) or "") if client.command else ""
+    command = find_chosen(client.command, path) if client.command else ""
     folder = client.file.parent
     # The home folder itself is always there.
     is_there = bool(command) or os.path.lexists(client.file) or (folder != home and folder.is_dir())
@@ -156,8 +154,8 @@ class StartCommand:
         """Whether a command of a client starts this very program."""
         if not isinstance(command, str) or not command:
             return False
-        found = shutil.which(os.path.expanduser(command))
-        is_same = found is not None and os.path.realpath(found) == os.path.realpath(self.path)
+        found = find_chosen(os.path.expanduser(command))
+        is_same = bool(found) and os.path.realpath(found) == os.path.realpath(self.path)
         return command in (self.name, self.path) or is_same
 
 

@@ -15,6 +15,8 @@ from ..config.paths import HOME
 from ..core.errors import ConfigError, SandboxError
 from ..core.text import last_line
 from ..processes.process import is_in_cache, module_words
+from ..processes.programs import find_helper
+from ..processes.variables import DESKTOP, made
 from ..waiting import within
 
 # How long a command of a service manager may take.
@@ -39,10 +41,12 @@ class ManagerOutput:
 
 
 async def call(*words: str, env: Mapping[str, str] = os.environ, limit_s: float = CALL_S) -> ManagerOutput:
-    """Run a command to its end. A missing command, or one that takes too long, counts as failed."""
+    """Run a command of the system's to its end. A missing one, or one that takes too long, counts as failed."""
+    if not (program := find_helper(words[0])):
+        return ManagerOutput(words, 127, "", f"{words[0]} is not installed")
     try:
         process = await asyncio.create_subprocess_exec(
-            *words, env=env, stdin=asyncio.subprocess.DEVNULL,
+            program, *words[1:], env=made(env, DESKTOP), stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
     except OSError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from ..core.errors import SandboxError
 from ..core.watch import Status
 from ..processes.locks import LockHolder, holder
+from ..processes.programs import find_helper
 from ..store.database import STATE_FILE, Database
 from ..store.watches import Watches
 from . import launchd, systemd
@@ -55,7 +55,7 @@ class WatchdogStatus:
 def service_for(program: Program) -> Service:
     """The service of this system."""
     # An installed service is reported even if its manager cannot be reached at the moment.
-    has_systemd = shutil.which("systemctl") is not None and (
+    has_systemd = bool(find_helper("systemctl")) and (
         systemd.is_running(program.environ) or systemd.Systemd(program).is_installed()
     )
     kinds: dict[Kind, Callable[[Program], Service]] = {
@@ -63,7 +63,7 @@ def service_for(program: Program) -> Service:
         "systemd": systemd.Systemd,
         "hub": InHub,
     }
-    return kinds[which(sys.platform, has_systemd, shutil.which("launchctl") is not None)](program)
+    return kinds[which(sys.platform, has_systemd, bool(find_helper("launchctl")))](program)
 
 
 async def install(state: Path, config: Path | None = None, *, start_now: bool = True) -> WatchdogStatus:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...processes.ownership import who_else_on_the_way
+from ...processes.programs import find_helper, objection
 from . import seccomp
 
 TRIAL_S = 10.0
@@ -98,9 +99,10 @@ async def find_footing() -> Footing | str:
     """A Footing that was tried successfully, or a sentence that says why there is none."""
     if not sys.platform.startswith("linux"):
         return "the local sandbox needs Linux: it is made of bubblewrap and the namespaces of Linux"
-    if (program := shutil.which("bwrap")) is None:
+    if not (program := find_helper("bwrap")):
+        seen = f" ({why})" if (why := objection("bwrap")) else ""
         return (
-            "the local sandbox needs bubblewrap, which is not installed: "
+            f"the local sandbox needs bubblewrap, which is not installed{seen}: "
             "run `sudo apt install bubblewrap` (Debian, Ubuntu) or `sudo dnf install bubblewrap` (Fedora, RHEL)"
         )
     if (abi := seccomp.abi_here()) is None:
@@ -135,6 +137,11 @@ def footings(program: str, abi: seccomp.Abi, is_root: bool) -> Iterator[Footing]
 
 
 def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
+    if why := doubt_about_python():
+        return (
+            f"the local sandbox needs a Python that only root can change, because it runs before root's rights are "
+            f"given up, and {why}: install this system's python3, or run this program as an ordinary user"
+        )
     complaint = ""
     for footing in footings(program, abi, os.geteuid() == 0):
         complaint = try_out(footing)
@@ -229,10 +236,9 @@ def settings(*, network: bool) -> Iterator[str]:
 
 def find_python() -> tuple[str, tuple[str, ...]]:
     """A Python for inside, and what must be bound for it: the system's, else the one that runs us."""
-    if SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve()):
+    if has_system_python():
         return str(SYSTEM_PYTHON), ()
-    name = f"bin/{PYTHON_NAME}"
-    home = Path(sys.base_prefix).resolve()
+    home, name = python_home(), f"bin/{PYTHON_NAME}"
     if home.is_relative_to("/usr"):
         return str(home / name), ()
     # Only its programs and libraries: other environments and settings may be beside them.
@@ -243,6 +249,32 @@ def find_python() -> tuple[str, tuple[str, ...]]:
     search = ("--setenv", "LD_LIBRARY_PATH", f"{PYTHON_INSIDE}/lib")
     path = ("--setenv", "PATH", f"{SYSTEM_PATH}:{PYTHON_INSIDE}/bin")
     return f"{PYTHON_INSIDE}/{name}", (*bound[0], *bound[1], *search, *path)
+
+
+def doubt_about_python() -> str:
+    """Why the Python that is run inside is others' to change, where root runs it. Else empty."""
+    home = python_home()
+    own = (home / "bin" / PYTHON_NAME, home / "lib" / PYTHON_NAME / "os.py")
+    return doubt_as_root(*([SYSTEM_PYTHON] if has_system_python() else own))
+
+
+def doubt_as_root(*files: Path) -> str:
+    """Why these are not root's alone, where this process is root: with its rights they must not run. Else empty."""
+    if os.geteuid() != 0:
+        return ""
+    try:
+        return next(filter(None, map(who_else_on_the_way, map(str, files))), "")
+    except OSError as problem:
+        return f"{problem.filename} cannot be examined"
+
+
+def python_home() -> Path:
+    """The folder of the Python that is run inside: the system's, else the one that runs us."""
+    return Path("/usr") if has_system_python() else Path(sys.base_prefix).resolve()
+
+
+def has_system_python() -> bool:
+    return SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve())
 
 
 def is_usable(python: Path) -> bool:

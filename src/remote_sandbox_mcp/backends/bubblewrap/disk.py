@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...processes.programs import find_helper
 from .bwrap import SYSTEM_PATH
 
 NO_SETUID, NO_DEVICES = 2, 4
@@ -72,7 +73,7 @@ def measure(folder: Path) -> DiskUse:
 
 
 def _du(flags: str, folder: Path, *more: str) -> int:
-    words = ["du", flags, *more, str(folder)]
+    words = [find_helper("du") or "/usr/bin/du", flags, *more, str(folder)]
     told = subprocess.run(words, capture_output=True, env={"PATH": SYSTEM_PATH}, check=False)
     size = told.stdout.split(b"\t")[0]
     return int(size) if size.isdigit() else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from ...core.errors import BadArgument
 from ...core.shell import join
-from .bwrap import PYTHON_NAME, SYSTEM_PYTHON, is_new_enough, is_usable
+from ...processes.ownership import who_else
+from .bwrap import PYTHON_NAME, SYSTEM_PYTHON, has_system_python, is_new_enough, python_home
 
 # Where the image is mounted, beside the host's system, before the first process enters it.
 ROOM = "/image"
@@ -31,7 +31,6 @@ MOST_LINKS = 40
 LONGEST_SHOWN = 200
 # Only Linux has O_PATH; other systems have no such sandboxes and only import this file.
 FOLDER = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_NOFOLLOW
-OTHERS_WRITE, GROUP_WRITES = stat.S_IWOTH, stat.S_IWGRP
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def _hold(folder: Path, refused: dict[tuple[int, int], str]) -> int:
             why = refused.get((found.st_dev, found.st_ino))
             if why:
                 raise BadArgument(f"the image {str(folder)!r} is in {why}; move it elsewhere")
-            if why := _who_else(found, is_last=number == len(folder.parts)):
+            if why := who_else(found, is_last=number == len(folder.parts)):
                 raise BadArgument(
                     f"the image {str(folder)!r} could be exchanged while it is used: {part!r} on the way to it {why}; "
                     "move it to a folder that only you and root can change"
@@ -185,19 +184,6 @@ def _hold(folder: Path, refused: dict[tuple[int, int], str]) -> int:
         os.close(at)
         raise
     return at
-
-
-def _who_else(found: os.stat_result, *, is_last: bool) -> str:
-    """Why users besides us and root could change the image; on the way to it, a sticky folder protects our entries."""
-    if found.st_uid not in (0, os.geteuid()):
-        return f"belongs to another user ({found.st_uid})"
-    if found.st_mode & stat.S_ISVTX and not is_last:
-        return ""
-    if found.st_mode & OTHERS_WRITE:
-        return "can be written by everybody"
-    # Where each user has a private group with the same number, group-writable folders are normal.
-    is_own_group = found.st_gid == found.st_uid
-    return f"can be written by the group {found.st_gid}" if found.st_mode & GROUP_WRITES and not is_own_group else ""
 
 
 def _entries(root: Path, inside: str, skipped: set[str]) -> Iterator[ImageEntry]:
@@ -273,17 +259,11 @@ def loader() -> Path | None:
 def lent_script() -> str:
     """The script that stands in for Python in an image without one."""
     starter = loader() or Path("/")
-    home = _lent_home()
+    home = python_home()
     libraries = [f"{LENT}{starter.parent}", f"{LENT}/usr/lib64", f"{LENT}/usr/lib", f"{LENT}{home}/lib"]
-    name = SYSTEM_PYTHON.resolve().name if home == Path("/usr") else PYTHON_NAME
+    name = SYSTEM_PYTHON.resolve().name if has_system_python() else PYTHON_NAME
     words = [f"{LENT}{starter}", "--library-path", ":".join(libraries), f"{LENT}{home}/bin/{name}"]
     return f'#!/bin/sh\nexec {join(words)} "$@"\n'
-
-
-def _lent_home() -> Path:
-    """Home of the lent Python on the host."""
-    usable = SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve())
-    return Path("/usr") if usable else Path(sys.base_prefix).resolve()
 
 
 def lent(script: Path) -> Iterator[str]:
@@ -292,7 +272,7 @@ def lent(script: Path) -> Iterator[str]:
     for folder in ("/usr", "/lib", "/lib64"):
         if Path(folder).is_dir() and not Path(folder).is_symlink():
             yield from ("--ro-bind", folder, f"{ROOM}{LENT}{folder}")
-    home = _lent_home()
+    home = python_home()
     if not home.is_relative_to("/usr"):
         for part in ("bin", "lib"):
             yield from ("--ro-bind", str(home / part), f"{ROOM}{LENT}{home}/{part}")

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
 from ...core.sandbox import Sandbox
 from ...core.text import harmless
+from ...processes.programs import NotUsed, by_path
 from ...waiting import within
 from ..outpost import pipe
 from ..outpost.lane import WideLine
@@ -79,7 +80,11 @@ class LocalCommand:
 
     async def open(self, shell_line: str) -> ProcessLine:
         try:
-            return await ProcessLine.start([*self.argv, shell_line], self.environ, home_folder())
+            words = by_path([*self.argv, shell_line], self.environ)
+            return await ProcessLine.start(words, self.environ, home_folder())
+        except NotUsed as problem:
+            remedy = "name it by its whole path in config.toml if it is the right one"
+            raise ConnectError.of_parts("", f"{self.what} was found, but {problem.strerror}", remedy) from None
         except FileNotFoundError:
             remedy = "install it, or name it by its whole path in config.toml"
             raise ConnectError.of_parts("", f"{self.what} cannot be found", remedy) from None

@@ -26,6 +26,7 @@ async def search(verb: str, pattern: str, block: bytes) -> bytes:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env={},
     )
     given = b"%s %d\n" % (verb.encode(), len(wanted)) + wanted + block
     try:

@@ -18,7 +18,10 @@ from ...asking import Questions
 from ...core.errors import CODE_NEEDED, ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.login import Challenge
 from ...core.machine import Hop, Login, Machine
+from ...processes.programs import by_path
+from ...processes.variables import OPERATORS, made
 from ...waiting import Chores, within_moving
+from ..command.way import home_folder
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 
@@ -70,28 +73,30 @@ def load() -> None:
 def libraries_from_linker_cache() -> Iterator[None]:
     """Answer ctypes' searches for libraries from the linker's cache.
 
-    asyncssh looks for liboqs and nettle, and for a missing library ctypes runs ldconfig, gcc and ld: more than a dozen
-    processes if gcc is installed.
+    asyncssh looks for liboqs and nettle. For a missing library ctypes would run ldconfig, and then gcc and ld as PATH
+    has them: more than a dozen processes, of programs that we have not examined. So LD_LIBRARY_PATH does not count.
     """
     import ctypes.util
 
-    usual = ctypes.util.find_library
+    replaced = ("find_library", "_findLib_gcc", "_findLib_ld")
+    usual = {name: getattr(ctypes.util, name) for name in replaced if hasattr(ctypes.util, name)}
 
     def find(name: str) -> str | None:
-        return usual(name) if f"lib{name}.so".encode() in cache else None
+        # Other systems have no such cache, and ctypes starts no process there.
+        found = usual["find_library"](name) if not cache or f"lib{name}.so".encode() in cache else None
+        return str(found) if found else None
 
     try:
         cache = LINKER_CACHE.read_bytes()
     except OSError:
         cache = b""
-    # Other systems have no such cache, and ctypes starts no process there. LD_LIBRARY_PATH names folders that the cache
-    # does not cover.
-    if cache and not os.environ.get("LD_LIBRARY_PATH"):
-        ctypes.util.find_library = find
     try:
+        for name in usual:
+            setattr(ctypes.util, name, find if name == "find_library" else lambda _: None)
         yield
     finally:
-        ctypes.util.find_library = usual
+        for name, function in usual.items():
+            setattr(ctypes.util, name, function)
 
 
 # Keeps references to these tasks: the event loop itself holds only weak ones.
@@ -106,16 +111,16 @@ class ProxyProcess:
         self._process = process
 
     @classmethod
-    async def start(cls, words: Sequence[str], environ: Mapping[str, str] | None) -> ProxyProcess:
+    async def start(cls, words: Sequence[str], environ: Mapping[str, str]) -> ProxyProcess:
         """Raises OSError."""
         near, far = socket.socketpair()
         near.setblocking(False)
         with far:
             try:
-                variables = None if environ is None else dict(environ)
                 process = await asyncio.create_subprocess_exec(
-                    *words, stdin=far.fileno(), stdout=far.fileno(), env=variables, start_new_session=True
-                )
+                    *by_path(words, environ), stdin=far.fileno(), stdout=far.fileno(), env=dict(environ),
+                    start_new_session=True, cwd=home_folder(),
+                )  # fmt: skip
             except BaseException:
                 near.close()
                 raise
@@ -320,7 +325,7 @@ class LoginGate:
         if not machine.proxy_command:
             return None
         try:
-            return await ProxyProcess.start(machine.proxy_command, machine.proxy_environ)
+            return await ProxyProcess.start(machine.proxy_command, machine.proxy_environ or made(os.environ, OPERATORS))
         except OSError as problem:
             found = f"its ProxyCommand could not be started ({problem.strerror})"
             raise Unreachable.of_parts(self._who(), found) from None

@@ -15,6 +15,7 @@ from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, SandboxEr
 from ...core.machine import Hop, Machine, OpenSsh
 from ...core.shell import join
 from ...core.transport import TransportChoice, choose
+from ...processes.programs import find_helper
 from ...waiting import within
 from ..command.sandbox import open_behind
 from ..command.way import LocalCommand, ProcessLine, home_folder, last_words
@@ -104,7 +105,7 @@ async def _is_alive(ssh: OpenSsh) -> bool:
 
 
 async def _has_ticket(ssh: OpenSsh) -> bool:
-    return await _succeeds(["klist", "-s"], ssh)
+    return bool(klist := find_helper("klist")) and await _succeeds([klist, "-s"], ssh)
 
 
 async def _succeeds(words: Sequence[str], ssh: OpenSsh) -> bool:

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
     # Python ignores SIGPIPE, and bubblewrap's commands would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    os.execvp(command[0], command)
+    os.execv(command[0], command)
 
 
 def make_inside(settings: dict[str, Any]) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from ....core.network import Network, Reach
-from ..bwrap import STEP_DOWN_TO, SYSTEM_PATH, Footing, forbidding_switch
+from ....processes.programs import find_helper
+from ..bwrap import STEP_DOWN_TO, SYSTEM_PATH, Footing, doubt_as_root, forbidding_switch
 from .enter import NAMESERVER, PROXY_PORT
 
 TRIAL_S = 10.0
@@ -35,7 +35,7 @@ _works: set[tuple[Reach, int]] = set()
 
 def find_slirp() -> str:
     """The program, or nothing."""
-    return shutil.which("slirp4netns") or ""
+    return find_helper("slirp4netns")
 
 
 def is_own(network: Network) -> bool:
@@ -53,7 +53,12 @@ def prefix(network: Network, footing: Footing) -> list[str]:
         "slirp": find_slirp(),
         "user": CARRIER if footing.step_down else 0,
     }
-    return [sys.executable, "-IS", "-c", START, PACKAGES, json.dumps(settings)]
+    return [own_python(), "-IS", "-c", START, PACKAGES, json.dumps(settings)]
+
+
+def own_python() -> str:
+    """Our own Python; for root by its real path, because the link of an environment leads where its owner wants."""
+    return sys.executable if os.geteuid() else os.path.realpath(sys.executable)
 
 
 def variables(network: Network) -> dict[str, str]:
@@ -73,6 +78,8 @@ async def why_not(network: Network, footing: Footing) -> str:
             "a sandbox on this machine needs slirp4netns for a network of its own, which is not installed: run "
             f"`sudo apt install slirp4netns` (Debian, Ubuntu) or `sudo dnf install slirp4netns`; or {OTHERWISE}"
         )
+    if why := doubt_as_root(Path(own_python())):
+        return f"a sandbox on this machine cannot have a network of its own, because root would start {why}: {SHARE}"
     if complaint := await asyncio.to_thread(_try_out, network, footing):
         cure = _cure(network, complaint)
         return f"a sandbox on this machine cannot have a network of its own here ({complaint}): {cure}"

@@ -190,10 +190,38 @@ def find_sudo() -> str:
 
 
 def root_python() -> str:
-    """A Python for root. Not one in the user's home, which root may be unable to read on a network file system."""
-    own, usual = sys.executable, "/usr/bin/python3"
-    is_roots = os.stat(own).st_uid == 0 and not own.startswith(os.path.expanduser("~") + "/")
-    return own if is_roots or not os.access(usual, os.X_OK) else usual
+    """A Python that only root can change, by its real path: the link of an environment leads where its owner wants.
+
+    Raises SudoRefused.
+    """
+    own = os.path.realpath(sys.executable)
+    if is_roots_alone(own) and is_roots_alone(os.path.realpath(os.__file__)):
+        return own
+    usual = os.path.realpath("/usr/bin/python3")
+    if is_roots_alone(usual):
+        return usual
+    raise SudoRefused(
+        "sudo_config",
+        "nothing is run as root there, because it has no Python that only root can change (%s is not): its "
+        "administrator can install python3" % own,
+    )
+
+
+def is_roots_alone(path: str) -> bool:
+    """Whether only root can change this file: it, and each folder above it; `path` has no links."""
+    while True:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return False
+        # In a sticky folder nobody replaces what is root's.
+        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        by_others = found.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if found.st_gid else 0))
+        if found.st_uid != 0 or (by_others and not is_sticky):
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
 
 
 def variables_of(environment: "dict[bytes, bytes]", configured: "dict[str, str]") -> "dict[str, str]":
