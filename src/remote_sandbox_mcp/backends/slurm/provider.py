@@ -177,7 +177,7 @@ class SlurmProvider:
         found = []
         for job in (await self._queue.jobs()).values():
             disposable_id = id_in(job.name, self._mark)
-            if disposable_id and job.state != ENDED and disposable_id not in self._cancelled:
+            if disposable_id and KEY.match(job.number) and job.state != ENDED and disposable_id not in self._cancelled:
                 it = Disposable(id=disposable_id, provider=self._kind, key=job.number, network=True)
                 found.append(self._told(it, job))
         return found
@@ -210,7 +210,7 @@ class SlurmProvider:
     async def _lengthened(self, key: str, job: Queued, until: float) -> bool:
         if key in self._fixed:
             return False
-        minutes = int((until - job.start) // 60) + 1
+        minutes = max(1, int((until - job.start) // 60) + 1)
         said = await self._queue.console.ask(["scontrol", "update", f"JobId={key}", f"TimeLimit={minutes}"])
         if said.status:
             self._fixed.add(key)
