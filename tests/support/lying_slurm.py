@@ -40,8 +40,9 @@ ROW = {
     "comment": "(null)",
     "name": "somebody",
 }
-# Each call is noted, whole; then the lie is told, and perhaps nothing more.
+# Each call is noted, whole; then the lie is told. A version is asked for once, and with long patience.
 _SCRIPT = """#!/bin/sh
+[ "$1" != --version ] || { echo 'slurm 22.05.8'; exit; }
 { printf '%s\\037' "$@"; printf '\\036'; } >>"$0.calls"
 [ ! -e "$0.out" ] || cat "$0.out"
 [ ! -e "$0.then" ] || . "$0.then"
@@ -70,18 +71,43 @@ HANGS, FAILS = "exec sleep 30", "exit 1"
 ENDLESS = 'exec yes "$(tr -d "\\0" <"$0.out")"'
 
 
-class LoginNode:
-    """One real outpost; what its programs of Slurm say is set anew for each call."""
+class LyingPrograms:
+    """Programs of Slurm in a folder; what they say is set anew for each call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._place = f"torment-{secrets.token_hex(4)}"
-        self._pipes: list[Pipe] = []
         (folder / "bin").mkdir()
         for name in PROGRAMS:
             path = folder / "bin" / name
             path.write_text(_SCRIPT)
             path.chmod(0o755)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"PATH": f"{self.folder / 'bin'}:{SYSTEM_PATH}", "HOME": str(self.folder)}
+
+    def lie(self, **lies: Lie) -> None:
+        """From now on."""
+        for name in PROGRAMS:
+            told = lies.get(name, Lie())
+            (self.folder / "bin" / f"{name}.out").write_bytes(told.out)
+            (self.folder / "bin" / f"{name}.then").write_text(told.then)
+            (self.folder / "bin" / f"{name}.calls").unlink(missing_ok=True)
+
+    def calls(self, name: str) -> list[list[str]]:
+        """The words of each call of a program."""
+        path = self.folder / "bin" / f"{name}.calls"
+        said = path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else ""
+        return [call.split("\x1f")[:-1] for call in said.split("\x1e")[:-1]]
+
+
+class LoginNode(LyingPrograms):
+    """One real outpost with these programs."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._place = f"torment-{secrets.token_hex(4)}"
+        self._pipes: list[Pipe] = []
         capabilities = Capabilities(survives_disconnect=True, kills_trees=True)
         self.sandbox = OutpostSandbox(
             Description("login", "pipe", capabilities=capabilities), Environment(), self._outpost, queue_rate_s=0.5
@@ -95,25 +121,11 @@ class LoginNode:
         """From now on; what the far side remembers of the queue is forgotten."""
         for name in ("queue", "sacct", "outputs"):
             (self.base / name).unlink(missing_ok=True)
-        for name in PROGRAMS:
-            told = lies.get(name, Lie())
-            (self.folder / "bin" / f"{name}.out").write_bytes(told.out)
-            (self.folder / "bin" / f"{name}.then").write_text(told.then)
-            (self.folder / "bin" / f"{name}.calls").unlink(missing_ok=True)
-
-    def calls(self, name: str) -> list[list[str]]:
-        """The words of each call of a program."""
-        path = self.folder / "bin" / f"{name}.calls"
-        said = path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else ""
-        return [call.split("\x1f")[:-1] for call in said.split("\x1e")[:-1]]
+        super().lie(**lies)
 
     async def _outpost(self) -> OutpostClient:
         token = secrets.token_hex(16)
-        environment = {
-            "PATH": f"{self.folder / 'bin'}:{SYSTEM_PATH}",
-            "HOME": str(self.folder),
-            "REMOTE_SANDBOX_PLACE": self._place,
-        }
+        environment = {**self.environ, "REMOTE_SANDBOX_PLACE": self._place}
         process = await asyncio.create_subprocess_exec(
             *_python(token), env=environment, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, limit=1 << 20,

@@ -16,6 +16,7 @@ from ...core.foreign import not_understood
 from ...core.queue import ENDED, OUT_OF_MEMORY, PENDING, Queued, fate_words, waiting_text
 from ...core.sandbox import Sandbox
 from ...waiting import Chores, within
+from ..command.way import CommandLine
 from . import kind_of, traits_of
 from .allocation import AllocationWay, open_allocation
 from .order import KEY, checked, id_in, job_name, submission
@@ -222,8 +223,7 @@ class SlurmProvider:
         line = await way.open_step("U", f"{max(1.0, seconds):.0f}")
         try:
             with contextlib.suppress(asyncio.TimeoutError):
-                while await within(line.read(), RENEW_S):
-                    pass
+                await within(_end_of(line), RENEW_S)
         finally:
             line.close()
 
@@ -244,6 +244,11 @@ class SlurmProvider:
 
     async def close(self) -> None:
         await self._chores.close()
+
+
+async def _end_of(line: CommandLine) -> None:
+    while await line.read():
+        pass
 
 
 def _limit_note(limit_s: float) -> str:
