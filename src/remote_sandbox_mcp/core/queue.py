@@ -131,8 +131,8 @@ def _read_line(line: str, separator: str) -> Queued | None:
     number, word, reason, start, end, partition, nodes, name = (part.strip() for part in parts)
     state, fate = meaning(word)
     return Queued(
-        number, state, _plain(word.partition(" ")[0]), fate, _by_uid(word), _plain(reason), to_seconds(start), to_seconds(end),
-        _plain(partition), _plain(nodes), name,
+        number, state, _plain(word.partition(" ")[0]), fate, _by_uid(word), _plain(reason), to_seconds(start),
+        to_seconds(end), _plain(partition), _plain(nodes), name,
     )  # fmt: skip
 
 
