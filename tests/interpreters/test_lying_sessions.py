@@ -87,7 +87,7 @@ RECORD: dict[str, Any] = {
 }
 SESSIONS: dict[str, Any] = {
     "state": "sessions",
-    "sessions": [{**RECORD, "state": "status", "session": "main", "unused_s": 1.0, "stuck": False}],
+    "sessions": [{**RECORD, "state": "status", "session": "main", "unused_s": 1.0}],
 }
 ODD = [*ODD_VALUES.values(), 1 << 62, -(1 << 62), "\x1b]0;x\x07\u202e\x9b", "../" * 50, "/dev/zero", "x" * 200_000, ...]
 
