@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,7 +22,7 @@ from remote_sandbox_mcp.backends.shell import sandbox as shell_sandbox
 from remote_sandbox_mcp.backends.shell import talk as talk_module
 from remote_sandbox_mcp.core.command import Command, Environment
 from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, SandboxOrder
-from remote_sandbox_mcp.core.errors import SandboxError
+from remote_sandbox_mcp.core.errors import BrokenRules, SandboxError
 from remote_sandbox_mcp.core.files import Span
 from tests.support.lying_platform import (
     BOX_ID,
@@ -194,6 +197,25 @@ async def test_an_address_that_is_none_is_a_sentence(verb: str, endpoint: str, c
     assert not caplog.records
 
 
+@pytest.mark.parametrize("endpoint", [*ENDPOINTS, "javascript://x", "x\x1b[2J", "127.0.0.1:1/<script>"])
+async def test_an_address_that_is_shown_is_an_address(endpoint: str) -> None:
+    async with lying_platform() as platform:
+        platform.reply = only("/8000", answer({"endpoint": endpoint}), platform)
+        seen = await torment_call(platform, "endpoint")
+    assert isinstance(seen, SandboxError) or re.fullmatch(r"http://[a-z0-9.:-]+/", seen), seen
+
+
+async def test_an_address_is_not_less_safe_than_the_platforms() -> None:
+    async with lying_platform() as platform:
+        link = OpenSandboxProvider(platform.settings(), DisposableRules(), INSTALLATION)._link
+        link.config.protocol = "https"
+        found = SimpleNamespace(endpoint="http://127.0.0.1:1", build_request_headers=lambda config: {})
+        link._open["key-1"] = SimpleNamespace(get_endpoint=AsyncMock(return_value=found))  # type: ignore[assignment]
+        with pytest.raises(BrokenRules, match="it names no address"):
+            await link.endpoint("key-1", 8000, "unable to look")
+        await link.close()
+
+
 exit_codes = st.sampled_from(["0", "", "-1", "9" * 400, "²", "x", 7, None, [], {}, 1e999, True])
 event_values = st.one_of(values, exit_codes)
 KINDS = ["stdout", "stderr", "error", "result", "init", "execution_complete", "x", 7, None]
@@ -324,16 +346,12 @@ async def test_a_redirection_is_not_followed(verb: str) -> None:
 
 
 async def test_a_line_that_names_another_path_as_its_number_gets_nothing() -> None:
+    # It stays open, so that there would be time to send something.
+    opened = Slowly(BEGUN % b"application/octet-stream" + b"../../x\n", b" " * 100, 0.1)
     async with lying_platform() as platform:
-
-        def reply(asked: Asked) -> bytes:
-            if asked.path.startswith("/line"):
-                return answer(b"../../x\n", kind="application/octet-stream")
-            return platform.honest(asked)
-
-        platform.reply = reply
+        platform.reply = only("/line", opened, platform)
         assert isinstance(await torment_call(platform, "open"), SandboxError)
-    assert {asked.path for asked in platform.asked if asked.path.startswith("/line")} == {"/line"}
+    assert {asked.path for asked in platform.asked if asked.method == "POST"} == {"/command", "/line"}
 
 
 async def test_a_list_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.backends.outpost.far import jobfate, jobqueue
+from remote_sandbox_mcp.backends.outpost.far import jobfate, jobqueue, jobtools
 from remote_sandbox_mcp.backends.outpost.jobs import OutpostJobs, question_of
 from remote_sandbox_mcp.core.errors import SandboxError
 from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobSeen, JobState, Submission, new_job_id
 from remote_sandbox_mcp.mcp_server.tools.job_results import seen_fields
 from tests.support.lying_slurm import ENDLESS, FAILS, HANGS, ROW, UNIT, Lie, LoginNode, login_node, row_of
-from tests.support.tormentor import check_value, ends_well, torment
+from tests.support.tormentor import MEGABYTE, check_value, counted_memory, ends_well, torment
 
 pytestmark = pytest.mark.anyio
 
@@ -263,6 +263,15 @@ def left_behind(node: LoginNode) -> list[str]:
         if f"HOME={node.folder}".encode() in environ and command.startswith((b"/bin/sh", b"sleep", b"yes")):
             found.append(command.decode("utf-8", "replace"))
     return found
+
+
+def test_of_what_a_program_prints_without_end_little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    # They would be those of the tests.
+    monkeypatch.setattr(jobtools, "descendants", lambda root, group: [])
+    with counted_memory() as check:
+        said = jobtools.call(["yes", "x" * 1000], 0.3, most=1 << 16)
+        check(2 * MEGABYTE)
+    assert (said.code, len(said.text)) == (None, 1 << 16)
 
 
 # What has broken the far program: each was an exception there, and no answer.
