@@ -279,7 +279,7 @@ async def test_a_receipt_without_end_ends_the_line() -> None:
 
 @pytest.mark.parametrize("headers", [b"", b"Content-Encoding: gzip\r\n"], ids=["endless", "compressed"])
 async def test_an_answer_of_the_platform_has_bounds(headers: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(transport, "MOST_FIELDS_BYTES", 1 << 20)
 
     async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -291,7 +291,7 @@ async def test_an_answer_of_the_platform_has_bounds(headers: bytes, monkeypatch:
         writer.close()
 
     server = await asyncio.start_server(lie, "127.0.0.1", 0)
-    async with httpx.AsyncClient(transport=transport.BoundedTransport()) as client:
+    async with httpx.AsyncClient(transport=transport.BoundedTransport("127.0.0.1")) as client:
         with pytest.raises(httpx.RemoteProtocolError, match=r"no end|compressed"):
             await client.get(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
     server.close()

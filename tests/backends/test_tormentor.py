@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.app import App
@@ -49,6 +47,8 @@ from tests.support.tormentor import (
     END_OF_LINE,
     HELLO,
     HONEST,
+    IN_TIME_S,
+    MEGABYTE,
     NESTED,
     ODD_VALUES,
     PIECE,
@@ -57,29 +57,18 @@ from tests.support.tormentor import (
     LyingShell,
     Reply,
     bodies,
-    check_value,
+    counted_memory,
     dumped,
+    ends_well,
     fields_of,
     honest,
     kinds,
     lies,
+    torment,
     with_field,
 )
 
 pytestmark = pytest.mark.anyio
-
-# TORMENT=2000 looks longer.
-torment = settings(
-    max_examples=int(os.environ.get("TORMENT", "60")),
-    deadline=None,
-    derandomize="TORMENT" not in os.environ,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
-)
-# Generous: the slowest of them wait for a pause between connections.
-IN_TIME_S = 20.0
-MEGABYTE = 1 << 20
-LONGEST_SENTENCE = 25_000
 
 
 @pytest.fixture(autouse=True)
@@ -100,32 +89,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, name, value)
 
 
-async def ends_well(call: Awaitable[Any], most_s: float = IN_TIME_S) -> Any:
-    """A value that may be handed on, or one sentence."""
-    try:
-        value = await asyncio.wait_for(call, most_s)
-    except SandboxError as problem:
-        value = problem
-    if isinstance(value, SandboxError):
-        check_value(str(value))
-        assert 0 < len(str(value)) < LONGEST_SENTENCE
-    elif not isinstance(value, list | Tree):
-        check_value(value)
-    return value
-
-
 @pytest.fixture
 def bounded() -> Iterator[Callable[[int], None]]:
     """What memory was needed at most."""
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-
-    def check(most: int) -> None:
-        needed = tracemalloc.get_traced_memory()[1] - before
-        assert needed < most, f"{needed >> 20} MiB"
-
-    yield check
-    tracemalloc.stop()
+    with counted_memory() as check:
+        yield check
 
 
 # The outpost

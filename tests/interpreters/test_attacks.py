@@ -78,6 +78,60 @@ async def test_an_attack_on_its_own_session_is_told_and_the_next_call_begins_a_n
     assert (await told(run, "y", "bystander")).value == "2"
 
 
+FLOOD_OF_IMAGES = (
+    FIND
+    + """
+for _ in range(60): os.write(own.results, HEAD.pack(b"I", 3, own.token) + b"GIF")
+os.write(own.results, HEAD.pack(b"N", 1, own.token) + b"x")
+import glob
+len(glob.glob("/tmp/remote-sandbox-*/python-*/s-images/*.png")) <= 4
+"""
+)
+
+
+async def test_code_that_sends_images_in_the_place_of_its_interpreter_fills_no_disk(run: Run) -> None:
+    record = await told(run, FLOOD_OF_IMAGES, "images")
+    assert (record.state, len(record.images), record.value) == ("done", 4, "True")
+    # What is sent while the supervisor is asked for it may come later.
+    kept = "import glob\nlen(glob.glob('/tmp/remote-sandbox-*/python-*/s-images/*.png'))"
+    assert (await told(run, kept, "images")).value == "4"
+
+
+PASSED_ON = {
+    "a frame of the supervisor": 'import sys, struct\nsys.stdout.buffer.write(struct.pack(">cI", b"X", 2) + b"{}")',
+    "a record and the end": "print('X\\0\\0\\0\\2{}')\nimport sys; sys.stderr.write('R\\0\\0\\0\\0')",
+    "escape sequences": "print('\\x1b[2J\\x1b]0;title\\x07')",
+}
+
+
+@pytest.mark.parametrize("code", PASSED_ON.values(), ids=PASSED_ON)
+async def test_what_looks_like_a_frame_in_what_is_printed_is_text(run: Run, code: str) -> None:
+    record = await told(run, f"{code}\nNone\n'over'", "printer")
+    assert (record.state, record.value) == ("done", "'over'")
+
+
+async def test_orders_to_its_supervisor_end_a_session_and_harm_no_other(run: Run) -> None:
+    """Code is a process of the same user as its supervisor, and may connect to it."""
+    await told(run, "y = 2", "bystander")
+    code = """
+import glob, json, os, socket, struct
+def order(**fields):
+    line = socket.socket(socket.AF_UNIX)
+    os.chdir(glob.glob("/tmp/remote-sandbox-*/python-*/s-orders")[0])
+    line.connect("socket")
+    body = json.dumps(fields).encode()
+    line.sendall(struct.pack(">cI", b"R", len(body)) + body)
+for verb in ("call", "result", "x", 7, None, []):
+    order(verb=verb, id=[], code=7, timeout="x", limit=None)
+order(verb="stop")
+import time; time.sleep(30)
+"""
+    record = await told(run, code, "orders")
+    assert record.state in ("died", "lost")
+    assert (await told(run, "1 + 1", "orders")).is_new
+    assert (await told(run, "y", "bystander")).value == "2"
+
+
 async def test_display_does_not_lead_to_the_interpreter(run: Run) -> None:
     record = await told(run, "display('shown')\n[name for name in dir(display) if 'self' in name]", "display")
     assert (record.state, record.value) == ("done", "[]")

@@ -6,18 +6,35 @@ import asyncio
 import copy
 import json
 import math
+import os
 import re
+import tracemalloc
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.backends.outpost.far import wire
+from remote_sandbox_mcp.core.errors import SandboxError
+from remote_sandbox_mcp.core.tree import Tree
 
+# TORMENT=2000 looks longer.
+torment = settings(
+    max_examples=int(os.environ.get("TORMENT", "60")),
+    deadline=None,
+    derandomize="TORMENT" not in os.environ,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+)
+# Generous: the slowest of them wait for a pause between connections.
+IN_TIME_S = 20.0
+MEGABYTE = 1 << 20
+LONGEST_SENTENCE = 25_000
 PIECE = 1 << 18
 # What stands where a text, a number, a list or an object should.
 ODD_VALUES: dict[str, Any] = {
@@ -247,6 +264,36 @@ def check_value(value: Any) -> None:
         assert abs(value) < 1 << 63
     else:
         assert value is None or isinstance(value, bytes)
+
+
+async def ends_well(call: Awaitable[Any], most_s: float = IN_TIME_S) -> Any:
+    """A value that may be handed on, or one sentence."""
+    try:
+        value = await asyncio.wait_for(call, most_s)
+    except SandboxError as problem:
+        value = problem
+    if isinstance(value, SandboxError):
+        check_value(str(value))
+        assert 0 < len(str(value)) < LONGEST_SENTENCE
+    elif not isinstance(value, list | Tree):
+        check_value(value)
+    return value
+
+
+@contextmanager
+def counted_memory() -> Iterator[Callable[[int], None]]:
+    """Count what memory is needed at most, from now on."""
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+
+    def check(most: int) -> None:
+        needed = tracemalloc.get_traced_memory()[1] - before
+        assert needed < most, f"{needed >> 20} MiB"
+
+    try:
+        yield check
+    finally:
+        tracemalloc.stop()
 
 
 # A machine's shell that lies.

@@ -259,7 +259,7 @@ class _Nodes:
 
 def _read_nodes(line: str) -> _Nodes | None:
     cells = line.split()
-    if len(cells) not in (8, 9) or not all(re.fullmatch(r"[0-9]{1,12}", cell) for cell in cells[:3]):
+    if len(cells) not in (8, 9) or not all(re.fullmatch(r"[0-9]{1,9}", cell) for cell in cells[:3]):
         return None
     count, idle, cpus = map(int, cells[:3])
     used = _read_gpus(cells[8]) if len(cells) == 9 else None
@@ -275,7 +275,7 @@ def _read_gpus(text: str) -> dict[str, int]:
     """
     counts: Counter[str] = Counter()
     for item in text.split(","):
-        found = re.fullmatch(r"gpu(?::([^:]{1,60}))?(?::no_consume)?:([0-9]{1,6})", item)
+        found = re.fullmatch(r"gpu(?::([^:]{1,60}))?(?::no_consume)?:([0-9]{1,4})", item)
         if found:
             name = _tidy(found[1] or "")
             counts["gpu" if name in ("", "-") else name] += int(found[2])

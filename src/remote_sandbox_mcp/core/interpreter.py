@@ -16,7 +16,7 @@ from .errors import BadArgument
 from .foreign import NONSENSE, Fields, read_json
 from .image import MOST_BYTES
 from .session_handle import check_session
-from .text import size, span
+from .text import harmless, size, span
 
 LONGEST_CODE = 500_000
 # One argument of a program may have 128 KiB on Linux.
@@ -160,14 +160,16 @@ def unpacked(body: bytes) -> Any:
         data = unpacker.decompress(base64.b64decode(body, validate=True), LARGEST_RECORD)
     except (zlib.error, binascii.Error) as problem:
         raise ValueError(str(problem)) from None
-    if unpacker.unconsumed_tail:
-        raise ValueError("it is too large")
+    if not unpacker.eof:
+        raise ValueError("it is too large" if unpacker.unconsumed_tail else "it was cut off")
     return read_json(data)
 
 
-def read_record(value: Any) -> PythonRecord:
-    """Raises ValueError for what no supervisor of ours says."""
+def read_record(value: Any, call_id: str = "") -> PythonRecord:
+    """Raises ValueError for what no supervisor of ours says, and for the record of another call than `call_id`."""
     fields = Fields(value)
+    if call_id and _text(fields, "id") not in ("", call_id):
+        raise ValueError("it is of another call")
     state = fields.text("state")
     if state not in ENDED | NOT_RUN | OTHERS:
         raise ValueError("its state is none that there is")
@@ -216,7 +218,11 @@ def _unseen(fields: Fields) -> int:
 
 def _image(value: Any) -> ImageFile:
     fields = Fields(value)
-    return ImageFile(check.text_argument("an image's path", fields.text("path")), min(fields.whole("size"), MOST_BYTES))
+    try:
+        path = check.text_argument("an image's path", fields.text("path"))
+    except BadArgument as problem:
+        raise ValueError(str(problem)) from None
+    return ImageFile(path, min(fields.whole("size"), MOST_BYTES))
 
 
 @dataclass(frozen=True)
@@ -231,11 +237,15 @@ class PythonSession:
     @property
     def more(self) -> dict[str, object]:
         """What the list of jobs says of it besides."""
-        told: dict[str, object] = {"python": f"{self.record.version} {self.record.python}".strip()}
+        told: dict[str, object] = {"python": _shown(f"{self.record.version} {self.record.python}")}
         told |= {"memory": size(self.record.memory)} if self.record.memory else {}
         if self.record.busy_s:
-            told |= {"command": self.record.busy_with, "seconds": self.record.busy_s}
+            told |= {"command": _shown(self.record.busy_with), "seconds": self.record.busy_s}
         return told
+
+
+def _shown(text: str) -> str:
+    return harmless(text.encode("utf-8", "surrogateescape")).strip()
 
 
 def read_sessions(value: Any) -> list[PythonSession]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .job import ArrayCounts, Fate, JobSeen, QueueSeen
-from .text import span
+from .text import last_line, span
 
 # Between the fields of a line. Text that users choose comes last, so that it can contain anything.
 SEPARATOR = "\x1f"
@@ -52,7 +52,7 @@ _STATES: Mapping[str, tuple[str, str]] = {
     "CANCELLED": (ENDED, CANCELLED),
     "OUT_OF_MEMORY": (ENDED, OUT_OF_MEMORY),
 }
-_NUMBER = re.compile(r"[0-9][0-9_\[\],%-]*\Z")
+_NUMBER = re.compile(r"[0-9][0-9_\[\],%-]{0,999}\Z")
 _EMPTY = ("None", "(null)", "N/A", "Unknown", "NONE", "None assigned")
 # What the cluster did, where the machine does not say it in more words.
 FATES = {
@@ -84,6 +84,8 @@ _OLD_S = 60.0
 # The queue's own words for a state that say no more than ours do.
 _USUAL = ("", "PENDING", "RUNNING")
 _FARTHEST_S = 10 * 365 * 86400.0
+# A list of nodes may be long.
+_LONGEST_TEXT = 300
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,8 @@ def _read_line(line: str, separator: str) -> Queued | None:
     number, word, reason, start, end, partition, nodes, name = (part.strip() for part in parts)
     state, fate = meaning(word)
     return Queued(
-        number, state, word.partition(" ")[0], fate, _by_uid(word), _plain(reason), to_seconds(start), to_seconds(end),
-        _plain(partition), _plain(nodes), name,
+        number, state, _plain(word.partition(" ")[0]), fate, _by_uid(word), _plain(reason), to_seconds(start),
+        to_seconds(end), _plain(partition), _plain(nodes), name,
     )  # fmt: skip
 
 
@@ -147,12 +149,13 @@ def meaning(word: str) -> tuple[str, str]:
 
 def _by_uid(word: str) -> int | None:
     """The user id in "CANCELLED by 0", as the accounting says it."""
-    uid = word.rpartition(" by ")[2]
-    return int(uid) if " by " in word and uid.isdigit() else None
+    found = re.search(r" by ([0-9]{1,10})\Z", word)
+    return int(found[1]) if found else None
 
 
 def _plain(text: str) -> str:
-    return "" if text in _EMPTY else text
+    """A short text of the queue's, harmless to show."""
+    return "" if text in _EMPTY else last_line(text[:_LONGEST_TEXT].encode("utf-8", "replace"), _LONGEST_TEXT)
 
 
 def to_seconds(text: str) -> float:

@@ -312,11 +312,11 @@ class _Call:
         except ValueError as problem:
             raise not_understood(self._member.name, problem) from None
         if value is not None:
-            return replace(seen, stdout=stdout), self._read(value)
+            return replace(seen, stdout=stdout), self._read(value, self._run_id)
         if seen.exit_code == NO_PYTHON:
             raise problem_of(self._member.name, seen, self._order.python)
         order = {"verb": "result", "session": self._order.session, "id": self._run_id}
-        record = self._read(await ask(self._sandbox, order, self._order.python, self._order.cwd))
+        record = self._read(await ask(self._sandbox, order, self._order.python, self._order.cwd), self._run_id)
         if seen.exit_code == BUSY and not record.was_run:
             return seen, replace(record, state="busy")
         if not record.was_run:
@@ -328,9 +328,9 @@ class _Call:
             seen, stdout=stdout, stderr=without_end(seen.stderr, max(0, seen.stderr.total - record.err))
         ), record
 
-    def _read(self, value: Any) -> PythonRecord:
+    def _read(self, value: Any, call_id: str = "") -> PythonRecord:
         try:
-            return read_record(value)
+            return read_record(value, call_id)
         except NONSENSE as problem:
             raise not_understood(self._member.name, problem) from None
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ...core.disposable import Disposable, Platform, RegistryLogin
 from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
+from ...core.foreign import not_understood
 from ...waiting import within
 from ..shell.transport import Gone, Paused
 from . import KIND
@@ -34,6 +36,12 @@ POLL = timedelta(milliseconds=20)
 CONNECTIONS = 200
 # Pulling an image may take this many times as long as a start.
 FETCH_SHARE = 5
+
+# An address of a port, and the value of a header that its requests need: shown to people, and sent to it.
+ADDRESS = re.compile(
+    r"https?://(?:[A-Za-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?(?:/[\w.~%/-]{0,1000})?\Z", re.A
+)
+HEADER = re.compile(r"[ -~]{0,4000}\Z")
 
 # The folder for answers for which there is no room on the disk.
 IN_MEMORY = "/dev/shm"
@@ -197,7 +205,11 @@ class Link:
         address = found.endpoint.rstrip("/")
         if "://" not in address:
             address = f"{self.config.protocol}://{address}"
-        return address, found.build_request_headers(self.config)
+        headers = found.build_request_headers(self.config)
+        is_as_safe = address.startswith(("https://", f"{self.config.protocol}://"))
+        if not ADDRESS.match(address) or not is_as_safe or not all(map(HEADER.match, headers.values())):
+            raise not_understood(self.name, ValueError("it names no address"))
+        return address, headers
 
     async def why_not(self, disposable: Disposable) -> ConnectError | None:
         """Why a sandbox cannot answer now, if the platform knows."""
@@ -251,7 +263,8 @@ def connection_config(platform: Platform) -> ConnectionConfig:
         initial_backoff=timedelta(milliseconds=200),
         overall_deadline=timedelta(seconds=platform.request_timeout_s),
     )
-    transport = RetryAsyncTransport(BoundedTransport(limits=limits), retries, owns_inner=True)
+    host = httpx.URL(f"{scheme or 'http'}://{domain}").host
+    transport = RetryAsyncTransport(BoundedTransport(host, limits=limits), retries, owns_inner=True)
     return ConnectionConfig(
         domain=domain,
         protocol=scheme or "http",
@@ -298,7 +311,10 @@ def disposable_of(info: SandboxInfo, mark: str) -> Disposable | None:
 
 
 def seconds(moment: datetime | None) -> float:
-    return moment.timestamp() if moment else 0.0
+    """Seconds since the epoch; a time without a zone is in UTC."""
+    if moment is None:
+        return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def refreshed(known: Disposable, info: SandboxInfo) -> Disposable:

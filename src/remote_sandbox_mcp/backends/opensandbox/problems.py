@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ...core.disposable import RegistryLogin, host_of
 from ...core.errors import (
     BadArgument,
+    BrokenRules,
     ConfigError,
     ConnectError,
     LoginRefused,
@@ -59,6 +59,13 @@ CONFUSED = FailureRow(
     Unreachable,
     "{platform} failed and does not say why; its container engine may not run: see to that, and look at the log of the "
     "platform's server",
+)
+NONSENSE = FailureRow(BrokenRules, "{platform} answers what cannot be understood; look at the log of its server")
+TOO_MUCH = FailureRow(BrokenRules, "{platform}, or its agent (execd) in the sandbox, sent more than it was asked for")
+ASTRAY = FailureRow(
+    ConfigError,
+    "{platform} names another host for its sandboxes, and the API key is sent to no other host; set server_url to that "
+    "host, or turn use_server_proxy off",
 )
 AGENT_DOWN = FailureRow(
     Unreachable,
@@ -111,6 +118,8 @@ BY_CLASS: dict[str, FailureRow] = {
     "PoolStateStoreUnavailableException": POOL,
     "PoolNotRunningException": POOL,
 }
+# What the SDK met, by the name of its class, where that says more than the SDK's own exception does.
+BY_CAUSE = {"JSONDecodeError": CONFUSED, "ValidationError": NONSENSE, "TooMuch": TOO_MUCH, "Astray": ASTRAY}
 # Parts of an answer's error code and of its text, the most specific first.
 BY_CODE: tuple[tuple[str, FailureRow], ...] = (
     ("API_KEY", NO_KEY),
@@ -203,8 +212,8 @@ def _reason(row: FailureRow, words: str) -> str:
 
 def find_row(problem: SandboxException) -> FailureRow:
     """The most specific row. An exception class that is not in the table is treated as its base class."""
-    if isinstance(problem.__cause__, json.JSONDecodeError):
-        return CONFUSED
+    if row := BY_CAUSE.get(type(problem.__cause__).__name__):
+        return row
     named = next(BY_CLASS[kind.__name__] for kind in type(problem).__mro__ if kind.__name__ in BY_CLASS)
     status = getattr(problem, "status_code", None)
     if status is None:

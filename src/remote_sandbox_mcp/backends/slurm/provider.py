@@ -16,6 +16,7 @@ from ...core.foreign import not_understood
 from ...core.queue import ENDED, OUT_OF_MEMORY, PENDING, Queued, fate_words, waiting_text
 from ...core.sandbox import Sandbox
 from ...waiting import Chores, within
+from ..command.way import CommandLine
 from . import kind_of, traits_of
 from .allocation import AllocationWay, open_allocation
 from .order import KEY, checked, id_in, job_name, submission
@@ -177,7 +178,7 @@ class SlurmProvider:
         found = []
         for job in (await self._queue.jobs()).values():
             disposable_id = id_in(job.name, self._mark)
-            if disposable_id and job.state != ENDED and disposable_id not in self._cancelled:
+            if disposable_id and KEY.match(job.number) and job.state != ENDED and disposable_id not in self._cancelled:
                 it = Disposable(id=disposable_id, provider=self._kind, key=job.number, network=True)
                 found.append(self._told(it, job))
         return found
@@ -210,7 +211,7 @@ class SlurmProvider:
     async def _lengthened(self, key: str, job: Queued, until: float) -> bool:
         if key in self._fixed:
             return False
-        minutes = int((until - job.start) // 60) + 1
+        minutes = max(1, int((until - job.start) // 60) + 1)
         said = await self._queue.console.ask(["scontrol", "update", f"JobId={key}", f"TimeLimit={minutes}"])
         if said.status:
             self._fixed.add(key)
@@ -222,8 +223,7 @@ class SlurmProvider:
         line = await way.open_step("U", f"{max(1.0, seconds):.0f}")
         try:
             with contextlib.suppress(asyncio.TimeoutError):
-                while await within(line.read(), RENEW_S):
-                    pass
+                await within(_end_of(line), RENEW_S)
         finally:
             line.close()
 
@@ -244,6 +244,11 @@ class SlurmProvider:
 
     async def close(self) -> None:
         await self._chores.close()
+
+
+async def _end_of(line: CommandLine) -> None:
+    while await line.read():
+        pass
 
 
 def _limit_note(limit_s: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,6 +24,8 @@ CLOCKS_S = 3.0
 SETTINGS = " ".join(f"{name}={value}" for name, value in ENVIRON.items())
 ME = '--user="$(id -un)"'
 NOT_FOUND = 127
+# Seconds since the epoch, or a user id.
+COUNT = re.compile(r"[0-9]{1,10}\Z")
 
 
 def by_our_clock(job: Queued, ahead_s: float) -> Queued:
@@ -89,7 +92,7 @@ class ClusterQueue:
         if said.status:
             raise self.problem(f"unable to ask the queue of {self.machine}", said)
         clock, _, lines = said.out.partition("\n")
-        ahead_s = float(clock) - time.time() if clock.strip().isdecimal() else 0.0
+        ahead_s = float(clock) - time.time() if COUNT.match(clock.strip()) else 0.0
         return {number: by_our_clock(job, ahead_s) for number, job in read_squeue(lines).items()}
 
     async def job(self, number: str, *, within_s: float | None = None) -> Queued | None:
@@ -122,7 +125,7 @@ class ClusterQueue:
             said = await self.console.run(f"{{ {SETTINGS} {sacct} && id -u; }}")
             self._has_accounting = not said.status
             uid, found = said.out.rpartition("\n")[2], read_sacct(said.out).get(number)
-            self.uid = int(uid) if uid.isdecimal() else self.uid
+            self.uid = int(uid) if COUNT.match(uid) else self.uid
             self._accounts[number] = before = now, found if found and found.state == ENDED else None
         return before[1]
 

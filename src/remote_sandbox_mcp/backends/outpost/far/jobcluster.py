@@ -18,7 +18,7 @@ if MYPY:
 
 SCANCEL_S = 15.0
 MOST_ELEMENTS = 100000
-FOREIGN_NUMBER = re.compile(r"slurm-(\d{1,12}(?:_\d{1,9})?)\Z")
+FOREIGN_NUMBER = re.compile(r"slurm-([0-9]{1,12}(?:_[0-9]{1,9})?)\Z")
 KEY_BYTES = {
     "Enter": b"\r", "Escape": b"\x1b", "Space": b" ", "Tab": b"\t", "BTab": b"\x1b[Z", "BSpace": b"\x7f",
     "Up": b"\x1b[A", "Down": b"\x1b[B", "Right": b"\x1b[C", "Left": b"\x1b[D", "Home": b"\x1b[1~", "End": b"\x1b[4~",
@@ -59,7 +59,7 @@ class SlurmCluster(Fates):
             # An array may have thousands of elements: files are read only of those that have some, and are not over.
             known = done.get(element) or {}
             if not known and element not in begun:
-                known = self.still_waits(with_element(number, element))
+                known = self.still_waits(folder, order, with_element(number, element))
             known = known or self.life_of(folder, order, element)
             lives[element] = known
             counts[known["state"]] += 1
@@ -74,9 +74,9 @@ class SlurmCluster(Fates):
             self.note_fate(folder, folder, known)
         return known
 
-    def still_waits(self, number: str) -> "dict[str, Any]":
+    def still_waits(self, folder: bytes, order: "dict[str, Any]", number: str) -> "dict[str, Any]":
         """An element that is pending by the queue's word alone, nothing for any other."""
-        row = self.queue.load().row_of(number)
+        row = self.own_row(folder, order, number)
         if row is None or row["state"] not in IN_QUEUE:
             return {}
         return {"state": "pending", "queue": self.queue_of(number, row, {})}
@@ -112,14 +112,15 @@ class SlurmCluster(Fates):
         records = records_of(folder, element)
         os.makedirs(records, 0o700, exist_ok=True)
         mark_stop(records, grace)
+        begun = time.time()
         cancel_at = min(time.monotonic() + grace + 3.0, deadline - 3.0)
         is_told = is_cancelled = False
         while time.monotonic() < deadline:
-            number = self.number_of(folder)
+            number, sure = self.target(folder, known["order"], element, begun)
             if number and not is_told:
-                is_told = self.tell(with_element(number, element), known["state"] == "pending")
+                is_told = self.tell(sure, number, known["state"] == "pending")
             if number and not is_cancelled and time.monotonic() >= cancel_at:
-                is_cancelled = self.scancel([], with_element(number, element))
+                is_cancelled = self.scancel(sure, number)
             known = self.state(folder, known["order"] if not element else read_json(folder, b"order"), element)
             if known["state"] not in ("running", "pending"):
                 break
@@ -127,14 +128,28 @@ class SlurmCluster(Fates):
             self.queue = Queue(self.queue.rate)
         return known
 
-    def tell(self, number: str, is_pending: bool) -> bool:
+    def target(self, folder: bytes, order: "dict[str, Any]", element: str, since: float) -> "tuple[str, list[str]]":
+        """The number for scancel, "" where none is surely ours, and the condition that makes one sure.
+
+        A job that the queue does not show is cancelled by its number and its name together.
+        """
+        number = self.number_of(folder)
+        is_shown = number and self.queue.load().first_row_of(with_element(number, element))
+        number = self.own_number(folder, order, number, 0.0 if is_shown else since) if number else ""
+        if not number or self.queue.first_row_of(with_element(number, element)):
+            return with_element(number, element), []
+        # With commas it would be a list of names, and a condition counts for no single element.
+        is_name = "," not in order["session"] and not element
+        return (number, ["--name=" + order["session"]]) if is_name else ("", [])
+
+    def tell(self, sure: "list[str]", number: str, is_pending: bool) -> bool:
         """Cancel what has not begun, wake the keeper of what has; then the queue is asked ahead of its time, once."""
         if "_" in number and is_pending:
             # With a condition, Slurm 22.05 cancels all pending elements of the array, not the one that was named.
             done = self.scancel([], number)
         else:
-            done = "_" in number or self.scancel(["--state=PENDING"], number)
-            self.scancel(["--signal=TERM", "--batch"], number)
+            done = "_" in number or self.scancel(sure + ["--state=PENDING"], number)
+            self.scancel(sure + ["--signal=TERM", "--batch"], number)
         self.cancelled_at = time.time()
         self.queue.load(self.cancelled_at)
         return done
@@ -168,10 +183,17 @@ class SlurmCluster(Fates):
             return None
         number, _, element = found.group(1).partition("_")
         rows = [row for row in self.queue.load().rows.values() if row["job"] == number]
-        folder = folder_of(rows[0]) if rows else None
+        folder = self.folder_of(rows[0]) if rows else None
         if folder:
             return self.state(folder, read_json(folder, b"order"), element)
         return self.describe_foreign(found.group(1), True)
+
+    def folder_of(self, row: "dict[str, Any]") -> "bytes | None":
+        """The folder of a job of ours, by its mark or by its script; None for a job with another number than that."""
+        mark, _, job_id = row["comment"].split(" ")[0].rpartition(":")
+        script = os.path.dirname(row["command"])
+        folder = find_job(job_id if mark == "rsmcp" else os.path.basename(script))
+        return folder if folder and self.number_of(folder) in ("", row["job"]) else None
 
     def describe_foreign(self, number: str, with_log: bool) -> "dict[str, Any]":
         self.queue.load()
@@ -219,7 +241,7 @@ class SlurmCluster(Fates):
         rows = [row for row in self.queue.load().rows.values() if row["state"] not in OVER]
         # One of each array, which may have thousands of elements.
         firsts = {row["job"]: row for row in rows if not row["name"].startswith("rsmcp-")}
-        numbers = [number for number, row in firsts.items() if folder_of(row) is None]
+        numbers = [number for number, row in firsts.items() if self.folder_of(row) is None]
         return [self.describe_foreign(number, False) for number in sorted(numbers, key=int, reverse=True)]
 
     def stop_foreign(self, known: "dict[str, Any]", deadline: float) -> "dict[str, Any]":
@@ -234,13 +256,6 @@ class SlurmCluster(Fates):
     def described_now(self, number: str) -> "dict[str, Any]":
         self.queue.load(time.time())
         return self.describe_foreign(number, True)
-
-
-def folder_of(row: "dict[str, Any]") -> "bytes | None":
-    """The folder of a job of ours, by its mark or by its script."""
-    mark, _, job_id = row["comment"].split(" ")[0].rpartition(":")
-    script = os.path.dirname(row["command"])
-    return find_job(job_id if mark == "rsmcp" else os.path.basename(script))
 
 
 def array_elements(spec: str) -> "list[str]":

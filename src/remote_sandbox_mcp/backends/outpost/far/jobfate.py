@@ -7,7 +7,7 @@ import time
 from .jobplace import all_jobs
 from .jobqueue import SQUEUE_S, read_time, said_by_slurm, slurm_call, write_beside
 from .jobrecord import read_begun, read_json, write_json
-from .jobsubmit import Submissions
+from .jobsubmit import Submissions, is_row_of
 from .place import CLOCKS_S, base_folder, to_bytes, to_text
 
 MYPY = False
@@ -83,13 +83,12 @@ class Fates(Submissions):
             number = self.learn_late_number(folder, order)
         if not number:
             return self.without_number(folder, order)
-        self.queue.load()
-        number = with_element(number, element)
+        number = with_element(self.own_number(folder, order, number) or number, element)
         # A controller that is away keeps us waiting, and meanwhile the job may have ended.
         late = {} if end else read_json(records, b"end")
         if late and not is_killed(late):
             return dict(self.read_end(late), queue=blank_queue(number))
-        row = self.queue.row_of(number)
+        row = self.own_row(folder, order, number)
         known = self.by_row(folder, records, order, row) if row else self.without_row(folder, records, order, number)
         if end:
             known = self.dispel_doubt(end, known)
@@ -98,6 +97,17 @@ class Fates(Submissions):
         if known["state"] in ("ended", "gone"):
             self.note_fate(folder, records, known)
         return known
+
+    def own_number(self, folder: bytes, order: "dict[str, Any]", number: str, newer_than: float = 0.0) -> str:
+        """The number that sbatch said; if the queue has another job under it, the one with our mark, or ""."""
+        row = self.queue.load(newer_than).first_row_of(number)
+        if row is None or is_row_of(row, folder, order):
+            return number
+        return self.learn_number(folder, order)
+
+    def own_row(self, folder: bytes, order: "dict[str, Any]", number: str) -> "dict[str, Any] | None":
+        row = self.queue.load().row_of(number)
+        return row if row and is_row_of(row, folder, order) else None
 
     def note_fate(self, folder: bytes, records: bytes, known: "dict[str, Any]") -> None:
         """What is final is asked no more; and nobody needs the job's variables, among which there may be secrets."""
@@ -315,10 +325,11 @@ def read_fields(text: str) -> "dict[str, str]":
 
 def read_exit(said: str) -> "tuple[int, bool]":
     """Slurm's CODE:SIGNAL as the shell's number."""
-    code, _, number = said.partition(":")
-    if number.isdigit() and int(number):
-        return 128 + int(number), True
-    return (int(code), True) if code.isdigit() else (1, False)
+    found = re.match(r"([0-9]{1,3})(?::([0-9]{1,3}))?\Z", said)
+    if not found:
+        return 1, False
+    code, number = int(found.group(1)), int(found.group(2) or 0)
+    return (128 + number, True) if number else (code, True)
 
 
 def is_killed(end: "dict[str, Any]") -> bool:

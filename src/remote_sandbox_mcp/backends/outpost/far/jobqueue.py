@@ -34,7 +34,7 @@ ROW_FIELDS = (
     ("comment", "%k"),
     ("name", "%j"),
 )
-ROW_NUMBER = re.compile(r"\d{1,12}(?:_\d{1,9})?\Z")
+ROW_NUMBER = re.compile(r"([0-9]{1,12})(?:_[0-9]{1,9})?\Z")
 NO_VALUE = ("(null)", "N/A", "None", "Unknown", "n/a")
 ROW_TIMES = ("start", "end", "submitted")
 # A controller that is down makes its clients try for some ten seconds.
@@ -173,7 +173,9 @@ def read_rows(text: str) -> "list[dict[str, Any]]":
     rows = []
     for line in text.split("\n"):
         values = line.split(UNIT, len(ROW_FIELDS) - 1)
-        if len(values) == len(ROW_FIELDS) and ROW_NUMBER.match(values[0]):
+        number = ROW_NUMBER.match(values[0])
+        # The job's own number goes to scancel: only one that the row's number begins with.
+        if len(values) == len(ROW_FIELDS) and number and values[1] == number.group(1):
             row: "dict[str, Any]" = {}
             for (name, _), value in zip(ROW_FIELDS, values):
                 value = "" if value.strip() in NO_VALUE else value.strip()[:1000]
@@ -184,12 +186,17 @@ def read_rows(text: str) -> "list[dict[str, Any]]":
 
 def read_time(value: str) -> float:
     """Seconds since the epoch; releases that do not know SLURM_TIME_FORMAT print local time. 0 for none."""
-    if value.isdigit():
+    if re.match(r"[0-9]+\Z", value):
         return float(value[:15])
     try:
         return time.mktime(time.strptime(value[:19], "%Y-%m-%dT%H:%M:%S"))
     except (ValueError, OverflowError):
         return 0.0
+
+
+def is_named(row: "dict[str, Any]", mark: str, script: str) -> bool:
+    """Whether a row is of the job with this mark in its comment, or with this script."""
+    return bool(row["comment"].split(" ")[0] == mark or row["command"] == script)
 
 
 class Queue:
@@ -255,6 +262,10 @@ class Queue:
         """A job, or an element of an array: one that was cancelled before any element began has a single row."""
         return self.rows.get(number) or self.rows.get(number.partition("_")[0])
 
+    def first_row_of(self, number: str) -> "dict[str, Any] | None":
+        """The same, or the first element of an array as a whole."""
+        return self.row_of(number) or next(iter(self.elements.get(number, [])), None)
+
     @property
     def age(self) -> float:
         return max(0.0, time.time() - self.asked) if self.asked else 0.0
@@ -262,6 +273,6 @@ class Queue:
     def find(self, mark: str, script: str) -> str:
         """The number of the job with this mark in its comment, or with this script, "" for none."""
         for row in self.rows.values():
-            if row["comment"].split(" ")[0] == mark or row["command"] == script:
+            if is_named(row, mark, script):
                 return str(row["job"])
         return ""

@@ -8,7 +8,7 @@ import time
 import zlib
 
 from .files import Refused
-from .jobqueue import Queue, cluster_name, find_slurm, said_by_slurm, slurm_call, turn
+from .jobqueue import Queue, cluster_name, find_slurm, is_named, said_by_slurm, slurm_call, turn
 from .jobrecord import read_json, write_json
 from .place import CLOCKS_S, is_elsewhere, to_bytes, to_text
 
@@ -19,7 +19,8 @@ if MYPY:
 SBATCH_S = 40.0
 # How many of one user's jobs are submitted at the same time.
 SUBMIT_TURNS = 4
-SUBMITTED = re.compile(r"(?m)^(\d{1,12})(?:;\S*)?\s*$")
+SUBMITTED = re.compile(r"(?m)^([0-9]{1,12})(?:;\S*)?\s*$")
+MARK = "rsmcp:"
 # sbatch was cut off while it waited for the controller's answer.
 MAY_HAVE_ARRIVED = re.compile(r"(?i)timed out|zero bytes|unexpected message|communication connection failure")
 # Of the login itself: on a node these lead nowhere.
@@ -172,7 +173,21 @@ def submission_files(folder: bytes, record: "dict[str, Any]", env: "dict[str, An
 
 
 def mark_of(order: "dict[str, Any]") -> str:
-    return "rsmcp:%s" % order["id"]
+    return MARK + str(order["id"])
+
+
+def script_of(folder: bytes) -> str:
+    return to_text(os.path.join(folder, b"script"))
+
+
+def is_row_of(row: "dict[str, Any]", folder: bytes, order: "dict[str, Any]") -> bool:
+    """Whether a row is of this job: the number that sbatch printed may be that of another one.
+
+    A site may write comments of its own, and hand sbatch another script: then the name counts.
+    """
+    if is_named(row, mark_of(order), script_of(folder)):
+        return True
+    return bool(row["name"] == order["session"] and not row["comment"].startswith(MARK))
 
 
 def sbatch_words(folder: bytes, order: "dict[str, Any]") -> "list[str]":
@@ -191,7 +206,7 @@ def sbatch_words(folder: bytes, order: "dict[str, Any]") -> "list[str]":
         "--chdir=" + order["cwd"],
     ]
     requeue = [] if order["slurm"]["requeue"] else ["--no-requeue"]
-    return given + ours + requeue + [to_text(os.path.join(folder, b"script"))]
+    return given + ours + requeue + [script_of(folder)]
 
 
 class Submissions:
@@ -232,7 +247,7 @@ class Submissions:
         return False
 
     def learn_number(self, folder: bytes, order: "dict[str, Any]", newer_than: float = 0.0) -> str:
-        number = self.queue.load(newer_than).find(mark_of(order), to_text(os.path.join(folder, b"script")))
+        number = self.queue.load(newer_than).find(mark_of(order), script_of(folder))
         if number:
             self.note_number(folder, number)
         return number
