@@ -69,9 +69,9 @@ LEADING = re.compile(
     r"XDG_(?:\w+_HOME|RUNTIME_DIR)|CLAUDE_CONFIG_DIR|CODEX_HOME|GEMINI_\w*DIR|CURSOR_\w*DIR|GNUPGHOME|KUBECONFIG|"
     r"DOCKER_CONFIG|REGISTRY_AUTH_FILE|AZURE_CONFIG_DIR|CLOUDSDK_CONFIG|AWS_CONFIG_FILE|PGSERVICEFILE|RCLONE_CONFIG|"
     r"KRB5\w+|NETRC|XAUTHORITY|ICEAUTHORITY|SSH_AUTH_SOCK|DBUS_SESSION_BUS_ADDRESS|HISTFILE|\w+_HISTORY(?:_?FILE)?|"
-    r"BASH_ENV|ENV|ZDOTDIR|INPUTRC|PYTHONSTARTUP|GIT_CONFIG\w*|(?:NPM|npm)_(?:CONFIG|config)_\w*config|PIP_CONFIG_FILE|"
-    r"\w*(?:CREDENTIAL|SECRET|TOKEN|PASSWORD|PASSWD|PASSFILE|KEYTAB|KEY_?FILE|PRIVATE_?KEY)\w*"
+    r"BASH_ENV|ENV|ZDOTDIR|INPUTRC|PYTHONSTARTUP|GIT_CONFIG\w*|(?:NPM|npm)_(?:CONFIG|config)_\w*config|PIP_CONFIG_FILE"
 )
+SECRETIVE = re.compile(r"CREDENTIAL|SECRET|TOKEN|PASSWORD|PASSWD|PASSFILE|KEYTAB|KEY_?FILE|PRIVATE_?KEY")
 # Variables that name folders of programs and of their libraries: closed to writing.
 RUNNING = re.compile(
     r"PATH|VIRTUAL_ENV|CONDA_PREFIX|MAMBA_ROOT_PREFIX|PYENV_ROOT|PYTHONUSERBASE|CARGO_HOME|RUSTUP_HOME|GOBIN|PNPM_HOME|"
@@ -153,7 +153,8 @@ class Gate:
                 self._known.clear()
             found = self._look_around(session)
             self._known[key] = now, found
-        more = [Allowed(locate(it.path), it.writing) for it in _allowances(session)]
+        # Not what a link leads to that was put there since.
+        more = [Allowed(place, it.writing) for it in _allowances(session) if (place := locate(it.path)).path == it.path]
         if root:
             more.append(Allowed(locate(root)))
         return replace(found, allowed=(*found.allowed, *more)) if more else found
@@ -279,7 +280,7 @@ def _led(
 
 def _paths_in(name: str, value: str) -> Iterator[str]:
     """The whole paths that a variable names: one, or several with ":" between, or behind a word such as FILE:."""
-    if not RUNNING.fullmatch(name) and not LEADING.fullmatch(name):
+    if not RUNNING.fullmatch(name) and not LEADING.fullmatch(name) and not SECRETIVE.search(name):
         return
     for part in re.split(r"[:=,;]", value):
         if os.path.isabs(path := os.path.expanduser(part)):

@@ -61,6 +61,8 @@ REVIEWED = {
     "core.suites.python_unittest: '(?<![\\\\w.])[\\\\w.]{1,300} \\\\([\\\\w.<>]{1,": TITLES,
     "core.usage_report: pattern": "texts of ours, tried at the beginning of a key",
     "setup.toml_text: '\"(?:[^\"\\\\\\\\\\\\n]|\\\\\\\\.)*\"|\\\\\\'[^\\\\\\'\\\\n]": OWN_FILES,
+    "setup.toml_text: f'^[ \\\\t]*\\\\[[ \\\\t]*{name}[ \\\\t]*\\\\][^\\\\": OWN_FILES,
+    "setup.toml_text: f'^[ \\\\t]*{key}[ \\\\t]*=[ \\\\t]*\\\\['": OWN_FILES,
     "testing.jobs: pattern.encode()": "a sandbox for tests",
 }
 

@@ -41,7 +41,7 @@ FETCH_SHARE = 5
 ADDRESS = re.compile(
     r"https?://(?:[A-Za-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?(?:/[\w.~%/-]{0,1000})?\Z", re.A
 )
-HEADER = re.compile(r"[ -~]{0,4000}\Z")
+HEADER = re.compile(r"[ -~]{0,4000}")
 
 # The folder for answers for which there is no room on the disk.
 IN_MEMORY = "/dev/shm"
