@@ -207,7 +207,7 @@ class Link:
             address = f"{self.config.protocol}://{address}"
         headers = found.build_request_headers(self.config)
         is_as_safe = address.startswith(("https://", f"{self.config.protocol}://"))
-        if not ADDRESS.match(address) or not is_as_safe or not all(map(HEADER.match, headers.values())):
+        if not ADDRESS.match(address) or not is_as_safe or not all(map(HEADER.fullmatch, headers.values())):
             raise not_understood(self.name, ValueError("it names no address"))
         return address, headers
 
