@@ -42,10 +42,10 @@ from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
 from ..core.gate import NotAllowed
 from ..session import InProgress, Session, begin, current
 from ..waiting import Chores, within
-from .allowing import make_way
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
 from .forms import Forms
 from .journal import Journal, is_kept, note
+from .outside import make_way
 from .results import code_of, failure, sentence, told_where
 from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces

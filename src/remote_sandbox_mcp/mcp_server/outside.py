@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from ..config import paths
 from ..config.allowances import USUAL_S, Allowance, allow
 from ..core.gate import NotAllowed
+from ..core.permission import is_loopback
 from ..gate import Gate
 from ..session import Session, current
 from ..waiting import within
@@ -31,8 +32,11 @@ QUESTION = (
 
 
 async def make_way(problem: NotAllowed, gate: Gate, context: Context[None, Any] | None) -> None:
-    """Return where the path is allowed by now. Raises BadArgument, AnswerNeeded."""
+    """Return where the path is allowed by now. Raises NotAllowed, BadArgument, AnswerNeeded."""
     session = current()
+    if session.is_over_http and not _is_near(context):
+        # Whoever has the key from another computer is not the one at this one, and could answer a form by itself.
+        raise problem
     if await _has_new_roots(session, context) and gate.would_allow(problem):
         return
     what = "read and write" if problem.writing else "read"
@@ -57,6 +61,13 @@ async def _has_new_roots(session: Session, context: Context[None, Any] | None) -
         return False
     session.roots = tuple(filter(None, (_path_of(str(root.uri)) for root in told.roots[:MOST_ROOTS])))
     return session.roots != known
+
+
+def _is_near(context: Context[None, Any] | None) -> bool:
+    """Whether a call over HTTP comes from this computer."""
+    request = context.request_context.request if context else None
+    peer = getattr(request, "client", None)
+    return peer is not None and is_loopback(peer.host)
 
 
 def _tells_roots(context: Context[None, Any]) -> bool:
