@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from .errors import BadArgument
 from .files import Problem
 from .gate import STARTS, Ground, ResolvedPath, Shut, is_named, names_of, refusal, why_shut
-from .starters import ALERTING, RUNS_INSIDE, folded, is_alerting
+from .starters import ALERTING, RUNS_INSIDE, SENDING_RULES, acting_part, folded, is_alerting
+
+RULES = "a file that decides what is sent from here"
+HELD = (
+    "kept there, because files of this name make a program or an agent do something; if you need it, fetch it by its "
+    "very path"
+)
 
 
 class Sieve:
@@ -28,6 +34,15 @@ class Sieve:
         shut = self._why_shut(way, is_folder=False)
         if shut:
             raise BadArgument(refusal(path, way, shut, self._ground, writing=True))
+
+    def held(self, path: bytes) -> bytes:
+        """The beginning of a path at which nothing comes unless its very path was asked for; empty if there is none.
+
+        What the operator allows comes with the tree.
+        """
+        part = acting_part(path)
+        depth = len(self._root.names) + len(part.split(b"/"))
+        return b"" if part and is_named(self._way(path), depth, self._ground) else part
 
     def closes(self, folder: bytes) -> bool:
         """Whether a folder lies in something closed, even if the source did not list the folders above it."""
@@ -51,11 +66,12 @@ class Sieve:
     def _why_shut(self, way: ResolvedPath, *, is_folder: bool) -> Shut | None:
         if shut := why_shut(way, self._ground, writing=True):
             return shut
-        depth = len(way.names)
-        if not is_folder and folded(posixpath.basename(way.path)) in RUNS_INSIDE:
-            # A link, or a file that git takes for one, would lead to what starts something under another name.
-            return None if is_named(way, depth, self._ground) else Shut(STARTS, depth, is_inside=False)
-        return None
+        depth, name = len(way.names), folded(posixpath.basename(way.path))
+        if is_folder or name not in ALERTING or is_named(way, depth, self._ground):
+            return None
+        # A link, or a file that git takes for one, would lead to what starts something under another name.
+        what = RULES if name in SENDING_RULES else STARTS if name in RUNS_INSIDE else ""
+        return Shut(what, depth, is_inside=False) if what else None
 
     def _is_suspect(self, folder: bytes) -> bool:
         """Whether every entry of this folder must be checked, not only those with suspicious names."""
