@@ -240,9 +240,7 @@ class _Planner:
             return found
         return self.sieve.keep(folder, self.without_held(folder, found, theirs), self.plan.problems)
 
-    def without_held(
-        self, folder: bytes, found: dict[bytes, bytes], theirs: dict[bytes, bytes]
-    ) -> dict[bytes, bytes]:
+    def without_held(self, folder: bytes, found: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """Without new and changed entries that stay there because of their names, or of that of a folder above."""
         names = list(found) if self.held_part(folder) else [name for name in found if acts(name)]
         for name in names:
