@@ -288,7 +288,7 @@ def told_of(state: WorkspaceState) -> str:
 
 
 async def _trash(app: App, options: argparse.Namespace) -> int:
-    from ..core.text import counted, size
+    from ..core.text import size
     from .render import Page, print_json, styled
 
     folder, trash = _real(options.folder) if options.folder else "", app.workspaces.trash

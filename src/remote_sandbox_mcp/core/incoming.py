@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator
 
 from .errors import BadArgument
@@ -46,7 +45,7 @@ class Sieve:
 
     def closes(self, folder: bytes) -> bool:
         """Whether a folder lies in something closed, even if the source did not list the folders above it."""
-        return self._is_suspect(folder) and why_shut(self._way(folder), self._ground, writing=True) is not None
+        return self._is_suspect(folder) and self._why_shut(self._way(folder), is_folder=True) is not None
 
     def keep(self, folder: bytes, entries: dict[bytes, bytes], problems: list[Problem]) -> dict[bytes, bytes]:
         """The entries of a folder that may be written."""
@@ -66,12 +65,12 @@ class Sieve:
     def _why_shut(self, way: ResolvedPath, *, is_folder: bool) -> Shut | None:
         if shut := why_shut(way, self._ground, writing=True):
             return shut
-        depth, name = len(way.names), folded(posixpath.basename(way.path))
-        if is_folder or name not in ALERTING or is_named(way, depth, self._ground):
-            return None
-        # A link, or a file that git takes for one, would lead to what starts something under another name.
-        what = RULES if name in SENDING_RULES else STARTS if name in RUNS_INSIDE else ""
-        return Shut(what, depth, is_inside=False) if what else None
+        plain, what = tuple(map(folded, way.names)), RULES
+        depth = next((at for at, name in enumerate(plain, 1) if name in SENDING_RULES), 0)
+        if not depth and not is_folder and plain[-1:] and plain[-1] in RUNS_INSIDE:
+            # A link, or a file that git takes for one, would lead to what starts something under another name.
+            depth, what = len(plain), STARTS
+        return Shut(what, depth, is_inside=False) if depth and not is_named(way, depth, self._ground) else None
 
     def _is_suspect(self, folder: bytes) -> bool:
         """Whether every entry of this folder must be checked, not only those with suspicious names."""
