@@ -196,6 +196,24 @@ async def test_what_is_deleted_or_emptied_there_can_be_restored(world: World) ->
         world.app.workspaces.trash.restore(str(world.here / "src"))
 
 
+async def test_a_file_that_is_replaced_by_one_of_its_size_and_time_is_kept(world: World) -> None:
+    """It is listed with another time than it is sent with."""
+    await in_step(world, {"a": "mine", "b": "1"})
+    before = (world.here / "a").stat()
+    write(world.there, {"a": "evil"})
+    os.utime(world.there / "a", ns=(1, before.st_mtime_ns + 1))
+
+    def set_back(verb: str, lane: object) -> None:
+        if verb == "send":
+            os.utime(world.there / "a", ns=(1, before.st_mtime_ns))
+
+    world.sandbox.asking = set_back  # type: ignore[assignment]
+    await world.bring()
+    now = (world.here / "a").stat()
+    assert (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert (contents(world.here)["a"], trashed(world)) == ("evil", {"a": "mine"})
+
+
 async def test_what_is_restored_goes_there_again(world: World) -> None:
     await in_step(world, {"a": "mine", "b": "1"})
     (world.there / "a").unlink()
@@ -224,7 +242,7 @@ async def test_a_machine_cannot_push_out_of_the_trash_what_it_deleted(
     (world.there / "other").unlink()
     write(world.there, {"new": "1", "keep": "changed"})
     moved = await world.bring()
-    assert "2 files that were deleted or changed there are still as they were here" in moved.line()
+    assert "2 files deleted or changed there stay as they were here, because the trash would hold" in moved.line()
     assert contents(world.here) == {"other": "y" * 600, "keep": "1", "new": "1"}
     assert trashed(world) == {"mine": "x" * 600}
     # After a week there is room.
@@ -270,10 +288,18 @@ async def test_a_result_that_is_too_large_stays_there_and_is_told_once(
     await world.app.transfers.settled()
     assert await fetched(world) == {"results/small", "results/other"}
     assert (await world.bring()).is_quiet
-    # One that was small enough, and grew before it was fetched.
-    await world.decide(keep_remote=("results/large",))
+
+
+async def test_a_result_that_grows_before_it_is_fetched_stays_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await in_step(world, {"a": "1"})
+    write(world.there, RESULTS)
+    monkeypatch.setattr(passes, "LARGEST_RESULT", 5 * MIB)
+    assert (await world.bring()).transfer
+    write(world.there, {"results/large": bytes(6 * MIB)})
     await world.app.transfers.settled()
-    assert (world.here / "results").is_dir()
+    assert await fetched(world) == {"results/small", "results/other"}
 
 
 @pytest.mark.parametrize("room", [0, 5 * MIB], ids=["none", "some"])

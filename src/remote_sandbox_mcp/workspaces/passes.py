@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadArgument, FileProblem
+from ..core.errors import BadArgument, FileProblem, SandboxError
 from ..core.files import Problem
 from ..core.gate import Ground
 from ..core.incoming import Sieve
@@ -27,6 +27,7 @@ from ..core.reconcile import (
     reconcile,
 )
 from ..core.scope import AppliedScope, Scope, folders_above, is_among, survey
+from ..core.text import counted
 from ..core.transfer import Listener, Order, Outcome, Place
 from ..core.tree import LEADS_OUT, Tree
 from ..core.workspace import (
@@ -48,7 +49,6 @@ from ..sync.service import Syncs
 from ..sync.streams import batches, names_of, text_of
 from .looks import Looks
 from .records import Base, Pending, WorkspaceRecords
-from .trash import no_room
 
 # How often something that cannot be carried over is tried, until it changes.
 MOST_TRIES = 3
@@ -280,11 +280,13 @@ class Pass:
         paths = [path for path in dict.fromkeys((*plan.clear, *plan.delete_files, *sent)) if path in plan.found]
         if not paths:
             return None
-        batch = await asyncio.to_thread(self._records.trash.keep, self.workspace, paths)
-        if batch is None:
-            told.append(no_room(len(paths)))
+        try:
+            return await asyncio.to_thread(self._records.trash.keep, self.workspace, paths)
+        except SandboxError as problem:
+            count = counted(len(paths), "file")
+            told.append(f"{count} deleted or changed there stay as they were here, because {problem}")
             self._leave_old(plan, frozenset((*paths, *plan.clear)))
-        return batch
+            return None
 
     def _leave_old(self, plan: Plan, paths: frozenset[bytes]) -> None:
         """Take out of a plan all that deletes or replaces something, and what depends on that."""

@@ -17,8 +17,8 @@ from ..core.workspace import Workspace
 FOLDER_NAME = "trash"
 # The file of each workspace's part that has the path of its folder.
 WHOSE = "folder"
-# How much the trash of a workspace holds. What is older goes by itself; what is younger than a week goes never, so
-# that a machine cannot push it out by deleting more.
+# How much the trash of a workspace holds. What is older than a month goes by itself; what is younger than a week never
+# makes room, so that a machine cannot push it out by deleting more.
 MOST_BYTES, MOST_FILES = 1 << 30, 100_000
 DAY_S = 86400.0
 OLD_S, YOUNG_S = 30 * DAY_S, 7 * DAY_S
@@ -45,40 +45,56 @@ class Trash:
 
     def __init__(self, state: Path) -> None:
         self._top = state / FOLDER_NAME
+        self._sizes: dict[Path, tuple[int, int]] = {}
 
     # Into it
 
-    def keep(self, workspace: Workspace, paths: Sequence[bytes]) -> Path | None:
-        """Keep these files of a workspace as they are now; None, and nothing is kept, where there is no room."""
+    def keep(self, workspace: Workspace, paths: Sequence[bytes]) -> Path:
+        """Keep these files of a workspace as they are now. Raises SandboxError where not all of them can be kept."""
         self._forget_old()
         ours, folder = self._top / workspace.id, workspace.folder
         names = [os.fsdecode(path) for path in paths]
-        if not self._make_room(ours, sum(_size(os.path.join(folder, name)) for name in names), len(names)):
-            return None
-        now = time.time_ns()
-        batch = next(ours / str(stamp) for stamp in range(now, now + 1000) if not (ours / str(stamp)).exists())
+        self._make_room(ours, sum(_size(os.path.join(folder, name)) for name in names), len(names))
+        batch = ours / str(time.time_ns())
         try:
             for each in (self._top, ours, batch):
                 each.mkdir(mode=0o700, exist_ok=each is not batch)
             (ours / WHOSE).write_text(folder, "utf-8")
             for name in names:
                 _take(os.path.join(folder, name), batch / name)
-        except OSError:
+        except OSError as problem:
             shutil.rmtree(batch, ignore_errors=True)
-            return None
+            raise SandboxError(f"the trash cannot be written: {problem.strerror or problem}") from problem
         return batch
 
-    def _make_room(self, ours: Path, wanted: int, count: int) -> bool:
-        found = [(batch, *_measured(batch)) for batch in _batches(ours)]
-        total, files = wanted + sum(each[1] for each in found), count + sum(each[2] for each in found)
-        for batch, held, number in found:
-            if total <= MOST_BYTES and files <= MOST_FILES:
-                break
-            if time.time() - _time_of(batch) < YOUNG_S:
-                return False
-            shutil.rmtree(batch, ignore_errors=True)
-            total, files = total - held, files - number
-        return total <= MOST_BYTES and files <= MOST_FILES
+    def settle(self, workspace: Workspace, batch: Path) -> None:
+        """Take out again what was neither deleted nor changed."""
+        for file in list(_files(batch)):
+            # By their content: a machine may give its own file the size and the time of the old one.
+            if _is_same(file, os.path.join(workspace.folder, file.relative_to(batch))):
+                file.unlink()
+                _prune(file.parent, batch)
+
+    def _make_room(self, ours: Path, wanted: int, count: int) -> None:
+        """Delete the oldest where it is needed. Raises SandboxError where what is left is too young for that."""
+        batches = _batches(ours)
+        total, files = (sum(each) for each in zip((wanted, count), *map(self._measured, batches), strict=True))
+        while total > MOST_BYTES or files > MOST_FILES:
+            if not batches or time.time() - _time_of(batches[0]) < YOUNG_S:
+                raise SandboxError(
+                    f"the trash would hold more than {size(MOST_BYTES)} of the last days; "
+                    "remote-sandbox-mcp workspaces trash --empty empties it"
+                )
+            gone = batches.pop(0)
+            total, files = total - self._measured(gone)[0], files - self._measured(gone)[1]
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def _measured(self, batch: Path) -> tuple[int, int]:
+        """Bytes and files of a batch; counted once, because later it only becomes smaller."""
+        if batch not in self._sizes:
+            sizes = [_size(file) for file in _files(batch)]
+            self._sizes[batch] = sum(sizes), len(sizes)
+        return self._sizes[batch]
 
     def _forget_old(self) -> None:
         for ours in self._parts():
@@ -86,27 +102,22 @@ class Trash:
                 if time.time() - _time_of(batch) > OLD_S:
                     shutil.rmtree(batch, ignore_errors=True)
 
-    def settle(self, workspace: Workspace, batch: Path) -> None:
-        """Take out again what was neither deleted nor changed."""
-        for file in list(_files(batch)):
-            if _is_untouched(file, os.path.join(workspace.folder, file.relative_to(batch))):
-                file.unlink()
-                _prune(file.parent, batch)
-
     # Out of it
 
     def all(self, folder: str = "") -> list[Trashed]:
-        """What is in it, the newest first; only of this folder and what is in it, if one is named."""
+        """What is in it, the newest first; only what was in this folder, if one is named."""
         found = [each for ours in self._parts() for each in _contents(ours)]
-        inside = [each for each in found if not folder or _is_in(each.place, folder) or _is_in(folder, each.folder)]
+        inside = [each for each in found if not folder or _is_in(each.place, folder)]
         return sorted(inside, key=lambda each: (-each.at, each.path))
 
     def restore(self, path: str, *, force: bool = False) -> list[Trashed]:
-        """Put the newest version of a file, or of each file of a folder, back in its place. Raises BadArgument."""
+        """Put the newest version of a file, or of each file that a folder lacks, back in its place; returns them.
+
+        Raises BadArgument, SandboxError.
+        """
         newest: dict[str, Trashed] = {}
-        for each in self.all():
-            if _is_in(each.place, path):
-                newest.setdefault(each.place, each)
+        for each in self.all(path):
+            newest.setdefault(each.place, each)
         if not newest:
             raise BadArgument(f"{path} is not in the trash; remote-sandbox-mcp workspaces trash lists what is")
         taken = [place for place in newest if os.path.lexists(place)]
@@ -121,45 +132,41 @@ class Trash:
 
     def _put_back(self, each: Trashed) -> None:
         above, fresh = os.path.dirname(each.place), f"{each.place}.restored-{os.getpid()}"
-        workspace = Workspace(each.file.relative_to(self._top).parts[0], each.folder, "", "")
         try:
             os.makedirs(above, exist_ok=True)
             if not _is_in(os.path.realpath(above), os.path.realpath(each.folder)):
                 raise BadArgument(f"{each.place} is not put back, because a link on the way leads out of {each.folder}")
-            is_other = os.path.lexists(each.place) and not _is_same(each.file, each.place)
-            if is_other and not self.keep(workspace, [os.fsencode(each.path)]):
-                raise BadArgument(f"{each.place} is not replaced, because the trash is full; move it away first")
+            if os.path.lexists(each.place) and not _is_same(each.file, each.place):
+                self.keep(Workspace(self._batch_of(each).parent.name, each.folder, "", ""), [os.fsencode(each.path)])
             shutil.copy2(each.file, fresh, follow_symlinks=False)
             os.replace(fresh, each.place)
-            each.file.unlink()
+            self._remove(each)
         except OSError as problem:
             with contextlib.suppress(OSError):
                 os.unlink(fresh)
             raise SandboxError(f"{each.place} was not put back: {problem.strerror or problem}") from problem
-        _prune(each.file.parent, self._top / workspace.id)
 
     def empty(self, folder: str = "") -> int:
         """Delete for good what `all` lists; returns how many bytes that was."""
         gone = self.all(folder)
         for each in gone:
-            each.file.unlink(missing_ok=True)
-            _prune(each.file.parent, self._top / each.file.relative_to(self._top).parts[0])
+            self._remove(each)
         return sum(each.bytes for each in gone)
+
+    def _remove(self, each: Trashed) -> None:
+        batch = self._batch_of(each)
+        each.file.unlink(missing_ok=True)
+        self._sizes.pop(batch, None)
+        _prune(each.file.parent, batch)
+
+    def _batch_of(self, each: Trashed) -> Path:
+        return self._top.joinpath(*each.file.relative_to(self._top).parts[:2])
 
     def _parts(self) -> list[Path]:
         """The part of each workspace."""
         with contextlib.suppress(OSError):
             return [each for each in self._top.iterdir() if each.is_dir()]
         return []
-
-
-def no_room(count: int) -> str:
-    """The sentence for a pass that changed nothing because the trash would not hold what was there before."""
-    return (
-        f"{count} files that were deleted or changed there are still as they were here, because the trash of this "
-        f"workspace would hold more than {size(MOST_BYTES)} of the last days; remote-sandbox-mcp workspaces trash "
-        "--empty empties it"
-    )
 
 
 def _take(place: str, file: Path) -> None:
@@ -172,15 +179,6 @@ def _take(place: str, file: Path) -> None:
             raise
         except (OSError, NotImplementedError):
             shutil.copy2(place, file, follow_symlinks=False)
-
-
-def _is_untouched(file: Path, place: str) -> bool:
-    """Whether a file is still in its place: the same one, or the one that was copied."""
-    try:
-        kept, now = os.lstat(file), os.lstat(place)
-    except OSError:
-        return False
-    return os.path.samestat(kept, now) or (kept.st_size, kept.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
 
 
 def _size(path: str | Path) -> int:
@@ -205,11 +203,6 @@ def _files(batch: Path) -> Iterator[Path]:
     for where, folders, names in os.walk(batch):
         for name in (*names, *(each for each in folders if os.path.islink(os.path.join(where, each)))):
             yield Path(where, name)
-
-
-def _measured(batch: Path) -> tuple[int, int]:
-    sizes = [_size(file) for file in _files(batch)]
-    return sum(sizes), len(sizes)
 
 
 def _contents(ours: Path) -> Iterator[Trashed]:
