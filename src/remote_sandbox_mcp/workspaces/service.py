@@ -129,7 +129,7 @@ class WorkspaceService:
 
     async def preview(self, order: LinkOrder) -> Preview:
         """What a link would send, and to where. Raises BadArgument, SandboxError."""
-        from .passes import look_before
+        from .preview import look_before
 
         folder = self._folder_of(order)
         name = self._fleet.member(order.sandbox).name
