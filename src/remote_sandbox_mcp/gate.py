@@ -4,29 +4,51 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from .config import paths
+from .config import allowances, paths
 from .config.schema import Configuration, Settings
 from .core.errors import BadArgument
-from .core.gate import HIDDEN, OWN, PROGRAMS, SYSTEM, Admitted, Closed, Ground, ResolvedPath, admit
+from .core.gate import (
+    HIDDEN,
+    LED,
+    OWN,
+    PROGRAM,
+    PROGRAMS,
+    SYSTEM,
+    Admitted,
+    Allowed,
+    Closed,
+    Ground,
+    NotAllowed,
+    ResolvedPath,
+    admit,
+    is_allowed,
+    is_project,
+)
 from .core.incoming import Sieve
 from .core.secret import Secret
 from .core.transfer import Place
+from .session import Session, current
 
 # Never written for an agent, not even as root. Those that contain a home folder, such as /root, follow its rules.
 SYSTEM_FOLDERS = (
-    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/root", "/run/systemd"),
-    *("/sbin", "/sys", "/usr", "/var/spool"),
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/root", "/sbin", "/sys", "/usr"),
+    *("/var/cache", "/var/log", "/var/spool"),
 )
 MAC_SYSTEM_FOLDERS = ("/Applications", "/Library", "/System", "/opt/homebrew", "/private/etc", "/private/var/at")
-# Never read either: they hold keys and passwords.
-SYSTEM_KEYS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh", "/etc/ssl/private", "/proc")
-# Hidden entries of the home folder that stay closed through links, too: keys for reading and writing, start-up files
-# (which people keep in projects) for writing. Any other link may lead to a disk full of projects.
+# Never read either: keys, passwords, sockets and the data of services are there.
+SYSTEM_KEYS = (
+    *("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh", "/etc/ssl/private", "/proc"),
+    *("/run", "/var/run", "/var/lib"),
+)
+# Hidden entries of the home folder. Links in and behind them lead to keys, which are closed to reading and writing, or
+# to start-up files, which people keep in projects: these are closed to writing.
 KEYS = frozenset(
     {".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".pgpass", ".git-credentials", ".password-store"}
 )
@@ -40,33 +62,64 @@ START_UP = frozenset(
 )
 PROGRAMS_OF_HOME = ("bin",)
 MAC_FOLDERS_OF_HOME = ("Library",)
+# Folders whose entries are home folders.
+HOME_PARENTS = ("/home", "/Users")
+# Variables that lead to credentials or to what programs read when they start: closed to reading and writing.
+LEADING = re.compile(
+    r"XDG_(?:\w+_HOME|RUNTIME_DIR)|CLAUDE_CONFIG_DIR|CODEX_HOME|GEMINI_\w*DIR|CURSOR_\w*DIR|GNUPGHOME|KUBECONFIG|"
+    r"DOCKER_CONFIG|REGISTRY_AUTH_FILE|AZURE_CONFIG_DIR|CLOUDSDK_CONFIG|AWS_CONFIG_FILE|PGSERVICEFILE|RCLONE_CONFIG|"
+    r"KRB5\w+|NETRC|XAUTHORITY|ICEAUTHORITY|SSH_AUTH_SOCK|DBUS_SESSION_BUS_ADDRESS|HISTFILE|\w+_HISTORY(?:_?FILE)?|"
+    r"BASH_ENV|ENV|ZDOTDIR|INPUTRC|PYTHONSTARTUP|GIT_CONFIG\w*|(?:NPM|npm)_(?:CONFIG|config)_\w*config|PIP_CONFIG_FILE|"
+    r"\w*(?:CREDENTIAL|SECRET|TOKEN|PASSWORD|PASSWD|PASSFILE|KEYTAB|KEY_?FILE|PRIVATE_?KEY)\w*"
+)
+# Variables that name folders of programs and of their libraries: closed to writing.
+RUNNING = re.compile(
+    r"PATH|VIRTUAL_ENV|CONDA_PREFIX|MAMBA_ROOT_PREFIX|PYENV_ROOT|PYTHONUSERBASE|CARGO_HOME|RUSTUP_HOME|GOBIN|PNPM_HOME|"
+    r"BUN_INSTALL|DENO_INSTALL|NVM_DIR|VOLTA_HOME|SDKMAN_DIR|HOMEBREW_PREFIX|LD_LIBRARY_PATH"
+)
 # Many small syncs in a row would examine the same folders again and again.
 KEPT_S = 1.0
+MOST_KEPT = 16
 
 
 class Gate:
-    """Decides on each local path at the moment of its use, by what is there then."""
+    """Decides on each local path at the moment of its use, by what is there then and by who asks."""
 
     def __init__(self, settings: Settings, private: Iterable[str] = ()) -> None:
         self._settings = settings
         self._private = tuple(private)
-        self._known: Ground | None = None
-        self._known_at = 0.0
+        self._known: dict[object, tuple[float, Ground]] = {}
 
     def reconfigure(self, settings: Settings, private: Iterable[str]) -> None:
-        self._settings, self._private, self._known = settings, tuple(private), None
+        self._settings, self._private = settings, tuple(private)
+        self._known.clear()
 
     def admit(self, place: Place, writing: bool) -> Admitted:
-        """Resolve a place of this computer and decide what of it may be used. Raises BadArgument."""
+        """Resolve a place of this computer and decide what of it may be used. Raises BadArgument, NotAllowed."""
         from .backends import here
 
         real = here.locate(place.path)
         if place.free:
             return Admitted(real)
         given = ResolvedPath(os.path.abspath(place.path))
-        ground = self.ground()
+        ground = self.ground(place.root)
         admitted = admit(place.path, given, real, ground, writing=writing)
         return replace(admitted, sieve=Sieve(real, ground)) if writing else admitted
+
+    def check(self, path: str) -> None:
+        """Decide on a folder that is only shown to a sandbox. Raises BadArgument, NotAllowed."""
+        self.admit(Place("", path), False)
+
+    def rooted(self, place: Place, *, writing: bool) -> Place:
+        """A place that stays allowed in a process that does not know the session which ordered it."""
+        if place.sandbox or place.free:
+            return place
+        from .backends import here
+
+        real = here.locate(place.path)
+        usable = (it for it in self.ground(place.root).allowed if it.writing or not writing)
+        root = next((it.place.path for it in usable if real.exact_depth_of(it.place) is not None), "")
+        return replace(place, root=root)
 
     def read(self, path: str, most: int, *, free: bool = False) -> bytes:
         """The beginning of a file. Raises BadArgument, OSError, ValueError."""
@@ -82,23 +135,51 @@ class Gate:
         except Refusal as problem:
             raise BadArgument(f"{path} was not read: {problem}") from None
 
-    def ground(self) -> Ground:
-        """What decisions are based on. The path itself is examined each time, its surroundings once a second."""
-        now = time.monotonic()
-        if self._known is None or now > self._known_at + KEPT_S:
-            self._known, self._known_at = self._look_around(), now
-        return self._known
+    def would_allow(self, problem: NotAllowed) -> bool:
+        """Whether a path that was refused is allowed by now."""
+        from .backends import here
 
-    def _look_around(self) -> Ground:
+        return is_allowed(here.locate(problem.path), self.ground(), writing=problem.writing)
+
+    def ground(self, root: str = "") -> Ground:
+        """What decisions are based on. The path itself is examined each time, its surroundings once a second."""
         from .backends.here import locate
 
+        session, now = current(), time.monotonic()
+        key = (_folder_of(session), session.roots, id(session.environ))
+        found_at, found = self._known.get(key, (-KEPT_S, None))
+        if found is None or now > found_at + KEPT_S:
+            if len(self._known) >= MOST_KEPT:
+                self._known.clear()
+            found = self._look_around(session)
+            self._known[key] = now, found
+        more = [Allowed(locate(it.path), it.writing) for it in _allowances(session)]
+        if root:
+            more.append(Allowed(locate(root)))
+        return replace(found, allowed=(*found.allowed, *more)) if more else found
+
+    def _look_around(self, session: Session) -> Ground:
+        from .backends.here import locate
+
+        settings = self._settings
         homes = _unique(locate(path) for path in _homes())
-        roots = _unique(map(locate, map(os.path.expanduser, self._settings.allowed_roots)))
-        allowed = [os.path.abspath(os.path.expanduser(path)) for path in self._settings.allow_hidden]
+        roots = _unique(map(locate, map(os.path.expanduser, settings.allowed_roots)))
+        read_only = _unique(map(locate, map(os.path.expanduser, settings.allowed_roots_read)))
+        hidden = [os.path.abspath(os.path.expanduser(path)) for path in settings.allow_hidden]
         # Both as written and resolved: a link in the home folder is closed itself.
-        named = _unique((*roots, *map(ResolvedPath, allowed), *map(locate, allowed)))
+        named = _unique((*roots, *read_only, *map(ResolvedPath, hidden), *map(locate, hidden)))
         system = [closed for closed in _system() if all(home.depth_of(closed.place) is None for home in homes)]
-        return Ground(homes, (*self._own(), *_hidden(homes), *_programs(homes), *system), named, roots)
+        ground = Ground(homes, tuple(system), named, home_parents=_unique(map(locate, _home_parents())))
+        projects = [
+            Allowed(place)
+            for place in _unique(map(locate, filter(None, (_folder_of(session), *session.roots))))
+            if is_project(place, ground) and not _is_shared(place.path)
+        ]
+        led = _led((os.environ, session.environ), homes, projects)
+        closed = (*self._own(), *_hidden(homes), *_programs(homes), *led, *system)
+        # What the operator names in a hidden place is to be used, too.
+        allowed = (*map(Allowed, (*roots, *_unique(map(locate, hidden)))), *(Allowed(it, False) for it in read_only))
+        return replace(ground, closed=closed, allowed=(*projects, *allowed))
 
     def _own(self) -> Iterator[Closed]:
         from .backends.here import locate
@@ -142,38 +223,116 @@ def _homes() -> Iterator[str]:
         yield found
 
 
-def _hidden(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
-    """Where hidden entries of a home folder really are: they may be reached by other paths, too."""
+def _home_parents() -> Iterator[str]:
+    """Folders of home folders, that of the user's own by the system among them."""
+    import pwd
+
+    yield from HOME_PARENTS
+    try:
+        above = os.path.dirname(os.path.normpath(pwd.getpwuid(os.getuid()).pw_dir))
+    except KeyError:
+        return
+    if os.path.isabs(above) and above != "/":
+        yield above
+
+
+def _folder_of(session: Session) -> str:
+    """The folder in which the client started us; a server over HTTP was not started by its clients."""
+    if session.is_over_http:
+        return ""
+    try:
+        return session.folder or os.getcwd()
+    except OSError:
+        # It was removed.
+        return ""
+
+
+def _is_shared(path: str) -> bool:
+    """Whether everybody on this computer may put files into a folder, as in /tmp."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_ISVTX and mode & stat.S_IWOTH)
+
+
+def _allowances(session: Session) -> Iterator[allowances.Allowance]:
+    return (it for it in allowances.allowances() if it.session in ("", session.name))
+
+
+def _led(
+    variables: Sequence[Mapping[str, str]], homes: Sequence[ResolvedPath], projects: Sequence[Allowed]
+) -> Iterator[Closed]:
+    """Places that variables lead to: of credentials and start-up files, and of programs."""
     from .backends.here import locate
 
+    found = {(path, name) for each in variables for name, value in each.items() for path in _paths_in(name, value)}
+    for path, name in sorted(found):
+        place, is_program = locate(path), RUNNING.fullmatch(name) is not None
+        if not place.names or any(home.depth_of(place) is not None for home in homes):
+            continue
+        # An environment in the project's own folder closes what it keeps there, not the project.
+        if is_program and name != "PATH" and any(it.place.depth_of(place) is not None for it in projects):
+            place = place.below("bin")
+        yield Closed(place, PROGRAMS if is_program else LED, reading=not is_program)
+
+
+def _paths_in(name: str, value: str) -> Iterator[str]:
+    """The whole paths that a variable names: one, or several with ":" between, or behind a word such as FILE:."""
+    if not RUNNING.fullmatch(name) and not LEADING.fullmatch(name):
+        return
+    for part in re.split(r"[:=,;]", value):
+        if os.path.isabs(path := os.path.expanduser(part)):
+            yield os.path.normpath(path)
+
+
+def _hidden(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
+    """Where hidden entries of a home folder really are: they may be reached by other paths, too."""
     for home in homes:
-        for entry in _hidden_entries(home):
-            if not entry.is_symlink():
-                found = entry.stat(follow_symlinks=False)
-                ids = (*home.ids, (found.st_dev, found.st_ino)) if home.id else ()
-                yield Closed(ResolvedPath(entry.path, ids), HIDDEN, reading=True)
-            elif entry.name in KEYS or entry.name in START_UP:
-                place = locate(entry.path)
-                # A link to a folder that contains the home folder closes nothing.
-                if home.depth_of(place) is None:
-                    yield Closed(place, HIDDEN, reading=entry.name in KEYS)
+        for entry in _entries(home.path):
+            if not entry.name.startswith("."):
+                continue
+            if entry.is_symlink():
+                yield from _behind(entry, home, is_key=entry.name in KEYS)
+                continue
+            found = entry.stat(follow_symlinks=False)
+            ids = (*home.ids, (found.st_dev, found.st_ino)) if home.id else ()
+            yield Closed(ResolvedPath(entry.path, ids), HIDDEN, reading=True)
+            if entry.name in KEYS or entry.name in START_UP:
+                links = (inner for inner in _entries(entry.path) if inner.is_symlink())
+                yield from (it for inner in links for it in _behind(inner, home, is_key=entry.name in KEYS))
 
 
-def _hidden_entries(home: ResolvedPath) -> list[os.DirEntry[str]]:
+def _behind(link: os.DirEntry[str], home: ResolvedPath, *, is_key: bool) -> Iterator[Closed]:
+    """Where a hidden link leads. One to a folder that contains the home folder closes nothing."""
+    from .backends.here import locate
+
+    place = locate(link.path)
+    if home.depth_of(place) is None:
+        yield Closed(place, LED, reading=is_key)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(home.path) as found:
-            return [entry for entry in found if entry.name.startswith(".")]
+        with os.scandir(folder) as found:
+            return list(found)
     except OSError:
         return []
 
 
 def _programs(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
+    """Folders of programs that run under the user's name: of the home folder, and of this very program."""
     from .backends.here import locate
 
     mac = MAC_FOLDERS_OF_HOME if sys.platform == "darwin" else ()
     for home in homes:
         for name in (*PROGRAMS_OF_HOME, *mac):
             yield Closed(locate(os.path.join(home.path, name)), PROGRAMS, reading=name in mac)
+    package = os.path.dirname(os.path.abspath(__file__))
+    for path in (sys.prefix, sys.base_prefix, os.path.dirname(package)):
+        place = locate(path)
+        if place.names and all(home.depth_of(place) is None for home in homes):
+            yield Closed(place, PROGRAM)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +31,8 @@ MOST_LAUNCHERS = 8
 # Adopt orphaned processes, so they are never the client.
 REAPERS = frozenset({"init", "systemd", "launchd", "tini", "dumb-init", "docker-init", "catatonit"})
 REMEMBERED_VERSIONS = 1000
+# After so many refusals of questions of one kind, no more of that kind are asked.
+MOST_REFUSALS = 5
 # Further calls of the same client wait, so that a flood from one does not starve the others. The second limit is for
 # many clients that cannot be told apart.
 MOST_AT_WORK, MOST_OF_MANY = 32, 128
@@ -203,6 +205,22 @@ class Versions:
             self.noted(sandbox, path, None)
 
 
+class Refusals:
+    """The questions that this client's user has refused, by their kind: none of them is asked again."""
+
+    def __init__(self) -> None:
+        self._refused: defaultdict[str, set[str]] = defaultdict(set)
+        # Of one kind, one question is open at a time: the answer may make the next one needless.
+        self.turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def note(self, kind: str, key: str) -> None:
+        self._refused[kind].add(key)
+
+    def hold(self, kind: str, key: str) -> bool:
+        """Whether the question is not asked: it was refused, or so many others of its kind were."""
+        return key in self._refused[kind] or len(self._refused[kind]) >= MOST_REFUSALS
+
+
 class InProgress:
     """Calls that are being answered."""
 
@@ -241,13 +259,19 @@ class Session:
         folder: str = "",
         environ: Mapping[str, str] = os.environ,
         is_of_many: bool = False,
+        is_over_http: bool = False,
     ) -> None:
         self.selection = selection or Selection()
-        self.name = name
+        self.name = name or os.urandom(6).hex()
         self.folder = folder
         self.environ = environ
         self.is_of_many = is_of_many
+        # Its folder is then that of the server, which its clients did not start.
+        self.is_over_http = is_over_http or is_of_many
+        # The folders that the client works in, as it says (MCP roots).
+        self.roots: tuple[str, ...] = ()
         self.versions = Versions()
+        self.refusals = Refusals()
         self.turns = asyncio.Semaphore(MOST_OF_MANY if is_of_many else MOST_AT_WORK)
         self.calls = InProgress()
         # Where its log lines go; None: to the process's log.
@@ -257,7 +281,7 @@ class Session:
 
     def for_one(self) -> Session:
         """A session for one of many HTTP clients: same folder, variables and log, its own selection."""
-        own = Session(folder=self.folder, environ=self.environ)
+        own = Session(folder=self.folder, environ=self.environ, is_over_http=True)
         own.log = self.log
         return own
 

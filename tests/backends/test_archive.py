@@ -220,6 +220,16 @@ async def test_folders_get_their_modes_where_tar_leaves_those_that_are_there(pla
     assert modes == {"-closed": 0o555, "a b": 0o500, "new\nline": 0o550, "open": 0o750}
 
 
+@once
+async def test_an_archive_has_no_names_of_secrets(place: Place, tmp_path: Path) -> None:
+    ours = make(tmp_path / "ours", {b"a": File(1), b".env": File(2), b".kube": Folder({b"config": File(3)})})
+    outcome = await place.transfers.copy_in(str(ours), "~/new", name="bare")
+    assert os.listdir(place.home / "new") == ["a"]
+    assert (outcome.secrets, outcome.secret_count) == ((".env", ".kube"), 2)
+    named = await place.transfers.copy_in(str(ours / ".env"), "~/new", name="bare")
+    assert (named.sent_files, sorted(os.listdir(place.home / "new"))) == (1, [".env", "a"])
+
+
 @by_requests
 async def test_a_folder_comes_back_as_it_is(place: Place, tmp_path: Path) -> None:
     entries = {**tree().entries, b"out": File(1)}

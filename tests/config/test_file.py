@@ -7,7 +7,7 @@ import pytest
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.machine import LocalPlace, Machine
-from remote_sandbox_mcp.core.network import Network, Reach
+from remote_sandbox_mcp.core.network import PACKAGE_INDEXES, Network, Reach
 from tests.support.config_reading import HIDDEN, A, machines, read, ways
 
 
@@ -203,6 +203,8 @@ def test_the_network_of_the_embedded_sandbox_is_the_operators_choice(
         '[disposable]\nnetwork = "all"',
         "[disposable]\nnetwork = true",
         '[disposable]\nprivate_ranges = ["home"]',
+        '[disposable]\nnetwork_hosts = ["https://pypi.org"]',
+        "[disposable]\nnetwork_hosts = true",
     ],
 )
 def test_a_network_that_makes_no_sense_is_told_and_stays_closed(tmp_path: Path, text: str) -> None:
@@ -210,6 +212,21 @@ def test_a_network_that_makes_no_sense_is_told_and_stays_closed(tmp_path: Path, 
     assert len(configuration.problems) == 1
     assert configuration.local == LocalPlace()
     assert not configuration.settings.rules.shares_host_network
+    assert configuration.settings.rules.network_hosts == PACKAGE_INDEXES
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        pytest.param("", PACKAGE_INDEXES, id="the usual ones"),
+        pytest.param("network_hosts = []", (), id="none"),
+        pytest.param('network_hosts = "*"', ("*",), id="all"),
+        pytest.param('network_hosts = ["*.example.org:8443"]', ("*.example.org:8443",), id="some"),
+    ],
+)
+def test_the_operator_says_which_hosts_agents_may_choose(tmp_path: Path, text: str, hosts: tuple[str, ...]) -> None:
+    configuration = read(tmp_path, f"[disposable]\n{text}\n")
+    assert (configuration.settings.rules.network_hosts, configuration.problems) == (hosts, ())
 
 
 def test_disposable_sandboxes_share_the_hosts_network_only_where_the_operator_says_so(tmp_path: Path) -> None:

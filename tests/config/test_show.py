@@ -6,6 +6,7 @@ from pathlib import Path
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.machines import completed
 from remote_sandbox_mcp.config.show import show
+from remote_sandbox_mcp.core.network import PACKAGE_INDEXES
 
 HIDDEN = "hunter2-do-not-show"
 
@@ -105,6 +106,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "inline_sync_max_bytes": {"value": 67108864, "source": "default"},
             "allow_hidden": {"value": (), "source": "default"},
             "allowed_roots": {"value": (), "source": "default"},
+            "allowed_roots_read": {"value": (), "source": "default"},
             "forward_ports": {"value": (), "source": "default"},
             "notify.desktop": {"value": True, "source": "default"},
             "notify.webhooks": {"value": ["https://hooks.slack.com/..."], "source": str(path)},
@@ -123,6 +125,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "opensandbox.volumes": {"value": [], "source": "default"},
             "disposable.provider": {"value": "opensandbox", "source": "default"},
             "disposable.network": {"value": "own", "source": "default"},
+            "disposable.network_hosts": {"value": list(PACKAGE_INDEXES), "source": "default"},
             "disposable.private_ranges": {"value": [], "source": "default"},
             "http.api_key": {"value": "hidden (from env:PW)", "source": str(path)},
             "http.host": {"value": "127.0.0.1", "source": "default"},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
@@ -11,10 +14,13 @@ from remote_sandbox_mcp.core.gate import (
     OWN,
     PROGRAMS,
     SYSTEM,
+    Allowed,
     Closed,
     Ground,
+    NotAllowed,
     ResolvedPath,
     admit,
+    is_project,
     why_shut,
 )
 from remote_sandbox_mcp.core.ignore import Ignore
@@ -28,9 +34,9 @@ STATE = Closed(ResolvedPath("/home/me/state"), OWN, reading=True, ever=True)
 PLACES = (STATE, Closed(ResolvedPath("/home/me/bin"), PROGRAMS), Closed(ResolvedPath("/etc"), SYSTEM))
 
 
-def ground(home: str = HOME, named: tuple[str, ...] = (), roots: tuple[str, ...] = ()) -> Ground:
-    ways = tuple(map(ResolvedPath, roots))
-    return Ground((ResolvedPath(home),), PLACES, (*ways, *map(ResolvedPath, named)), ways)
+def ground(home: str = HOME, named: tuple[str, ...] = (), allowed: tuple[str, ...] = ("/",)) -> Ground:
+    places = tuple(Allowed(ResolvedPath(path)) for path in allowed)
+    return Ground((ResolvedPath(home),), PLACES, tuple(map(ResolvedPath, named)), places)
 
 
 def rules(real: str, known: Ground, *, writing: bool = False) -> tuple[str, ...]:
@@ -115,11 +121,7 @@ def test_files_that_start_programs_are_writable_only_if_named_exactly(path: str,
     assert str(refused.value).endswith(f'allow_hidden = ["{place}"] under [server] in config.toml')
     with pytest.raises(BadArgument):
         rules(path, ground(named=("/home/me", "/data", "/")), writing=True)
-    with pytest.raises(BadArgument):
-        rules(path, ground(roots=("/",)), writing=True)
-    whole = place.replace("~", HOME)
-    rules(path, ground(named=(whole,)), writing=True)
-    rules(path, ground(roots=(whole,)), writing=True)
+    rules(path, ground(named=(place.replace("~", HOME),)), writing=True)
     rules(path, ground())
 
 
@@ -139,16 +141,77 @@ def test_names_that_only_resemble_those_are_writable(path: str) -> None:
 @pytest.mark.parametrize("writing", [False, True], ids=["read", "written"])
 def test_our_own_files_are_closed_whatever_the_operator_allows(path: str, writing: bool) -> None:
     with pytest.raises(BadArgument, match="part of remote-sandbox-mcp itself"):
-        rules(path, ground(named=(path, "/home/me/state"), roots=("/home/me/state", path)), writing=writing)
+        rules(path, ground(named=(path, "/home/me/state"), allowed=("/home/me/state", path)), writing=writing)
 
 
 @pytest.mark.parametrize("path", ["/data", "/data/../etc", "/data/project2", "/DATA/project"])
 @pytest.mark.parametrize("writing", [False, True], ids=["read", "written"])
-def test_everything_outside_of_the_allowed_roots_is_closed(path: str, writing: bool) -> None:
-    known = ground(roots=("/data/project", "/srv/x"))
-    with pytest.raises(BadArgument, match=r"outside of the folders that may be used \(/data/project, /srv/x\).*roots"):
+def test_everything_outside_of_the_allowed_places_is_closed(path: str, writing: bool) -> None:
+    known = ground(allowed=("/data/project", "/srv/x"))
+    with pytest.raises(NotAllowed, match=f"remote-sandbox-mcp allow '{path}'{'' if writing else ' --read'}$"):
         rules(path, known, writing=writing)
     rules("/data/project/deep", known, writing=writing)
+
+
+def test_nothing_is_allowed_by_itself() -> None:
+    with pytest.raises(NotAllowed):
+        rules("/data/project", Ground())
+
+
+def test_what_may_be_read_may_not_be_written() -> None:
+    known = Ground(allowed=(Allowed(ResolvedPath("/data"), writing=False), Allowed(ResolvedPath("/data/out"))))
+    rules("/data/x", known)
+    with pytest.raises(NotAllowed) as refused:
+        rules("/data/my x", known, writing=True)
+    assert str(refused.value).endswith("remote-sandbox-mcp allow '/data/my x'")
+    rules("/data/out/x", known, writing=True)
+
+
+SHARED = (ResolvedPath("/home"),)
+# A place that is allowed, a path in it, and whether it is open although other users have their homes there.
+OTHERS_HOMES = {
+    "another home in what is allowed": ("/home", "/home/you/p", False),
+    "the other home itself": ("/", "/home/you", False),
+    "the own one": ("/home", "/home/me/p", True),
+    "a project in another home": ("/home/you/p", "/home/you/p/x", True),
+    "another home that was named": ("/home/you", "/home/you/p", True),
+    "keys in a home that was named": ("/home/you", "/home/you/.ssh/id", False),
+    "beside the project in another home": ("/home/you/p", "/home/you/q", False),
+    "around the homes": ("/", "/data/x", True),
+}
+
+
+@pytest.mark.parametrize(("allowed", "path", "is_open"), OTHERS_HOMES.values(), ids=OTHERS_HOMES)
+@pytest.mark.parametrize("writing", [False, True], ids=["read", "written"])
+def test_other_users_homes_are_closed(allowed: str, path: str, is_open: bool, writing: bool) -> None:
+    known = replace(ground(allowed=(allowed,)), home_parents=SHARED)
+    with nullcontext() if is_open else pytest.raises(BadArgument):
+        rules(path, known, writing=writing)
+
+
+def test_a_tree_is_sent_without_the_homes_of_others() -> None:
+    ignore = Ignore([rule.encode() for rule in rules("/", replace(ground(), home_parents=SHARED))])
+    assert ignore.leaves_out_below(b"home/you", True)
+    assert ignore.leaves_out_below(b"home/me/.ssh", True)
+    assert not ignore.leaves_out_below(b"home/me/p", True)
+
+
+PROJECTS = {
+    "/home/me/p": True,
+    "/home/you/p": True,
+    "/data": True,
+    "/": False,
+    "/home": False,
+    "/home/me": False,
+    "/HOME/Me": False,
+    "/home/you": False,
+    "/etc": False,
+}
+
+
+@pytest.mark.parametrize(("path", "is_one"), PROJECTS.items(), ids=PROJECTS)
+def test_a_project_is_no_home_and_contains_none(path: str, is_one: bool) -> None:
+    assert is_project(ResolvedPath(path), replace(ground(), home_parents=SHARED)) is is_one
 
 
 def test_a_link_is_judged_by_its_target_and_named_as_given() -> None:
@@ -173,7 +236,9 @@ def test_identity_counts_not_the_spelling_of_a_name() -> None:
     """A second name for a folder: another spelling, a firmlink, a bind mount."""
     keys = Closed(ResolvedPath("/home/me/.ssh", ((1, 2), (1, 3), (1, 4), (1, 5))), HIDDEN, reading=True)
     known = Ground(
-        (ResolvedPath(HOME, ((1, 2), (1, 3), (1, 4))),), (keys,), roots=(ResolvedPath("/srv", ((1, 2), (1, 9))),)
+        (ResolvedPath(HOME, ((1, 2), (1, 3), (1, 4))),),
+        (keys,),
+        allowed=(Allowed(ResolvedPath("/srv", ((1, 2), (1, 9)))),),
     )
     assert why_shut(ResolvedPath("/mnt/x/id", ((1, 2), (1, 7), (1, 5))), known, writing=False)
     assert why_shut(ResolvedPath("/Volumes/me/.new", ((1, 2), (1, 7), (1, 4))), known, writing=False)

@@ -6,7 +6,15 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from remote_sandbox_mcp.core.network import is_private, is_private_range, is_target, ranges, read_rule
+from remote_sandbox_mcp.core.network import (
+    PACKAGE_INDEXES,
+    is_private,
+    is_private_range,
+    is_target,
+    ranges,
+    read_rule,
+    unlisted,
+)
 
 
 @pytest.mark.parametrize(
@@ -146,3 +154,41 @@ def test_a_range_is_private_as_soon_as_one_of_its_addresses_is(
     text: str, excepted: tuple[str, ...], private: bool
 ) -> None:
     assert is_private_range(ip_network(text), ranges(excepted)) == private
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "is_covered"),
+    [
+        pytest.param("pypi.org", ["PyPI.org"], True, id="itself"),
+        pytest.param("PyPI.org:443", ["pypi.org"], True, id="one of the usual ports"),
+        pytest.param("pypi.org:8443", ["pypi.org"], False, id="another port"),
+        pytest.param("pypi.org:8443", ["pypi.org:8443"], True, id="a listed port"),
+        pytest.param("pypi.org", ["pypi.org:443"], False, id="both usual ports of which one is listed"),
+        pytest.param("pypi.org", ["pypi.org:443", "pypi.org:80"], True, id="both listed apart"),
+        pytest.param("a.b.pypi.org", ["*.pypi.org"], True, id="below"),
+        pytest.param("*.b.pypi.org", ["*.pypi.org"], True, id="all below a part"),
+        pytest.param("*.pypi.org", ["*.pypi.org"], True, id="all below"),
+        pytest.param("pypi.org", ["*.pypi.org"], False, id="above what is below it"),
+        pytest.param("*.pypi.org", ["pypi.org"], False, id="all below a name"),
+        pytest.param("*.org", ["*.pypi.org"], False, id="more than all below"),
+        pytest.param("evilpypi.org", ["*.pypi.org", "pypi.org"], False, id="ends like it"),
+        pytest.param("192.0.2.7", ["192.0.2.0/24"], True, id="in a range"),
+        pytest.param("192.0.2.0/25", ["192.0.2.0/24"], True, id="a part of a range"),
+        pytest.param("192.0.0.0/16", ["192.0.2.0/24"], False, id="more than a range"),
+        pytest.param("0.0.0.0/0", ["192.0.2.0/24"], False, id="all addresses"),
+        pytest.param("::/0", ["0.0.0.0/0"], False, id="the other kind of addresses"),
+        pytest.param("192.0.2.7:22", ["192.0.2.0/24"], False, id="another port of a range"),
+        pytest.param("192.0.2.7", ["pypi.org"], False, id="an address for a name"),
+        pytest.param("pypi.org", ["0.0.0.0/0"], False, id="a name for addresses"),
+        pytest.param("pypi.org", [], False, id="an empty list"),
+        pytest.param("attacker.example:22", ["*"], True, id="everything"),
+        pytest.param("not a host", ["pypi.org"], False, id="no host"),
+    ],
+)
+def test_a_list_covers_a_host_only_at_all_of_its_ports(host: str, allowed: list[str], is_covered: bool) -> None:
+    assert unlisted([host], allowed) == (() if is_covered else (host,))
+
+
+def test_the_usual_list_names_whole_hosts_and_no_place_that_publishes_what_anybody_sends() -> None:
+    assert all(is_target(host) and "*" not in host and ":" not in host for host in PACKAGE_INDEXES)
+    assert not {"github.com", "crates.io", "upload.pypi.org", "proxy.golang.org"} & {*PACKAGE_INDEXES}

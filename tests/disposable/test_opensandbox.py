@@ -165,6 +165,7 @@ async def test_what_a_server_was_making_when_it_ended_is_ended_by_it_or_by_the_n
     platform: Platform, tmp_path: Path
 ) -> None:
     config = f'[opensandbox]\nserver_url = "{platform.url}"\napi_key = "env:KEY"\ndefault_image = "{IMAGE}"\n'
+    config += '[disposable]\nnetwork_hosts = ["*"]\n'
     async with serve(tmp_path, config=config, env={"KEY": API_KEY}) as server:
         creating = asyncio.ensure_future(server.ask("create_sandbox", network=True))
         await until(platform.containers, 60)
@@ -177,7 +178,7 @@ async def test_what_a_server_was_making_when_it_ended_is_ended_by_it_or_by_the_n
 async def test_a_container_that_ended_by_itself_is_told_as_ended_and_removed(make: Make, platform: Platform) -> None:
     house = make()
     entrypoint = ("sh", "-c", "until [ -e /tmp/over ]; do sleep 0.1; done")
-    made = await house.disposables.create(SandboxOrder(name="web", entrypoint=entrypoint, network=True))
+    made = await house.disposables.create(SandboxOrder(name="web", entrypoint=entrypoint, network=True, free=True))
     # Not by a command of ours, which would end with it.
     platform.engine.docker("exec", platform.container_of(made.key), "touch", "/tmp/over")
     await until(lambda: not platform.containers("status=running"), 30)

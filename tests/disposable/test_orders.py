@@ -8,7 +8,7 @@ import pytest
 
 from remote_sandbox_mcp.backends import bubblewrap, opensandbox
 from remote_sandbox_mcp.core.disposable import DisposableRules, Limits, SandboxOrder, Traits, Volume
-from remote_sandbox_mcp.core.errors import BadArgument, ConfigError
+from remote_sandbox_mcp.core.errors import UNCONFIRMED, BadArgument, ConfigError
 from remote_sandbox_mcp.disposable.policy import checked, is_plain, provider_for
 
 ALONE = {bubblewrap.KIND: bubblewrap.TRAITS}
@@ -138,3 +138,32 @@ def test_a_configured_provider_that_is_not_there_is_the_operators_to_mend() -> N
 )
 def test_only_a_plain_order_is_served_by_one_that_was_made_before(order: SandboxOrder, plain: bool) -> None:
     assert is_plain(order, BOTH[order.provider or "embedded"]) is plain
+
+
+NETWORKS = pytest.mark.parametrize(
+    "changes",
+    [{"hosts": ("attacker.example:443",), "network": True}, {"hosts": (), "network": True}],
+    ids=["a host", "every host"],
+)
+CLUSTER = {"slurm:hpc": Traits(is_queue=True, machine="hpc")}
+PLACES = {**BOTH, "engine:gpu1": Traits(keeps_network_off=True, machine="gpu1"), **CLUSTER}
+
+
+@NETWORKS
+@pytest.mark.parametrize("provider", ["embedded", "opensandbox", "gpu1"])
+def test_a_network_beyond_the_operators_list_is_refused_for_every_provider(
+    provider: str, changes: dict[str, object]
+) -> None:
+    with pytest.raises(BadArgument, match="network_hosts") as raised:
+        checked(replace(GOOD, provider=provider, **changes), DisposableRules(), PLACES, ["gpu1", "hpc"])
+    assert raised.value.reason == UNCONFIRMED
+
+
+@NETWORKS
+def test_a_person_chooses_any_network(changes: dict[str, object]) -> None:
+    assert checked(replace(GOOD, free=True, **changes), DisposableRules(), PLACES, []).provider == "opensandbox"
+
+
+def test_an_allocation_has_its_network_whatever_the_list() -> None:
+    order = SandboxOrder(network=True, provider="hpc")
+    assert checked(order, DisposableRules(network_hosts=()), PLACES, ["hpc"]).network is True

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.cli.main import parser
+from remote_sandbox_mcp.core.network import PACKAGE_INDEXES
 from tests.support.doc_pages import PAGES, ROOT, blocks, heading_levels, prose, short, tables
 from tests.support.doc_sentences import is_said, texts
 from tests.support.sshd import wait_until
 
 CHINESE = [page for page in PAGES if page.name.endswith(".zh-CN.md")]
 # Services that an example cannot do without; all other names are reserved ones.
-SERVICES = {"pypi.org", "files.pythonhosted.org", "pythonhosted.org", "github.com", "docker.io"}
+SERVICES = {*PACKAGE_INDEXES, "pythonhosted.org", "github.com", "docker.io", "proxy.golang.org"}
 TOP_LEVELS = "com|net|org|io|dev|edu|gov|cn|de|uk|ai|cloud|lab|corp|internal|lan"
 RESERVED = re.compile(r"(?:.+\.)?example\.(?:com|org|net)|.+\.(?:example|test|invalid|localhost)")
 DOCUMENTATION = [ipaddress.ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")]
@@ -59,6 +60,12 @@ def test_host_names_are_reserved_ones(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     names = set(re.findall(rf"\b(?:[a-z0-9-]+\.)+(?:{TOP_LEVELS})\b(?![\w/.-]*\.(?:md|py|sh)\b)", text))
     assert {name for name in names if name not in SERVICES and not RESERVED.fullmatch(name)} == set()
+
+
+def test_the_hosts_that_agents_may_choose_are_documented() -> None:
+    page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    rows = page.partition("### Hosts that an agent may choose")[2].partition("Entries are written")[0]
+    assert set(re.findall(r"`([a-z.-]+\.[a-z]+)`", rows)) == {*PACKAGE_INDEXES}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.syntax import parsed
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs/security.md").read_text()
+TEXT = (ROOT / "docs/threats.md").read_text()
 COLUMNS = 5
 
 

@@ -87,7 +87,7 @@ async def test_a_projects_config_json_runs_nothing_and_connects_to_nothing(
         path.write_text(json.dumps({**json.loads(path.read_text()), "sandboxes": door}))
         (project / "config.toml").write_text(f"[sandboxes.door]\ncommand = {json.dumps(door['door']['command'])}\n")
         if is_accepted:
-            assert config(tmp_path, project, "allow").returncode == 0
+            assert config(tmp_path, project, "allow", "--yes").returncode == 0
         async with serve(tmp_path, local=True, cwd=project) as server:
             told = "\n".join(await use(server))
         assert not mark.exists()
@@ -113,7 +113,7 @@ async def test_a_projects_config_json_sends_no_secret_away(
         key = reference.format(secret=tmp_path / "secret")
         write_config(project, server_url=f"http://127.0.0.1:{port}", api_key=key)
         if is_accepted:
-            config(tmp_path, project, "allow")
+            config(tmp_path, project, "allow", "--yes")
         async with serve(
             tmp_path, local=True, cwd=project, env={"TOKEN": SECRET, "OPEN_SANDBOX_API_KEY": SECRET}
         ) as server:
@@ -125,7 +125,7 @@ async def test_a_projects_config_json_sends_no_secret_away(
 async def test_a_projects_log_file_is_not_written(tmp_path: Path, project: Path) -> None:
     document = {"opensandbox": {}, "logging": {"level": "DEBUG", "file": "server.log"}}
     (project / "config.json").write_text(json.dumps(document))
-    config(tmp_path, project, "allow")
+    config(tmp_path, project, "allow", "--yes")
     async with serve(tmp_path, local=True, cwd=project) as server:
         await server.call("list_sandboxes")
     assert [path.name for path in project.iterdir()] == ["config.json"]
@@ -133,11 +133,9 @@ async def test_a_projects_log_file_is_not_written(tmp_path: Path, project: Path)
 
 async def test_a_project_is_accepted_by_its_content_and_can_be_denied_again(tmp_path: Path, project: Path) -> None:
     path = write_config(project, max_concurrent_sandboxes=1, server_url="http://127.0.0.1:9")
-    allowed = config(tmp_path, project, "allow")
-    assert (
-        allowed.stdout
-        == f"Accepted as it is now: {path}\n  default_image = python:3.12\n  max_concurrent_sandboxes = 1\n"
-    )
+    allowed = config(tmp_path, project, "allow", "--yes")
+    assert allowed.stdout == f"Accepted as it is now: {path}\n"
+    assert "What counts of it:\n  default_image = python:3.12\n  max_concurrent_sandboxes = 1\n" in allowed.stderr
     assert "server_url passed over" in allowed.stderr
     async with serve(tmp_path, local=True, cwd=project) as server:
         await server.call("create_sandbox")
@@ -145,16 +143,16 @@ async def test_a_project_is_accepted_by_its_content_and_can_be_denied_again(tmp_
     assert (tmp_path / "state" / "accepted-projects.json").stat().st_mode & 0o777 == 0o600
     write_config(project, max_concurrent_sandboxes=1, default_timeout=1)
     assert "has changed since it was accepted" in config(tmp_path, project, "show").stdout
-    config(tmp_path, project, "allow", str(project))
+    config(tmp_path, project, "allow", "--yes", str(project))
     assert "counts for nothing" not in config(tmp_path, project, "show").stdout
     assert config(tmp_path, project, "deny", "config.json").stdout == "config.json is not accepted any more.\n"
     assert "counts for nothing" in config(tmp_path, project, "show").stdout
 
 
 def test_only_a_file_for_us_can_be_accepted(tmp_path: Path, project: Path) -> None:
-    nothing = config(tmp_path, project, "allow")
+    nothing = config(tmp_path, project, "allow", "--yes")
     (project / "config.json").write_text("{}")
-    other = config(tmp_path, project, "allow")
+    other = config(tmp_path, project, "allow", "--yes")
     assert (nothing.returncode, other.returncode) == (2, 2)
     assert "is not there, so there is nothing to accept" in nothing.stderr
     assert 'is not a JSON object with an "opensandbox" part' in other.stderr
@@ -165,14 +163,16 @@ def test_a_projects_workspace_file_is_accepted_as_it_is_and_shown(tmp_path: Path
     path = project / ".remote-sandbox.toml"
     path.write_text('sandbox = "gpu1"\ninit = "echo \u202eevil"\nonly_remote = true\nsudo = "nopasswd"\n')
     assert "counts for nothing until the user accepts it" in config(tmp_path, project, "show").stdout
-    allowed = config(tmp_path, project, "allow")
-    said = "  sandbox = gpu1\n  init = echo \\u202eevil\n  only_remote = yes\n"
-    assert allowed.stdout == f"Accepted as it is now: {path}\n{said}"
+    allowed = config(tmp_path, project, "allow", "--yes")
+    said = "What counts of it:\n  sandbox = gpu1\n  init = echo \\u202eevil\n  only_remote = yes\n"
+    assert allowed.stdout == f"Accepted as it is now: {path}\n"
+    assert said in allowed.stderr
+    assert '  | init = "echo \\u202eevil"\n' in allowed.stderr
     assert 'the unknown key "sudo" is passed over' in allowed.stderr
     shown = json.loads(config(tmp_path, project, "show", "--json").stdout)
     assert shown["workspace_file"]["only_remote"] is True
     path.write_text("only_remote = 3")
-    refused = config(tmp_path, project, "allow", str(path))
+    refused = config(tmp_path, project, "allow", "--yes", str(path))
     assert (refused.returncode, "only_remote must be true or false" in refused.stderr) == (2, True)
     assert "stays in force" in config(tmp_path, project).stdout
     assert "is not accepted any more" in config(tmp_path, project, "deny").stdout

@@ -236,6 +236,28 @@ async def test_a_large_first_send_is_asked_about(
             assert not scene.there(remote).exists()
 
 
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_declined_send_is_not_overruled_by_confirm(
+    scene: Scene, remote: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, asked = scene.project(**{"b": "b", "c": "c"}), list[str]()
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(bounds, "MOST_UNASKED_FILES", 2)
+
+    async def decline(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="decline")
+
+    async with serve_here(scene.home, entry(scene.machine), mode=mode, elicitation=decline) as server:
+        place = f"{scene.machine.name}:{remote}"
+        for confirm in (True, False, True):
+            told = await server.fail("link_workspace", remote_path=place, confirm=confirm)
+            assert "declined" in told["error"]
+            assert f"remote-sandbox-mcp link {scene.machine.name}:" in told["error"]
+            assert "confirm=true" not in told["error"]
+    assert (len(asked), scene.there(remote).exists()) == (1, False)
+
+
 async def test_a_large_first_send_that_nobody_can_be_asked_about_needs_confirm(
     scene: Scene, remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +291,22 @@ async def test_what_more_than_a_project_depends_on_is_not_linked(scene: Scene, r
         assert (await server.call("link_workspace"))["status"] == "none"
     assert not scene.there(remote).exists()
     assert [path.name for path in scene.machine.home.glob("**/id_rsa")] == []
+
+
+async def test_names_of_secrets_stay_here_and_are_named_with_what_an_agent_can_do(scene: Scene, remote: str) -> None:
+    project = scene.project(**{".mcp.json": "{}", "office.ovpn": "key"})
+    for folder, name in ((".docker", "config.json"), (".ssh", "known_hosts")):
+        (project / folder).mkdir()
+        (project / folder / name).write_text("secret")
+    async with scene.client(project) as server:
+        for folder in (".ssh", ".docker/config.json"):
+            told = await server.fail("link_workspace", local_path=folder, remote_path=f"{scene.machine.name}:{remote}")
+            assert "not linked for an agent" in told["error"]
+        note = (await link(server, scene.machine, remote))["notes"][0]
+        assert all(name in note for name in (".docker/config.json", ".mcp.json", ".ssh", "office.ovpn"))
+        assert "sync_local_to_remote" in note
+        assert "--include" not in note
+        assert (await server.output("find . -type f")).split() == ["./a.py"]
 
 
 async def test_to_link_again_keeps_the_rules_of_the_person_who_linked(

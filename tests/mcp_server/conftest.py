@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp import Client
@@ -28,6 +29,13 @@ def signatures_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tool, "from_function", SIGNATURES.tool_of)
 
 
+@pytest.fixture(autouse=True)
+def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The client was started in the test's folder, which is its project."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 class Nearby(FakeSandbox):
     """A scripted sandbox whose files, for transfers, are those of this machine."""
 
@@ -44,10 +52,10 @@ def member(fake: FakeSandbox) -> Member:
 
 
 @asynccontextmanager
-async def connected(app: App, mode: str = "auto") -> AsyncIterator[Caller]:
+async def connected(app: App, mode: str = "auto", elicitation: Any = None) -> AsyncIterator[Caller]:
     """A client in memory; what fails inside comes out as it is."""
     stack = AsyncExitStack()
-    client = await stack.enter_async_context(Client(build(app), mode=mode))
+    client = await stack.enter_async_context(Client(build(app), mode=mode, elicitation_callback=elicitation))
     try:
         yield Caller(client)
     finally:

@@ -17,6 +17,7 @@ from mcp.types import PromptReference, ResourceTemplateReference
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.disposable import DisposableRules
+from remote_sandbox_mcp.core.network import EVERY_HOST
 from remote_sandbox_mcp.core.port import Stream
 from remote_sandbox_mcp.fleet import Fleet
 from remote_sandbox_mcp.mcp_server import reporting
@@ -29,9 +30,8 @@ from tests.support.sshd import free_port
 
 @pytest.fixture
 def app(fake: FakeSandbox) -> App:
-    return App(
-        Fleet([member(fake)]), settings=Settings(expose_advanced_tools=True, rules=DisposableRules(max_concurrent=3))
-    )
+    rules = DisposableRules(max_concurrent=3, network_hosts=(EVERY_HOST,))
+    return App(Fleet([member(fake)]), settings=Settings(expose_advanced_tools=True, rules=rules))
 
 
 @pytest.fixture
@@ -192,21 +192,24 @@ async def test_a_file_that_cannot_be_put_is_refused(tools: Caller, file: dict[st
     assert says in problem["error"]
 
 
-async def test_local_paths_stay_within_the_roots_of_the_operator(fake: FakeSandbox, tmp_path: Path) -> None:
+async def test_local_paths_stay_within_the_roots_of_the_operator(
+    fake: FakeSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "in").write_text("x")
     (root / "out").symlink_to("/etc/hostname")
     app = App(Fleet([member(fake)]), settings=Settings(allowed_roots=(str(root),)))
+    monkeypatch.chdir("/")
     async with connected(app) as tools:
         place = await make(tools)
         await tools.call("upload_files", sandbox_id=place, files=[{"path": "~/in", "local_path": str(root / "in")}])
         for path in ("/etc/hostname", str(root / "out"), str(root / ".." / "other")):
             problem = await tools.fail("upload_files", sandbox_id=place, files=[{"path": "~/x", "local_path": path}])
-            assert "allowed_roots" in problem["error"]
-        assert "allowed_roots" in (await tools.fail("create_sandbox", image=str(tmp_path)))["error"]
+            assert "remote-sandbox-mcp allow" in problem["error"]
+        assert "remote-sandbox-mcp allow" in (await tools.fail("create_sandbox", image=str(tmp_path)))["error"]
         problem = await tools.fail("download_files", sandbox_id=place, paths=["~/in"], local_dir=str(tmp_path))
-        assert "allowed_roots" in problem["error"]
+        assert "remote-sandbox-mcp allow" in problem["error"]
 
 
 async def test_tests_are_run_and_told(tools: Caller) -> None:

@@ -6,15 +6,20 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import remote_sandbox_mcp
 from remote_sandbox_mcp.app import App, compose
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
+from remote_sandbox_mcp.config import paths
+from remote_sandbox_mcp.config.allowances import Allowance, allow, disallow
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.transfer import Lane, Order, Place
@@ -144,8 +149,9 @@ def pid_of(lane: OutpostLane) -> int:
 
 @contextlib.asynccontextmanager
 async def attacker(**settings: Any) -> AsyncIterator[tuple[Caller, Watched]]:
-    """A client whose one sandbox is hostile."""
+    """A client whose one sandbox is hostile. The operator lets agents use the home folder, but for what is closed."""
     sandbox = Watched()
+    settings.setdefault("allowed_roots", (os.environ["HOME"],))
     async with connected(App(Fleet([member(sandbox)]), settings=Settings(**settings))) as tools:
         yield tools, sandbox
 
@@ -298,14 +304,16 @@ async def test_a_folder_that_is_named_comes_without_what_would_run_something(hom
     assert all("allow_hidden" in problem["reason"] for problem in done["problems"])
 
 
-async def test_a_push_takes_all_of_a_project_along(home: Path, far: Path) -> None:
+async def test_a_push_takes_all_of_a_project_along_but_names_of_secrets(home: Path, far: Path) -> None:
     for path in RUN_SOMETHING:
         (home / "project" / path).parent.mkdir(parents=True, exist_ok=True)
         (home / "project" / path).write_text("x")
     given = {"local_path": str(home / "project"), "remote_path": str(far / "got"), "default_excludes": False}
     async with attacker() as (tools, _):
         done = await tools.call("sync_local_to_remote", **given)
-    assert done["uploaded_files"] == len(RUN_SOMETHING)
+    secrets = {".mcp.json", ".codex/config.toml", ".cursor/mcp.json", ".envrc", "sub/.MCP.json"}
+    assert set(done["secrets_not_sent"]) == secrets
+    assert done["uploaded_files"] == len(RUN_SOMETHING) - len(secrets)
     assert "problems" not in done
 
 
@@ -324,12 +332,164 @@ async def test_no_single_file_is_written_where_it_would_run(home: Path, far: Pat
     assert not list((home / "project").iterdir())
 
 
-@pytest.mark.parametrize("path", ["/etc/cron.d", "/usr/local/bin", "/boot", "/var/spool/cron", "/lib/x", "/sys/x"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/etc/cron.d", "/usr/local/lib/x", "/boot", "/var/spool/cron", "/lib/x", "/sys/x"),
+        *("/run/systemd/system", "/run/user/0/dbus-1", "/var/lib/docker"),
+    ],
+)
 async def test_the_system_is_not_written_not_even_as_root(far: Path, path: str) -> None:
-    async with attacker() as (tools, _):
+    # Not even where the operator allows everything.
+    async with attacker(allowed_roots=("/",)) as (tools, _):
         # Were it allowed, this would only have looked.
         given = {"remote_path": str(far), "local_path": path, "dry_run": True}
         assert "a folder of the system" in (await tools.fail("sync_remote_to_local", **given))["error"]
+
+
+@pytest.mark.parametrize("path", ["/home/stranger/x", "/opt/app", "/var/lib/app", "/run/user/0/containers/auth.json"])
+async def test_as_root_no_place_is_open_that_nobody_allowed(home: Path, far: Path, path: str) -> None:
+    async with attacker() as (tools, _):
+        for tool in ("sync_remote_to_local", "sync_local_to_remote"):
+            problem = await tools.fail(tool, remote_path=str(far), local_path=path, dry_run=True)
+            assert problem["code"] == "bad_argument"
+
+
+@pytest.mark.parametrize("path", [".", "other"], ids=["around the project", "beside the project"])
+@pytest.mark.parametrize("tool", ["sync_remote_to_local", "sync_local_to_remote"])
+async def test_only_the_project_is_open_by_itself(
+    home: Path, far: Path, monkeypatch: pytest.MonkeyPatch, tool: str, path: str
+) -> None:
+    (home / "other").mkdir()
+    monkeypatch.chdir(home / "project")
+    async with attacker(allowed_roots=()) as (tools, sandbox):
+        problem = await tools.fail(tool, remote_path=str(far), local_path=str(home / path))
+        option = " --read" if tool == "sync_local_to_remote" else ""
+        assert problem["error"].endswith(f"remote-sandbox-mcp allow '{os.path.normpath(home / path)}'{option}")
+        assert not sandbox.lanes
+        await tools.call(tool, remote_path=str(far), local_path="x" if tool == "sync_remote_to_local" else ".")
+
+
+@pytest.mark.parametrize("folder", ["/", "~", "~/..", "/tmp", "/etc"])
+async def test_a_client_that_was_started_in_no_project_has_none(
+    home: Path, far: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """As Claude Desktop starts its servers in /, and a terminal opens in the home folder."""
+    monkeypatch.chdir(os.path.expanduser(folder))
+    async with attacker(allowed_roots=()) as (tools, _):
+        for path in (home / "project", "x"):
+            problem = await tools.fail("sync_remote_to_local", remote_path=str(far), local_path=str(path), dry_run=True)
+            assert problem["code"] == "bad_argument"
+
+
+# Folders of programs, as conda, go and a virtual environment leave them in PATH; variables that lead elsewhere.
+VARIABLES = {
+    "miniconda3/bin": {"PATH": "~/miniconda3/bin:/usr/bin"},
+    "go/bin": {"PATH": "/usr/bin:~/go/bin"},
+    "env/lib": {"VIRTUAL_ENV": "~/env"},
+    "claude": {"CLAUDE_CONFIG_DIR": "~/claude"},
+    "codex": {"CODEX_HOME": "~/codex"},
+    "settings/autostart": {"XDG_CONFIG_HOME": "~/settings"},
+    "runtime/systemd/user": {"XDG_RUNTIME_DIR": "~/runtime"},
+    "runtime/dbus-1": {"XDG_RUNTIME_DIR": "~/runtime"},
+}
+# Of these, nothing is read, either.
+LED_TO_KEYS = {
+    "kube.yaml": {"KUBECONFIG": "~/other.yaml:~/kube.yaml"},
+    "cloud.json": {"GOOGLE_APPLICATION_CREDENTIALS": "~/cloud.json"},
+    "pgp/key": {"GNUPGHOME": "~/pgp"},
+    "krb5cc": {"KRB5CCNAME": "FILE:~/krb5cc"},
+    "tokens/x": {"MY_TOKEN_DIR": "~/tokens"},
+}
+
+
+@pytest.mark.parametrize(("path", "variables"), [*VARIABLES.items(), *LED_TO_KEYS.items()])
+async def test_where_a_variable_leads_nothing_is_written(
+    home: Path, far: Path, monkeypatch: pytest.MonkeyPatch, path: str, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("~", str(home)))
+    async with attacker() as (tools, _):
+        given = {"remote_path": str(far / "authorized_keys"), "local_path": str(home / path)}
+        assert "allow_hidden" in (await tools.fail("sync_remote_to_local", **given))["error"]
+        given = {"sandbox_id": "fake", "paths": [str(far / "authorized_keys")], "local_dir": str(home / path)}
+        assert "allow_hidden" in (await tools.fail("download_files", **given))["error"]
+        # A tree that is pulled to a folder around it leaves it out.
+        (far / "tree" / path).parent.mkdir(parents=True)
+        (far / "tree" / path).write_text("x")
+        done = await tools.call("sync_remote_to_local", remote_path=str(far / "tree"), local_path=str(home))
+        assert [path.startswith(problem["path"]) for problem in done["problems"]] == [True]
+    assert not (home / path).exists()
+
+
+@pytest.mark.parametrize(("path", "variables"), LED_TO_KEYS.items())
+async def test_where_a_variable_leads_to_keys_nothing_is_read(
+    home: Path, far: Path, monkeypatch: pytest.MonkeyPatch, path: str, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("~", str(home)))
+    (home / path).parent.mkdir(exist_ok=True)
+    (home / path).write_text(SECRET)
+    async with attacker() as (tools, _):
+        given = {"remote_path": str(far / "got"), "local_path": str(home / path)}
+        assert "allow_hidden" in (await tools.fail("sync_local_to_remote", **given))["error"]
+        await tools.call("sync_local_to_remote", remote_path=str(far / "all"), local_path=str(home))
+    assert not holds_secret(far)
+
+
+@pytest.mark.parametrize(("link", "target"), [(".ssh/id_rsa", "project/key"), (".config/app", "dotfiles/app/rc")])
+async def test_what_a_link_of_a_hidden_folder_leads_to_is_closed(home: Path, far: Path, link: str, target: str) -> None:
+    (home / link).parent.mkdir(exist_ok=True)
+    (home / target).parent.mkdir(parents=True, exist_ok=True)
+    (home / target).write_text(SECRET)
+    (home / link).symlink_to(home / target)
+    async with attacker() as (tools, _):
+        given = {"remote_path": str(far / "authorized_keys"), "local_path": str(home / target)}
+        assert "allow_hidden" in (await tools.fail("sync_remote_to_local", **given))["error"]
+        if link.startswith(".ssh"):
+            given = {"remote_path": str(far / "got"), "local_path": str(home / target)}
+            assert "allow_hidden" in (await tools.fail("sync_local_to_remote", **given))["error"]
+            await tools.call("sync_local_to_remote", remote_path=str(far / "all"), local_path=str(home / "project"))
+            assert not holds_secret(far)
+    assert (home / target).read_text() == SECRET
+
+
+async def test_this_very_program_and_its_python_are_not_written(far: Path) -> None:
+    package = Path(remote_sandbox_mcp.__file__).parent
+    async with attacker(allowed_roots=("/",)) as (tools, _):
+        for path in (package / "x.py", package.parent / "e.pth", Path(sys.prefix) / "lib" / "x.pth"):
+            given = {"remote_path": str(far / "authorized_keys"), "local_path": str(path)}
+            assert "the program remote-sandbox-mcp" in (await tools.fail("sync_remote_to_local", **given))["error"]
+            assert not path.exists()
+
+
+async def test_a_folder_that_may_be_read_is_not_written(home: Path, far: Path) -> None:
+    (home / "data").mkdir()
+    (home / "data" / "x").write_text("x")
+    async with attacker(allowed_roots=(), allowed_roots_read=(str(home / "data"),)) as (tools, _):
+        done = await tools.call("sync_local_to_remote", local_path=str(home / "data"), remote_path=str(far / "got"))
+        assert done["uploaded_files"] == 1
+        problem = await tools.fail("sync_remote_to_local", local_path=str(home / "data"), remote_path=str(far))
+        assert problem["error"].endswith(f"remote-sandbox-mcp allow '{home}/data'")
+
+
+async def test_what_a_person_allows_is_open_at_once_and_until_it_is_taken_back(home: Path, far: Path) -> None:
+    place, given = str(home / "other"), {"remote_path": str(far), "local_path": str(home / "other" / "x")}
+    async with attacker(allowed_roots=()) as (tools, _):
+        await tools.fail("sync_remote_to_local", **given)
+        allow(Allowance(place, until=time.time() + 60), paths.state_folder())
+        await tools.call("sync_remote_to_local", **given)
+        disallow(place, paths.state_folder())
+        await tools.fail("sync_remote_to_local", **given)
+        allow(Allowance(place, until=time.time() - 1), paths.state_folder())
+        await tools.fail("sync_remote_to_local", **given)
+        allow(Allowance(place, writing=False), paths.state_folder())
+        await tools.fail("sync_remote_to_local", **given)
+        await tools.call("sync_local_to_remote", **given)
+        allow(Allowance(place, session="another one"), paths.state_folder())
+        allow(Allowance(str(home / ".ssh")), paths.state_folder())
+        closed = await tools.fail("sync_local_to_remote", remote_path=str(far), local_path=str(home / ".ssh"))
+    assert "hidden part of your home folder" in closed["error"]
 
 
 async def test_the_roots_of_the_operator_bind_syncs(home: Path, far: Path) -> None:
@@ -340,10 +500,10 @@ async def test_the_roots_of_the_operator_bind_syncs(home: Path, far: Path) -> No
         for path in ("other", "project/out", "project/../other", "."):
             for tool in ("sync_remote_to_local", "sync_local_to_remote"):
                 problem = await tools.fail(tool, remote_path=str(far), local_path=str(home / path))
-                assert "allowed_roots" in problem["error"]
+                assert "remote-sandbox-mcp allow" in problem["error"]
         given = {"remote_path": str(far), "local_path": str(home / "project" / "x")}
         problem = await tools.fail("sync_remote_to_local", **given, exclude_file=str(home / "rules"))
-        assert "allowed_roots" in problem["error"]
+        assert "remote-sandbox-mcp allow" in problem["error"]
         assert (await tools.call("sync_remote_to_local", **given))["downloaded_files"] == 1
     assert not list((home / "other").iterdir())
 
@@ -360,7 +520,7 @@ async def test_a_configuration_and_the_keys_it_names_are_closed(home: Path, far:
         f'password = "file:{home}/password"\n[hooks.tell]\ncommand = ["{home}/hook"]\n'
     )
     app = compose(load(config))
-    fake = App(Fleet([member(Nearby())]), settings=app.settings, private=app.transfers._gate._private)
+    fake = App(Fleet([member(Nearby())]), settings=app.settings, private=app.transfers.gate._private)
     await app.close()
     written = config.read_text()
     (far / "mine.toml").write_text("[hooks.x]\ncommand = ['/bin/false']")
@@ -376,6 +536,21 @@ async def test_a_configuration_and_the_keys_it_names_are_closed(home: Path, far:
     assert config.read_text() == written
     assert not holds_secret(far)
     assert not (far / "got" / "keys" / "login").exists()
+
+
+async def test_a_transfer_goes_on_where_nobody_knows_the_client_of_its_project(
+    home: Path, far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "project" / "x").write_text("x")
+    monkeypatch.chdir(home / "project")
+    app = App(Fleet([member(Nearby())]), identity="one")
+    order = Order(source=app.transfers.place(".", sandbox=None), target=Place("fake", str(far / "got")))
+    begun = await app.transfers.queue(order)
+    monkeypatch.chdir("/")
+    done = await app.transfers.check(begun.id, wait_s=20)
+    await app.close()
+    assert done.status == "completed", done.error
+    assert (far / "got" / "x").exists()
 
 
 async def test_who_carries_a_transfer_on_asks_the_gate_again(home: Path, far: Path) -> None:

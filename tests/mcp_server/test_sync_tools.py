@@ -166,10 +166,13 @@ async def test_a_link_is_no_way_around_that(tools: Caller, near: Path, clean_env
 
 
 async def test_a_pull_into_the_home_folder_leaves_its_hidden_parts_alone(
-    tools: Caller, near: Path, clean_environment: Path
+    app: App, tools: Caller, near: Path, clean_environment: Path
 ) -> None:
     (near / ".bashrc").write_text("evil")
-    await tools.call("sync_remote_to_local", remote_path=str(near), local_path=str(clean_environment))
+    given = {"remote_path": str(near), "local_path": str(clean_environment)}
+    assert "remote-sandbox-mcp allow" in (await tools.fail("sync_remote_to_local", **given))["error"]
+    app.transfers.gate.reconfigure(Settings(allowed_roots=(str(clean_environment),)), ())
+    await tools.call("sync_remote_to_local", **given)
     assert (clean_environment / "src" / "main.py").exists()
     assert not (clean_environment / ".bashrc").exists()
 

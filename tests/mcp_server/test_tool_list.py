@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -24,6 +25,11 @@ from tests.support.server import Caller, error_of
 
 BYTES_PER_TOKEN = 4
 MOST_TOKENS = 7900
+
+
+@pytest.fixture(autouse=True)
+def sample(project: Path) -> None:
+    (project / "sample").write_text("x")
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +144,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "write_remote_file": {"remote_path": "~/new", "content": "x"},
     "edit_remote_file": {"remote_path": "~/notes.txt", "old_text": "two", "new_text": "2"},
     "search_remote_files": {"glob": "*.py"},
-    "sync_local_to_remote": {"local_path": "/etc/hostname", "remote_path": "/nowhere/x", "dry_run": True},
-    "sync_remote_to_local": {"remote_path": "/etc/hostname", "local_path": "/nowhere/x", "dry_run": True},
+    "sync_local_to_remote": {"local_path": "sample", "remote_path": "/nowhere/x", "dry_run": True},
+    "sync_remote_to_local": {"remote_path": "/etc/hostname", "local_path": "x", "dry_run": True},
     "link_workspace": {},
     "create_sandbox": {"name": "clean"},
     "run_command": {"command": "true", "sandbox_id": "fake"},

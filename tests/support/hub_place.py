@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,6 +47,7 @@ class Place:
         """A client's process, with its handshake done."""
         given = {
             "HOME": str(self.home),
+            "REMOTE_SANDBOX_ALLOWED_ROOTS": f"{tempfile.gettempdir()}:{self.home}",
             "REMOTE_SANDBOX_MCP_HOME": str(self.home / "state"),
             "PATH": os.environ["PATH"],
         }

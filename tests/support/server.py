@@ -54,8 +54,10 @@ def entry(sshd: Sshd, **overrides: Any) -> Entry:
 
 
 def environment(home: Path, entries: tuple[Entry, ...], more: dict[str, str] | None = None) -> dict[str, str]:
-    """What the server sees: a home of its own and nothing of the person who runs the tests."""
-    given = {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state"), "PATH": os.environ["PATH"]}
+    """What the server sees: a home of its own and nothing of the person who runs the tests. Agents may use all folders
+    of the tests."""
+    given = {"REMOTE_SANDBOX_ALLOWED_ROOTS": f"{tempfile.gettempdir()}:{home}"}
+    given |= {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state"), "PATH": os.environ["PATH"]}
     # A hub that nobody uses is to end soon.
     given |= {"REMOTE_SANDBOX_HUB_IDLE_S": "1"}
     return given | {"REMOTE_SANDBOX_LIST": json.dumps(entries)} | (more or {})

@@ -72,8 +72,8 @@ NAMES = (
     *("CLAUDE.md", "CLAUDE.local.md", "claude.md", "AGENTS.md", "agents.override.md", "AGENT.md", "GEMINI.md"),
     *("docs/CLAUDE.md", "skills/deploy/SKILL.md", "copilot-instructions.md", "rules/a.mdc", "opencode.json"),
     *(".cursorrules", ".windsurfrules", ".clinerules", ".github/copilot-instructions.md", ".github/workflows/ci.yml"),
-    *(".claude/commands/x.md", ".claude/settings.json", ".cursor/rules/x", ".codex/config.toml", ".gemini/GEMINI.md"),
-    *(".mcp.json", ".vscode/tasks.json", ".vscode/settings.json", ".idea/workspace.xml", ".zed/tasks.json"),
+    *(".claude/commands/x.md", ".claude/settings.json", ".cursor/rules/x", ".codex/prompts/x.md", ".gemini/GEMINI.md"),
+    *(".kiro/hooks/x", ".vscode/tasks.json", ".vscode/settings.json", ".idea/workspace.xml", ".zed/tasks.json"),
     *(".devcontainer/devcontainer.json", ".devcontainer.json", ".husky/pre-commit", ".pre-commit-config.yaml"),
     *("p.code-workspace", "p.sublime-project", "mise.toml", "mise.local.toml", ".mise.toml", ".tool-versions"),
     *(".remote-sandbox.toml", "config.json", ".gitattributes", ".gitmodules", ".exrc", ".nvim.lua", ".dir-locals.el"),
@@ -149,13 +149,20 @@ async def test_the_same_content_with_another_time_is_no_change(world: World) -> 
     [
         (("CLAUDE.md", ".github"), {"CLAUDE.md", ".github/a.yml"}),
         (("docs",), {"docs/x.md"}),
-        ((".claude/settings.json", ".mcp.json"), set()),
+        ((".claude/settings.json", ".vscode/tasks.json"), set()),
     ],
     ids=["the very path", "a folder around it", "what starts programs"],
 )
 async def test_a_decision_fetches_the_very_path(world: World, decided: tuple[str, ...], comes: set[str]) -> None:
     await in_step(world, {"a": "1"})
-    there = ("CLAUDE.md", ".github/a.yml", ".github/.x", "docs/CLAUDE.md", ".claude/settings.json", ".mcp.json")
+    there = (
+        "CLAUDE.md",
+        ".github/a.yml",
+        ".github/.x",
+        "docs/CLAUDE.md",
+        ".claude/settings.json",
+        ".vscode/tasks.json",
+    )
     write(world.there, dict.fromkeys(there, "x"))
     (world.there / "docs/x.md").write_bytes(b"\0")
     await world.bring()

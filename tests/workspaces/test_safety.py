@@ -17,6 +17,7 @@ from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
 from remote_sandbox_mcp.core.files import FileSlice, Span, Written
+from remote_sandbox_mcp.core.gate import NotAllowed
 from remote_sandbox_mcp.core.reconcile import SideLost
 from remote_sandbox_mcp.core.transfer import Reply
 from remote_sandbox_mcp.core.workspace import Rules, mark_of
@@ -464,10 +465,14 @@ async def test_an_agent_links_only_what_the_gate_opens(world: World, clean_envir
         await world.link(folder=str(clean_environment / ".ssh"))
     with pytest.raises(BadArgument, match="the home folder"):
         await world.link(folder=str(clean_environment))
-    world.app.transfers._gate.reconfigure(replace(Settings(), allowed_roots=(str(clean_environment),)), ())
-    with pytest.raises(BadArgument, match="outside of the folders that may be used"):
+    with pytest.raises(NotAllowed, match="remote-sandbox-mcp allow"):
         await world.link(free=False)
-    assert (await world.link()).sent_count == 1
+    world.app.transfers.gate.reconfigure(replace(Settings(), allowed_roots=(str(world.here),)), ())
+    assert (await world.link(free=False)).sent_count == 1
+    # Linked is allowed: a pass in the background knows no client.
+    world.app.transfers.gate.reconfigure(Settings(), ())
+    write(world.here, {"a": "2"})
+    assert (await world.send()).sent_count == 1
 
 
 async def test_what_a_machine_says_it_put_in_place_is_not_believed_where_it_cannot_be(world: World) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from ..config.workspace_file import Brought
     from .render import Page
 
-# Characters of one setting of a project's file.
-MOST_SHOWN = 10_000
+# Bytes of a project's file that are shown: all of a .remote-sandbox.toml.
+MOST_SHOWN = 64 << 10
+# Characters of one setting: an invisible one is shown as ten.
+MOST_TOLD = 10 * MOST_SHOWN
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -31,20 +34,22 @@ def add_arguments(subparsers: Any) -> None:
     show = actions.add_parser("show", help="everything that is configured; secrets are hidden")
     where = actions.add_parser("path", help="the configuration file's path, whether or not it is there")
     allow = actions.add_parser(
-        "allow", help="accept the config.json or .remote-sandbox.toml of a project, as it is now"
+        "allow", help="show the config.json or .remote-sandbox.toml of a project, ask, and accept it as shown"
     )
     deny = actions.add_parser("deny", help="do not accept it any more")
     for action in (allow, deny):
         action.add_argument(
             "file", nargs="?", default=".", metavar="PATH", help="a file or a folder; default: this one"
         )
+    allow.add_argument("--yes", action="store_true", help="do not ask; look at the file first")
     add_json(parser, show, where, allow, deny)
 
 
 async def run(options: argparse.Namespace) -> int:
-    if options.action in ("allow", "deny"):
-        decide = _allow if options.action == "allow" else _deny
-        return decide(options.file, options.json)
+    if options.action == "allow":
+        return await _allow(options)
+    if options.action == "deny":
+        return _deny(options.file, options.json)
     return _show(options)
 
 
@@ -53,11 +58,12 @@ def _show(options: argparse.Namespace) -> int:
     from ..config.load import load
     from ..config.machines import completed
     from ..config.show import show
-    from .render import Page, print_json, write
+    from .render import Page, print_json
+    from .verb import say
 
     path: Path = options.config or paths.config_file()
     if options.action == "path":
-        print_json({"path": str(path)}) if options.json else write(f"{path}\n")
+        print_json({"path": str(path)}) if options.json else say(str(path))
         return 0
     shown = show(completed(load(options.config))) | {"workspace_file": _workspace_file()}
     if options.json:
@@ -67,12 +73,12 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _allow(path: str, as_json: bool) -> int:
-    """Accept what a project brings. Raises ConfigError."""
+async def _allow(options: argparse.Namespace) -> int:
+    """Accept what a project brings. Raises ConfigError, BadArgument."""
     from .render import print_json
 
-    accepted = [_accept(file, quiet=as_json) for file in _files(path)]
-    if as_json:
+    accepted = [await _accept(file, options) for file in _files(options.file)]
+    if options.json:
         print_json({"accepted": accepted})
     return 0
 
@@ -80,14 +86,15 @@ def _allow(path: str, as_json: bool) -> int:
 def _deny(path: str, as_json: bool) -> int:
     """Do not accept it any more. Raises ConfigError."""
     from ..config import accepted, paths
-    from .render import print_json
+    from .render import one_line, print_json
     from .verb import say
 
     known = {file: accepted.withdraw(file, paths.state_folder()) for file in _files(path)}
     if as_json:
         print_json({"denied": [{"path": file, "was_accepted": bool(was)} for file, was in known.items()]})
     else:
-        say(*(f"{file} {'is not accepted any more' if was else 'was not accepted'}." for file, was in known.items()))
+        ends = {True: "is not accepted any more", False: "was not accepted"}
+        say(*(f"{one_line(file)} {ends[bool(was)]}." for file, was in known.items()))
     return 0
 
 
@@ -103,23 +110,57 @@ def _files(path: str) -> list[str]:
     return [file for file in is_meant if is_meant[file] or acceptance(whole(file))] or [own]
 
 
-def _accept(path: str, *, quiet: bool) -> dict[str, Any]:
-    """Accept one file; returns what it sets."""
+async def _accept(path: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Show one file, ask, and accept exactly what was shown; returns what it sets."""
     from ..config import accepted, paths
     from ..config.problems import plain
-    from .verb import complain, say
+    from ..core.errors import ConfigError
+    from .render import one_line
+    from .verb import say
 
     found = _found(path)
     passed_over: list[str] = []
     settings = found.settings(passed_over.append)
-    accepted.accept(found.path, found.acceptance, paths.state_folder())
     # What a file says must not look like something else on a terminal.
-    told = {key: plain(_text(value), MOST_SHOWN) for key, value in settings.items()}
-    if not quiet:
-        rows = [f"  {key} = {value}" for key, value in told.items()]
-        say(f"Accepted as it is now: {found.path}", *(rows or ["  (it sets nothing)"]))
-        complain(*passed_over)
-    return {"path": str(found.path), "settings": told, "problems": passed_over}
+    told = {key: plain(_text(value), MOST_TOLD) for key, value in settings.items()}
+    if not options.json:
+        _show_brought(found, told, passed_over)
+    if not options.yes:
+        await _agree(options)
+    if _found(path) != found:
+        raise ConfigError(
+            f"{one_line(found.path)} has changed since it was shown, so it is not accepted; run this again"
+        )
+    accepted.accept(found.path, found.acceptance, paths.state_folder())
+    if not options.json:
+        say(f"Accepted as it is now: {one_line(found.path)}")
+    return {"path": found.path, "settings": told, "problems": passed_over}
+
+
+def _show_brought(found: ProjectFile | Brought, told: Mapping[str, str], passed_over: Sequence[str]) -> None:
+    """For the person who is asked; each line of the file has a mark, so that none can be taken for one of ours."""
+    from ..core.text import visible
+    from .verb import complain, complain_plainly
+
+    raw = found.content if isinstance(found.content, bytes) else found.content.encode()
+    lines = visible(raw[:MOST_SHOWN].decode("utf-8", "replace")).splitlines()
+    rest = [f"  ({len(raw) - MOST_SHOWN} more bytes are not shown)"] if len(raw) > MOST_SHOWN else []
+    counts = [f"  {key} = {value}" for key, value in told.items()] or ["  nothing"]
+    complain_plainly(f"{found.path}:", *(f"  | {line}" for line in lines), *rest, "What counts of it:", *counts)
+    complain(*passed_over)
+
+
+async def _agree(options: argparse.Namespace) -> None:
+    """Raises BadArgument without a yes."""
+    from ..core.errors import BadArgument
+    from .syncing import asked
+
+    if options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadArgument(
+            "it is not accepted, because there is no terminal to ask at; look at the file, then add --yes"
+        )
+    if not await asked("Accept it as it is now? [y/N] "):
+        raise BadArgument("it is not accepted")
 
 
 def _found(path: str) -> ProjectFile | Brought:

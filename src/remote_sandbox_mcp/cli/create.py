@@ -80,6 +80,7 @@ def _order(app: App, options: argparse.Namespace) -> SandboxOrder:
         hosts=tuple(options.host),
         volumes=tuple(map(volume, options.volume)),
         provider=options.on,
+        free=True,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .verb import add_json
+from .verb import add_json, say
 
 if TYPE_CHECKING:
     from ..config.schema import Configuration
@@ -117,7 +117,7 @@ def _list(configuration: Configuration, own: Path, as_json: bool) -> int:
 
 def _forget(configuration: Configuration, own: Path, name: str, as_json: bool) -> int:
     """Raises UnknownSandbox for a name that is neither a machine nor a remembered host."""
-    from .render import print_json, write
+    from .render import print_json
 
     wanted = _wanted(configuration, own, name)
     dropped = _drop(wanted, own)
@@ -125,10 +125,10 @@ def _forget(configuration: Configuration, own: Path, name: str, as_json: bool) -
     if as_json:
         print_json({"name": name, "forgotten": dropped, "also_known_elsewhere": commands})
         return 0
-    write(f"{_told(name, dropped)}\n")
+    say(_told(name, dropped))
     if commands:
-        write("It is also known in files that are yours, which are left alone. If the key has changed, run:\n")
-        write("".join(f"  {command}\n" for command in commands))
+        say("It is also known in files that are yours, which are left alone. If the key has changed, run:")
+        say(*(f"  {command}" for command in commands))
     return 0
 
 

@@ -157,8 +157,10 @@ def _serve_http(options: argparse.Namespace) -> int:
             options.config, options.host, options.port, without_key=options.no_auth, hub=not options.no_hub
         )
     except SandboxError as problem:
-        print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
-        return 2
+        from .verb import MISTAKE, complain
+
+        complain(str(problem))
+        return MISTAKE
 
 
 def _welcome(config: Path | None) -> int:

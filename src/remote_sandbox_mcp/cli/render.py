@@ -116,6 +116,7 @@ class Page:
     def print(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
         if self.is_silent:
             return
+        parts = tuple(map(_safe, parts))
         if self.is_terminal:
             # Directly to the console, which knows where its spinner is.
             for part in parts:
@@ -127,7 +128,7 @@ class Page:
         write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
     def heading(self, text: str, after: str = "") -> None:
-        self.print("", styled((text, "bold"), (f"  {after}" if after else "", "dim")))
+        self.print("", styled((one_line(text), "bold"), (f"  {one_line(after)}" if after else "", "dim")))
 
     def rows(self, rows: Iterable[tuple[RenderableType, ...]], indent: int = 2) -> None:
         """Aligned columns; the last one wraps."""
@@ -142,7 +143,7 @@ class Page:
             is_last = number == len(listed[0]) - 1
             grid.add_column(no_wrap=not is_last, overflow="fold")
         for row in listed:
-            grid.add_row(*row)
+            grid.add_row(*map(_safe, row))
         self.print(Padding(grid, (0, 0, 0, indent), expand=False))
 
     def problems(self, problems: Iterable[str]) -> None:
@@ -171,6 +172,11 @@ def styled(*parts: tuple[str, str]) -> Text:
     from ..core.text import harmless
 
     return Text.assemble(*((harmless(text.encode("utf-8", "surrogateescape")), style) for text, style in parts))
+
+
+def _safe(part: RenderableType) -> RenderableType:
+    """A part of a page; rich prints the escape sequences of a plain string as they are."""
+    return styled((part, "")) if isinstance(part, str) else part
 
 
 def knows(text: str) -> bool:

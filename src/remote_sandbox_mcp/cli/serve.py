@@ -138,9 +138,16 @@ def configured(config: Path | None) -> ConfigSource:
     source = ConfigSource(config)
     configuration = source.read()
     unlogged = logs.begin(configuration.settings.logging)
-    for problem in (*configuration.problems, *([unlogged] if unlogged else [])):
-        print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
+    _complain(*configuration.problems, *([unlogged] if unlogged else []))
     return source
+
+
+def _complain(*problems: str) -> None:
+    """Import what makes them harmless only if there are any: most starts have none."""
+    if problems:
+        from .verb import complain
+
+        complain(*problems)
 
 
 def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
@@ -156,7 +163,7 @@ def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
     try:
         folder = paths.state_folder()
     except ConfigError as problem:
-        print(f"remote-sandbox-mcp: {problem}", file=sys.stderr)
+        _complain(str(problem))
         folder = Path(os.devnull)
     memory = early.first_memory(folder, config)
     listener = early.Early(memory, handed)

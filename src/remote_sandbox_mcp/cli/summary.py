@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # The most rows on a terminal; a pipe gets all of them.
 MOST_ROWS = 500
+MOST_SECRETS = 5
 STYLES = {"new": "green", "delete": "red", "mode": "dim"}
 
 # Done
@@ -46,6 +47,15 @@ def outcome_lines(outcome: Outcome, order: Order) -> Iterator[str]:
         yield f"{target} is up to date: {unchanged}; {time}"
     if told := "; ".join(filter(None, (", ".join(rest), left_out(outcome.excluded)))):
         yield told[0].upper() + told[1:]
+    yield from secrets_line(outcome)
+
+
+def secrets_line(outcome: Outcome) -> Iterator[str]:
+    """What was sent, or would be, under names of secrets; an agent could not send it like this."""
+    names = outcome.secrets[:MOST_SECRETS]
+    more = outcome.secret_count - len(names)
+    if names:
+        yield f"With names of secrets: {one_line(', '.join(names))}{f' and {more} more' if more else ''}"
 
 
 def rate(outcome: Outcome) -> str:
@@ -97,7 +107,7 @@ def show_plan(job: Synchronization, as_json: bool) -> None:
         return
     assert job.source_tree is not None
     _list([*plan_rows(job)])
-    say("; ".join(filter(None, (plan_total(job), left_out(job.source_tree.hits)))))
+    say("; ".join(filter(None, (plan_total(job), left_out(job.source_tree.hits)))), *secrets_line(job.outcome()))
     tell_problems(tuple(job.tally.problems), job.tally.problem_count)
 
 

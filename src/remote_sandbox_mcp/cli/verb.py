@@ -49,12 +49,13 @@ def fail(problem: SandboxError, as_json: bool, code: int) -> int:
 
 
 def say(*lines: str) -> None:
-    """Print to standard output, even if its encoding lacks characters."""
+    """Print to standard output, made harmless, even if its encoding lacks characters."""
+    from ..core.text import harmless
     from .render import write
 
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    write("".join(f"{line}\n" for line in lines))
+    write("".join(f"{harmless(line.encode('utf-8', 'surrogateescape'))}\n" for line in lines))
 
 
 def complain(*sentences: str) -> None:
@@ -64,6 +65,13 @@ def complain(*sentences: str) -> None:
     for sentence in sentences:
         text = harmless(sentence.encode("utf-8", "surrogateescape"))
         print(f"remote-sandbox-mcp: {text}", file=sys.stderr)
+
+
+def complain_plainly(*lines: str) -> None:
+    """For a person, beside the question on standard error."""
+    from .render import one_line
+
+    print(*map(one_line, lines), sep="\n", file=sys.stderr)
 
 
 def code_of(problem: SandboxError) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .verb import add_json, complain, say, with_app
+from .verb import add_json, complain, complain_plainly, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App, Report
@@ -161,13 +161,6 @@ async def _agree(preview: Preview, options: argparse.Namespace) -> bool:
         # Without a terminal there is no person to ask.
         raise BadArgument(f"{preview.lines()[0]} are much to send, so nothing was done; add --yes, or --exclude some")
     return False
-
-
-def complain_plainly(*lines: str) -> None:
-    """For a person, beside the question on standard error."""
-    from .render import one_line
-
-    print(*map(one_line, lines), sep="\n", file=sys.stderr)
 
 
 def _show_preview(preview: Preview, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import BadArgument
 from ..core.machine import NOPASSWD, TRANSPORTS
-from ..core.network import MOST_HOSTS, Network, Reach, is_target
+from ..core.network import EVERY_HOST, MOST_HOSTS, Network, Reach, is_target
 from ..core.network import ranges as read_ranges
 from ..core.permission import FORMATS
 from ..core.secret import Secret
@@ -306,6 +306,12 @@ def _hosts(value: object) -> tuple[str, ...]:
     if len(hosts) > MOST_HOSTS or not all(map(is_target, hosts)):
         raise Fault(f'must name at most {MOST_HOSTS} hosts, as in ["pypi.org", "*.example.org:443", "192.0.2.0/24"]')
     return hosts
+
+
+def network_hosts(value: object) -> tuple[str, ...]:
+    """Hosts that an agent may choose; none, or EVERY_HOST for all."""
+    given = texts(value)
+    return (*filter(EVERY_HOST.__eq__, given), *_hosts([host for host in given if host != EVERY_HOST]))
 
 
 def host_network(value: object) -> bool:

@@ -44,6 +44,7 @@ SERVER_READERS: dict[str, Reader] = {
     "inline_sync_max_bytes": readers.count,
     "allow_hidden": readers.texts,
     "allowed_roots": readers.folders,
+    "allowed_roots_read": readers.folders,
     "forward_ports": readers.port_ranges,
     "keep_calls_days": readers.count,
 }
@@ -95,6 +96,7 @@ REGISTRY_READERS: dict[str, Reader] = {"user": readers.text}
 DISPOSABLE_READERS: dict[str, Reader] = {
     "provider": readers.provider,
     "network": readers.host_network,
+    "network_hosts": readers.network_hosts,
     "private_ranges": readers.ranges,
 }
 HTTP_READERS: dict[str, Reader] = {
@@ -157,8 +159,9 @@ class Settings:
     inline_sync_max_files: int = 200
     inline_sync_max_bytes: int = 64 << 20
     allow_hidden: tuple[str, ...] = ()
-    # Folders of this computer that file tools may use by path; empty: wherever a sync may.
+    # Folders of this computer that agents may use besides their project; of the second ones, they only read.
     allowed_roots: tuple[str, ...] = ()
+    allowed_roots_read: tuple[str, ...] = ()
     # Ports of this machine that a caller may choose to listen on, as "3000" or "3000-3010".
     forward_ports: tuple[str, ...] = ()
     notify: Notify = field(default_factory=Notify)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.disposable import DisposableRules, Platform, RegistryLogin, canonical_host
+from ..core.network import PACKAGE_INDEXES
 from ..core.secret import Secret
 from ..core.serving import Http, Logging
 from . import paths, readers
@@ -86,6 +87,7 @@ def read_services(files: Sequence[ConfigFile], environ: Mapping[str, str], tell:
             refusal=lost if provider != "embedded" else "",
             shares_host_network=values["disposable"].get("network", False),
             private_ranges=values["disposable"].get("private_ranges", ()),
+            network_hosts=values["disposable"].get("network_hosts", PACKAGE_INDEXES),
             **_renamed(values["opensandbox"]),
         ),
         http=Http(**values["http"]),

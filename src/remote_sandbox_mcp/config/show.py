@@ -139,6 +139,7 @@ def _services(settings: Settings) -> dict[str, Any]:
         "opensandbox.volumes": list(platform.volumes),
         "disposable.provider": rules.provider or ("opensandbox" if platform.server_url else "embedded"),
         "disposable.network": "host" if rules.shares_host_network else "own",
+        "disposable.network_hosts": list(rules.network_hosts),
         "disposable.private_ranges": list(rules.private_ranges),
         "http.api_key": _hidden(http.api_key) or None,
         "http.host": http.host,

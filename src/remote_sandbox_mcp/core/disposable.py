@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .errors import BadArgument, ConnectError, Unsupported
+from .network import PACKAGE_INDEXES
 from .sandbox import Sandbox
 from .secret import Secret
 from .slurm import Options
@@ -84,6 +85,8 @@ class SandboxOrder:
     # Of a cluster's allocation: see core.slurm.read_options.
     slurm: Options = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
+    # A person chose its network, so the operator's list of hosts for agents does not apply.
+    free: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +171,8 @@ class DisposableRules:
     shares_host_network: bool = False
     # Addresses of the user's own networks that an embedded sandbox with a network may reach.
     private_ranges: tuple[str, ...] = ()
+    # Hosts that an agent may choose for a sandbox's network; EVERY_HOST stands for all.
+    network_hosts: tuple[str, ...] = PACKAGE_INDEXES
 
 
 class NeedsHeaders(Unsupported):

@@ -28,6 +28,8 @@ E = TypeVar("E", bound="SandboxError")
 CUT = "cut"
 # The reason of a LoginRefused where the machine asks for a code and nobody has given one: no code was tried.
 CODE_NEEDED = "code_needed"
+# The reason of a BadArgument that stands until a person agrees.
+UNCONFIRMED = "confirm"
 
 
 class SandboxError(Exception):

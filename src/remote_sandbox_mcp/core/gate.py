@@ -9,19 +9,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import BadArgument
+from .shell import quote
 from .starters import folded, starter_depth
 
 if TYPE_CHECKING:
     from .incoming import Sieve
 
+# The command by which a person allows a place.
+ALLOW = "remote-sandbox-mcp allow"
 # Device and inode: they identify a file or folder, however its name is spelled.
 Id = tuple[int, int]
 
 HIDDEN = "a hidden part of your home folder, where keys and start-up files are"
+LED = "a place where keys or start-up files are, because a variable or a link of your home folder leads there"
+OTHERS = "another user's home folder"
 OWN = "part of remote-sandbox-mcp itself: its configuration, its state or a key that it logs in with"
 STARTS = "what makes git, an editor or a client run something"
 SYSTEM = "a folder of the system"
 PROGRAMS = "a folder of programs that run under your name"
+PROGRAM = "the program remote-sandbox-mcp, or the Python that runs it"
 
 
 def names_of(path: str) -> tuple[str, ...]:
@@ -70,6 +76,14 @@ class ResolvedPath:
 
 
 @dataclass(frozen=True)
+class Allowed:
+    """A place that agents may use: read it, and write to it where `writing`."""
+
+    place: ResolvedPath
+    writing: bool = True
+
+
+@dataclass(frozen=True)
 class Closed:
     """A closed place. `reading`: closed to reading, too, not only to writing; `ever`: the operator cannot open it."""
 
@@ -81,16 +95,17 @@ class Closed:
 
 @dataclass(frozen=True)
 class Ground:
-    """What the decision is based on: the user's home folders, closed places, and the operator's settings.
+    """What the decision is based on: allowed places, the user's home folders, closed places, and what is named.
 
-    A place in `named` is open, with all in it, although it lies inside a closed place. Where `roots` are given, all
-    else is closed.
+    Only what lies in an `allowed` place is open. A closed place in it stays closed, unless the operator has `named` it
+    or something in it. `home_parents` are folders whose entries are home folders; those of other users are closed.
     """
 
     homes: tuple[ResolvedPath, ...] = ()
     closed: tuple[Closed, ...] = ()
     named: tuple[ResolvedPath, ...] = ()
-    roots: tuple[ResolvedPath, ...] = ()
+    allowed: tuple[Allowed, ...] = ()
+    home_parents: tuple[ResolvedPath, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +117,21 @@ class Shut:
     ever: bool = False
     # Whether `what` names a place that the path is in; otherwise it says what the path itself is.
     is_inside: bool = True
+
+
+class NotAllowed(BadArgument):
+    """A path lies in no place that an agent may use. A person can allow `path`."""
+
+    def __init__(self, said: str, path: str, *, writing: bool) -> None:
+        self.path = path
+        self.writing = writing
+        done, option = ("written", "") if writing else ("read", " --read")
+        self.refusal = (
+            f"{said} lies outside of the project and of the folders that agents may use on this computer, so it is "
+            f"not {done}"
+        )
+        self.by_hand = f"its user can allow it by: {ALLOW} {quote(path)}{option}"
+        super().__init__(f"{self.refusal}; {self.by_hand}")
 
 
 @dataclass(frozen=True)
@@ -118,16 +148,25 @@ def admit(said: str, given: ResolvedPath, real: ResolvedPath, ground: Ground, *,
 
     `given` is the path as text, `real` the path with all links resolved. Both are checked: a link itself may be closed.
     """
-    if ground.roots and all(real.exact_depth_of(root) is None for root in ground.roots):
-        roots = ", ".join(root.path for root in ground.roots)
-        raise BadArgument(
-            f"{said} lies outside of the folders that may be used ({roots}); the operator adds others as allowed_roots "
-            "under [server] in config.toml"
-        )
     for way in (real,) if given.path == real.path else (real, given):
         if shut := why_shut(way, ground, writing=writing):
             raise BadArgument(refusal(said, way, shut, ground, writing=writing))
+    if not is_allowed(real, ground, writing=writing):
+        raise NotAllowed(said, real.path, writing=writing)
     return Admitted(real, rules_below(real, ground, writing=writing))
+
+
+def is_allowed(way: ResolvedPath, ground: Ground, *, writing: bool) -> bool:
+    places = (it.place for it in ground.allowed if it.writing or not writing)
+    return any(way.exact_depth_of(place) is not None for place in places)
+
+
+def is_project(folder: ResolvedPath, ground: Ground) -> bool:
+    """Whether a folder can be one project: it is no home folder, nor one of the system, and contains none."""
+    system = (closed.place for closed in ground.closed if closed.what == SYSTEM)
+    inside = (*ground.homes, *ground.home_parents, *system)
+    depth = _others_depth(folder, ground)
+    return bool(folder.names) and len(folder.names) != depth and all(it.depth_of(folder) is None for it in inside)
 
 
 def why_shut(way: ResolvedPath, ground: Ground, *, writing: bool) -> Shut | None:
@@ -135,7 +174,25 @@ def why_shut(way: ResolvedPath, ground: Ground, *, writing: bool) -> Shut | None
     for shut in _closed_places(way, ground, writing):
         if shut.ever or not is_named(way, shut.depth, ground):
             return shut
-    return None
+    depth = _others_depth(way, ground)
+    # An agent that was started in a project there, or a person who allowed one, has named it.
+    return Shut(OTHERS, depth) if depth and not _is_allowed_below(way, depth, ground) else None
+
+
+def _others_depth(way: ResolvedPath, ground: Ground) -> int:
+    """How many names lead to the home folder of another user that contains the path; 0 if none does."""
+    for parent in ground.home_parents:
+        depth = way.depth_of(parent)
+        if depth is None or len(way.names) <= depth:
+            continue
+        home = ResolvedPath("/" + "/".join(way.names[: depth + 1]), way.ids[: depth + 2])
+        if all(own.depth_of(home) is None for own in ground.homes):
+            return depth + 1
+    return 0
+
+
+def _is_allowed_below(way: ResolvedPath, depth: int, ground: Ground) -> bool:
+    return any((found := way.exact_depth_of(it.place)) is not None and found >= depth for it in ground.allowed)
 
 
 def _closed_places(way: ResolvedPath, ground: Ground, writing: bool) -> Iterator[Shut]:
@@ -146,6 +203,9 @@ def _closed_places(way: ResolvedPath, ground: Ground, writing: bool) -> Iterator
     for home in ground.homes:
         if depth := _hidden_depth(way, home):
             yield Shut(HIDDEN, depth)
+    others = _others_depth(way, ground)
+    if others and "".join(names[others : others + 1]).startswith("."):
+        yield Shut(OTHERS, others + 1)
     if writing and (depth := starter_depth(names)):
         yield Shut(STARTS, depth, is_inside=False)
 
@@ -186,7 +246,17 @@ def rules_below(root: ResolvedPath, ground: Ground, *, writing: bool) -> tuple[s
     closed = [closed.place for closed in ground.closed if writing or closed.reading]
     inside = [(place, rule) for place in closed if (rule := _rule_for(place, root))]
     others = [rule for place, rule in inside if not any(_hidden_depth(place, home) for home in ground.homes)]
-    return tuple(dict.fromkeys([*homes, *others]))
+    return tuple(dict.fromkeys([*homes, *others, *_rules_for_others(root, ground)]))
+
+
+def _rules_for_others(root: ResolvedPath, ground: Ground) -> Iterator[str]:
+    """.gitignore lines for the home folders of other users inside a tree."""
+    for parent in ground.home_parents:
+        below = _rule_for(parent, root)
+        if below is not None:
+            yield f"{below}/*"
+            own = [home for home in ground.homes if home.depth_of(parent) is not None]
+            yield from (f"!{rule}" for home in own if (rule := _rule_for(home, root)))
 
 
 def _rule_for(place: ResolvedPath, root: ResolvedPath) -> str | None:

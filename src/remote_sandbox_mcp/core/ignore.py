@@ -2,14 +2,14 @@
 
 import re
 
-from .secret_names import is_secret_name
+from .secret_names import is_secret_folder, is_secret_name
 
 MYPY = False
 if MYPY:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-# A line of our own that stands for all files whose names look like those of secrets; to git it is a comment.
+# A line of our own that stands for all that has a name like those of secrets; to git it is a comment.
 NAMES_OF_SECRETS = b"# remote-sandbox-mcp: names of secrets"
 IGNORE_BOM = b"\xef\xbb\xbf"
 # No path is longer, and a bracket without an end takes the square of its length to read.
@@ -175,11 +175,13 @@ def ignore_matcher(rules: "list[IgnoreRule]") -> "Callable[[bytes], Any] | None"
 class IgnoreGroup:
     """Rules that say the same, so that their order does not matter; most are plain and looked up, not tried."""
 
-    __slots__ = ("finds_secrets", "name_fits", "names", "out", "path_fits", "paths", "suffixes")
+    __slots__ = ("is_secret", "name_fits", "names", "out", "path_fits", "paths", "suffixes")
 
-    def __init__(self, rules: "list[IgnoreRule]") -> None:
+    def __init__(self, rules: "list[IgnoreRule]", of_dirs: bool) -> None:
         self.out = rules[0].out
-        self.finds_secrets = any(rule.is_secret for rule in rules)
+        self.is_secret: Callable[[bytes, bytes], bool] | None = None
+        if any(rule.is_secret for rule in rules):
+            self.is_secret = is_secret_folder if of_dirs else is_secret_name
         rules = [rule for rule in rules if not rule.is_secret]
         self.names = {rule.pattern for rule in rules if rule.is_plain and not rule.anchored}
         self.paths = {rule.pattern for rule in rules if rule.is_plain and rule.anchored}
@@ -193,20 +195,20 @@ class IgnoreGroup:
             name in self.names
             or path in self.paths
             or path.endswith(self.suffixes)
-            or (self.finds_secrets and is_secret_name(name))
+            or (self.is_secret is not None and self.is_secret(name, path))
             or (self.name_fits is not None and self.name_fits(name) is not None)
             or (self.path_fits is not None and self.path_fits(path) is not None)
         )
 
 
-def ignore_groups(rules: "list[IgnoreRule]") -> "tuple[IgnoreGroup, ...]":
+def ignore_groups(rules: "list[IgnoreRule]", of_dirs: bool) -> "tuple[IgnoreGroup, ...]":
     """Neighbours that say the same, the last first: the first group that fits decides."""
     runs: list[list[IgnoreRule]] = []
     for rule in reversed(rules):
         if not runs or runs[-1][0].out != rule.out:
             runs.append([])
         runs[-1].append(rule)
-    return tuple(IgnoreGroup(run) for run in runs)
+    return tuple(IgnoreGroup(run, of_dirs) for run in runs)
 
 
 class IgnoreList:
@@ -217,7 +219,7 @@ class IgnoreList:
     def __init__(self, folder: bytes, lines: "Iterable[bytes]") -> None:
         rules = ignore_rules(lines)
         of_files = [rule for rule in rules if not rule.dirs_only]
-        self.groups = ignore_groups(of_files), ignore_groups([rule for rule in rules if not rule.is_secret])
+        self.groups = ignore_groups(of_files, False), ignore_groups(rules, True)
         self.start = len(folder) + 1 if folder else 0
 
 
@@ -247,6 +249,11 @@ class Ignore:
                 return group.out
         return bool(self._added) and self._added_leave_out(path, name, is_dir)
 
+    def withholds(self, path: bytes, is_dir: bool) -> bool:
+        """Whether a path that is left out has the name of a secret, of which the caller is told."""
+        name = path[path.rfind(b"/") + 1 :]
+        return any(group.is_secret is not None and group.is_secret(name, path) for group in self._own[is_dir])
+
     def leaves_out_below(self, path: bytes, is_dir: bool) -> bool:
         """The same, also where a folder on the way is left out."""
         slash = path.find(b"/")
@@ -274,3 +281,13 @@ class Ignore:
             folder = folder[: max(0, folder.rfind(b"/"))]
             lists += self._added.get(folder, ())
         return lists
+
+
+def is_secret_path(path: bytes) -> bool:
+    """Whether a path is that of a secret, or of something in a folder of secrets, whether or not it is a folder.
+
+    >>> is_secret_path(b"/p/.aws/config"), is_secret_path(b"/p/.env"), is_secret_path(b"/p/config")
+    (True, True, False)
+    """
+    secrets = Ignore([NAMES_OF_SECRETS])
+    return secrets.leaves_out_below(path, True) or secrets.leaves_out(path, False)

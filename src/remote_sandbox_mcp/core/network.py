@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,6 +14,27 @@ Range = ipaddress.IPv4Network | ipaddress.IPv6Network
 MOST_HOSTS = 100
 # Ports of an entry that names none.
 USUAL_PORTS = (80, 443)
+# In the operator's list of hosts that agents may choose: every host.
+EVERY_HOST = "*"
+# That list where the operator writes none: indexes of packages. Not among them: hosts that publish what anybody sends
+# (github.com), and Go's module proxy, which fetches from any server that a module's path names.
+PACKAGE_INDEXES = (
+    "pypi.org",
+    "files.pythonhosted.org",
+    "conda.anaconda.org",
+    "repo.anaconda.com",
+    "registry.npmjs.org",
+    "index.crates.io",
+    "static.crates.io",
+    "rubygems.org",
+    "index.rubygems.org",
+    "deb.debian.org",
+    "security.debian.org",
+    "archive.ubuntu.com",
+    "security.ubuntu.com",
+    "ports.ubuntu.com",
+    "dl-cdn.alpinelinux.org",
+)
 _LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
 _NAME = re.compile(rf"(?=.{{1,255}}\Z)(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
 _WITH_PORT = re.compile(r"(?P<name>[^:\[\]/]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})")
@@ -86,8 +107,18 @@ class HostRule:
         # An IPv4 address is never in an IPv6 range, nor the other way round.
         return self.range is not None and address in self.range and self._allows_port(port)
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port,) if self.port else USUAL_PORTS
+
+    def covers(self, other: HostRule, port: int) -> bool:
+        """Whether it allows all that another rule does at this port."""
+        if other.range is None:
+            return self.allows_name(other.name, port)
+        return self._allows_port(port) and self.range is not None and _lies_in(other.range, self.range)
+
     def _allows_port(self, port: int) -> bool:
-        return port == self.port if self.port else port in USUAL_PORTS
+        return port in self.ports
 
 
 def read_rule(text: str) -> HostRule | None:
@@ -102,6 +133,27 @@ def read_rule(text: str) -> HostRule | None:
         return HostRule(range=addresses, port=port)
     is_name = bool(_NAME.fullmatch(name)) and not _looks_like_numbers(name)
     return HostRule(name=name.lower(), port=port) if is_name else None
+
+
+def unlisted(hosts: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
+    """The hosts that a list does not cover at each of their ports.
+
+    >>> unlisted(["pypi.org", "a.example.org:8443", "192.0.2.1"], ["pypi.org", "*.example.org", "192.0.2.0/24"])
+    ('a.example.org:8443',)
+    """
+    if EVERY_HOST in allowed:
+        return ()
+    rules = [rule for text in allowed if (rule := read_rule(text))]
+    return tuple(host for host in hosts if not _is_covered(host, rules))
+
+
+def _is_covered(host: str, rules: Collection[HostRule]) -> bool:
+    wanted = read_rule(host)
+    return wanted is not None and all(any(rule.covers(wanted, port) for rule in rules) for port in wanted.ports)
+
+
+def _lies_in(inner: Range, outer: Range) -> bool:
+    return inner.version == outer.version and inner[0] in outer and inner[-1] in outer
 
 
 def is_target(text: str) -> bool:

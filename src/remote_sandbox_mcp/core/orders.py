@@ -398,6 +398,9 @@ class ScanAnswer(LookAtPathAnswer, ProblemsAnswer):
     hits: list[str]
     leftovers: list[str]
     gitignores: list[list[str]]
+    # What was left out because of its name, where the rules say so: the first ones, and how many there are.
+    secrets: list[str]
+    secret_count: int
     # Times are known to the second only (SFTP).
     coarse: NotRequired[bool]
     # Of the real path of a folder; a lane over SFTP does not know them.
@@ -426,6 +429,8 @@ class FollowAnswer(LookAtPathAnswer, ProblemsAnswer):
     leftovers: list[str]
     # Missing where they are those of the listing before.
     gitignores: NotRequired[list[list[str]]]
+    secrets: list[str]
+    secret_count: int
     ids: NotRequired[Ids]
     # The number of this listing; 0 if the lane does not remember it.
     number: int

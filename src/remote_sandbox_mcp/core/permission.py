@@ -1,17 +1,20 @@
-"""What a caller may use beyond a sandbox: hooks, webhooks, volumes and local ports that the operator allows."""
+"""What a caller may use beyond a sandbox: hooks, webhooks, volumes, hosts and ports that the operator allows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .errors import BadArgument
+from .errors import UNCONFIRMED, BadArgument
+from .network import EVERY_HOST, unlisted
 from .secret import Secret
 
 FORMATS = ("auto", "json", "slack", "feishu", "dingtalk")
 HOOK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 LONGEST_URL = 2048
+# Hosts that one sentence names.
+MOST_NAMED = 5
 # Volumes with this prefix need no permission: the prefix says that they were made for sandboxes.
 OWN_VOLUMES = "remote-sandbox-"
 
@@ -135,6 +138,28 @@ def _lies_below(path: str, folder: str) -> bool:
     """Compares path segments only. The platform resolves symbolic links and has its own list of folders."""
     steps, start = ([step for step in name.split("/") if step not in ("", ".")] for name in (path, folder))
     return ".." not in steps and steps[: len(start)] == start
+
+
+def allow_network(is_on: bool | None, hosts: Collection[str], allowed: Collection[str]) -> None:
+    """Check a network, on for every host or for these. Raises BadArgument for more than the operator's list has."""
+    import json
+
+    beyond = unlisted(hosts, allowed)
+    if beyond:
+        more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
+        found = (
+            f"an agent may choose only hosts in the owner's list, which has no {', '.join(beyond[:MOST_NAMED])}{more}"
+        )
+        remedy = f"the owner of this machine can add {json.dumps(beyond[:MOST_NAMED])}{more} to network_hosts"
+    elif is_on and not hosts and EVERY_HOST not in allowed:
+        found = "true is every host of the internet, and an agent may choose only hosts in the owner's list"
+        remedy = (
+            'name the hosts that are needed, as in ["pypi.org", "files.pythonhosted.org"], or ask the owner of this '
+            f'machine to allow all: network_hosts = ["{EVERY_HOST}"]'
+        )
+    else:
+        return
+    raise BadArgument.of_parts("network", found, f"{remedy} under [disposable] in config.toml", reason=UNCONFIRMED)
 
 
 def allow_local_port(port: int, allowed: Iterable[str]) -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .errors import BadArgument, FileProblem
+from .errors import UNCONFIRMED, BadArgument, FileProblem
 from .files import Problem
-from .ignore import Ignore
+from .ignore import NAMES_OF_SECRETS, Ignore
 from .incoming import HELD, Sieve
+from .secret_names import secret_lines_in
 from .starters import acts
 from .transfer import Order
 from .tree import (
@@ -105,6 +107,13 @@ class Plan:
         return sum(item.size for item in self.send)
 
 
+def secrets_in(items: Iterable[Item], root: str) -> list[bytes]:
+    """The paths that an agent's order would not send because of their names, from a tree at `root`."""
+    secret = Ignore([NAMES_OF_SECRETS, *(line.encode() for line in secret_lines_in(root))])
+    is_inside = functools.cache(lambda folder: bool(folder) and secret.leaves_out_below(folder, True))
+    return [item.path for item in items if is_inside(item.folder) or secret.leaves_out(item.path, False)]
+
+
 def check_deletion(order: Order, source: Tree, target: Tree) -> None:
     """Refuse delete_extras where a mistake would be most expensive. Raises BadArgument."""
     if not order.delete_extras or order.confirmed:
@@ -116,7 +125,7 @@ def check_deletion(order: Order, source: Tree, target: Tree) -> None:
         found = f"{source.path} is empty, so everything would be deleted"
     if found:
         hint = f"{terms.confirm} if that is really meant, or look first with {terms.dry_run}"
-        raise BadArgument.of_parts(f"{terms.delete} is refused", found, hint)
+        raise BadArgument.of_parts(f"{terms.delete} is refused", found, hint, reason=UNCONFIRMED)
 
 
 def precious_place(real: str, home: str) -> str:

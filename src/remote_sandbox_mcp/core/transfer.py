@@ -24,12 +24,14 @@ MOST_PASSED = 64 << 20
 class Place:
     """A path on a sandbox, or on this machine where no sandbox is named.
 
-    A `free` one was chosen by the person at this computer, or by us, so the gate for agents does not apply.
+    A `free` one was chosen by the person at this computer, or by us, so the gate for agents does not apply. `root` is
+    the allowed place that it was in when it was ordered: a process that goes on with the order may know no client.
     """
 
     sandbox: str
     path: str
     free: bool = False
+    root: str = ""
 
     def __str__(self) -> str:
         return f"{self.sandbox}:{self.path}" if self.sandbox else self.path
@@ -142,6 +144,10 @@ class Outcome:
     excluded: tuple[str, ...] = ()
     # From machine to machine, without passing through this computer.
     direct: bool = False
+    # Local files and folders with names of secrets, the first ones, and how many there are: an agent's order does not
+    # send them, a person's has sent them.
+    secrets: tuple[str, ...] = ()
+    secret_count: int = 0
 
     def after(self, earlier: Outcome) -> Outcome:
         """The sum of this and of an earlier attempt that was cut off."""
@@ -153,12 +159,15 @@ class Outcome:
             bytes=self.bytes + earlier.bytes,
             wire_bytes=self.wire_bytes + earlier.wire_bytes,
             seconds=self.seconds + earlier.seconds,
+            secrets=tuple(dict.fromkeys((*earlier.secrets, *self.secrets))),
+            secret_count=max(earlier.secret_count, self.secret_count),
         )
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Outcome:
         problems = tuple(Problem(**problem) for problem in fields["problems"])
-        return cls(**{**fields, "problems": problems, "excluded": tuple(fields["excluded"])})
+        names = {name: tuple(fields.get(name, ())) for name in ("excluded", "secrets")}
+        return cls(**{**fields, **names, "problems": problems})
 
 
 # Requests are numbered across all lanes, because a source's frames are handed to a target as they are.

@@ -114,6 +114,9 @@ class Tree:
     hits: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
     gitignores: tuple[tuple[bytes, bytes], ...] = ()
+    # What a rule about names of secrets left out: the first ones, and how many there are.
+    secrets: tuple[str, ...] = ()
+    secret_count: int = 0
     # The file system stores times in whole seconds.
     coarse: bool = False
     # What the file system does not keep as it is told: "m" for modes, "t" for times, which it rounds down.
@@ -260,6 +263,8 @@ def _read_end(end: dict[str, Any]) -> Tree:
         hits=tuple(map(str, end.get("hits", ()))),
         leftovers=tuple(map(str, end.get("leftovers", ()))),
         gitignores=tuple((_bytes(folder), _bytes(text)) for folder, text in end.get("gitignores", ())),
+        secrets=tuple(map(str, end.get("secrets", ()))),
+        secret_count=int(end.get("secret_count", 0)),
         coarse=bool(end.get("coarse")),
         ids=tuple((int(device), int(inode)) for device, inode in end.get("ids", ())),
     )

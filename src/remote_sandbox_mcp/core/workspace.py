@@ -10,43 +10,15 @@ from .errors import SandboxError
 from .ignore import NAMES_OF_SECRETS
 from .shell import quote
 from .text import counted, size
-from .transfer import DEFAULT_EXCLUDES
+from .transfer import DEFAULT_EXCLUDES, Place
 
 # What comes back after a command although .gitignore may exclude it.
 DEFAULT_PULL = ("/results/**", "*.png", "/coverage.xml", "/htmlcov/**", "junit.xml")
 # Where machines have the marks of workspaces: another machine of the same name does not have one.
 MARKS = "~/.local/state/remote-sandbox-mcp/workspaces"
-# Names of folders and of files that often hold secrets: not sent unless the workspace's rules include them. None of
-# these lines begins with "!", which would send what a .gitignore leaves out.
-SECRET_FOLDERS = (
-    *(
-        ".env",
-        ".env.*",
-        ".envrc",
-        ".netrc",
-        ".pgpass",
-        ".npmrc",
-        ".pypirc",
-        "*.pem",
-        "*.key",
-        "*.p12",
-        "*.pfx",
-        "*.jks",
-    ),
-    *(
-        "*.keystore",
-        "*.kdbx",
-        "*.ppk",
-        "id_rsa*",
-        "id_dsa*",
-        "id_ecdsa*",
-        "id_ed25519*",
-        "credentials",
-        "credentials.*",
-    ),
-    *("*credentials*.json", "secrets.*", ".htpasswd", "*.tfstate", "*.tfstate.*", ".git-credentials", "kubeconfig"),
-)
-SECRET_LIKE = (*(f"{name}/" for name in SECRET_FOLDERS), NAMES_OF_SECRETS.decode())
+# What is not sent unless the workspace's rules include it. It does not begin with "!", which would send what a
+# .gitignore leaves out.
+SECRET_LIKE = (NAMES_OF_SECRETS.decode(),)
 # Where background jobs write their logs by default: check_background_task shows them.
 JOB_LOGS = ".codex_logs/"
 # Larger files come back only where a pull pattern names them.
@@ -124,6 +96,11 @@ class Workspace:
 
     def __str__(self) -> str:
         return f"{self.folder} = {self.sandbox}:{self.remote}"
+
+    @property
+    def here(self) -> Place:
+        """Its local side. The folder was allowed when it was linked."""
+        return Place("", self.folder, self.free, root=self.folder)
 
     def remote_folder(self, client_folder: str) -> str:
         """The folder over there that corresponds to the client's current one."""
@@ -238,7 +215,7 @@ class Preview:
         """Whether it is sent only after it was confirmed."""
         return self.bytes > MOST_UNASKED_BYTES or self.files > MOST_UNASKED_FILES
 
-    def lines(self) -> list[str]:
+    def lines(self, how_to_send: str = "link with --include to send one") -> list[str]:
         """It in words: the first line is what is sent, the others what is not, and how that can be changed."""
         lines = [f"{counted(self.files, 'file')} ({size(self.bytes)}) of {self.folder} to {self.sandbox}:{self.remote}"]
         if self.files_there:
@@ -246,7 +223,7 @@ class Preview:
             lines.append(f"{there} are there already: what is the same stays, what differs is a conflict to decide")
         if self.secret_count:
             names = _names(self.secrets, self.secret_count)
-            lines.append(f"not sent, because the name is that of a secret: {names}; link with --include to send one")
+            lines.append(f"not sent, because the name is that of a secret: {names}; {how_to_send}")
         if self.link_count:
             lines.append(f"not sent, because the link leads out of the project: {_names(self.links, self.link_count)}")
         if self.excluded:

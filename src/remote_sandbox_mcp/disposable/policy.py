@@ -12,6 +12,7 @@ from ..core import check
 from ..core.disposable import DISPOSABLE_ID, PENDING, DisposableRules, Limits, SandboxOrder, Traits
 from ..core.errors import BadArgument, ConfigError
 from ..core.network import MOST_HOSTS, is_target
+from ..core.permission import allow_network
 from ..store.disposables import CREATING, ENDED, ENDING, EXPIRED, PAUSED, Kept, Owner
 
 # Its provider ends one that has expired; we see to it only if that has not happened soon after.
@@ -129,6 +130,9 @@ def checked(
     provider = provider_for(order.provider, rules, offered, names)
     if order.slurm and not offered[provider].is_queue:
         raise BadArgument("slurm: only a sandbox on a cluster takes options of Slurm; name the cluster with on")
+    # An allocation has the nodes' own network, whatever is ordered.
+    if not order.free and not offered[provider].is_queue:
+        allow_network(order.network, order.hosts, rules.network_hosts)
     limits = _countable(order.limits, offered[provider])
     image = order.image or default_image(offered[provider], rules)
     return replace(order, image=image, provider=provider, limits=limits)

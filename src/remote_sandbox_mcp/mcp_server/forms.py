@@ -108,10 +108,15 @@ class Consent:
         return ElicitRequest(params=ElicitRequestFormParams(message=self.message, requested_schema=self.schema))
 
     def read(self, result: object) -> bool:
-        """Raises NoAnswer."""
+        """Raises NoAnswer. A form that was closed is no answer; one that was declined is a no."""
         if not isinstance(result, ElicitResult):
             raise NoAnswer(UNREADABLE)
-        return result.action == "accept" and (result.content or {}).get(self._field) is True
+        if result.action == "cancel":
+            raise NoAnswer(DECLINED.format(action="cancelled"))
+        answer = result.action == "accept" and (result.content or {}).get(self._field)
+        if not isinstance(answer, bool):
+            raise NoAnswer(UNREADABLE)
+        return answer
 
 
 class Asker:
@@ -160,6 +165,8 @@ class Asker:
     async def agrees(self, about: str) -> bool:
         """Whether the client's user says yes to a question of ours. Raises NoAnswer, AnswerNeeded."""
         assert self._context
+        if self._is_over:
+            raise NoAnswer(OVER)
         if not is_in_rounds(self._context):
             consent = Consent(about)
             return consent.read(await self._elicit(self._context, consent))

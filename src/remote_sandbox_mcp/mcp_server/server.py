@@ -39,8 +39,10 @@ from .. import __version__
 from ..app import App
 from ..core.client import Client, current_call
 from ..core.errors import BadArgument, Defect, SandboxError, UnknownSandbox
+from ..core.gate import NotAllowed
 from ..session import InProgress, Session, begin, current
 from ..waiting import Chores, within
+from .allowing import make_way
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
 from .forms import Forms
 from .journal import Journal, is_kept, note
@@ -109,6 +111,8 @@ MOVED = "the configuration has just changed, so this was not begun; send it once
 # The first messages of clients that want change notifications; since 2026-07-28 they have to ask for them.
 CAN_BE_TOLD = frozenset({"initialize", "subscriptions/listen"})
 MOST_SUBSCRIBED = 1000
+# How many places of this computer the user is asked about for one call.
+MOST_ASKED = 4
 TELL_S = 5.0
 SandboxName = Annotated[str, Field(description="Default: the active one")]
 
@@ -335,12 +339,22 @@ class SandboxServer(MCPServer[None]):
     async def _call(
         self, name: str, given: dict[str, Any], context: Context[None, Any] | None
     ) -> CallToolResult | InputRequiredResult:
-        try:
-            return await super().call_tool(name, given, context)
-        except SandboxError as problem:
-            return failure(problem, name)
-        except ToolError as problem:
-            return failure(explain(name, problem), name)
+        for _ in range(MOST_ASKED):
+            try:
+                return await super().call_tool(name, given, context)
+            except SandboxError as raised:
+                problem = raised
+            except ToolError as raised:
+                problem = explain(name, raised)
+            # Refused before anything was done: where its user allows it, the call is made again.
+            if not isinstance(problem, NotAllowed):
+                break
+            try:
+                await make_way(problem, self.app.transfers.gate, context)
+            except SandboxError as refused:
+                problem = refused
+                break
+        return failure(problem, name)
 
     # The sandbox of a call that names none
 

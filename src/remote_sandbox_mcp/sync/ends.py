@@ -15,6 +15,7 @@ from ..core.incoming import Sieve
 from ..core.plan import Item
 from ..core.transfer import DEFAULT_EXCLUDES, Lane, Order, Place, Reply, RootName
 from ..core.tree import MOST_BYTES, Tree, TreeReader, is_name
+from ..core.workspace import SECRET_LIKE
 from .lanes import Lanes
 from .large import place_stem
 from .streams import names_of
@@ -226,7 +227,9 @@ class Ends:
         name = posixpath.basename(said)
         if not is_name(_bytes(name)) or (name == said and name.startswith("~")):
             raise BadArgument(f"{self.source.place} does not name a file")
-        if Ignore(map(_bytes, self.order.excludes)).leaves_out(_bytes(name), False):
+        # A file of any name goes where its very path is named.
+        excludes = [_bytes(line) for line in self.order.excludes if line not in SECRET_LIKE]
+        if Ignore(excludes).leaves_out(_bytes(name), False):
             raise BadArgument(f"{self.source.place} is among what is not synced to {self.target.place}")
         return name
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..backends.outpost.far.target import ATTRIBUTES
+from ..backends.outpost.far.tree import MOST_SECRETS_NAMED
 from ..core.errors import FileProblem
-from ..core.plan import Attributes, Plan, check_deletion, make_plan, source_entries
+from ..core.plan import Attributes, Plan, check_deletion, make_plan, secrets_in, source_entries
+from ..core.secret_names import secret_lines_in
 from ..core.transfer import Headway, Listener, Order, Outcome, unheard
 from ..core.tree import Tree, read_meta
 from .ends import End, Ends
 from .large import IndexMemory
 from .meter import Meter, Tally
 from .sending import BATCH_FILES, Bridging, Sending
-from .streams import batches, names_of, portions
+from .streams import batches, names_of, portions, text_of
 
 if TYPE_CHECKING:
     from ..core.orders import ClearOrder, DeleteOrder, FinishOrder, TidyOrder, TouchOrder
@@ -226,6 +229,7 @@ class Synchronization:
     def outcome(self) -> Outcome:
         """What was done, completely or up to a failure."""
         assert self.source_tree is not None
+        secrets, count = self._secrets()
         return Outcome(
             synced_type="file" if self.ends.source.name else "directory",
             made_dirs=self.plan.new_folders,
@@ -240,7 +244,22 @@ class Synchronization:
             problem_count=self.tally.problem_count,
             excluded=self.source_tree.hits,
             direct=self._direct,
+            secrets=secrets,
+            secret_count=count,
         )
+
+    def _secrets(self) -> tuple[tuple[str, ...], int]:
+        """Names of secrets on this computer: those that were not sent for an agent, or those that go for a person."""
+        source, tree = self.order.source, self.source_tree
+        root, is_file = self.ends.source.root, bool(self.ends.source.name)
+        if tree is None or source.sandbox or (is_file and not source.free):
+            # Another machine may say anything, and a file's very path sends it.
+            return (), 0
+        if not source.free:
+            inner = [line[1:] for line in secret_lines_in(root) if os.path.lexists(root + line)]
+            return (*inner, *tree.secrets), len(inner) + tree.secret_count
+        found = secrets_in(self.plan.send, root) if self.order.target.sandbox else []
+        return tuple(map(text_of, found[:MOST_SECRETS_NAMED])), len(found)
 
     def _packed(self, attributes: list[Attributes]) -> list[bytes]:
         paths = [self.ends.target.name or item.path for item in attributes]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from ..backends import here
-from ..core.errors import CUT, SandboxError, Unreachable
+from ..core.errors import CUT, BadArgument, SandboxError, Unreachable
 from ..core.gate import Admitted
+from ..core.ignore import is_secret_path
 from ..core.sandbox import Sandbox
+from ..core.secret_names import secret_lines_in
 from ..core.transfer import Headway, Lane, Listener, Order, Outcome, Place, unheard
+from ..core.workspace import SECRET_LIKE
 from .ends import End
 from .engine import Synchronization
 from .lanes import Lanes
@@ -60,8 +64,10 @@ class Syncs:
         """A sync that is to be prepared, and then carried out or released. Raises BadArgument."""
         source, target = self._end(order.source, writing=False), self._end(order.target, writing=True)
         if source.admitted:
-            # For both ends: what is not read must not be deleted as an extra, either.
-            order = replace(order, excludes=(*order.excludes, *source.admitted.rules))
+            # For both ends: what is not read must not be deleted as an extra, either. Behind all other lines, so that
+            # none of them brings it back.
+            withheld = () if order.source.free else SECRET_LIKE
+            order = replace(order, excludes=(*order.excludes, *withheld, *source.admitted.rules))
         bridge = self._routes(order.source.sandbox, order.target.sandbox)
         return Synchronization(order, source, target, self._chunks, bridge)
 
@@ -129,7 +135,20 @@ class Syncs:
     def _end(self, place: Place, *, writing: bool) -> End:
         if place.sandbox not in self._lanes:
             self._lanes[place.sandbox] = self._make_lanes(place.sandbox)
-        return End(place, self._lanes[place.sandbox], None if place.sandbox else self._gate(place, writing))
+        return End(place, self._lanes[place.sandbox], None if place.sandbox else self._admit(place, writing))
+
+    def _admit(self, place: Place, writing: bool) -> Admitted:
+        """Raises BadArgument."""
+        admitted = self._gate(place, writing)
+        if writing or place.free:
+            return admitted
+        given, real = os.path.abspath(place.path), admitted.way.path
+        if is_secret_path(os.fsencode(real)) and not is_secret_path(os.fsencode(given)):
+            raise BadArgument(
+                f"{place} leads to {real}, whose name is that of a secret, so it was not sent; to send it, name that "
+                "very path"
+            )
+        return replace(admitted, rules=(*secret_lines_in(real), *admitted.rules))
 
     def _make_lanes(self, name: str) -> Lanes:
         if not name:

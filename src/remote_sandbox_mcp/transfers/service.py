@@ -12,11 +12,13 @@ from ..config import paths
 from ..config.schema import Settings
 from ..core import check
 from ..core.errors import BadArgument, Unsupported
+from ..core.ignore import is_secret_path
 from ..core.machine import Machine
+from ..core.secret_names import is_secret_name
 from ..core.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from ..fleet import Fleet
 from ..gate import Gate
-from ..session import absolute
+from ..session import absolute, client_folder
 
 if TYPE_CHECKING:
     from ..core.sandbox import Sandbox
@@ -49,7 +51,7 @@ class TransferService:
         """`identity` identifies the configuration."""
         self._fleet = fleet
         self._settings = settings
-        self._gate = Gate(settings, private)
+        self.gate = Gate(settings, private)
         self._identity = identity
         self._routes = routes
         # Brings the large files of a workspace; set where workspaces can be used.
@@ -65,7 +67,7 @@ class TransferService:
     ) -> None:
         """Use new settings; `gone` sandboxes are closed or replaced."""
         self._settings, self._routes = settings, routes
-        self._gate.reconfigure(settings, private)
+        self.gate.reconfigure(settings, private)
         if "syncs" in self.__dict__:
             await self.syncs.forget(gone)
 
@@ -94,7 +96,7 @@ class TransferService:
             return self._fleet.member(name).open
 
         chunks = Chunks(paths.state_folder())
-        return Syncs(self._fleet.get, here.open_lane, chunks, route, self._gate.admit, opener)
+        return Syncs(self._fleet.get, here.open_lane, chunks, route, self.gate.admit, opener)
 
     @functools.cached_property
     def archives(self) -> Archives:
@@ -137,15 +139,33 @@ class TransferService:
         if not exclude_file:
             return tuple(excludes)
         try:
-            text = self._gate.read(absolute(exclude_file), LARGEST_RULES + 1, free=free)
+            text = self.gate.read(absolute(exclude_file), LARGEST_RULES + 1, free=free)
         except (OSError, ValueError) as problem:
             why = getattr(problem, "strerror", None) or problem
             raise BadArgument(f"exclude_file {exclude_file} cannot be read: {why}; check it") from None
+        if not free and self.is_secret(os.path.realpath(absolute(exclude_file))):
+            # The other side is told all lines.
+            raise BadArgument(f"exclude_file {exclude_file} has the name of a secret, so it is not used; name another")
         if len(text) > LARGEST_RULES:
             raise BadArgument(f"exclude_file {exclude_file} is over 1 MiB, which no list of patterns is; check it")
         # No path contains a NUL byte, and it separates paths on the wire.
         lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
         return (*(line.rstrip("\r") for line in lines), *excludes)
+
+    def secret_at(self, place: Place) -> str:
+        """The path of a local secret that an agent names by this place; empty for none. Raises BadArgument."""
+        if place.sandbox or place.free:
+            return ""
+        real = self.gate.admit(place, False).way.path
+        return real if self.is_secret(real) else ""
+
+    @staticmethod
+    def is_secret(real: str) -> bool:
+        """Whether a path has the name of a secret; what the client's own folder is called says nothing."""
+        folder, path = os.path.realpath(client_folder()).rstrip("/"), os.fsencode(real)
+        below = real[len(folder) + 1 :] if f"{real}/".startswith(f"{folder}/") else real
+        is_name = bool(below) and is_secret_name(path.rpartition(b"/")[2], path)
+        return is_name or is_secret_path(os.fsencode(below))
 
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
         """Copy a local file or folder into a sandbox, under the rules for agents."""
@@ -173,15 +193,14 @@ class TransferService:
                 raise
             return await self.archives.run(order)
 
-    def check_roots(self, path: str) -> None:
-        """Raises BadArgument for a path outside of the operator's allowed_roots, if there are any."""
-        roots = [os.path.realpath(os.path.expanduser(root)) for root in self._settings.allowed_roots]
-        real = os.path.realpath(absolute(path))
-        if roots and not any(os.path.commonpath((root, real)) == root for root in roots):
-            raise BadArgument(
-                f"{path} lies outside of the folders that may be used ({', '.join(roots)}); the operator adds others "
-                "as allowed_roots under [server] in config.toml"
-            )
+    def check_folder(self, path: str) -> None:
+        """Raises BadArgument for a folder of this computer that a sandbox may not be shown."""
+        self.gate.check(absolute(path))
+
+    def _rooted(self, order: Order) -> Order:
+        """An order that another process may go on with, which asks the gate again."""
+        source, target = self.gate.rooted(order.source, writing=False), self.gate.rooted(order.target, writing=True)
+        return replace(order, source=source, target=target)
 
     async def preview(self, order: Order) -> Synchronization:
         """What a sync would do; that it would delete much is what is to be seen."""
@@ -198,6 +217,7 @@ class TransferService:
             return await self.syncs.attempt(order, all_of(told, listener), job)
 
         job: Synchronization | None = None
+        order = self._rooted(order)
         # Repeated by a new hub after the old one died: the earlier transfer continues, and no second one begins.
         if begun := await self.background.begun_before(runner):
             return await self.background.check(begun.id, wait_s=wait_s)
@@ -220,7 +240,7 @@ class TransferService:
     async def queue(self, order: Order) -> Transfer:
         """Add it for another process to run, which asks the gate again. Raises BadArgument for a refusal now."""
         self.syncs.begin(order)
-        return await self.background.queue(order)
+        return await self.background.queue(self._rooted(order))
 
     async def take_up(self) -> None:
         """Continue transfers of this configuration that no process runs any more."""

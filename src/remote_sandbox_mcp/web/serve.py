@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import uvicorn
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+from .. import session
 from ..app import App
 from ..live.service import Live
 from ..mcp_server.clients import HttpSessions
@@ -47,6 +48,8 @@ async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     live = Live(app)
+    # Its folder is not that of a client.
+    session.begin(session.Session(is_over_http=True))
     http = HttpServer(build(app, HttpSessions()), listener, terms, live)
     serving = http.begin()
     reviving = asyncio.ensure_future(revive(app))

@@ -120,7 +120,7 @@ class Pass:
         self.is_outdated = False
         self._listener = listener
         self.base = records.base(workspace)
-        here, there = Place("", workspace.folder, workspace.free), Place(workspace.sandbox, workspace.remote)
+        here, there = workspace.here, Place(workspace.sandbox, workspace.remote)
         self._push = syncs.begin(Order(source=here, target=there))
         self._pull = syncs.begin(Order(source=there, target=here))
         self._here, self._there = self._push.ends.source, self._push.ends.target

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..config.workspace_file import accepted_file, current_rules, notice, rules_of
 from ..core import check
 from ..core.command import Command, Completed
-from ..core.errors import BadArgument, ConnectError, FileProblem, SandboxError
+from ..core.errors import UNCONFIRMED, BadArgument, ConnectError, FileProblem, SandboxError
 from ..core.files import Span
 from ..core.ignore import Ignore
 from ..core.plan import precious_place
@@ -155,7 +155,7 @@ class WorkspaceService:
                 f"{preview.folder} has {counted(preview.files, 'file')} ({size(preview.bytes)}) to send to "
                 f"{preview.sandbox}, so this needs a confirmation; leave out what need not go there by excludes, or "
                 "confirm it",
-                "confirm",
+                UNCONFIRMED,
             )
         workspace, is_new = await self._put(order, preview)
 
@@ -311,7 +311,7 @@ class WorkspaceService:
         base = self._records.base(workspace)
         if not base.fetching or base.transfer:
             return moved
-        there, here = Place(workspace.sandbox, workspace.remote), Place("", workspace.folder, workspace.free)
+        there, here = Place(workspace.sandbox, workspace.remote), workspace.here
         # The rules are for versions that do not know of workspaces: they would bring these files, and no others.
         rules = ["*", *(f"!{line}" for path in base.fetching for line in _lines_to(path))]
         order = Order(source=there, target=here, excludes=tuple(dict.fromkeys(rules)), workspace=workspace.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,12 +16,14 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...core.disposable import PENDING, Disposable, Limits, SandboxOrder, gpus, megabytes, volume
+from ...core.disposable import PENDING, Disposable, DisposableRules, Limits, SandboxOrder, gpus, megabytes, volume
 from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.files import Problem
+from ...core.network import EVERY_HOST, unlisted
 from ...core.slurm import read_options
 from ...session import absolute
-from ..clients import calling, room
+from ..clients import calling, own_front, room
+from ..consent import Request, with_consent
 from ..reporting import Reporting, beats, with_signs_of_life
 from ..results import ResultImages, exec_fields, exec_text, look, plain_text, reply, sentence
 from ..server import SandboxServer
@@ -29,6 +32,7 @@ from ..texts import files_text, taken_text, told
 from ..toolbox import UNLISTED
 from .app_results import disposable_fields
 from .exec import RUN, patience
+from .sync import ask_about_secrets
 from .sync_results import MOST_SHOWN, copied_fields, problem_fields
 
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
@@ -68,7 +72,7 @@ def create(server: SandboxServer) -> Any:
         cpu: Annotated[float, Field(description="Cores, at most")] = 0,
         memory: Annotated[str, Field(description="As 512m or 2g")] = "",
         gpu: Annotated[int | Cards, Field(description='How many; "0,2": these cards of a machine; "a100:2"')] = 0,
-        network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts: must hold")] = None,
+        network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts, as pypi.org")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
         on: Annotated[str, Field(description="A machine with docker, podman or slurm; default: as configured")] = "",
         slurm: Annotated[Mapping[str, str | int | bool], Field(description="sbatch options, as partition")] = {},
@@ -91,11 +95,17 @@ def create(server: SandboxServer) -> Any:
         if image.startswith(("/", "~", ".")):
             # A folder of the user's computer is mounted as its root file system.
             order = replace(order, image=absolute(image))
-            server.app.transfers.check_roots(image)
+            server.app.transfers.check_folder(image)
         until = time.monotonic() + patience(server, ctx)
         async with Reporting(ctx) as reporting:
             what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
-            made = await with_signs_of_life(server.app.disposables.create(order), what, reporting)
+
+            async def make(is_agreed: bool) -> Disposable:
+                # Whoever uses a front end of ours is a person.
+                wanted = replace(order, free=is_agreed or bool(own_front.get()))
+                return await with_signs_of_life(server.app.disposables.create(wanted), what, reporting)
+
+            made = await with_consent(make, lambda problem: to_reach(order, server.app.settings.rules, problem))
             if made.status == PENDING:
                 made = await started(server, made, until - time.monotonic(), reporting)
         session = server.clients.session(ctx)
@@ -106,6 +116,21 @@ def create(server: SandboxServer) -> Any:
         return reply(fields, told(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
 
     return create_sandbox
+
+
+def to_reach(order: SandboxOrder, rules: DisposableRules, problem: BadArgument) -> Request:
+    """The request for a network that the operator's list does not have."""
+    hosts = sorted({host.lower() for host in unlisted(order.hosts, rules.network_hosts)})
+    everything = "all that this computer reaches" if rules.shares_host_network else "every host of the internet"
+    command = shlex.join(["remote-sandbox-mcp", "create", *(f"--host={host}" for host in order.hosts)])
+    return Request(
+        kind="network",
+        key=" ".join(hosts) or EVERY_HOST,
+        question=f"Make a sandbox that can reach {', '.join(hosts) or everything}, and so send there what it is given?",
+        refusal=f"no sandbox was made; network: {problem.found}",
+        by_hand=f"{problem.remedy}, or make it with: {command if hosts else f'{command} --network'}",
+        unasked=problem.remedy,
+    )
 
 
 async def started(server: SandboxServer, made: Disposable, seconds: float, reporting: Reporting) -> Disposable:
@@ -157,6 +182,9 @@ def upload(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, FilesShape]:
         """Put files into a sandbox. local_path copies from the user's machine without passing through you."""
         done: list[dict[str, Any]] = []
+        transfers = server.app.transfers
+        named = [transfers.place(file["local_path"], sandbox=None) for file in files if file.get("local_path")]
+        await ask_about_secrets(server, named, sandbox_id)
         try:
             for file in files:
                 done.append(await put(server, sandbox_id, file))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
 from ...core.check import in_range
+from ...core.errors import BadArgument
 from ...core.text import counted
-from ...core.transfer import Headway, Listener, Order, Outcome
+from ...core.transfer import Headway, Listener, Order, Outcome, Place
+from ..consent import Request, agreed, with_consent
 from ..reporting import Reporting
-from ..results import lean, reply
+from ..results import lean, plain_text, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
 from ..texts import told, transfers_text
@@ -27,6 +31,9 @@ from .sync_results import (
     started_fields,
     transfer_fields,
 )
+
+if TYPE_CHECKING:
+    from ...store.transfers import Transfer
 
 SYNC = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
@@ -95,9 +102,8 @@ def push(server: SandboxServer) -> Any:
             respect_gitignore=respect_gitignore,
             checksum=checksum,
             delete_extras=delete_extras,
-            confirmed=confirm_delete,
         )
-        return await carry_out(server, order, ctx, dry_run)
+        return await carry_out(server, order, ctx, dry_run, confirm=confirm_delete)
 
     return sync_local_to_remote
 
@@ -147,6 +153,7 @@ def push_in_background(server: SandboxServer) -> Any:
             excludes=app.transfers.rules(excludes, exclude_file),
             delete_extras=delete_extras,
         )
+        await ask_about_secrets(server, [order.source], order.target.sandbox)
         transfer = await app.transfers.sync(order, wait_s=0, background=True)
         assert not isinstance(transfer, Outcome)
         fields = started_fields(transfer)
@@ -191,15 +198,23 @@ def cancel_task(server: SandboxServer) -> Any:
     return cancel_file_transfer_task
 
 
-async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any], dry_run: bool) -> CallToolResult:
+async def carry_out(
+    server: SandboxServer, order: Order, ctx: Context[None, Any], dry_run: bool, *, confirm: bool = False
+) -> CallToolResult:
     app = server.app
     if dry_run:
         job = await app.transfers.preview(order)
         fields = preview_fields(job)
         first = f"would send {counted(len(job.plan.send), 'file')}, {counted(job.plan.bytes, 'byte')}"
         return reply(fields, told(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
+    await ask_about_secrets(server, [order.source], order.target.sandbox)
     async with Reporting(ctx) as reporting:
-        done = await app.transfers.sync(order, wait_s=MOMENT_S, listener=listener(reporting))
+
+        async def sync(confirmed: bool) -> Outcome | Transfer:
+            wanted = replace(order, confirmed=confirmed)
+            return await app.transfers.sync(wanted, wait_s=MOMENT_S, listener=listener(reporting))
+
+        done = await with_consent(sync, lambda problem: to_delete(order, problem), confirm=confirm)
     if isinstance(done, Outcome):
         fields = {"mode": "inline"} | outcome_fields(done, order)
         first = f"{counted(done.sent_files, 'file')} sent, {done.skipped_files} unchanged"
@@ -208,6 +223,38 @@ async def carry_out(server: SandboxServer, order: Order, ctx: Context[None, Any]
         )
     fields = {"auto_switched": True} | started_fields(done)
     return reply(fields, told(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched")))
+
+
+def to_delete(order: Order, problem: BadArgument) -> Request:
+    """The request for a deletion that is refused for its danger."""
+    command = shlex.join(("remote-sandbox-mcp", "push", str(order.source), str(order.target), "--delete"))
+    return Request(
+        kind="delete",
+        key=f"{order.source} {order.target}",
+        question=f"Delete in {order.target} all that {order.source} does not have? {problem.found}.",
+        refusal=f"{order.terms.delete} is refused: {problem.found}",
+        by_hand=f"a person can run: {plain_text(command)}",
+        unasked=problem.remedy,
+    )
+
+
+async def ask_about_secrets(server: SandboxServer, places: Sequence[Place], sandbox: str) -> None:
+    """Ask the client's user before local files are sent whose very paths are those of secrets.
+
+    Raises BadArgument without a yes. Where the client shows no forms, the path that the caller named is enough.
+    """
+    found = list(filter(None, map(server.app.transfers.secret_at, places)))
+    if not found:
+        return
+    what, command = ", ".join(found), shlex.join(("remote-sandbox-mcp", "push", found[0], f"{sandbox}:PATH"))
+    request = Request(
+        kind="secret",
+        key=f"{what} {sandbox}",
+        question=f"Send {what} to {sandbox}? That is the name of a secret.",
+        refusal=f"{what} has the name of a secret, so it was not sent",
+        by_hand=f"a person can run: {plain_text(command)}",
+    )
+    await agreed(request, confirm=True)
 
 
 def listener(reporting: Reporting) -> Listener:

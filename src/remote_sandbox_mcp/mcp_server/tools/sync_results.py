@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ...transfers.background import Cancelled
 
 MOST_SHOWN = 100
+HOW_TO_SEND = (
+    "secrets_not_sent have names of secrets; to send one that is needed there, name its very path as local_path, or "
+    "ask your user"
+)
 
 
 def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
@@ -29,14 +33,24 @@ def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
         fields |= {"deleted_files": outcome.deleted_files, "deleted_dirs": outcome.deleted_dirs}
     fields |= {"bytes": outcome.bytes, "wire_bytes": outcome.wire_bytes, "duration_s": round(outcome.seconds, 3)}
     fields |= lean(excluded_by_default=list(outcome.excluded), direct=outcome.direct)
+    fields |= secret_fields(outcome, is_sent=order.source.free)
     return fields | problem_fields(outcome.problems, outcome.problem_count)
 
 
 def copied_fields(path: str, outcome: Outcome) -> dict[str, Any]:
     """What was copied of a file or folder, and what was left out."""
     fields = {"path": plain_text(path), "size": outcome.bytes, "files": outcome.sent_files + outcome.skipped_files}
-    fields |= lean(excluded_by_default=list(outcome.excluded))
+    fields |= lean(excluded_by_default=list(outcome.excluded)) | secret_fields(outcome)
     return fields | problem_fields(outcome.problems, outcome.problem_count)
+
+
+def secret_fields(outcome: Outcome, is_sent: bool = False) -> dict[str, Any]:
+    """Names of secrets that stayed here, and how to send one; what a person sends is only named."""
+    names, count = list(map(plain_text, outcome.secrets)), outcome.secret_count
+    more = lean(secret_count=count if count > len(names) else None)
+    if is_sent:
+        return lean(secrets_sent=names) | more
+    return lean(secrets_not_sent=names, note=HOW_TO_SEND if names else "") | more
 
 
 def problem_fields(problems: tuple[Problem, ...], count: int) -> dict[str, Any]:
@@ -62,6 +76,7 @@ def preview_fields(job: Synchronization) -> dict[str, Any]:
     }
     fields |= lean(delete=[_text(path) for path in deleted[:MOST_SHOWN]], excluded_by_default=list(tree.hits))
     fields |= lean(truncated=max(len(plan.send), len(deleted)) > MOST_SHOWN)
+    fields |= secret_fields(job.outcome(), is_sent=job.order.source.free)
     return fields | problem_fields(tuple(job.tally.problems), job.tally.problem_count)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -11,11 +12,10 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...asking import NoAnswer, asking
 from ...core.errors import BadArgument
 from ...core.workspace import Linked, LinkOrder, Moved, Preview, Unlinked, Workspace, WorkspaceState, kept_there
 from ...session import absolute, client_folder
-from ..forms import Asker
+from ..consent import Request, agreed
 from ..reporting import Reporting
 from ..results import lean, plain_text, reply, sentence
 from ..server import SandboxServer
@@ -29,7 +29,9 @@ NONE = (
     "{folder} is in no workspace; link_workspace(remote_path='SANDBOX:FOLDER') makes one, so that what you edit here "
     "runs there"
 )
-HOW_TO_SEND = "exclude data by a line in .gitignore, or ask the user, then repeat this with confirm=true"
+LESS = "exclude data by a line in .gitignore"
+
+HOW_TO_SEND_SECRETS = "to send one that is needed there, name its very path with sync_local_to_remote, or ask your user"
 
 
 def offer(server: SandboxServer) -> None:
@@ -96,8 +98,8 @@ class Verbs:
             fields = place_fields("would link", preview.folder, preview.sandbox, preview.remote)
             fields |= {"would_send_files": preview.files, "would_send_bytes": preview.bytes, **notes(preview)}
             return reply(fields, told(f"would link, and send {preview.lines()[0]}", fields, without=("status",)))
-        if preview.is_large and not confirm:
-            await self._consent(preview)
+        if preview.is_large:
+            await agreed(to_send(preview), confirm=confirm)
         async with Reporting(self._ctx) as reporting:
             link = self._service.link(replace(order, confirmed=True), listener(reporting))
             linked = await self._server.workspaces.linked(link)
@@ -121,24 +123,17 @@ class Verbs:
             # To link again goes on where the first time was cut off; the rules stay those of its owner.
             rules = self._service.given(known)
             return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=rules, free=known.free)
+        if secret := app.transfers.secret_at(app.transfers.place(folder, sandbox=None)):
+            raise BadArgument(
+                f"{secret} has the name of a secret, so it is not linked for an agent; a person can: "
+                "remote-sandbox-mcp link"
+            )
         return LinkOrder(folder=folder, sandbox=where, remote=remote)
 
     def _linked(self, folder: str) -> Workspace | None:
         """The workspace of this very folder."""
         found = self._service.find(folder)
         return found if found and found.folder == os.path.realpath(folder) else None
-
-    async def _consent(self, preview: Preview) -> None:
-        """Ask the client's user. Raises BadArgument without a yes."""
-        what, ask = one_line(sentence(preview.lines()[0])), asking.get()
-        if not isinstance(ask, Asker):
-            raise BadArgument(f"{what} are much to send, so nothing was sent; {HOW_TO_SEND}")
-        try:
-            agreed = await ask.agrees(f"Send {what}?")
-        except NoAnswer as problem:
-            raise BadArgument(f"{what} are much to send, and {problem}, so nothing was sent; {HOW_TO_SEND}") from None
-        if not agreed:
-            raise BadArgument(f"{what} are much to send, and the user did not agree, so nothing was sent")
 
     # The client's own
 
@@ -157,6 +152,20 @@ class Verbs:
         state = await self._service.state(workspace)
         fields = state_fields(state) | (moved_fields(moved) if moved else {})
         return reply(fields, told(fields["status"], fields, without=("status",)))
+
+
+def to_send(preview: Preview) -> Request:
+    """The request for a large first send."""
+    what, there = one_line(sentence(preview.lines()[0])), f"{preview.sandbox}:{preview.remote}"
+    command = shlex.join(("remote-sandbox-mcp", "link", there, preview.folder))
+    return Request(
+        kind="send",
+        key=f"{preview.folder} {there}",
+        question=f"Send {what}?",
+        refusal=f"{what} are much to send, so nothing was sent",
+        by_hand=f"{LESS}, or a person can run: {plain_text(command)}",
+        unasked=f"{LESS}, or ask the user, then repeat this with confirm=true",
+    )
 
 
 def none_here() -> CallToolResult:
@@ -202,4 +211,4 @@ def moved_fields(moved: Moved) -> dict[str, Any]:
 
 def notes(preview: Preview) -> dict[str, Any]:
     """What is not sent, and what is there already."""
-    return lean(notes=[one_line(sentence(line)) for line in preview.lines()[1:]])
+    return lean(notes=[one_line(sentence(line)) for line in preview.lines(HOW_TO_SEND_SECRETS)[1:]])

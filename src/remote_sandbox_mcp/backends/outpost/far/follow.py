@@ -13,6 +13,7 @@ from .place import RUN_NAME, find_run, is_locked, read_record, to_bytes, to_text
 from .tree import (
     MOST_GITIGNORED,
     MOST_LEFTOVERS,
+    MOST_SECRETS_NAMED,
     MOST_TREE_PROBLEMS,
     OURS,
     Problems,
@@ -208,6 +209,7 @@ class FollowedSurvey(Survey):
 
     def begin_notes(self) -> None:
         self.problems, self.hits, self.leftovers = Problems(), set(), []
+        self.secrets, self.secret_count = [], 0
 
     def enter(self, folder: bytes) -> bytes:
         """Watch a folder before it is read: no change can fall in between."""
@@ -256,7 +258,7 @@ class Following:
         self.news_size = 0
         self.rules_told: "list[list[str]]" = []
         # Problems, hits and leftovers of folders that have some.
-        self.notes: "dict[bytes, tuple[Problems, set[bytes], list[str]]]" = {}
+        self.notes: "dict[bytes, tuple[Problems, set[bytes], list[str], list[str], int]]" = {}
         # The first number is random, so that it is not taken for one of another lane's.
         self.first = self.number = int.from_bytes(os.urandom(5), "big") + 1
         # Device and inode of the top folder.
@@ -324,12 +326,14 @@ class Following:
         assert self.survey
         self.survey.begin_notes()
         problems = self.survey.problems
-        for noted, hits, leftovers in self.notes.values():
+        for noted, hits, leftovers, secrets, secret_count in self.notes.values():
             problems.told += noted.told[: MOST_TREE_PROBLEMS - len(problems.told)]
             problems.count += noted.count
             problems.unread += noted.unread
             self.survey.hits |= hits
             self.survey.leftovers += leftovers[: MOST_LEFTOVERS - len(self.survey.leftovers)]
+            self.survey.secrets += secrets[: MOST_SECRETS_NAMED - len(self.survey.secrets)]
+            self.survey.secret_count += secret_count
 
     def tell_news(self, teller: Teller) -> "list[bytes]":
         """Tell the blocks that are kept for it; returns the folders that are gone, but not those that are in them."""
@@ -470,8 +474,9 @@ class Following:
 
     def keep_notes(self, folder: bytes) -> None:
         assert self.survey
-        if self.survey.problems.count or self.survey.hits or self.survey.leftovers:
-            self.notes[folder] = self.survey.problems, self.survey.hits, self.survey.leftovers
+        found = self.survey
+        if found.problems.count or found.hits or found.leftovers or found.secrets:
+            self.notes[folder] = found.problems, found.hits, found.leftovers, found.secrets, found.secret_count
         else:
             self.notes.pop(folder, None)
 

@@ -24,6 +24,7 @@ if MYPY:
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
 FOLDER = struct.Struct(">HII")
 MOST_TREE_PROBLEMS = 200
+MOST_SECRETS_NAMED = 20
 BY_NAME = operator.attrgetter("name")
 MOST_LEFTOVERS = 10000
 OPEN_FOLDERS = 64
@@ -320,6 +321,9 @@ class Survey:
         self.ignored_bytes = 0
         self.hits: "set[bytes]" = set()
         self.leftovers: "list[str]" = []
+        # What rules about names of secrets left out: the first ones by name, all of them counted.
+        self.secrets: "list[str]" = []
+        self.secret_count = 0
         self.problems = Problems()
         # Set if the path is a single file.
         self.meta = ""
@@ -408,8 +412,7 @@ class Survey:
             try:
                 is_dir = entry.is_dir(follow_symlinks=False)
                 if leaves_out(path, is_dir):
-                    if name in self.watched:
-                        self.hits.add(name)
+                    self.note_left_out(path, name, is_dir)
                     if glance:
                         self.glance_at_left_out(glance, entry, is_dir)
                     continue
@@ -453,6 +456,14 @@ class Survey:
         if len(self.leftovers) < MOST_LEFTOVERS:
             self.leftovers.append(to_text(path))
 
+    def note_left_out(self, path: bytes, name: bytes, is_dir: bool) -> None:
+        if name in self.watched:
+            self.hits.add(name)
+        if self.ignore.withholds(path, is_dir):
+            self.secret_count += 1
+            if len(self.secrets) < MOST_SECRETS_NAMED:
+                self.secrets.append(to_text(path))
+
     def look_beside(self, stem: bytes) -> None:
         """Note what earlier transfers left beside a single file: partial copies of it, or others too old to resume."""
         try:
@@ -475,6 +486,8 @@ class Survey:
             "hits": sorted(map(to_text, self.hits)),
             "leftovers": self.leftovers,
             "gitignores": self.gitignores,
+            "secrets": self.secrets,
+            "secret_count": self.secret_count,
             "problems": problems["problems"],
             "problem_count": problems["problem_count"],
             "unread": problems["unread"],

@@ -1,0 +1,74 @@
+"""What the user has decided, in a small JSON file of the state folder that only its owner can write."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ConfigError
+
+# How long to wait for another process that changes the record.
+TURN_S = 10.0
+
+
+class Record:
+    """Decisions by a key, mostly a path."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def read(self, state_folder: Path) -> Mapping[str, Any]:
+        """All of it; empty where there is none, or where others could have written it. Cheap: reads after a change."""
+        file = str(state_folder / self._name)
+        try:
+            facts = os.stat(file)
+        except OSError:
+            return {}
+        # The time of the last change of its mode or owner counts, too.
+        return _read(file, (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
+
+    def change(self, state_folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change it, with no other process changing it meanwhile. Raises ConfigError."""
+        from ..processes.locks import Lock
+
+        try:
+            lock = Lock.take(state_folder / f"{self._name}.lock", TURN_S)
+        except BlockingIOError:
+            raise ConfigError(f"another process is changing {state_folder / self._name}; try again.") from None
+        try:
+            known = {**self.read(state_folder)}
+            change(known)
+            if known != self.read(state_folder):
+                self._write(state_folder, known)
+        finally:
+            lock.release()
+
+    def _write(self, state_folder: Path, known: Mapping[str, Any]) -> None:
+        file = state_folder / self._name
+        fresh = file.with_name(f".{self._name}.{os.getpid()}")
+        try:
+            fresh.unlink(missing_ok=True)
+            # Written whole and renamed, so that a crash leaves the old one.
+            with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as opened:
+                json.dump(known, opened, indent=1)
+            fresh.replace(file)
+        except OSError as error:
+            raise ConfigError(f"unable to write {file}: {error.strerror or error}.") from error
+
+
+@lru_cache(maxsize=16)
+def _read(file: str, _state: tuple[int, ...]) -> Mapping[str, Any]:
+    try:
+        with open(file, "rb") as opened:
+            facts = os.fstat(opened.fileno())
+            # Otherwise another user could decide in this user's name.
+            if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+                return {}
+            known = json.loads(opened.read())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}

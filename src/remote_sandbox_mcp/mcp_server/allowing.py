@@ -1,0 +1,79 @@
+"""A place of this computer that an agent may not use yet: the client says what it works in, or its user is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from mcp.server.mcpserver import Context
+from mcp.shared.exceptions import MCPError
+from mcp.types import ListRootsRequest, ListRootsResult
+from pydantic import ValidationError
+
+from ..config import paths
+from ..config.allowances import USUAL_S, Allowance, allow
+from ..core.gate import NotAllowed
+from ..gate import Gate
+from ..session import Session, current
+from ..waiting import within
+from .consent import Request, agreed
+from .forms import is_in_rounds
+
+ROOTS_S = 5.0
+MOST_ROOTS = 100
+QUESTION = (
+    "May the agent {what} {path} on this computer? It lies outside of the project. (A yes holds for this conversation, "
+    "{hours:.0f} hours at most; remote-sandbox-mcp disallow takes it back.)"
+)
+
+
+async def make_way(problem: NotAllowed, gate: Gate, context: Context[None, Any] | None) -> None:
+    """Return where the path is allowed by now. Raises BadArgument, AnswerNeeded."""
+    session = current()
+    if await _has_new_roots(session, context) and gate.would_allow(problem):
+        return
+    what = "read and write" if problem.writing else "read"
+    question = QUESTION.format(what=what, path=problem.path, hours=USUAL_S / 3600)
+    request = Request(
+        kind="folder", key=f"{what} {problem.path}", question=question, refusal=problem.refusal, by_hand=problem.by_hand
+    )
+    await agreed(request)
+    allowance = Allowance(problem.path, problem.writing, time.time() + USUAL_S, session.name, "form")
+    await asyncio.to_thread(allow, allowance, paths.state_folder())
+
+
+async def _has_new_roots(session: Session, context: Context[None, Any] | None) -> bool:
+    """Ask the client which folders it works in; whether they are others than before."""
+    known = session.roots
+    if context is None or is_in_rounds(context) or not _tells_roots(context):
+        return False
+    try:
+        # Not list_roots: the SDK warns that the newest protocol has no roots any more.
+        told = await within(context.session.send_request(ListRootsRequest(), ListRootsResult), ROOTS_S)
+    except (asyncio.TimeoutError, TimeoutError, MCPError, ValidationError, ValueError):
+        return False
+    session.roots = tuple(filter(None, (_path_of(str(root.uri)) for root in told.roots[:MOST_ROOTS])))
+    return session.roots != known
+
+
+def _tells_roots(context: Context[None, Any]) -> bool:
+    try:
+        capabilities = context.client_capabilities
+    except (ValueError, LookupError):
+        return False
+    return capabilities is not None and capabilities.roots is not None
+
+
+def _path_of(uri: str) -> str:
+    """The whole path that a file URI names; empty for any other.
+
+    >>> _path_of("file:///home/ann/my%20project"), _path_of("https://example.org/x"), _path_of("file://host/x")
+    ('/home/ann/my project', '', '')
+    """
+    parts = urlsplit(uri)
+    path = unquote(parts.path)
+    is_here = parts.scheme == "file" and parts.netloc in ("", "localhost")
+    return os.path.normpath(path) if is_here and os.path.isabs(path) and "\0" not in path else ""
