@@ -41,7 +41,7 @@ from tests.support.waiting import eventually
 
 from .test_shell import HereLink
 
-ODD_NAMES = [b"-rf", b"new\nline", b"end\n", b'it\'s "odd" $HOME *', b"\xff\xfe", b"n" * 255, " é".encode(), b"..x"]
+ODD_NAMES = [b"-rf", b"new\nline", b"end\n", b'it\'s "odd" $HOME *', b"\xff\xfe", b"n" * 255, " é".encode(), b"x..x"]
 
 
 def tree(*, links: bool = True) -> Folder:
@@ -390,7 +390,11 @@ async def test_the_rules_of_a_sync_hold(place: Place, tmp_path: Path, clean_envi
     assert outcome.excluded == (".git", "node_modules")
     put(os.fsencode(place.home / "theirs" / "q"), project)
     where, outcome = await place.transfers.copy_out("theirs", str(tmp_path), name="bare")
-    assert set(seen(Path(where))) == {b".hidden", b"p", b"p/f", b"p/a", b"q", b"q/f", b"q/a"}
+    # What begins with a dot comes by its very path.
+    assert set(seen(Path(where))) == {b"p", b"p/f", b"p/a", b"q", b"q/f", b"q/a"}
+    assert [each.path for each in outcome.problems] == [".hidden"]
+    await place.transfers.copy_out("theirs/.hidden", where, name="bare")
+    assert (Path(where) / ".hidden").exists()
     assert outcome.excluded == (".git", "node_modules")
     # The user's own keys and start-up files.
     (clean_environment / ".ssh").mkdir()

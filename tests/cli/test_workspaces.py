@@ -131,9 +131,35 @@ def test_conflicts_are_shown_and_decided(cli: Cli, linked: Path, good: Sshd, the
     assert cli("workspaces", "--keep-remote", "../../x").code == 2
 
 
+def test_what_a_machine_deletes_is_in_the_trash_and_is_restored(
+    cli: Cli, linked: Path, good: Sshd, there: Path
+) -> None:
+    assert cli("workspaces", "trash").stdout == "Nothing is in the trash.\n"
+    deleted = cli("exec", "rm -r src; echo evil >a.py")
+    assert "moved to the trash, since deleted there: src/b.txt (remote-sandbox-mcp workspaces restore" in deleted.stderr
+    listed = cli("workspaces", "trash", ".", "--json").json["trash"]
+    assert sorted((each["path"], each["bytes"]) for each in listed) == [
+        (str(linked / "a.py"), 13),
+        (str(linked / "src/b.txt"), 2),
+    ]
+    shown = cli("workspaces", "trash").stdout
+    assert str(linked / "src/b.txt") in shown
+    back = cli("workspaces", "restore", "src")
+    assert (back.code, back.stdout) == (0, f"Restored {linked}/src/b.txt\n")
+    assert (linked / "src/b.txt").read_text() == "b\n"
+    refused = cli("workspaces", "restore", "a.py")
+    assert (refused.code, "add --force" in refused.stderr) == (2, True)
+    assert cli("workspaces", "restore", "a.py", "--force").code == 0
+    assert (linked / "a.py").read_text() == "print('one')\n"
+    assert cli("workspaces", "trash", "--empty").stdout == "Deleted 5 bytes for good.\n"
+    assert cli("workspaces", "trash", "--json").json == {"trash": []}
+    assert cli("exec", "cat a.py src/b.txt").stdout == "print('one')\nb\n"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["workspaces", "restore", "a.py"], "is not in the trash"),
         (["link", "project"], "names no sandbox; write SANDBOX:FOLDER"),
         (["link", "nowhere:project"], "nowhere"),
         (["link", "shared:~"], "the home folder"),

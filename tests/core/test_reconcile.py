@@ -365,7 +365,10 @@ def test_what_would_start_a_program_never_comes(path: str) -> None:
     rules = Rules(includes=(".envrc",), excludes=("!.git",), pull=("*",))
     result = reconcile({}, tree({}), tree(there), Scope(rules, sieve=sieve))
     assert changes(result.pull) == ""
-    assert "left out" in result.pull.problems[0].reason
+    assert list(result.held) == [path.encode()]
+    decided = reconcile({}, tree({}), tree(there), Scope(rules, sieve=sieve, decided=frozenset({path.encode()})))
+    assert changes(decided.pull) == ""
+    assert "left out" in decided.pull.problems[0].reason
 
 
 # What a decision makes of a conflict: here, there, what is pushed and pulled if this side or the other is kept.
@@ -508,8 +511,9 @@ def test_nothing_that_a_person_wrote_is_lost_and_both_sides_become_the_same(
     assert {each.path for each in again.doubts} == {each.path for each in result.doubts}
 
 
-# With rules. Paths of each kind: ordinary ones, results, secrets, ignored ones.
-SCOPED_PATHS = (*PATHS, "r", "r/x", "r/y", "d/p.png", "k.key", "i", "i/x", "d/k.key", ".gitignore")
+# With rules. Paths of each kind: ordinary ones, results, secrets, ignored ones, and those that act by their names.
+ACTING = (".gitignore", "d/CLAUDE.md", "r/.x")
+SCOPED_PATHS = (*PATHS, "r", "r/x", "r/y", "d/p.png", "k.key", "i", "i/x", "d/k.key", *ACTING)
 
 
 @st.composite
@@ -589,6 +593,8 @@ def test_within_its_scope_nothing_is_lost_and_both_sides_become_the_same(
                 newer = path.encode() in came and not changed and side is here
                 kept = bare(after.get(path, "?")).replace("f755", "f644")
                 assert kept == bare(text).replace("f755", "f644") or (newer and path in after), path
+    for path in ACTING:
+        assert bare(after_here.get(path, "?")) == bare(here.get(path, "?")), path
     for path in {*after_here, *after_there}:
         one, other = after_here.get(path, "?"), after_there.get(path, "?")
         if bare(one) == bare(other) or any(path == each or path.startswith(f"{each}/") for each in undecided):
@@ -603,6 +609,8 @@ def test_within_its_scope_nothing_is_lost_and_both_sides_become_the_same(
 
 def reasons(path: str, here: str, there: str, base: str, came: frozenset[bytes]) -> str:
     """Why two sides may differ at a path; empty where they may not."""
+    if path in ACTING:
+        return "what is there does not come" if here == base else ""
     if path.endswith(".key") or path.startswith("i"):
         return "it is left out"
     if "d" in (here[0], there[0]):

@@ -250,6 +250,40 @@ async def test_the_hidden_parts_of_the_users_home_are_not_touched(
     (home / "way in").unlink()
 
 
+async def test_what_runs_or_instructs_by_its_name_comes_only_by_its_very_path(
+    server: Server, machine: Sshd, there: Path, tmp_path: Path
+) -> None:
+    inner = Folder({b"ci.yml": File(1), b".x": File(1)})
+    entries: dict[bytes, Node] = {name.encode(): File(1) for name in ("a.py", "CLAUDE.md", ".gitignore", ".envrc")}
+    put(os.fsencode(there), Folder({**entries, b".github": inner, b"sub": Folder({b"mise.toml": File(1)})}))
+    own(machine, there)
+    back = tmp_path / "back"
+
+    async def pull(path: str = "", **more: Any) -> set[str]:
+        done = await server.call(
+            "sync_remote_to_local", remote_path=f"{there.name}/{path}", local_path=str(back / path), **more
+        )
+        assert all(each["reason"].startswith(("kept there, ", "left out: ")) for each in done.get("problems", []))
+        return {each["path"] for each in done.get("problems", [])}
+
+    for more in ({}, {"default_excludes": False}, {"checksum": True}):
+        assert await pull(**more) == {"CLAUDE.md", ".gitignore", ".envrc", ".github", "sub/mise.toml"}
+        assert sorted(map(str, (path.relative_to(back) for path in back.rglob("*")))) == ["a.py", "sub"]
+    await server.call("sync_remote_to_local", remote_path=f"{there.name}/CLAUDE.md", local_path=f"{back}/")
+    assert await pull(".github") == {".x"}
+    assert sorted(os.listdir(back)) == [".github", "CLAUDE.md", "a.py", "sub"]
+    # What is the same on both sides is no longer told.
+    (there / ".github/.x").unlink()
+    assert await pull() == {".gitignore", ".envrc", "sub/mise.toml"}
+    for name, told in ((".gitignore", "decides what is sent from here"), (".envrc", "run something")):
+        for local in (back, back / name):
+            refused = await server.fail(
+                "sync_remote_to_local", remote_path=f"{there.name}/{name}", local_path=str(local)
+            )
+            assert told in refused["error"]
+        assert not (back / name).exists()
+
+
 async def test_the_local_sandbox_is_pushed_to_and_pulled_from(server: Server, ours: Path, tmp_path: Path) -> None:
     pushed = await server.call("sync_local_to_remote", local_path=str(ours), remote_path="local:in")
     assert pushed["uploaded_files"] == FILES

@@ -282,7 +282,6 @@ async def test_a_pull_leaves_out_what_would_run_something_and_tells_it(home: Pat
         else:
             given = {"remote_path": str(far), "local_path": str(home / "project" / "far"), "default_excludes": False}
             done, expected = await tools.call(tool, **given), set(RUN_SOMETHING)
-            assert (home / "project" / "far" / ".git" / "HEAD").exists()
         # A second pull must not bring it, either.
         await tools.call(tool, **given)
     got = home / "project" / "far"
@@ -290,6 +289,18 @@ async def test_a_pull_leaves_out_what_would_run_something_and_tells_it(home: Pat
     assert not [path for path in RUN_SOMETHING if (got / path).exists()]
     told = {problem["path"] for problem in done["problems"]}
     assert {path for path in expected if not {path, *map(str, Path(path).parents)} & told} == set()
+    assert all("fetch it by its very path" in problem["reason"] for problem in done["problems"])
+
+
+async def test_a_folder_that_is_named_comes_without_what_would_run_something(home: Path, far: Path) -> None:
+    for path in (".git/HEAD", ".git/config", ".git/hooks/post-checkout"):
+        (far / path).parent.mkdir(parents=True, exist_ok=True)
+        (far / path).write_text("x")
+    given = {"remote_path": str(far / ".git"), "local_path": str(home / "project" / ".git")}
+    async with attacker() as (tools, _):
+        done = await tools.call("sync_remote_to_local", **given)
+    assert os.listdir(home / "project" / ".git") == ["HEAD"]
+    assert {problem["path"] for problem in done["problems"]} == {"config", "hooks"}
     assert all("allow_hidden" in problem["reason"] for problem in done["problems"])
 
 

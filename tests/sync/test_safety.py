@@ -608,6 +608,22 @@ async def test_a_machine_that_claims_more_than_it_has_fills_no_disk(trap: Trap) 
     assert begun - os.statvfs(trap.pool.folder).f_bavail < (1 << 30) // 4096
 
 
+async def test_a_machine_that_sends_far_more_than_it_listed_fills_no_disk(trap: Trap) -> None:
+    """Each file is as large as a small one may be, and all of them are a few bytes on the line."""
+    names = [b"%d" % number for number in range(200)]
+
+    def send(asked: Asked) -> Iterable[Frame]:
+        for number in range(len(list(names_in_order(asked.raw)))):
+            data = bytes([wire.FILES]) + b"z" + zlib.compress(record(number, bytes(MIB)))
+            yield wire.SQUEEZED, data
+        yield wire.DONE, b""
+        yield end()
+
+    outcome = await trap.pull(Evil({b"": dict.fromkeys(names, b"f644 1 0")}, {"send": send}))
+    assert "more came than" in next(iter(problems(outcome).values()))
+    assert sum(path.stat().st_size for path in trap.target.iterdir()) <= 9 * MIB
+
+
 # A hostile target
 
 

@@ -35,10 +35,11 @@ async def test_each_pass_follows_what_is_accepted_then_and_no_edit_of_the_file(w
     assert moved.sent == (NAME,)
     assert "has changed; what was accepted of it before stays in force" in moved.line()
     assert (await world.send()).is_quiet
-    # A machine may send one back, too.
+    # A machine cannot change it.
     write(world.there, {NAME: 'includes = ["id_rsa"]'})
-    await world.bring()
-    assert contents(world.here)[NAME] == 'includes = ["id_rsa"]'
+    assert (await world.bring()).kept_there == (NAME,)
+    assert contents(world.here)[NAME] == "excludes = []\nonly_remote = false"
+    await world.decide(keep_local=(NAME,))
     found = world.app.workspaces.find(str(world.here / "private"))
     assert found
     assert (found.rules.init, found.rules.only_remote) == (("umask 77",), True)

@@ -15,6 +15,7 @@ from .verb import add_json, complain, complain_plainly, say, with_app
 if TYPE_CHECKING:
     from ..app import App, Report
     from ..core.workspace import Linked, LinkOrder, Preview, Workspace, WorkspaceState
+    from ..workspaces.trash import Trashed
 
 GOES_ON = "stopped; the same command, given again, goes on from there"
 MOST_NAMED = 20
@@ -66,21 +67,29 @@ def _add_workspaces(subparsers: Any) -> None:
         "workspaces",
         help="which folders are linked, and whether both sides are in step",
         description="Lists the linked folders and how they stand. --keep-local and --keep-remote decide conflicts of "
-        "the current folder's.",
+        "the current folder's. What a machine has deleted or changed is in the trash for 30 days.",
         epilog="Ends with 0, with 1 where something is in conflict or a side cannot be seen, with 2 when it failed.",
     )
     add = parser.add_argument
     add("--keep-local", nargs="+", default=[], metavar="PATH", help="in conflict: the file here is right")
     add("--keep-remote", nargs="+", default=[], metavar="PATH", help="in conflict: the file there is right")
-    add_json(parser)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    trash = actions.add_parser("trash", help="files as they were before a machine deleted or changed them")
+    trash.add_argument("folder", metavar="FOLDER", nargs="?", default="", help="of this folder (default: of all)")
+    trash.add_argument("--empty", action="store_true", help="delete them for good")
+    restore = actions.add_parser("restore", help="put the newest version in the trash back in its place")
+    restore.add_argument("paths", metavar="PATH", nargs="+", help="a file, or a folder for all that it lacks")
+    restore.add_argument("--force", action="store_true", help="also where another file is; the trash keeps that one")
+    add_json(parser, trash, restore)
 
 
 async def run(options: argparse.Namespace) -> int:
     from .syncing import until_stopped
 
     verbs: dict[str, Callable[[App, argparse.Namespace], Coroutine[Any, Any, int]]]
-    verbs = {"link": _link, "unlink": _unlink, "workspaces": _workspaces}
-    return await with_app(options, lambda app: until_stopped(verbs[options.verb](app, options), GOES_ON))
+    verbs = {"link": _link, "unlink": _unlink, "workspaces": _workspaces, "trash": _trash, "restore": _restore}
+    verb = verbs[getattr(options, "action", None) or options.verb]
+    return await with_app(options, lambda app: until_stopped(verb(app, options), GOES_ON))
 
 
 # Linking
@@ -255,6 +264,7 @@ def _show_states(states: Sequence[WorkspaceState]) -> None:
 def told_of(state: WorkspaceState) -> str:
     """How a workspace stands, in words."""
     from ..core.text import counted
+    from ..core.workspace import kept_there
     from .render import one_line
 
     if state.trouble:
@@ -262,7 +272,69 @@ def told_of(state: WorkspaceState) -> str:
     told = [f"in conflict: {', '.join(map(one_line, state.conflicts[:MOST_NAMED]))}"] if state.conflicts else []
     told += [f"{counted(state.to_send, 'change')} to send"] if state.to_send else []
     told += [f"{counted(state.to_come, 'change')} to come"] if state.to_come else []
-    return "; ".join(told) or "in step"
+    told = told or ["in step"]
+    told += [one_line(kept_there(state.kept_there, state.kept_there_count))] if state.kept_there else []
+    return "; ".join(told)
+
+
+# The trash
+
+
+async def _trash(app: App, options: argparse.Namespace) -> int:
+    from ..core.text import size
+    from .render import Page, print_json, styled
+
+    folder, trash = _real(options.folder) if options.folder else "", app.workspaces.trash
+    if options.empty:
+        gone = await asyncio.to_thread(trash.empty, folder)
+        print_json({"deleted_bytes": gone}) if options.json else say(f"Deleted {size(gone)} for good.")
+        return 0
+    found = await asyncio.to_thread(trash.all, folder)
+    if options.json:
+        print_json({"trash": list(map(_trashed_fields, found))})
+        return 0
+    page = Page()
+    rows = [
+        (styled((_when(each.at), "dim")), styled((size(each.bytes), "")), styled((_safe(each.place), "bold")))
+        for each in found
+    ]
+    page.rows(rows, indent=0)
+    if found:
+        page.print(styled(("put one back by: remote-sandbox-mcp workspaces restore PATH", "dim")))
+    else:
+        page.print("Nothing is in the trash.")
+    return 0
+
+
+async def _restore(app: App, options: argparse.Namespace) -> int:
+    from .render import print_json
+
+    back = []
+    for path in options.paths:
+        back += await asyncio.to_thread(app.workspaces.trash.restore, _real(path), force=options.force)
+    if options.json:
+        print_json({"restored": list(map(_trashed_fields, back))})
+    else:
+        say(*(_safe(f"Restored {each.place}") for each in back) if back else ("Nothing is missing.",))
+    return 0
+
+
+def _trashed_fields(each: Trashed) -> dict[str, Any]:
+    from ..mcp_server.results import plain_text
+
+    return {"path": plain_text(each.place), "bytes": each.bytes, "at": _when(each.at)}
+
+
+def _when(at: float) -> str:
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _real(path: str) -> str:
+    """An absolute path without links in the folders on its way."""
+    above, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(above), name)
 
 
 # Commands in one

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator
 
 from .errors import BadArgument
 from .files import Problem
 from .gate import STARTS, Ground, ResolvedPath, Shut, is_named, names_of, refusal, why_shut
-from .starters import ALERTING, RUNS_INSIDE, folded, is_alerting
+from .starters import ALERTING, RUNS_INSIDE, SENDING_RULES, acting_part, folded, is_alerting
+
+RULES = "a file that decides what is sent from here"
+HELD = (
+    "kept there, because files of this name make a program or an agent do something; if you need it, fetch it by its "
+    "very path"
+)
 
 
 class Sieve:
@@ -29,9 +34,18 @@ class Sieve:
         if shut:
             raise BadArgument(refusal(path, way, shut, self._ground, writing=True))
 
+    def held(self, path: bytes) -> bytes:
+        """The beginning of a path at which nothing comes unless its very path was asked for; empty if there is none.
+
+        What the operator allows comes with the tree.
+        """
+        part = acting_part(path)
+        depth = len(self._root.names) + len(part.split(b"/"))
+        return b"" if part and is_named(self._way(path), depth, self._ground) else part
+
     def closes(self, folder: bytes) -> bool:
         """Whether a folder lies in something closed, even if the source did not list the folders above it."""
-        return self._is_suspect(folder) and why_shut(self._way(folder), self._ground, writing=True) is not None
+        return self._is_suspect(folder) and self._why_shut(self._way(folder), is_folder=True) is not None
 
     def keep(self, folder: bytes, entries: dict[bytes, bytes], problems: list[Problem]) -> dict[bytes, bytes]:
         """The entries of a folder that may be written."""
@@ -51,11 +65,12 @@ class Sieve:
     def _why_shut(self, way: ResolvedPath, *, is_folder: bool) -> Shut | None:
         if shut := why_shut(way, self._ground, writing=True):
             return shut
-        depth = len(way.names)
-        if not is_folder and folded(posixpath.basename(way.path)) in RUNS_INSIDE:
+        plain, what = tuple(map(folded, way.names)), RULES
+        depth = next((at for at, name in enumerate(plain, 1) if name in SENDING_RULES), 0)
+        if not depth and not is_folder and plain[-1:] and plain[-1] in RUNS_INSIDE:
             # A link, or a file that git takes for one, would lead to what starts something under another name.
-            return None if is_named(way, depth, self._ground) else Shut(STARTS, depth, is_inside=False)
-        return None
+            depth, what = len(plain), STARTS
+        return Shut(what, depth, is_inside=False) if depth and not is_named(way, depth, self._ground) else None
 
     def _is_suspect(self, folder: bytes) -> bool:
         """Whether every entry of this folder must be checked, not only those with suspicious names."""

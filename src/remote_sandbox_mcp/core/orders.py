@@ -527,6 +527,8 @@ class ReceiveOrder(TypedDict):
     root: RootName
     wanted: NotRequired[list[str]]
     found: NotRequired[list[str]]
+    # How many bytes the small entries may have: a source may send more than it listed.
+    most: NotRequired[int]
     large: NotRequired[bool]
 
 

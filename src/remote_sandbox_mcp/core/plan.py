@@ -11,8 +11,9 @@ from typing import NamedTuple
 from .errors import UNCONFIRMED, BadArgument, FileProblem
 from .files import Problem
 from .ignore import NAMES_OF_SECRETS, Ignore
-from .incoming import Sieve
+from .incoming import HELD, Sieve
 from .secret_names import secret_lines_in
+from .starters import acts
 from .transfer import Order
 from .tree import (
     LEADS_OUT,
@@ -188,6 +189,8 @@ class _Planner:
         # On a pull, the other machine may list what it was told to exclude, such as this user's keys: check here again.
         self.distrusts = order.is_pull and source.kind == "dir"
         self.plan = Plan(otherwise_found=UNKNOWN if target.unread else b"")
+        # What stays there because of its name; of a folder with all in it, only its own path.
+        self.held: dict[bytes, Problem] = {}
         self.finished: set[bytes] = set()
         self.parents: dict[bytes, dict[bytes, bytes]] = {}
         self.ignore = Ignore([rule.encode("utf-8", "surrogateescape") for rule in order.rules])
@@ -205,6 +208,7 @@ class _Planner:
                 plan.skipped += source.counts[folder]
             elif not folder or not self.leaves_out_folder(folder):
                 self.compare(folder)
+        plan.problems += self.held.values()
         # Deepest folders first: adding to a folder or removing from it changes its time.
         plan.finish.sort(key=lambda item: (-item.path.count(b"/"), item.path))
         plan.delete_folders.sort(key=lambda path: -path.count(b"/"))
@@ -226,7 +230,8 @@ class _Planner:
             # What the source has but we do not accept from it is not an extra either.
             told = self.source.entries(folder) if self.distrusts else ours
             for name in theirs.keys() - told.keys():
-                self.delete(folder, name, theirs[name])
+                if not self.held_part(child(folder, name)):
+                    self.delete(folder, name, theirs[name])
         if folder and self.size() != before:
             self.finish_again(folder)
 
@@ -240,7 +245,24 @@ class _Planner:
         found = source_entries(self.source, self.target, folder, self.order)
         if self.distrusts:
             found = self.believed(folder, found, theirs)
-        return self.sieve.keep(folder, found, self.plan.problems) if self.sieve else found
+        if self.sieve is None:
+            return found
+        return self.sieve.keep(folder, self.without_held(folder, found, theirs), self.plan.problems)
+
+    def without_held(self, folder: bytes, found: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Without new and changed entries that stay there because of their names, or of that of a folder above."""
+        names = list(found) if self.held_part(folder) else [name for name in found if acts(name)]
+        for name in names:
+            part, text = self.held_part(child(folder, name)), theirs.get(name, b"")
+            if not part or (text == found[name] and not self.checksum):
+                continue
+            if text != found[name] and not text[:1] == found[name][:1] == b"d":
+                self.held[part] = Problem(part.decode("utf-8", "surrogateescape"), HELD)
+            del found[name]
+        return found
+
+    def held_part(self, path: bytes) -> bytes:
+        return self.sieve.held(path) if self.sieve else b""
 
     def believed(self, folder: bytes, ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """What the other machine lists, without excluded entries and without new links that lead out of the tree."""
@@ -330,7 +352,7 @@ class _Planner:
             folder = folders.pop()
             for name, text in self.target.entries(folder).items():
                 path, kind = child(folder, name), read_meta(text).kind
-                if not self.ignore.leaves_out(path, kind == "d"):
+                if not self.ignore.leaves_out(path, kind == "d") and not self.held_part(path):
                     if kind == "d":
                         folders.append(path)
                     else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from .errors import SandboxError
 from .plan import Attributes, Item, Plan
-from .scope import ASK, EVERYTHING, YES, AppliedScope, Scope, folders_above, is_among
+from .scope import ASK, EVERYTHING, HELD, YES, AppliedScope, Scope, folders_above, is_among
 from .tree import (
     PLAIN_HEAD,
     SECOND,
@@ -83,6 +83,8 @@ class Reconciled:
     # How many new files are too many to come, and how many deletions there are too many to be carried over.
     stayed: int = 0
     spared: int = 0
+    # Files that stay there, or deletions that do not come, because of their names, with the other side's entry.
+    held: dict[bytes, bytes] = field(default_factory=dict)
     # What pull patterns bring.
     came: set[bytes] = field(default_factory=set)
     base: dict[bytes, bytes] = field(default_factory=dict)
@@ -216,6 +218,8 @@ class _Reconciler:
         if here is None or there is None:
             # Deleted on one side and changed on the other: who changed it wants it.
             self.take_over(path, HERE if here is None else THERE, there if here is None else here, None)
+            if self.result.held.pop(path, None):
+                self.conflict(path, here, there)
         elif here[:1] == there[:1] == b"d" or self.same_content(here, there):
             # Only their modes differ.
             self.take_over(path, THERE, here, there)
@@ -251,6 +255,22 @@ class _Reconciler:
             self.choose(path, _Choice(to, _with_mode_of(text, found) if "m" in giver.rough else text, found))
         elif answer == ASK:
             self.result.unseen.append(path)
+        elif answer == HELD:
+            self.hold(path, text, found)
+
+    def hold(self, path: bytes, text: bytes | None, found: bytes | None) -> None:
+        """Leave something there. Where only its time is another one than here, it gets that of this side."""
+        if text and found and _plain_head(text) == _plain_head(found) and size_of(text) == size_of(found):
+            is_equal = self.sight.scope.equal.get(path)
+            if is_equal is None:
+                self.result.doubts.append(Doubt(path, found, text))
+                return
+            if is_equal:
+                self.equal.add(path)
+                self.choices[path] = _Choice(THERE, found, text)
+                return
+        if (text or found or b"d")[:1] != b"d":
+            self.result.held[path] = text or b""
 
     def choose(self, path: bytes, choice: _Choice) -> None:
         self.choices[path] = choice

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from .files import Problem
 from .ignore import Ignore
 from .incoming import Sieve
+from .starters import acting_part
 from .transfer import DEFAULT_EXCLUDES
 from .tree import LEADS_OUT, Tree, child, leads_out, read_meta, size_of
 from .workspace import SECRET_LIKE, SMALL_FILE, Rules, left_out_lines
 
-# Answers to whether something may be carried over; of ASK it has to be known first whether it is text.
-YES, NO, ASK = "yes", "no", "ask"
+# Answers to whether something may be carried over; of ASK it has to be known first whether it is text. What is HELD
+# would come, but for its name.
+YES, NO, ASK, HELD = "yes", "no", "ask", "held"
+# The file that may set something for us in the folder that a client is started in.
+PROJECT_FILE = b"config.json"
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Scope:
     """The rules of a workspace, and what is remembered of its paths. Without rules everything goes and comes."""
 
     rules: Rules | None = None
-    # Lines for what the gate closes to reading or writing in the local folder.
+    # Lines for what the gate closes to reading in the local folder.
     closed: tuple[str, ...] = ()
     # What may never be written here, because it would make a program start.
     sieve: Sieve | None = None
@@ -77,13 +81,25 @@ class AppliedScope:
 
     def comes(self, path: bytes, text: bytes | None, found: bytes | None, problems: list[Problem]) -> str:
         """Whether a change of the other side may be carried to this one."""
-        if self._leads_out(path, text, problems) or self._is_closed(path, text or found or b"", problems):
+        if self._leads_out(path, text, problems):
             return NO
-        if self.scope.rules is None or self._is_decided(path):
-            return YES
-        if self._fits_pull(path) or path in self.scope.came:
-            return YES if text is not None else NO
-        return self._comes_by_itself(path, text, found)
+        answer = self._is_wanted(path, text, found)
+        if answer != YES:
+            return answer
+        if self.is_held(path):
+            return HELD
+        return NO if self._is_closed(path, text or found or b"", problems) else YES
+
+    def is_held(self, path: bytes) -> bool:
+        """Whether it runs or instructs by its name, so that it comes only by a decision about that very path."""
+        if self.scope.rules is None:
+            return False
+        # The path itself comes first.
+        asked = next((each for each in (path, *folders_above(path)) if each in self.scope.decided), b"")
+        below = path[len(asked) + 1 :] if asked else path
+        if not acting_part(below):
+            return below.lower() == PROJECT_FILE
+        return self.scope.sieve is None or bool(self.scope.sieve.held(path))
 
     # Parts of the answers
 
@@ -96,6 +112,14 @@ class AppliedScope:
         if found is not None and self._is_decided(path) and (self._fits_pull(path) or path in self.scope.came):
             return self._own.leaves_out_below(path, is_dir)
         return self._is_ignored(path, is_dir)
+
+    def _is_wanted(self, path: bytes, text: bytes | None, found: bytes | None) -> str:
+        """The same without a look at names that run or instruct."""
+        if self.scope.rules is None or self._is_decided(path):
+            return YES
+        if self._fits_pull(path) or path in self.scope.came:
+            return YES if text is not None else NO
+        return self._comes_by_itself(path, text, found)
 
     def _comes_by_itself(self, path: bytes, text: bytes | None, found: bytes | None) -> str:
         entry = text if text is not None else found or b""
@@ -119,7 +143,7 @@ class AppliedScope:
     def _is_closed(self, path: bytes, entry: bytes, problems: list[Problem]) -> bool:
         sieve = self.scope.sieve
         folder, _, name = path.rpartition(b"/")
-        return sieve is not None and (sieve.closes(folder) or not sieve.keep(folder, {name: entry}, problems))
+        return sieve is not None and (not sieve.keep(folder, {name: entry}, problems) or sieve.closes(folder))
 
     def _is_ignored(self, path: bytes, is_dir: bool) -> bool:
         """Whether it is left out of the project; a pull pattern may bring it all the same."""

@@ -1,4 +1,4 @@
-"""Names of files and folders that make a program start on this computer just by being there."""
+"""Names of files and folders that make a program start, or instruct an agent, on this computer just by being there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,22 @@ RUNS_INSIDE: dict[str, tuple[str, ...]] = {
 }
 # Where git keeps repositories inside a repository: submodules and further working trees, at any depth.
 INNER_REPOSITORIES = ("modules", "worktrees")
-ALERTING = frozenset({*RUNS_ALONE, *RUNS_INSIDE})
+# Files that decide what is sent from here: one that comes from a machine could have more sent to it.
+SENDING_RULES = frozenset({".gitignore", ".remote-sandbox.toml"})
+# What comes from a machine only if its very path was asked for: whatever begins with a dot, and these. Programs read
+# them as soon as a person opens or enters the folder that they are in, and agents follow what is in them.
+ACTING = re.compile(
+    rb"(?:claude|agents?)(?:\..+)?\.md|(?:gemini|qwen|codex|warp|crush|skill|copilot-instructions)\.md"
+    rb"|(?:opencode|crush)\.jsonc?|mise(?:\..*)?|lefthook.*\.(?:ya?ml|toml|json)"
+    rb"|(?:flake|shell|devenv)\.nix|devenv\.ya?ml|devbox\.json"
+    rb"|(?:site|user)customize(?:\..*)?|(?:site|dist)-packages|autorun\.inf|desktop\.ini",
+    re.DOTALL,
+)
+ACTING_ENDS = (
+    *(b".mdc", b".instructions.md", b".code-workspace", b".sublime-project"),
+    *(b".desktop", b".lnk", b".scf", b".url"),
+)
+ALERTING = frozenset({*RUNS_ALONE, *RUNS_INSIDE, *SENDING_RULES})
 ALERTING_BYTES = frozenset(name.encode() for name in ALERTING)
 # Characters that HFS+ ignores in a name.
 UNSEEN = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
@@ -52,6 +67,31 @@ def _first_starter(names: tuple[str, ...], start: int, inside: tuple[str, ...]) 
         if any(fnmatch.fnmatchcase(names[at], pattern) for pattern in inside):
             return at + 1
     return 0
+
+
+def acts(name: bytes) -> bool:
+    """Whether an entry of this name makes a program or an agent do something just by being there.
+
+    >>> [acts(name) for name in (b".github", b"CLAUDE.md", b"p.code-workspace", b"main.py", b"weights.pth")]
+    [True, True, True, False, False]
+    """
+    plain = name.lower() if name.isascii() else folded(name.decode("utf-8", "surrogateescape")).encode(errors="replace")
+    return plain[:1] == b"." or plain.endswith(ACTING_ENDS) or ACTING.fullmatch(plain) is not None
+
+
+def acting_part(path: bytes) -> bytes:
+    """The beginning of a path up to the first name that acts; empty where none does.
+
+    >>> acting_part(b"src/.github/ci/x.yml"), acting_part(b"src/x.yml")
+    (b'src/.github', b'')
+    """
+    end = 0
+    for name in path.split(b"/"):
+        end += len(name)
+        if acts(name):
+            return path[:end]
+        end += 1
+    return b""
 
 
 def is_alerting(name: bytes) -> bool:

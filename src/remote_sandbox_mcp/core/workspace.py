@@ -29,6 +29,12 @@ MOST_NEW = 500
 MOST_UNASKED_BYTES, MOST_UNASKED_FILES = 200 << 20, 20_000
 # What is larger than this comes back in the background.
 LARGE_PULL = 4 << 20
+# What comes by a pull pattern without a further question: of one file, and in one pass.
+LARGEST_RESULT, MOST_RESULTS = 1 << 30, 2 << 30
+# How much of a disk stays free of it: a tenth, or less on a large one.
+LEAST_FREE = 5 << 30
+# How many paths that stay there are remembered as told.
+MOST_STAYING = 1000
 MOST_NAMED = 5
 
 
@@ -260,6 +266,9 @@ class WorkspaceState:
     to_send: int = 0
     to_come: int = 0
     conflicts: tuple[str, ...] = ()
+    # Files that differ there and do not come because of their names; the first ones, and how many.
+    kept_there: tuple[str, ...] = ()
+    kept_there_count: int = 0
     trouble: str = ""
 
     @property
@@ -281,7 +290,12 @@ class Moved:
     deleted_here: tuple[str, ...] = ()
     deleted_here_count: int = 0
     conflicts: tuple[str, ...] = ()
-    # New files that were too many to bring back.
+    # Files that stay there because their names run or instruct, and that changed there; with deletions of such ones.
+    kept_there: tuple[str, ...] = ()
+    kept_there_count: int = 0
+    # Results that were too large to bring back, and new files that were too many.
+    too_large: tuple[str, ...] = ()
+    too_large_count: int = 0
     stayed_there: int = 0
     # What could not be moved, and why, as sentences.
     problems: tuple[str, ...] = ()
@@ -306,6 +320,10 @@ class Moved:
             deleted_here=self.deleted_here + later.deleted_here,
             deleted_here_count=self.deleted_here_count + later.deleted_here_count,
             conflicts=_once(self.conflicts, later.conflicts),
+            kept_there=_once(self.kept_there, later.kept_there),
+            kept_there_count=self.kept_there_count + later.kept_there_count,
+            too_large=_once(self.too_large, later.too_large),
+            too_large_count=self.too_large_count + later.too_large_count,
             stayed_there=max(self.stayed_there, later.stayed_there),
             problems=_once(self.problems, later.problems),
             transfer=later.transfer or self.transfer,
@@ -327,15 +345,44 @@ class Moved:
         if self.came_count:
             parts.append(f"came back: {_names(self.came, self.came_count)} ({size(self.came_bytes)})")
         if self.deleted_here_count:
+            names = _names(self.deleted_here, self.deleted_here_count)
             parts.append(
-                f"deleted here, since it was deleted there: {_names(self.deleted_here, self.deleted_here_count)}"
+                f"moved to the trash, since deleted there: {names} (remote-sandbox-mcp workspaces restore PATH brings "
+                "one back)"
             )
         if self.transfer:
             parts.append(f"larger files come in the background: check_file_transfer_task {self.transfer}")
+        parts += self._staying()
         if self.stayed_there:
             new = counted(self.stayed_there, "new file")
             parts.append(f"{new} stayed there, because they are many; sync_remote_to_local fetches them")
         return "; ".join((*parts, *self.problems, *_conflict(self.conflicts)))
+
+    def _staying(self) -> list[str]:
+        told = [kept_there(self.kept_there, self.kept_there_count)] if self.kept_there_count else []
+        if self.too_large_count:
+            names = _names(self.too_large, self.too_large_count)
+            told.append(
+                f"stayed there, because of the size or the free space here: {names}; sync_remote_to_local fetches it"
+            )
+        return told
+
+
+def kept_there(names: Sequence[str], count: int) -> str:
+    """The sentence for files that do not come because of their names."""
+    return (
+        f"kept there: {_names(names, count)}, since files of such names make programs or agents do something; "
+        "keep_remote or sync_remote_to_local with the very path fetches one"
+    )
+
+
+def room_for_results(free: int, total: int) -> int:
+    """How many bytes may come by pull patterns in one pass, on a disk with so much room.
+
+    >>> room_for_results(100 << 30, 500 << 30) == MOST_RESULTS, room_for_results(6 << 30, 500 << 30) == 1 << 30
+    (True, True)
+    """
+    return max(0, min(MOST_RESULTS, free - min(total // 10, LEAST_FREE)))
 
 
 class OutOfStep(SandboxError):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ..core.orders import ReceiveOrder, SendOrder
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
+# By how much the files of one batch may have grown since they were listed.
+MOST_GROWN = 8 << 20
 MANY_LANES = 8
 # Each takes a few round trips, which over a long distance cost more than its bytes.
 LARGE_AT_ONCE = 16
@@ -90,14 +92,15 @@ class Sending:
 
     async def _send_batch(self, streams: Streams, stream: SyncStream, batch: list[Item]) -> None:
         order: SendOrder = {"verb": "send", "root": streams.source_root, "squeeze": streams.squeeze.way}
+        names, size = names_of(batch), sum(item.size for item in batch)
         expected: ReceiveOrder = {
             "verb": "receive",
             "root": streams.target_root,
             "wanted": wanted_of(batch),
             "found": list(map(text_of, self.plan.found_of(batch))),
+            "most": size + MOST_GROWN,
         }
         try:
-            names, size = names_of(batch), sum(item.size for item in batch)
             target_names = self.ends.target_names(batch)
             said, arrived = await streams.carry(stream, order, names, expected, target_names, size)
         except FileProblem as problem:

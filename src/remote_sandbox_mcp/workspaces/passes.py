@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from ..core.errors import BadArgument, FileProblem
+from ..core.errors import FileProblem, SandboxError
 from ..core.files import Problem
 from ..core.gate import Ground
 from ..core.incoming import Sieve
@@ -23,10 +26,19 @@ from ..core.reconcile import (
     other_folder_here,
     reconcile,
 )
-from ..core.scope import AppliedScope, Scope, folders_above, survey
+from ..core.scope import AppliedScope, Scope, folders_above, is_among
+from ..core.text import counted
 from ..core.transfer import Listener, Order, Outcome, Place
 from ..core.tree import LEADS_OUT, Tree
-from ..core.workspace import LARGE_PULL, LinkOrder, Moved, Preview, Workspace
+from ..core.workspace import (
+    LARGE_PULL,
+    LARGEST_RESULT,
+    MOST_STAYING,
+    SMALL_FILE,
+    Moved,
+    Workspace,
+    room_for_results,
+)
 from ..sync.ends import End
 from ..sync.engine import NONSENSE, Synchronization
 from ..sync.patience import CutOff
@@ -80,6 +92,7 @@ class Carried:
 
 
 NOTHING = Carried(Plan())
+NO_TREE = Tree("", "", "", "")
 
 
 class Pass:
@@ -116,7 +129,7 @@ class Pass:
         lines = workspace.rules.scan_lines(self.scope.closed)
         self._order = Order(source=here, target=there, excludes=lines, respect_gitignore=True)
         self._resting: frozenset[bytes] = frozenset()
-        # Files that are left to a transfer in the background.
+        # What is not carried over in this pass: what a transfer in the background brings, what stays there.
         self._left: frozenset[bytes] = frozenset()
         self._is_as_sent = False
 
@@ -132,8 +145,8 @@ class Pass:
         assert writing is not None
         # Also for a folder that a person linked: people do not check the files that each command brings back.
         sieve = writing.sieve or Sieve(writing.way, Ground())
-        closed = tuple(dict.fromkeys((*reading.rules, *writing.rules)))
-        return Scope(self.workspace.rules, closed, sieve, came=self.base.came)
+        # What is closed to writing alone, such as a folder of PATH in the project, goes; the sieve holds what comes.
+        return Scope(self.workspace.rules, reading.rules, sieve, came=self.base.came)
 
     # The two kinds of pass
 
@@ -198,26 +211,30 @@ class Pass:
             frozen = self._resting.union(base.fetching)
             scope = replace(self.scope, frozen=frozen, decided=decisions.all)
             result = await self._decide(base, here, there, scope)
+            large = await self._leave_results(result.pull, decisions.all)
             base.fetching += self._leave_large(result.pull)
+            told = self._told(result)
+            batch = await self._keep_old(result.pull, told)
             if moves(result.push) or moves(result.pull):
                 self._announce(result, here, there)
             pushed = await self._carry(self._push, result.push, here, there)
             self._push.release()
             pulled = await self._carry(self._pull, result.pull, there, here)
+            await self._settle_trash(batch)
             # What is not as it was seen before the run has been left alone.
             self.is_outdated = self._is_as_sent and bool(pulled.failed)
             base.rough = self._rough_by_now()
             if there.kind == "dir":
                 base.real, base.ids, base.is_coarse = there.real, there.ids, there.coarse
             base.conflicts = tuple(conflict.path for conflict in result.conflicts)
-            told = self._told(result)
+            staying = self._note_staying(base, result.held, large)
             stayed = result.stayed if result.stayed != base.stayed else 0
             base.stayed = result.stayed
             self._keep(base, result, pushed, pulled)
             if late := unended.only(pushed.failed, pulled.failed):
                 # Lanes of the process that did not end it may be writing still, and were quicker than this pass.
                 self._records.announce(self.workspace, late)
-            done = replace(moved(pushed, pulled, base.conflicts, told), stayed_there=stayed)
+            done = replace(moved(pushed, pulled, base.conflicts, told), stayed_there=stayed, **staying)
             if done.is_quiet and self._records.base(self.workspace) is before:
                 self._looks.settle(self.workspace.id, here, there, before)
             return done
@@ -229,9 +246,73 @@ class Pass:
             room -= item.size
             if room < 0:
                 large.add(item.path)
-        plan.send = [item for item in plan.send if item.path not in large]
-        self._left = frozenset(large)
+        self._leave(plan, large)
         return tuple(sorted(large))
+
+    def _leave(self, plan: Plan, paths: Collection[bytes]) -> None:
+        plan.send = [item for item in plan.send if item.path not in paths]
+        self._left = self._left.union(paths)
+
+    async def _leave_results(self, plan: Plan, decided: frozenset[bytes]) -> dict[bytes, bytes]:
+        """Take out of a plan what is too large to come unasked, or for the disk; the smallest files stay in it."""
+        sight = AppliedScope(self.scope, NO_TREE, NO_TREE)
+        results = [
+            item
+            for item in plan.send
+            if (item.size > SMALL_FILE or sight.is_pulled(item.path)) and not is_among(item.path, decided)
+        ]
+        large: dict[bytes, bytes] = {}
+        if sum(item.size for item in results) <= LARGE_PULL:
+            return large
+        room = await asyncio.to_thread(_room_on_disk, self.workspace.folder)
+        for item in sorted(results, key=lambda item: item.size):
+            room -= item.size
+            if room < 0 or item.size > LARGEST_RESULT:
+                large[item.path] = item.text
+        self._leave(plan, large)
+        return large
+
+    async def _keep_old(self, plan: Plan, told: list[str]) -> Path | None:
+        """Keep in the trash what a plan deletes or replaces here. Where that has no room, the plan only adds files."""
+        sent = [item.path for item in plan.send if item.path not in self.base.came]
+        paths = [path for path in dict.fromkeys((*plan.clear, *plan.delete_files, *sent)) if path in plan.found]
+        if not paths:
+            return None
+        try:
+            return await asyncio.to_thread(self._records.trash.keep, self.workspace, paths)
+        except SandboxError as problem:
+            count = counted(len(paths), "file")
+            told.append(f"{count} deleted or changed there stay as they were here, because {problem}")
+            self._leave_old(plan, frozenset((*paths, *plan.clear)))
+            return None
+
+    def _leave_old(self, plan: Plan, paths: frozenset[bytes]) -> None:
+        """Take out of a plan all that deletes or replaces something, and what depends on that."""
+        same_names = {path.lower() for path in paths}
+        self._left = self._left.union(paths, plan.delete_folders)
+        plan.clear, plan.delete_files, plan.delete_folders = [], [], []
+        self._leave(
+            plan,
+            [item.path for item in plan.send if item.path.lower() in same_names or is_among(item.path, paths)],
+        )
+        plan.finish = [each for each in plan.finish if not is_among(each.path, paths)]
+
+    async def _settle_trash(self, batch: Path | None) -> None:
+        if batch:
+            await asyncio.to_thread(self._records.trash.settle, self.workspace, batch)
+
+    def _note_staying(self, base: Base, held: Mapping[bytes, bytes], large: Mapping[bytes, bytes]) -> dict[str, Any]:
+        """Remember what stays there, and give what of it is new to tell."""
+        known = base.staying
+        base.staying = dict(sorted({**held, **large}.items())[:MOST_STAYING])
+        fresh = [path for path, entry in base.staying.items() if known.get(path) != entry]
+        kept, left = [path for path in fresh if path in held], [path for path in fresh if path in large]
+        return {
+            "kept_there": kept_names(kept[:NAMED], held),
+            "kept_there_count": len(kept),
+            "too_large": tuple(map(text_of, left[:NAMED])),
+            "too_large_count": len(left),
+        }
 
     async def fetch(self) -> Carried:
         """Bring what was too large to be waited for, as far as it is to come still. Raises SideLost, SandboxError.
@@ -243,15 +324,18 @@ class Pass:
             here, there = await self._look_at_both()
             result = await self._decide(self.base, here, there, replace(self.scope, decided=wanted))
             items = [item for item in result.pull.send if item.path in wanted]
+            plan = Plan(send=items, found=result.pull.found)
             self._push.release()
-            return await self._carry(self._pull, Plan(send=items, found=result.pull.found), there, here)
+            # They may have grown since they were left.
+            await self._leave_results(plan, frozenset())
+            batch = await self._keep_old(plan, [])
+            fetched = await self._carry(self._pull, plan, there, here)
+            await self._settle_trash(batch)
+            return fetched
 
     def note_fetched(self, fetched: Carried) -> None:
         """Keep what has arrived in the common state, as other passes have left it; the rest is left to the next one."""
-        base, sight = (
-            self._records.base(self.workspace),
-            AppliedScope(self.scope, Tree("", "", "", ""), Tree("", "", "", "")),
-        )
+        base, sight = self._records.base(self.workspace), AppliedScope(self.scope, NO_TREE, NO_TREE)
         arrived = {item.path: fetched.otherwise.get(item.path, item.text) for item in fetched.arrived()}
         folders, before = dict(base.folders), Entries(base.folders)
         amend(folders, arrived)
@@ -279,8 +363,8 @@ class Pass:
 
     # Looking
 
-    def _closing(self) -> _Closing:
-        return _Closing(self._push, self._pull)
+    def _closing(self) -> Closing:
+        return Closing(self._push, self._pull)
 
     async def _look(self, end: End) -> Tree:
         return await self._looks.look(self.workspace.id, end, self._order)
@@ -439,7 +523,7 @@ class Pass:
             yield path, (wanted[path], count + 1 if entry == wanted[path] else 1)
 
 
-class _Closing:
+class Closing:
     """Gives the lanes of a pass back at its end, or closes them where it failed."""
 
     def __init__(self, *jobs: Synchronization) -> None:
@@ -512,6 +596,15 @@ def moved(pushed: Carried, pulled: Carried, conflicts: Collection[bytes], more: 
     )
 
 
+def kept_names(paths: Iterable[bytes], held: Mapping[bytes, bytes]) -> tuple[str, ...]:
+    return tuple(text_of(path) if held[path] else f"{text_of(path)} (deleted there)" for path in paths)
+
+
+def _room_on_disk(folder: str) -> int:
+    found = os.statvfs(folder)
+    return room_for_results(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
 def _problems(carried: Carried) -> Iterable[Problem]:
     return carried.outcome.problems if carried.outcome else carried.plan.problems
 
@@ -526,46 +619,3 @@ def _sentence(problem: Problem, plan: Plan) -> str:
     if reason in BAD_NAME and FOREIGN_NAME.search(path):
         return f"{path} has a name that the other side cannot write ({reason}); rename or exclude it"
     return f"{path}: {reason}"
-
-
-async def look_before(syncs: Syncs, order: LinkOrder, check: Callable[[str, str], None]) -> Preview:
-    """Look at both sides of a link that is not made yet. Raises BadArgument, SandboxError.
-
-    `check` gets the folder there and the home folder before anything in them is scanned: it may be a whole machine.
-    """
-    here, there = Place("", order.folder, order.free), Place(order.sandbox, order.remote)
-    # Both ways have to be open to an agent: reading the folder, and writing to it.
-    syncs.begin(Order(source=there, target=here))
-    rules = order.rules
-    job = syncs.begin(Order(source=here, target=there))
-    async with _Closing(job):
-        await job.open()
-        admitted = job.ends.source.admitted
-        closed = admitted.rules if admitted else ()
-        lines = rules.scan_lines(closed)
-        everything = Order(source=here, target=there, excludes=lines, respect_gitignore=True)
-        top = await job.ends.target.scan(replace(everything, excludes=("*",)))
-        check(top.real, top.home)
-        # With secret-like names, so that they can be named.
-        with_secrets = replace(everything, excludes=rules.scan_lines(closed, secrets=()))
-        ours, theirs = await asyncio.gather(job.ends.source.scan(with_secrets), job.ends.target.scan(everything))
-    if theirs.kind not in ("dir", "missing"):
-        raise BadArgument(f"{there} is not a folder")
-    if not theirs.real.startswith("/") or not theirs.real.isprintable():
-        raise FileProblem(f"{order.sandbox} names its folder in a way that is not possible", "hostile")
-    # Somebody may have put a link in its place meanwhile.
-    check(theirs.real, theirs.home)
-    found = survey(ours, rules, closed)
-    return Preview(
-        folder=order.folder,
-        sandbox=order.sandbox,
-        remote=theirs.real,
-        files=found.files,
-        bytes=found.bytes,
-        secrets=tuple(found.secrets[:NAMED]),
-        secret_count=len(found.secrets),
-        links=tuple(found.links[:NAMED]),
-        link_count=len(found.links),
-        excluded=ours.hits,
-        files_there=sum(theirs.counts.values()),
-    )

@@ -21,6 +21,7 @@ from ..core.workspace import Workspace
 from ..processes.locks import Lock, holder
 from ..store.database import STATE_FILE, Database
 from ..store.workspaces import WorkspaceRow, WorkspaceRows
+from .trash import Trash
 
 FOLDER_NAME = "workspaces"
 LENGTH = struct.Struct(">I")
@@ -53,6 +54,8 @@ class Base:
     transfer: str = ""
     # What the file systems here and there do not keep, as Tree.rough has it.
     rough: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    # What stays there because of its name or its size, with its entry: it is told again when it changes.
+    staying: dict[bytes, bytes] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         said = {
@@ -66,6 +69,7 @@ class Base:
             "fetching": list(map(_text, self.fetching)),
             "transfer": self.transfer,
             "rough": [sorted(side) for side in self.rough],
+            "staying": {_text(path): _text(entry) for path, entry in self.staying.items()},
         }
         head = json.dumps(said).encode()
         parts = [LENGTH.pack(len(head)), head]
@@ -98,6 +102,7 @@ class Base:
             tuple(map(_bytes, said["fetching"])),
             said["transfer"],
             _sides(said.get("rough", ((), ()))),
+            {_bytes(path): _bytes(entry) for path, entry in said.get("staying", {}).items()},
         )
 
 
@@ -124,6 +129,7 @@ class WorkspaceRecords:
         """`configuration`: only its workspaces are found, because names of sandboxes mean the same only there."""
         self._folder = state / FOLDER_NAME
         self._configuration = configuration
+        self.trash = Trash(state)
         self._rows = WorkspaceRows(Database(state / STATE_FILE))
         self._known: tuple[int, tuple[WorkspaceRow, ...]] = (0, ())
         self._bases: dict[str, tuple[tuple[int, int, int], Base]] = {}

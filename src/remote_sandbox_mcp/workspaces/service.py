@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ..store.workspaces import WorkspaceRow
     from .looks import Looks, SendAhead
     from .passes import Pass
+    from .trash import Trash
 
 # A path of the longest kind, and a word.
 MARK_BYTES = 8192
@@ -93,6 +94,10 @@ class WorkspaceService:
 
         return SendAhead(lambda workspace: self._new_pass(workspace, unheard).watch(), self._send_ahead)
 
+    @property
+    def trash(self) -> Trash:
+        return self._records.trash
+
     # Finding
 
     def find(self, folder: str) -> Workspace | None:
@@ -124,7 +129,7 @@ class WorkspaceService:
 
     async def preview(self, order: LinkOrder) -> Preview:
         """What a link would send, and to where. Raises BadArgument, SandboxError."""
-        from .passes import look_before
+        from .preview import look_before
 
         folder = self._folder_of(order)
         name = self._fleet.member(order.sandbox).name
@@ -350,9 +355,12 @@ class WorkspaceService:
             await self._pass(workspace, unheard, look)
         except (SideLost, ConnectError, BadArgument, FileProblem) as problem:
             return WorkspaceState(workspace, trouble=str(problem))
+        from .passes import NAMED, kept_names
+
         result = found[-1]
         conflicts = tuple(os.fsdecode(conflict.path) for conflict in result.conflicts)
-        return WorkspaceState(workspace, moves(result.push), moves(result.pull), conflicts)
+        kept = kept_names(sorted(result.held)[:NAMED], result.held)
+        return WorkspaceState(workspace, moves(result.push), moves(result.pull), conflicts, kept, len(result.held))
 
     async def _pass(
         self,

@@ -13,7 +13,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from ...core.errors import BadArgument
-from ...core.workspace import Linked, LinkOrder, Moved, Preview, Unlinked, Workspace, WorkspaceState
+from ...core.workspace import Linked, LinkOrder, Moved, Preview, Unlinked, Workspace, WorkspaceState, kept_there
 from ...session import absolute, client_folder
 from ..consent import Request, agreed
 from ..reporting import Reporting
@@ -194,6 +194,8 @@ def state_fields(state: WorkspaceState) -> dict[str, Any]:
     """How a workspace stands; also for `workspaces --json`."""
     fields = workspace_fields(word_for(state), state.workspace)
     fields |= lean(to_send=state.to_send or None, to_come=state.to_come or None)
+    kept = one_line(sentence(kept_there(state.kept_there, state.kept_there_count))) if state.kept_there else ""
+    fields |= lean(notes=[kept] if kept else None)
     return fields | lean(conflicts=list(map(plain_text, state.conflicts)), problem=sentence(state.trouble))
 
 

@@ -312,6 +312,8 @@ class Receiving:
         self.problems = Problems()
         self.otherwise: "list[list[str]]" = []
         self.files = self.bytes = 0
+        # How many bytes of small entries may still come; an earlier version does not say.
+        self.room = int(order.get("most", 1 << 62))
         # What the file system does not keep as it is told, and the modes with which that was tried.
         self.rough: "set[str]" = set()
         self.tried: "set[int]" = set()
@@ -343,6 +345,9 @@ class Receiving:
             at += ENTRY.size + length
             if at > len(body) or length > LARGEST_WHOLE:
                 raise struct.error
+            self.room -= length
+            if self.room < 0:
+                raise Refusal("bounds", "far more came than its machine had listed; sync again to be sure")
             folder, name, expected = self.entries[number]
             data = body[at - length : at]
             try:
