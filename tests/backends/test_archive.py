@@ -122,7 +122,7 @@ class Place:
         self.home = folder / "home"
         self.sandbox = opened(kind, link, folder)
         self.tokens: list[str] = []
-        self.app = App(Fleet([member(self.sandbox)]))
+        self.allow(allowed_roots=(str(folder), os.environ["HOME"]))
 
     @property
     def transfers(self) -> TransferService:
@@ -413,10 +413,10 @@ async def test_local_paths_stay_within_the_roots(place: Place, tmp_path: Path) -
     root = make(tmp_path / "root", {b"f": File(1), b"out": SymbolicLink(b"/etc/passwd")})
     place.allow(allowed_roots=(str(root),))
     for path in ("/etc/passwd", str(root / "out"), str(root / ".." / "home")):
-        with pytest.raises(BadArgument, match="allowed_roots"):
+        with pytest.raises(BadArgument, match="remote-sandbox-mcp allow"):
             await place.transfers.copy_in(path, "x", name="bare")
     await place.transfers.copy_in(str(root / "f"), "x", name="bare")
-    with pytest.raises(BadArgument, match="allowed_roots"):
+    with pytest.raises(BadArgument, match="remote-sandbox-mcp allow"):
         await place.transfers.copy_out("x", str(tmp_path), name="bare")
     assert os.listdir(place.home) == ["x"]
 
@@ -554,7 +554,7 @@ async def test_files_that_tar_could_not_read_are_reported(place: Place, tmp_path
 @by_requests
 async def test_the_tools_copy_both_ways(place: Place, tmp_path: Path) -> None:
     ours = make(tmp_path / "ours", tree(links=False).entries)
-    async with connected(App(Fleet([member(place.sandbox)]))) as tools:
+    async with connected(place.app) as tools:
         done = await tools.call("upload_files", sandbox_id="bare", files=[{"path": "~/p", "local_path": str(ours)}])
         assert done["files"] == [{"path": "~/p", "size": 300_160, "files": 17}]
         done = await tools.call("download_files", sandbox_id="bare", paths=["~/p"], local_dir=str(tmp_path / "out"))
@@ -580,7 +580,7 @@ async def container(provider: OpenSandboxProvider) -> AsyncIterator[Sandbox]:
 @pytest.mark.xdist_group("platform")
 @pytest.mark.timeout(180)
 async def test_a_container_takes_and_gives_folders(container: Sandbox, tmp_path: Path, between: Path) -> None:
-    app = App(Fleet([member(container)]))
+    app = App(Fleet([member(container)]), settings=Settings(allowed_roots=(str(tmp_path),)))
     name = container.description.name
     large = File(20 << 20, 1, 0o444)
     ours = make(tmp_path / "ours", {**tree().entries, b"large": large, b"out": File(1, mode=0o666)})

@@ -72,12 +72,14 @@ def copy_project(folder: Path) -> Path:
     return folder
 
 
-async def call(command: Path, home: Path, **calls: dict[str, object]) -> list[dict[str, object]]:
+async def call(
+    command: Path, home: Path, folder: Path | None = None, **calls: dict[str, object]
+) -> list[dict[str, object]]:
     """Tool calls over MCP to a server that was just installed; the client's own Python does not matter."""
     home.mkdir()
     env = {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state"), "PATH": os.environ["PATH"]}
     env |= {"REMOTE_SANDBOX_HUB_IDLE_S": "1"}
-    parameters = StdioServerParameters(command=str(command), args=[], env=env, cwd=home)
+    parameters = StdioServerParameters(command=str(command), args=[], env=env, cwd=folder or home)
     async with Client(stdio_client(parameters)) as client:
         answers = [await client.call_tool(tool, arguments) for tool, arguments in calls.items()]
     assert not any(answer.is_error for answer in answers), answers
@@ -160,12 +162,14 @@ async def test_from_the_wheel_alone_it_runs_commands_jobs_and_syncs(copy: Path, 
     run(UV, "venv", "--quiet", "--no-config", "--python", sys.executable, bare)
     run(UV, "pip", "install", "--quiet", "--no-config", "--python", bare / "bin/python", wheel)
     server = bare / "bin/remote-sandbox-mcp"
+    # The client is started in it.
     project = tmp_path / "project"
     project.mkdir()
     (project / "file").write_text("text")
     started, synced = await call(
         server,
         tmp_path / "home",
+        project,
         exec_bash_background={"command": "echo from the wheel", "watch": False},
         sync_local_to_remote={"local_path": str(project), "remote_path": "project"},
     )

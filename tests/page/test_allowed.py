@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
 ALLOWED, ALLOW, DISALLOW = "/ui/api/allowed", "/ui/api/allow", "/ui/api/disallow"
 ROOTS = '[server]\nallowed_roots = ["/srv/projects"]\nallowed_roots_read = ["/data/sets"]\n'
+# Not those of all tests.
+NO_OTHERS = {"REMOTE_SANDBOX_ALLOWED_ROOTS": ""}
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with service(tmp_path_factory.mktemp("home"), local=False, config=ROOTS) as running:
+    with service(tmp_path_factory.mktemp("home"), local=False, config=ROOTS, env=NO_OTHERS) as running:
         yield running
 
 
@@ -191,7 +193,7 @@ def test_taking_back_without_a_path_is_refused() -> None:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     require_chromium()
-    with dashboard(tmp_path_factory.mktemp("home")) as running:
+    with dashboard(tmp_path_factory.mktemp("home"), env=NO_OTHERS) as running:
         yield running
 
 

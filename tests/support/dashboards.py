@@ -50,9 +50,9 @@ class Dashboard:
 
 
 @contextmanager
-def dashboard(home: Path, *entries: Entry) -> Iterator[Dashboard]:
+def dashboard(home: Path, *entries: Entry, env: dict[str, str] | None = None) -> Iterator[Dashboard]:
     command = [*arguments(home, local=False, config=CONFIG), "dashboard", "--no-open", "--port", "0"]
-    given = environment(home, entries, {"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1"})
+    given = environment(home, entries, {"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1"} | (env or {}))
     with (home / "said").open("wb") as said:
         process = subprocess.Popen(command, env=given, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
     running = Dashboard(home)

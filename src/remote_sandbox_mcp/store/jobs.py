@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.job import JobSeen, JobStarted, JobState
 from ..core.port import DeployOrder
+from ..core.shown import HIDDEN
 from .database import Database, statements
 from .keeping import Keeper
 
@@ -126,9 +127,9 @@ def _record(row: sqlite3.Row, keeper: Keeper) -> JobRecord:
         wanted["command"] = ""
     plain = {name: row[name] for name in _COLUMNS} | {name: wanted[name] for name in _WANTED}
     app = wanted.get("app")
-    return JobRecord(
-        **plain, app=DeployOrder(sandbox=row["sandbox"], command=wanted["command"], **app) if app else None
-    )
+    # No order is without a command, and the one of this may not be kept, or is another configuration's.
+    command = wanted["command"] or HIDDEN
+    return JobRecord(**plain, app=DeployOrder(sandbox=row["sandbox"], command=command, **app) if app else None)
 
 
 def _wanted(record: JobRecord) -> dict[str, object]:
