@@ -46,12 +46,7 @@ def real(path: str) -> ResolvedPath:
     """The place that a person means by a path. Raises BadArgument."""
     from .backends.here import locate
 
-    whole = os.path.expanduser(text_argument("the path", path))
-    try:
-        return locate(whole)
-    except OSError as problem:
-        # A relative path in a folder that was removed, or one that is too long.
-        raise _refused(f"{whole} cannot be found: {problem.strerror}") from None
+    return locate(os.path.expanduser(text_argument("the path", path)))
 
 
 def configured(settings: Settings) -> list[Allowance]:

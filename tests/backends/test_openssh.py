@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.app import compose
+from remote_sandbox_mcp.backends.ssh import connection
 from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.backends.ssh.openssh import arguments, choose_transport, distrust, explain, open_over_openssh
@@ -380,6 +381,8 @@ async def test_programs_of_ssh_config_get_no_secret_of_ours(sshd: Sshd, tmp_path
     app = configured(tmp_path, text, host(sshd) + proxy, **environ)
     assert await printed(await app.fleet.get("far"), "whoami") == f"{sshd.user}\n"
     await app.close()
+    # The program that a connection went through ends after it.
+    await connection._ending.settle(10)
     seen = (tmp_path / "env").read_text()
     assert "hidden" not in seen
     assert {f"{name}={value}" for name, value in theirs.items()} <= set(seen.splitlines())

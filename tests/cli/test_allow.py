@@ -240,7 +240,7 @@ def test_a_place_that_has_become_a_link_can_be_taken_back(cli: Cli, folder: Path
 
 def test_a_folder_that_was_removed_and_a_name_too_long_are_told(cli: Cli, folder: Path) -> None:
     line = f'cd "$1" && rmdir "$1" && exec "{COMMAND}" $2'
-    for words, told in (("allow x", "cannot be found: No such file or directory"), ("doctor", "it was removed")):
+    for words, told in (("allow x", "cannot be followed: No such file or directory"), ("doctor", "it was removed")):
         folder.mkdir(exist_ok=True)
         done = subprocess.run(
             ["sh", "-c", line, "sh", folder, words], env=cli.env, capture_output=True, text=True, check=False
@@ -274,7 +274,8 @@ async def test_a_running_server_follows_what_a_person_says(
     given: dict[str, Any] = {"local_path": str(folder), "remote_path": f"allowed-{hub}"}
     back: dict[str, Any] = {"local_path": str(folder / "back"), "remote_path": f"allowed-{hub}"}
     own = {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state")}
-    async with serve(home, entry(good), cwd=project, hub=hub) as server:
+    no_others = {"REMOTE_SANDBOX_ALLOWED_ROOTS": ""}
+    async with serve(home, entry(good), cwd=project, hub=hub, env=no_others) as server:
         refused = (await server.fail("sync_local_to_remote", **given))["error"]
         assert OUTSIDE in refused
         assert f"remote-sandbox-mcp allow '{folder}' --read" in refused

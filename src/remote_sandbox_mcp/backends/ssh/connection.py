@@ -141,6 +141,7 @@ class ProxyProcess:
             await connection.wait_closed()
         finally:
             self.end()
+        await self._process.wait()
 
 
 class LoginGate:
