@@ -20,7 +20,7 @@ START_S = 30.0
 
 
 def environment(home: Path) -> dict[str, str]:
-    """A home of its own: nothing of the person who runs this is seen or touched. Agents may use the folder around it."""
+    """A home of its own: nothing of the person who runs this is seen or touched. Agents may use what is around it."""
     home.mkdir(exist_ok=True)
     place = {"REMOTE_SANDBOX_ALLOWED_ROOTS": str(home.parent)}
     place |= {"HOME": str(home), "REMOTE_SANDBOX_MCP_HOME": str(home / "state"), "PATH": os.environ["PATH"]}
