@@ -125,7 +125,7 @@ def problems(agent: Agent, folder: Path) -> Iterator[str]:
     (project / "src" / "answer.py").write_text("print(41)\n")
     env, ours = environment(home), serving.COMMAND
     try:
-        for words in (["git", "init", "-q"], [ours, "config", "allow"], [ours, "link", "--yes"]):
+        for words in (["git", "init", "-q"], [ours, "config", "allow", "--yes"], [ours, "link", "--yes"]):
             done = _run(words, env, project)
             if done.returncode:
                 yield f"{' '.join(words)}: {(done.stdout + done.stderr).strip()[-300:]}"
