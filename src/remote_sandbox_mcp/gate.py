@@ -177,7 +177,8 @@ class Gate:
             if is_project(place, ground) and not _is_shared(place.path)
         ]
         led = _led((os.environ, session.environ), homes, projects)
-        closed = (*self._own(), *_hidden(homes), *_programs(homes), *led, *system)
+        # The first that holds a path is the one that is named: a Python of the system is a part of the system.
+        closed = (*self._own(), *_hidden(homes), *system, *_programs(homes), *led)
         # What the operator names in a hidden place is to be used, too.
         allowed = (*map(Allowed, (*roots, *_unique(map(locate, hidden)))), *(Allowed(it, False) for it in read_only))
         return replace(ground, closed=closed, allowed=(*projects, *allowed))
