@@ -83,7 +83,7 @@ def take_back(path: str, settings: Settings) -> TakenBack:
 
 
 def sentence(allowance: Allowance) -> str:
-    """One that says what is allowed until when, and how to take it back."""
+    """Say what is allowed until when, and how to take it back."""
     left = "" if allowance.until is None else f" (for {span(round(allowance.until - time.time()))})"
     return (
         f"Agents may {uses(allowance)} {allowance.path} {until(allowance)}{left}; "
@@ -113,7 +113,7 @@ def until(allowance: Allowance) -> str:
 
 @dataclass(frozen=True)
 class Use:
-    """What agents may use here: the project, or why the folder is none; the operator's places and a person's."""
+    """Places that agents may use here: the project, or why the folder is none; the operator's and a person's."""
 
     project: str
     why_none: str
@@ -122,7 +122,7 @@ class Use:
 
     @property
     def line(self) -> str:
-        """It in one line."""
+        """All of them in one line."""
         more = [
             counted(len(self.configured), "place") + " of the configuration" if self.configured else "",
             counted(len(self.allowed), "place") + " that you allowed" if self.allowed else "",
@@ -133,7 +133,7 @@ class Use:
 
 
 def use_here(gate: Gate, settings: Settings) -> Use:
-    """What a client may use that starts us in the current folder."""
+    """Find what a client may use that starts us in the current folder."""
     try:
         folder = os.getcwd()
         why = why_no_project(folder, gate) or _why_shared(folder, gate)

@@ -34,7 +34,7 @@ from .core.gate import (
 from .core.incoming import Sieve
 from .core.secret import Secret
 from .core.transfer import Place
-from .session import Session, current
+from .session import Session, client_folder, current
 
 # Never written for an agent, not even as root. Those that contain a home folder, such as /root, follow its rules.
 SYSTEM_FOLDERS = (
@@ -106,10 +106,6 @@ class Gate:
         admitted = admit(place.path, given, real, ground, writing=writing)
         return replace(admitted, sieve=Sieve(real, ground)) if writing else admitted
 
-    def check(self, path: str) -> None:
-        """Decide on a folder that is only shown to a sandbox. Raises BadArgument, NotAllowed."""
-        self.admit(Place("", path), False)
-
     def rooted(self, place: Place, *, writing: bool) -> Place:
         """A place that stays allowed in a process that does not know the session which ordered it."""
         if place.sandbox or place.free:
@@ -153,10 +149,9 @@ class Gate:
                 self._known.clear()
             found = self._look_around(session)
             self._known[key] = now, found
-        # Not what a link leads to that was put there since.
-        more = [Allowed(place, it.writing) for it in _allowances(session) if (place := locate(it.path)).path == it.path]
-        if root:
-            more.append(Allowed(locate(root)))
+        given = [(it.path, it.writing) for it in _allowances(session)] + ([(root, True)] if root else [])
+        # Not the target of a link that was put there since.
+        more = [Allowed(place, writing) for path, writing in given if (place := locate(path)).path == path]
         return replace(found, allowed=(*found.allowed, *more)) if more else found
 
     def _look_around(self, session: Session) -> Ground:
@@ -214,39 +209,31 @@ def private_files(configuration: Configuration) -> tuple[str, ...]:
 
 def _homes() -> Iterator[str]:
     """$HOME, and the user's home by the system, where that differs."""
+    yield os.path.abspath(os.path.expanduser("~"))
+    yield from filter(None, [_account_home()])
+
+
+def _account_home() -> str:
+    """The user's home by the system; empty where it is none."""
     import pwd
 
-    yield os.path.abspath(os.path.expanduser("~"))
     try:
-        found = pwd.getpwuid(os.getuid()).pw_dir
+        found = os.path.normpath(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
-        return
-    if os.path.isabs(found) and os.path.normpath(found) != "/":
-        yield found
+        return ""
+    return found if os.path.isabs(found) and found != "/" else ""
 
 
 def _home_parents() -> Iterator[str]:
     """Folders of home folders, that of the user's own by the system among them."""
-    import pwd
-
     yield from HOME_PARENTS
-    try:
-        above = os.path.dirname(os.path.normpath(pwd.getpwuid(os.getuid()).pw_dir))
-    except KeyError:
-        return
-    if os.path.isabs(above) and above != "/":
+    if (above := os.path.dirname(_account_home())) not in ("", "/"):
         yield above
 
 
 def _folder_of(session: Session) -> str:
     """The folder in which the client started us; a server over HTTP was not started by its clients."""
-    if session.is_over_http:
-        return ""
-    try:
-        return session.folder or os.getcwd()
-    except OSError:
-        # It was removed.
-        return ""
+    return "" if session.is_over_http else client_folder()
 
 
 def _is_shared(path: str) -> bool:

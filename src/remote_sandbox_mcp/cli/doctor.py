@@ -122,7 +122,7 @@ def _hub_fields() -> dict[str, Any]:
 
 
 def _use(configuration: Configuration) -> Use:
-    """What agents may use of this computer, if their client starts us here."""
+    """Places of this computer that agents may use, if their client starts us here."""
     from ..allowing import use_here
     from ..gate import Gate, private_files
 

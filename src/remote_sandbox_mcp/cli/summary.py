@@ -51,7 +51,7 @@ def outcome_lines(outcome: Outcome, order: Order) -> Iterator[str]:
 
 
 def secrets_line(outcome: Outcome) -> Iterator[str]:
-    """What was sent, or would be, under names of secrets; an agent could not send it like this."""
+    """Name what was sent, or would be, under names of secrets; an agent could not send it like this."""
     names = outcome.secrets[:MOST_SECRETS]
     more = outcome.secret_count - len(names)
     if names:

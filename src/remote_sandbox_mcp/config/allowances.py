@@ -16,7 +16,7 @@ from .record import Record
 ALLOWED = Record("allowed-folders.json")
 # For how long the command line and the page allow a place by default, and the longest time that a form gives.
 USUAL_S = 8 * 3600.0
-# An older record than this bound would only slow down each decision; a person makes a few.
+# A person makes a few; more would slow down each decision.
 MOST = 1000
 
 
@@ -43,7 +43,7 @@ class Allowance:
 
 
 def allowances(environ: Mapping[str, str] = os.environ) -> list[Allowance]:
-    """Those in force, of all sessions. One whose place has become a link is not: that could lead anywhere."""
+    """List the allowances in force, of all sessions; not one whose place has become a link, which leads anywhere."""
     found = _in_force(ALLOWED.read(paths.state_path(environ)))
     return [it for it in found if os.path.realpath(it.path) == it.path]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..core.client import Variables
 from ..core.machine import Hop, Login, OpenSsh
 from ..processes.programs import find_chosen
+from ..processes.variables import home_folder
 from .problems import Fault, plain
 from .schema import MachineEntry
 from .ssh_config import HostSettings
@@ -55,11 +56,11 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> tuple[int, bytes, b
     import signal
     import subprocess
 
-    pipe, home = subprocess.PIPE, os.path.expanduser("~")
+    pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=dict(environ),
-            cwd=home if os.path.isdir(home) else "/", start_new_session=True,
+            cwd=home_folder(), start_new_session=True,
         )  # fmt: skip
     except (OSError, ValueError) as problem:
         raise Fault(f"ssh cannot be started ({getattr(problem, 'strerror', '') or 'bad argument'})") from None

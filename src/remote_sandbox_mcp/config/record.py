@@ -1,4 +1,4 @@
-"""What the user has decided, in a small JSON file of the state folder that only its owner can write."""
+"""Decisions of the user, in a small JSON file of the state folder that only its owner can write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Record:
         self._name = name
 
     def read(self, state_folder: Path) -> Mapping[str, Any]:
-        """All of it; empty where there is none, or where others could have written it. Cheap: reads after a change."""
+        """Read all decisions; none where others could have written the file. Cheap: it is read after a change."""
         file = str(state_folder / self._name)
         try:
             facts = os.stat(file)

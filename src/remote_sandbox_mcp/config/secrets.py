@@ -13,6 +13,7 @@ from ..core.errors import ConfigError
 from ..core.secret import Secret
 from ..processes.process import module_words
 from ..processes.programs import by_path
+from ..processes.variables import home_folder
 from .paths import from_folder
 from .problems import plain
 
@@ -149,10 +150,9 @@ def _output(words: list[str], place: str, environ: Mapping[str, str]) -> str:
     try:
         # Our standard streams may carry MCP, so the command gets neither. It runs in the home folder, because many
         # programs read settings from the current folder, which belongs to a project.
-        home = os.path.expanduser("~")
         process = subprocess.Popen(
             by_path(words, environ), stdin=nothing, stdout=pipe, stderr=nothing, start_new_session=True,
-            env=dict(environ), cwd=home if os.path.isdir(home) else "/",
+            env=dict(environ), cwd=home_folder(),
         )  # fmt: skip
     except (OSError, ValueError):
         raise ConfigError(f"{failed} the program cannot be started; check that it is installed.") from None

@@ -17,7 +17,7 @@ _LOGIN_VARIABLES = frozenset({"REMOTE_PASSWORD", "REMOTE_KEY_PASSPHRASE"})
 def for_programs(
     environ: Mapping[str, str], secrets: Iterable[Secret | None], names: Iterable[str] = ()
 ) -> dict[str, str]:
-    """What such a program gets: a list of names, `names` that the operator adds, and no secret of ours."""
+    """Make the variables of such a program: a list of names, `names` that the operator adds, and no secret of ours."""
     usual = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
     return made(usual | without_secrets(environ, secrets), (*OPERATORS, *names))
 

@@ -95,7 +95,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Ground:
-    """What the decision is based on: allowed places, the user's home folders, closed places, and what is named.
+    """Facts that the decision is based on: allowed places, the user's home folders, closed places, and what is named.
 
     Only what lies in an `allowed` place is open. A closed place in it stays closed, unless the operator has `named` it
     or something in it. `home_parents` are folders whose entries are home folders; those of other users are closed.

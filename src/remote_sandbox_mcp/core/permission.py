@@ -207,9 +207,10 @@ def is_loopback(host: str) -> bool:
     import ipaddress
 
     try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+        address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return False
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _check_place(scheme: str, host: str, port: int) -> None:

@@ -421,7 +421,7 @@ def _value_of_option(text: str, found: re.Match[str], begun: int) -> tuple[int, 
 
 
 def _gap_after_verb(text: str, found: re.Match[str], begun: int) -> re.Match[str] | None:
-    """What is between a name and its value where both are words of a command, as in: config set api_token abc."""
+    """Find the gap between a name and its value where both are words of a command, as in: config set api_token abc."""
     line = max(text.rfind("\n", 0, begun) + 1, begun - VERB_CHARS)
     gap = _SET.match(text, found.end()) if _STRONG_NAME.match(found[0]) else None
     return gap if gap and (gap[1] or _VERB.search(text, line, begun)) else None
@@ -467,7 +467,7 @@ def _after_letter(text: str, program: re.Pattern[str], option: re.Pattern[str]) 
 
 
 def _given_away(text: str) -> list[tuple[int, int]]:
-    """What is written into programs that read a password, and into files that are known to hold one."""
+    """Texts that are written into programs that read a password, and into files that are known to hold one."""
     found = [*_EATER.finditer(text), *_SECRET_FILE.finditer(text)]
     return sorted(span for each in found for span in _fed(text, each.start(), _line_end(text, each.end())))
 

@@ -114,7 +114,7 @@ class AppliedScope:
         return self._is_ignored(path, is_dir)
 
     def _is_wanted(self, path: bytes, text: bytes | None, found: bytes | None) -> str:
-        """The same without a look at names that run or instruct."""
+        """Whether a change of the other side is wanted here, whatever its name makes a program or an agent do."""
         if self.scope.rules is None or self._is_decided(path):
             return YES
         if self._fits_pull(path) or path in self.scope.came:

@@ -27,7 +27,7 @@ LONGEST = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What an agent wants that needs consent, in parts of sentences.
+    """A wish of an agent's that needs consent, in parts of sentences.
 
     `kind` and `key` say what a no holds for; `refusal` says what was not done and why, `by_hand` what a person can do
     instead, `unasked` what an agent can do where nobody can be asked (by default, to tell that person).
@@ -44,7 +44,7 @@ class Request:
 async def with_consent(
     attempt: Callable[[bool], Awaitable[T]], request: Callable[[BadArgument], Request], *, confirm: bool = False
 ) -> T:
-    """What `attempt` gives without consent, or with it (true) if it is refused for want of that and the user agrees."""
+    """Make an attempt without consent (false); if that is refused for want of it, ask the user, and try with it."""
     try:
         return await attempt(confirm and not isinstance(asking.get(), Asker))
     except BadArgument as problem:

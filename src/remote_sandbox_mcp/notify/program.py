@@ -16,7 +16,7 @@ from ..core.text import last_line
 from ..core.watch import Event, Unsent, Watch
 from ..processes import descriptors
 from ..processes.programs import by_path
-from ..processes.variables import DESKTOP, made
+from ..processes.variables import DESKTOP, home_folder, made
 from ..waiting import within
 from . import messages
 
@@ -58,7 +58,7 @@ async def _start(
                 stdout=nothing,
                 stderr=errors,
                 env=dict(environ),
-                cwd=_home(),
+                cwd=home_folder(),
                 start_new_session=True,
             )
         )
@@ -73,11 +73,6 @@ async def _start(
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise Unsent(f"{what} could not be started: {reason}; name the program by its whole path") from None
-
-
-def _home() -> str:
-    home = os.path.expanduser("~")
-    return home if os.path.isdir(home) else "/"
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -1,4 +1,4 @@
-"""What agents may use of this computer, for the page: a person sees it there, allows a place, and takes it back."""
+"""Places of this computer that agents may use, on the page: a person sees them, allows one, and takes it back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Allowing:
         self._app = app
 
     def listed(self, clients: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """What is allowed now, and the folders of `clients` that are connected."""
+        """List what is allowed now, and the folders of `clients` that are connected."""
         operators = allowing.configured(self._app.settings)
         return {
             "projects": [self._folder_fields(client) for client in clients],

@@ -11,6 +11,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from ..core.permission import is_loopback
+
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
@@ -95,7 +97,7 @@ class PageRequest:
     @property
     def is_from_here(self) -> bool:
         """Whether it came from this computer, itself or through a tunnel that ends here."""
-        return self.peer.removeprefix("::ffff:").startswith("127.") or self.peer == "::1"
+        return is_loopback(self.peer)
 
     def header(self, name: str) -> str:
         values = [value.decode("latin-1") for key, value in self.headers if key == name.encode()]

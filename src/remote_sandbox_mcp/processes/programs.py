@@ -29,7 +29,7 @@ class NotUsed(FileNotFoundError):
 
 
 class Programs:
-    """What this process knows of programs: the folders of its PATH, when it began, and what was found."""
+    """Knowledge of one process about programs: the folders of its PATH, when it began, and what was found."""
 
     def __init__(self, path: str, system: tuple[str, ...] = SYSTEM_FOLDERS) -> None:
         self.folders = absolute_folders(path)

@@ -1,7 +1,8 @@
-"""Variables for programs that we start on this computer: made from lists of names, never inherited as a whole."""
+"""Variables and folder of programs that we start on this computer: made from lists of names, never inherited."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 from .programs import absolute_path
@@ -26,6 +27,12 @@ def made(environ: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]
     names = (*ALWAYS, *more)
     found = {name: value for name, value in environ.items() if is_among(name, names)}
     return found | ({"PATH": absolute_path(found["PATH"])} if "PATH" in found else {})
+
+
+def home_folder() -> str:
+    """The folder in which such a program starts: the current one belongs to a project, which may bring settings."""
+    home = os.path.expanduser("~")
+    return home if os.path.isdir(home) else "/"
 
 
 def is_among(name: str, names: Iterable[str]) -> bool:

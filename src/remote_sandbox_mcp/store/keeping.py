@@ -61,7 +61,7 @@ class Keeper:
         return hide_in(value, values_in_use())
 
     def wanted(self, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What is kept of a job or of a watch, and the texts of its policy that are needed as they are."""
+        """Split a job or a watch into what is kept and the texts of its policy that are needed as they are."""
         kept = {
             **fields,
             "command": self.command(fields.get("command", "")),
@@ -114,7 +114,7 @@ class TrueTexts:
             self._file(number).unlink(missing_ok=True)
 
     def numbers(self) -> list[int]:
-        """Those under which there is anything."""
+        """List the numbers that have texts."""
         names = (file.stem for file in self._folder.glob("*.json"))
         return [int(name) for name in names if name.isdecimal()]
 

@@ -246,7 +246,7 @@ class Watches:
         return tuple(self._watch(row) for row in rows)
 
     def _wanted(self, watch: Watch) -> tuple[str, dict[str, Any]]:
-        """What is fixed of a watch, as JSON without secrets, and the texts that are needed as they are."""
+        """Split the fixed part of a watch into JSON without secrets and the texts that are needed as they are."""
         fields = {name: getattr(watch, name) for name in _WANTED}
         fields |= {"metadata": dict(watch.metadata), "policy": dataclasses.asdict(watch.policy)}
         kept, apart = self._keeper.wanted(fields)

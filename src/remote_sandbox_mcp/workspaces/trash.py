@@ -105,7 +105,7 @@ class Trash:
     # Out of it
 
     def all(self, folder: str = "") -> list[Trashed]:
-        """What is in it, the newest first; only what was in this folder, if one is named."""
+        """List what is in it, the newest first; only what was in this folder, if one is named."""
         found = [each for ours in self._parts() for each in _contents(ours)]
         inside = [each for each in found if not folder or _is_in(each.place, folder)]
         return sorted(inside, key=lambda each: (-each.at, each.path))
@@ -189,7 +189,7 @@ def _size(path: str | Path) -> int:
 
 
 def _batches(ours: Path) -> list[Path]:
-    """What came in one pass each, the oldest first."""
+    """Folders with what one pass each has put there, the oldest first."""
     with contextlib.suppress(OSError):
         return sorted((each for each in ours.iterdir() if each.name.isdigit()), key=lambda each: int(each.name))
     return []

@@ -14,6 +14,7 @@ from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
 from ...core.sandbox import Sandbox
 from ...core.text import harmless
 from ...processes.programs import NotUsed, by_path
+from ...processes.variables import home_folder
 from ...waiting import within
 from ..outpost import pipe
 from ..outpost.lane import WideLine
@@ -93,11 +94,6 @@ class LocalCommand:
 
     def explain(self, complaints: bytes) -> SandboxError | None:
         return None
-
-
-def home_folder() -> str:
-    home = os.path.expanduser("~")
-    return home if os.path.isdir(home) else "/"
 
 
 class ProcessLine:

@@ -19,9 +19,8 @@ from ...core.errors import CODE_NEEDED, ConnectError, HostKeyProblem, LoginRefus
 from ...core.login import Challenge
 from ...core.machine import Hop, Login, Machine
 from ...processes.programs import by_path
-from ...processes.variables import OPERATORS, made
+from ...processes.variables import OPERATORS, home_folder, made
 from ...waiting import Chores, within_moving
-from ..command.way import home_folder
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 

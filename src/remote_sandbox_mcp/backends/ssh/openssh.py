@@ -16,9 +16,10 @@ from ...core.machine import Hop, Machine, OpenSsh
 from ...core.shell import join
 from ...core.transport import TransportChoice, choose
 from ...processes.programs import find_helper
+from ...processes.variables import home_folder
 from ...waiting import within
 from ..command.sandbox import open_behind
-from ..command.way import LocalCommand, ProcessLine, home_folder, last_words
+from ..command.way import LocalCommand, ProcessLine, last_words
 from ..outpost.sandbox import OutpostSandbox
 from ..shell.sandbox import ShellAlone
 from .connection import KEEPALIVE_S, LoginGate
