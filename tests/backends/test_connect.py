@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import errno
 import os
 import secrets
 import socket
@@ -362,7 +363,10 @@ class Outpost:
                 try:
                     socket.send_fds(self.far, [word.replace(b"TOKEN", order["token"].encode())], descriptors)
                     break
-                except BlockingIOError:
+                except OSError as problem:
+                    # An ordinary user may have only so many descriptors under way.
+                    if problem.errno not in (errno.EAGAIN, errno.ETOOMANYREFS):
+                        raise
                     await asyncio.sleep(0)
         await asyncio.sleep(0.01)
         if self.is_closed:

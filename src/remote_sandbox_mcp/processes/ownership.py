@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -45,7 +46,12 @@ def who_else_on_the_way(path: str, owners: Container[int] = ()) -> str:
 
 def installers() -> set[int]:
     """Owners of our own Python and package, whose programs an ordinary user runs anyway. Root trusts none of them."""
-    return {os.stat(file).st_uid for file in (sys.executable or __file__, __file__)} if os.geteuid() else set()
+    found: set[int] = set()
+    for file in (sys.executable, __file__) if os.geteuid() else ():
+        # An update may have removed them under a process that runs.
+        with contextlib.suppress(OSError):
+            found.add(os.stat(file).st_uid)
+    return found
 
 
 def steps(path: str) -> Iterator[tuple[str, os.stat_result]]:
