@@ -64,7 +64,7 @@ def duration(word: str) -> float:
     >>> duration("30m"), duration("2h")
     (1800.0, 7200.0)
     """
-    from ..allowing import LONGEST_S
+    from ..services.gate.allowing import LONGEST_S
 
     found = re.fullmatch(r"([0-9]{1,6})([mhdw])", word.strip())
     seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
@@ -74,9 +74,9 @@ def duration(word: str) -> float:
 
 
 def _allow(options: argparse.Namespace, configuration: Configuration) -> int:
-    from .. import allowing
     from ..config.allowances import USUAL_S
-    from ..gate import Gate, private_files
+    from ..services.gate import allowing
+    from ..services.gate.paths import Gate, private_files
     from .render import one_line, print_json
     from .verb import complain, say
 
@@ -92,8 +92,8 @@ def _allow(options: argparse.Namespace, configuration: Configuration) -> int:
 
 
 def _disallow(path: str, configuration: Configuration, as_json: bool) -> int:
-    from .. import allowing
     from ..core.errors import BadArgument
+    from ..services.gate import allowing
     from .render import one_line, print_json
     from .verb import complain, fail, say
 
@@ -115,8 +115,8 @@ def _disallow(path: str, configuration: Configuration, as_json: bool) -> int:
 
 
 def _list(configuration: Configuration, as_json: bool) -> int:
-    from .. import allowing
     from ..config.allowances import allowances
+    from ..services.gate import allowing
     from .render import Page, print_json
 
     allowed, operators = allowances(), allowing.configured(configuration.settings)
@@ -133,7 +133,7 @@ def _list(configuration: Configuration, as_json: bool) -> int:
 
 def _rows(found: Sequence[Allowance], after: str = "") -> list[tuple[Any, ...]]:
     """Rows of the list; the path comes last, where a long one wraps."""
-    from ..allowing import until, uses
+    from ..services.gate.allowing import until, uses
     from .render import one_line, styled
 
     def by(it: Allowance) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from typing import TYPE_CHECKING
 
 from ..core.errors import Unreachable
-from . import terminal
+from . import streams, terminal
 
 if TYPE_CHECKING:
-    from ..jobs.attach import Attached, Window
+    from ..services.jobs.attach import Attached, Window
 
 # What tmux sends at its end: all rows scroll, the first screen, a cursor, no mouse, focus or paste reports, plain keys
 # and colours.
@@ -19,15 +18,21 @@ RESET = "\x1b[r\x1b[?1049l\x1b[?25h\x1b[?1000;1002;1003;1004;1006;2004l\x1b[?1l\
 
 
 def window() -> Window:
-    from ..jobs.attach import Window
+    from ..services.jobs.attach import Window
 
     rows, columns = terminal.size()
-    return Window(rows, columns, os.environ.get("TERM") or "xterm")
+    return Window(rows, columns, streams.caller().environ.get("TERM") or "xterm")
 
 
-async def sit(attached: Attached) -> int:
-    """Pass on keys, sizes and what is shown, until tmux is left; returns its exit code. Raises Unreachable."""
-    seat = Seat(attached)
+JOB_CUT = "the connection to the job's terminal was cut; the job goes on"
+
+
+async def sit(attached: Attached, cut: str = JOB_CUT) -> int:
+    """Pass on keys, sizes and what is shown until it is left; returns its exit code.
+
+    Raises Unreachable, saying `cut`.
+    """
+    seat = Seat(attached, cut)
     try:
         with terminal.taken_over(whole_screen=False):
             code = await seat.sit()
@@ -40,8 +45,9 @@ async def sit(attached: Attached) -> int:
 class Seat:
     """This terminal, while it shows a job."""
 
-    def __init__(self, attached: Attached) -> None:
+    def __init__(self, attached: Attached, cut: str) -> None:
         self._attached = attached
+        self._cut = cut
         # Whether what was shown may have changed how the terminal works.
         self._is_changed = False
 
@@ -50,8 +56,8 @@ class Seat:
         try:
             code = await self._until_left()
         finally:
-            # After an end in order, tmux has put the terminal back itself.
-            if code != 0 and self._is_changed:
+            # After an end in order, tmux has put the terminal back itself; a shell's exit code says nothing about that.
+            if (code is None or (code and self._cut == JOB_CUT)) and self._is_changed:
                 terminal.show(RESET)
         return code
 
@@ -73,7 +79,7 @@ class Seat:
                 typing.cancel()
                 await asyncio.gather(typing, return_exceptions=True)
         if code is None:
-            raise Unreachable("the connection to the job's terminal was cut; the job goes on")
+            raise Unreachable(self._cut)
         return code
 
     async def _watch(self) -> None:

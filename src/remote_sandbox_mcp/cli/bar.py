@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..core.transfer import Headway
+from ..core.sync.transfer import Headway
+from . import streams
 from .render import clock, one_line, percent, share, shorten, size
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Bar:
             self._moved = time.monotonic()
 
     def __enter__(self) -> Bar:
-        if sys.stderr.isatty():
+        if streams.stderr().isatty():
             self._timer = asyncio.get_running_loop().call_later(SHOWN_AFTER_S, self._show)
         return self
 
@@ -62,11 +62,13 @@ class Bar:
         from rich.console import Console
         from rich.live import Live
 
-        console = Console(stderr=True, highlight=False, emoji=False, markup=False)
+        console = Console(file=streams.stderr(), highlight=False, emoji=False, markup=False, width=streams.width())
         self._live = Live(
             get_renderable=lambda: self._picture(console.width - MARGIN),
             console=console,
             transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
             refresh_per_second=DRAWN_PER_S,
         )
         self._live.start()

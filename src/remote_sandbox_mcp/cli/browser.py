@@ -38,7 +38,7 @@ def browser_here(environ: Mapping[str, str]) -> webbrowser.BaseBrowser | None:
     except webbrowser.Error:
         return None
     if sys.platform != "darwin":
-        from ..processes.programs import find_chosen
+        from ..local.processes.programs import find_chosen
 
         # By its path: the library would look it up in PATH once more.
         found.name = find_chosen(name_of(found))
@@ -56,7 +56,7 @@ def name_of(browser: webbrowser.BaseBrowser) -> str:
 
 def is_confined(program: str, environ: Mapping[str, str]) -> bool:
     """Whether this browser is known to be a snap or a flatpak, which reads no hidden folder."""
-    from ..processes.programs import find_chosen
+    from ..local.processes.programs import find_chosen
 
     if os.path.basename(program) in OPENERS:
         return any(_starts_confined(file) for file in _desktop_file(environ))
@@ -76,7 +76,7 @@ def _desktop_file(environ: Mapping[str, str]) -> Iterator[str]:
     """The desktop file of the program that opens HTML files, if it is found."""
     import subprocess
 
-    from ..processes.programs import find_helper
+    from ..local.processes.programs import find_helper
 
     query = [find_helper("xdg-mime"), "query", "default", "text/html"]
     try:

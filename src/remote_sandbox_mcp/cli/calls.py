@@ -13,7 +13,7 @@ from .verb import add_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..store.history import CallRow, HistoryRows
+    from ..local.store.history import CallRow, HistoryRows
 
 LISTED = 50
 # How often new ones are looked for, and how many are read at once.
@@ -41,8 +41,8 @@ def add_arguments(subparsers: Any) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     from ..config import paths
-    from ..store.database import STATE_FILE, Database
-    from ..store.history import HistoryRows, WantedCalls
+    from ..local.store.database import STATE_FILE, Database
+    from ..local.store.history import HistoryRows, WantedCalls
 
     rows = HistoryRows(Database(paths.state_folder() / STATE_FILE))
     wanted = WantedCalls(
@@ -79,7 +79,7 @@ async def _show(rows: HistoryRows, wanted: Any, options: argparse.Namespace) -> 
 
 
 def _print(found: tuple[CallRow, ...], options: argparse.Namespace, *, is_first: bool = False) -> None:
-    from ..history import call_fields
+    from ..services.history import call_fields
     from .render import Page, styled, write
 
     if options.json:
@@ -94,7 +94,7 @@ def _print(found: tuple[CallRow, ...], options: argparse.Namespace, *, is_first:
 
 
 def _row(row: CallRow, room: int) -> tuple[Text | str, ...]:
-    from ..core.redact import summary_of
+    from ..core.texts.redact import summary_of
     from .render import one_line, styled, took
 
     outcome, style = _outcome(row)

@@ -209,15 +209,15 @@ class Names:
         yield from ((f"{name}:", told) for name, told in self.sandboxes())
 
     def allowed(self) -> Iterator[Candidate]:
-        from ..allowing import until
         from ..config.allowances import allowances
+        from ..services.gate.allowing import until
 
         # The answer has one line for each.
         yield from ((it.path, until(it)) for it in allowances()[-MOST_NAMES:] if it.path.isprintable())
 
     def jobs(self) -> Iterator[Candidate]:
         if database := existing_database():
-            from ..store.jobs import JobRecords
+            from ..local.store.jobs import JobRecords
 
             try:
                 found = JobRecords(database).list(limit=MOST_NAMES)
@@ -227,8 +227,8 @@ class Names:
 
     def sessions(self) -> Iterator[Candidate]:
         if database := existing_database():
-            from ..core.session_handle import PYTHON, SHELL
-            from ..store.sessions import KeptSessionRows
+            from ..core.commands.session_handle import PYTHON, SHELL
+            from ..local.store.sessions import KeptSessionRows
 
             try:
                 found = [it for kind in (SHELL, PYTHON) for it in KeptSessionRows(database, kind).list()]
@@ -240,7 +240,7 @@ class Names:
 
     def disposables(self) -> Iterator[Candidate]:
         if database := existing_database():
-            from ..store.disposables import DisposableRows
+            from ..local.store.disposables import DisposableRows
 
             try:
                 living = DisposableRows(database).living()
@@ -262,7 +262,7 @@ def kind_of(action: argparse.Action, verb: str) -> str:
 def existing_database() -> Any:
     """The database, if there is one; none is made for a completion."""
     from ..config import paths
-    from ..store.database import STATE_FILE, Database
+    from ..local.store.database import STATE_FILE, Database
 
     file = paths.state_path() / STATE_FILE
     return Database(file) if file.exists() else None

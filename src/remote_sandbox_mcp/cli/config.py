@@ -139,7 +139,7 @@ async def _accept(path: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def _show_brought(found: ProjectFile | Brought, told: Mapping[str, str], passed_over: Sequence[str]) -> None:
     """For the person who is asked; each line of the file has a mark, so that none can be taken for one of ours."""
-    from ..core.text import visible
+    from ..core.texts.text import visible
     from .verb import complain, complain_plainly
 
     raw = found.content if isinstance(found.content, bytes) else found.content.encode()

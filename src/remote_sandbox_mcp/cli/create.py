@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING, Any
 
+from . import streams
 from .verb import add_json, complain, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.disposable import Disposable, SandboxOrder
+    from ..core.sandboxes.disposable import Disposable, SandboxOrder
 
 # How long one may wait in the queue of a cluster before the command returns; it goes on waiting there.
 QUEUE_S = 30.0
@@ -44,7 +44,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _create(app: App, options: argparse.Namespace) -> int:
-    from ..core.disposable import PENDING
+    from ..core.sandboxes.disposable import PENDING
 
     made = await app.disposables.create(_order(app, options))
     if made.status == PENDING:
@@ -55,7 +55,7 @@ async def _create(app: App, options: argparse.Namespace) -> int:
 
 def _tell(made: Disposable, as_json: bool) -> int:
     if as_json:
-        from ..mcp_server.tools.app_results import disposable_fields
+        from ..views.app_results import disposable_fields
         from .render import print_json
 
         print_json(disposable_fields(made))
@@ -66,13 +66,14 @@ def _tell(made: Disposable, as_json: bool) -> int:
 
 
 def _order(app: App, options: argparse.Namespace) -> SandboxOrder:
-    from ..core.disposable import Limits, SandboxOrder, gpus, megabytes, volume
+    from ..core.sandboxes.disposable import Limits, SandboxOrder, gpus, megabytes, volume
+    from ..services.session import absolute
 
     is_folder = options.image.startswith(("/", "~", "."))
     cards = gpus(int(options.gpu) if options.gpu.isdecimal() else options.gpu)
     return SandboxOrder(
         name=options.name,
-        image=os.path.abspath(os.path.expanduser(options.image)) if is_folder else options.image,
+        image=absolute(options.image) if is_folder else options.image,
         timeout_s=options.timeout or app.settings.rules.default_timeout_s,
         env=dict(map(_variable, options.env)),
         limits=Limits(cpu=options.cpu, memory_mb=megabytes(options.memory), **cards),
@@ -89,6 +90,6 @@ def _variable(text: str) -> tuple[str, str]:
     from ..core.errors import BadArgument
 
     name, equals, value = text.partition("=")
-    if not equals and name not in os.environ:
+    if not equals and name not in streams.caller().environ:
         raise BadArgument(f"--env {name[:60]}: that variable is not set here; write NAME=VALUE, or set it")
-    return name, value if equals else os.environ[name]
+    return name, value if equals else streams.caller().environ[name]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import webbrowser
     from pathlib import Path
 
-    from ..processes.locks import Lock
-    from ..web.listener import Terms
+    from ..fronts.http.listener import Terms
+    from ..local.processes.locks import Lock
 
 HOST = "127.0.0.1"
 # While one runs: its lock, and where it listens, with what configuration and which key.
@@ -55,8 +55,8 @@ def run(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from ..config import paths
-    from ..processes.locks import Lock
-    from ..web.listener import agree, listen
+    from ..fronts.http.listener import agree, listen
+    from ..local.processes.locks import Lock
     from .serve import configured, forget_key, serve_http
 
     configuration, state = configured(options.config).current, paths.state_folder()
@@ -134,7 +134,7 @@ def _open_again(state: Path, wanted: DashboardAddress, terms: Terms, options: ar
 def _running(state: Path) -> tuple[int, DashboardAddress]:
     """The process of the one that runs, and its place. Raises ConfigError."""
     from ..core.errors import ConfigError
-    from ..processes.locks import holder
+    from ..local.processes.locks import holder
 
     deadline = time.monotonic() + BEGINNING_S
     while time.monotonic() < deadline:

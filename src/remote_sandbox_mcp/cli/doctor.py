@@ -14,9 +14,9 @@ from .verb import add_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..allowing import Use
     from ..config.schema import Configuration
-    from ..core.checkup import Checkup, Step
+    from ..core.resources.checkup import Checkup, Step
+    from ..services.gate.allowing import Use
     from .render import Page
 
 NOTHING = (
@@ -64,7 +64,7 @@ def _begin(options: argparse.Namespace) -> Practice:
     from ..config import paths
     from ..config.load import load
     from ..config.machines import completed
-    from ..probe.doctor import examine, examine_command, examine_local
+    from ..services.probe.doctor import examine, examine_command, examine_local
 
     configuration = completed(load(options.config))
     fleet = compose(configuration).fleet
@@ -123,8 +123,8 @@ def _hub_fields() -> dict[str, Any]:
 
 def _use(configuration: Configuration) -> Use:
     """Places of this computer that agents may use, if their client starts us here."""
-    from ..allowing import use_here
-    from ..gate import Gate, private_files
+    from ..services.gate.allowing import use_here
+    from ..services.gate.paths import Gate, private_files
 
     return use_here(Gate(configuration.settings, private_files(configuration)), configuration.settings)
 
@@ -165,7 +165,7 @@ async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     with page.waiting("") as status:
         for place, (_, task) in enumerate(practice.work):
             if status:
-                status.update(_waiting(practice.work[place:]))
+                status.update(text=_waiting(practice.work[place:]))
             checkups.append(await task)
             _show(page, checkups[-1])
     _sum_up(page, checkups, configuration)

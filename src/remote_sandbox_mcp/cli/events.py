@@ -13,18 +13,18 @@ from .verb import add_json, complain, with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.watch import Event
+    from ..core.jobs.watch import Event
 
 LISTED = 50
 LOOK_S, MOST_AT_ONCE = 0.5, 1_000
-STYLES = {"completed": "green", "running_restored": "green", "resume_started": "cyan"}
+STYLES = {"succeeded": "green", "running restored": "green", "resume started": "cyan"}
 
 
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "events",
         help="what happened to watched jobs, newest last",
-        description="Events of watched jobs: interrupted, resumed, completed, a machine that does not answer.",
+        description="Events of watched jobs: interrupted, resumed, succeeded, failed, a machine that does not answer.",
     )
     parser.add_argument("-n", "--lines", type=int, default=LISTED, metavar="N", help=f"the last N (default: {LISTED})")
     parser.add_argument("-f", "--follow", action="store_true", help="go on with new ones, until Ctrl-C")
@@ -54,6 +54,7 @@ async def _show(app: App, options: argparse.Namespace) -> int:
 
 
 def _print(found: Sequence[Event], as_json: bool) -> None:
+    from ..core.task import event_word
     from .render import Page, one_line, styled, write
 
     if as_json:
@@ -63,7 +64,7 @@ def _print(found: Sequence[Event], as_json: bool) -> None:
             [
                 (
                     styled((time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.created)), "dim")),
-                    styled((event.type.value, STYLES.get(event.type.value, "yellow"))),
+                    styled((word := event_word(event), STYLES.get(word, "yellow"))),
                     one_line(event.summary),
                 )
                 for event in found
@@ -74,5 +75,7 @@ def _print(found: Sequence[Event], as_json: bool) -> None:
 
 def fields(event: Event) -> dict[str, Any]:
     """An event for programs, as list_background_watch_events names its parts."""
+    from ..core.task import event_end
+
     told = {"id": event.id, "watch_id": event.watch_id, "event_type": event.type.value, "summary": event.summary}
-    return {**told, "created_ts": event.created, "payload": dict(event.payload)}
+    return {**told, **event_end(event), "created_ts": event.created, "payload": dict(event.payload)}

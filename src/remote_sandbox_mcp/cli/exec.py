@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import select
+import functools
 import signal
-import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from .verb import add_json
+from . import streams
+from .verb import add_json, complain
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ..app import App, Report, Row
-    from ..core.command import Completed, Excerpt, Missing, Running
-    from ..core.errors import SandboxError
+    from ..app import App
+    from ..core.commands.command import Completed, Excerpt, Missing, Running
     from ..core.progress import Beat, StreamName
-
+    from ..core.task import Report
+from ..services.commands import Row
 
 TIMED_OUT, NO_CONNECTION, MISTAKE = 124, 255, 2
 # A shell's exit code for a program whose reader closed the pipe.
@@ -67,25 +66,12 @@ def add_arguments(subparsers: Any) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    from ..app import compose
-    from ..config.load import load
-    from ..core.errors import SandboxError, UnknownSandbox
-    from .verb import code_of
+    from .verb import with_app
 
-    configuration = load(options.config)
-    app = compose(configuration)
-    try:
-        several: list[str] | Literal["all"] | None = (
-            "all" if options.all else options.on.split(",") if options.on is not None else None
-        )
-        return await _run(app, options) if several is None else await _run_on_several(app, several, options)
-    except SandboxError as problem:
-        # A sandbox may be unknown because of a mistake in the configuration.
-        if isinstance(problem, UnknownSandbox):
-            _complain(*configuration.problems)
-        return _fail(problem, options.json, code_of(problem))
-    finally:
-        await app.close()
+    names: list[str] | Literal["all"] = "all" if options.all else (options.on or "").split(",")
+    if options.all or options.on is not None:
+        return await with_app(options, lambda app: _run_on_several(app, names, options))
+    return await with_app(options, lambda app: _run(app, options))
 
 
 def source(words: Sequence[str]) -> str:
@@ -94,7 +80,7 @@ def source(words: Sequence[str]) -> str:
     >>> source(["ls | wc"]), source(["--", "echo", "a b"])
     ('ls | wc', "'echo' 'a b'")
     """
-    from ..core.shell import join
+    from ..core.commands.shell import join
 
     command = words[1:] if words[:1] == ["--"] else words
     return command[0] if len(command) == 1 else join(command)
@@ -108,19 +94,23 @@ async def _run(app: App, options: argparse.Namespace) -> int:
 
     show = Show() if options.json else LiveShow()
 
-    def work(script: str, cwd: str, name: str) -> Coroutine[Any, Any, Report]:
-        return app.run(
-            script,
-            cwd=cwd,
+    async def work() -> Report:
+        if inside:
+            await inside.send()
+        report = await app.commands.run(
+            inside.source(script, options.cwd) if inside else script,
+            cwd=inside.start_folder(options.cwd) if inside else options.cwd,
             timeout_s=LONGEST_TIMEOUT_S if options.timeout is None else options.timeout,
             limit=AGENT_CHARS if options.json else MOST_CHARS,
-            name=name,
+            name=inside.sandbox if inside else options.sandbox,
             progress=show,
         )
+        if inside:
+            await inside.bring()
+        return report
 
     script, inside = source(options.command), at_hand(app, options.sandbox)
-    running = inside.run(script, options.cwd, work) if inside else work(script, options.cwd, options.sandbox)
-    task = asyncio.ensure_future(running)
+    task = asyncio.ensure_future(work())
     async with stopped_by_signals(task) as caught, show.beside(task):
         try:
             report = await task
@@ -128,7 +118,7 @@ async def _run(app: App, options: argparse.Namespace) -> int:
             if not caught and not show.unwritten:
                 raise
             return _stopped(caught[0]) if caught else _unwritten(show.unwritten)
-    return show.tell(report, inside.moved.line() if inside else "")
+    return await show.tell(report, inside.moved.line() if inside else "")
 
 
 async def _run_on_several(app: App, names: list[str] | Literal["all"], options: argparse.Namespace) -> int:
@@ -136,8 +126,8 @@ async def _run_on_several(app: App, names: list[str] | Literal["all"], options: 
 
     from ..core.check import LONGEST_TIMEOUT_S
 
-    work = app.run_on_each(
-        await app.several(names),
+    work = app.commands.run_on_each(
+        await app.commands.several(names),
         source(options.command),
         cwd=options.cwd,
         timeout_s=LONGEST_TIMEOUT_S if options.timeout is None else options.timeout,
@@ -153,7 +143,7 @@ async def _run_on_several(app: App, names: list[str] | Literal["all"], options: 
                 raise
             return _stopped(caught[0])
     if options.json:
-        from ..mcp_server.tools.exec_results import row_fields
+        from ..views.exec_results import row_fields
         from .render import print_json
 
         print_json({"results": [row_fields(row) for row in rows]})
@@ -161,8 +151,8 @@ async def _run_on_several(app: App, names: list[str] | Literal["all"], options: 
 
 
 def _print_row(row: Row) -> None:
-    from ..core.text import harmless
-    from ..mcp_server.results import exec_head, sentence
+    from ..core.texts.text import harmless
+    from ..views.results import exec_head, sentence
     from .render import write
 
     # Several outputs in one stream are for people: no machine may write over what another one printed.
@@ -173,7 +163,7 @@ def _print_row(row: Row) -> None:
 
 
 def _stopped(number: int) -> int:
-    _complain("the command was told to stop")
+    complain("the command was told to stop")
     return 128 + number
 
 
@@ -181,28 +171,26 @@ def _unwritten(problem: OSError | None) -> int:
     """Exit code after a failed write: a reader that closed the pipe has seen enough, which is no error."""
     if problem is None or isinstance(problem, BrokenPipeError):
         return CLOSED_PIPE
-    _complain(f"its output cannot be written here ({problem.strerror}), so it does not run any more")
+    complain(f"its output cannot be written here ({problem.strerror}), so it does not run any more")
     return MISTAKE
 
 
 @contextlib.asynccontextmanager
 async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]]:
     """Signals cancel the task, which stops the command on the far side; the list holds the signals that came."""
-    import asyncio
-
-    loop, caught = asyncio.get_running_loop(), list[int]()
+    caller, caught = streams.caller(), list[int]()
 
     def stop(number: int) -> None:
         caught.append(number)
         task.cancel()
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, stop, number)
+        caller.on_signal(number, functools.partial(stop, number))
     try:
         yield caught
     finally:
         for number in SIGNALS:
-            loop.remove_signal_handler(number)
+            caller.off_signal(number)
 
 
 class Show:
@@ -224,9 +212,9 @@ class Show:
         """A spinner while the task runs, once that takes longer than a moment."""
         import asyncio
 
-        if sys.stderr.isatty():
+        if streams.stderr().isatty():
             await asyncio.wait((task,), timeout=SPINNER_AFTER_S)
-        if not (task.done() or self._has_output) and sys.stderr.isatty():
+        if not (task.done() or self._has_output) and streams.stderr().isatty():
             self._spin()
         with self._spinner:
             yield
@@ -236,13 +224,16 @@ class Show:
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-        progress = self._spinner.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+        console = Console(file=streams.stderr(), width=streams.width(), _environ=streams.caller().environ)
+        progress = self._spinner.enter_context(
+            Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+        )
         line = progress.add_task("running; Ctrl-C stops it", total=None)
         self._update = lambda text: progress.update(line, description=text)
 
-    def tell(self, report: Report, moved: str) -> int:
+    async def tell(self, report: Report, moved: str) -> int:
         """Tell the result, and what moved in its workspace; returns the exit code."""
-        from ..mcp_server.results import exec_fields, lean
+        from ..views.results import exec_fields, lean
         from .render import one_line, print_json
 
         print_json(exec_fields(report) | lean(workspace=one_line(moved)))
@@ -275,7 +266,7 @@ class LiveShow(Show):
         finally:
             # After a success `tell` does this, when it has added the rest of the output.
             if task.cancelled() or (task.done() and task.exception()):
-                self._outflow.finish()
+                await asyncio.to_thread(self._outflow.finish)
 
     def heard(self, stream: StreamName, data: bytes) -> None:
         # Spinner and output would mix on the terminal.
@@ -285,19 +276,21 @@ class LiveShow(Show):
         if self._outflow:
             self._outflow.add(stream, data)
 
-    def tell(self, report: Report, moved: str) -> int:
+    async def tell(self, report: Report, moved: str) -> int:
+        import asyncio
+
         from .render import one_line
 
         if self._outflow:
             self._outflow.complete(report.seen)
-            self._outflow.finish()
-        _complain(*remarks(report.seen), *([f"workspace: {one_line(moved)}"] if moved else []))
+            await asyncio.to_thread(self._outflow.finish)
+        complain(*remarks(report.seen), *([f"workspace: {one_line(moved)}"] if moved else []))
         # The pipe may have closed before all output was written.
         return _unwritten(self.unwritten) if self.unwritten else exit_code(report.seen)
 
 
 def exit_code(seen: Completed | Running | Missing) -> int:
-    from ..core.command import Completed, Ending
+    from ..core.commands.command import Completed, Ending
 
     if not isinstance(seen, Completed):
         return NO_CONNECTION
@@ -306,7 +299,7 @@ def exit_code(seen: Completed | Running | Missing) -> int:
 
 def remarks(seen: Completed | Running | Missing) -> list[str]:
     """What the exit code alone does not say, as sentences."""
-    from ..core.command import Completed, Ending
+    from ..core.commands.command import Completed, Ending
 
     if not isinstance(seen, Completed):
         return []
@@ -316,29 +309,15 @@ def remarks(seen: Completed | Running | Missing) -> list[str]:
     return told
 
 
-def _fail(problem: SandboxError, as_json: bool, code: int) -> int:
-    if as_json:
-        from ..mcp_server.results import error_fields
-        from .render import print_json
-
-        print_json(error_fields(problem))
-    else:
-        _complain(str(problem))
-    return code
-
-
-def _complain(*sentences: str) -> None:
-    from ..core.text import harmless
-
-    for sentence in sentences:
-        print(f"remote-sandbox-mcp: {harmless(sentence.encode('utf-8', 'replace'))}", file=sys.stderr)
-
-
 class Outflow:
     """Writes in its own thread, so that a slow reader does not block the connection."""
 
     def __init__(self, on_failure: Callable[[OSError], None]) -> None:
-        self._sinks = {"stdout": OutputSink(sys.stdout, on_failure), "stderr": OutputSink(sys.stderr, lambda _: None)}
+        self._sinks = {
+            "stdout": OutputSink(streams.stdout(), on_failure),
+            "stderr": OutputSink(streams.stderr(), lambda _: None),
+        }
+        self._shown = streams.stderr()
         self._queue: SimpleQueue[tuple[OutputSink, bytes] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
@@ -368,6 +347,9 @@ class Outflow:
                 continue
             if item is None:
                 return self._flush()
+            if isinstance(self._shown, streams.QueuedOutput):
+                # The spinner has to be gone from the terminal first.
+                self._shown.settle()
             item[0].write(item[1])
 
     def _flush(self) -> None:
@@ -399,26 +381,22 @@ class OutputSink:
 
     def flush(self) -> None:
         """Also show an incomplete line, but not half a character."""
-        from ..core.text import without_broken_end
+        from ..core.texts.text import without_broken_end
 
         whole = without_broken_end(self._held)
         self._held = self._held[len(whole) :]
         self._show(whole)
 
     def _show(self, data: bytes) -> None:
-        from ..core.text import harmless
+        from ..core.texts.text import harmless
 
         if data:
             self._send(harmless(data).encode(self._encoding, "replace"))
 
     def _send(self, data: bytes) -> None:
-        rest = memoryview(data)
         try:
-            while self._is_open and rest:
-                # Another program may have made this stream non-blocking.
-                select.select([], [self._fd], [])
-                with contextlib.suppress(BlockingIOError):
-                    rest = rest[os.write(self._fd, rest) :]
+            if self._is_open:
+                streams.write_all(self._fd, data)
         except OSError as problem:
             self._is_open = False
             self._on_failure(problem)
@@ -428,7 +406,7 @@ def pieces(excerpt: Excerpt, taken: int = 0) -> list[bytes]:
     """Everything after the first `taken` bytes; or head and tail with a note in between."""
     if not excerpt.omitted:
         return [(excerpt.head + excerpt.tail)[taken:]]
-    from ..core.text import KEPT_BYTES
+    from ..core.texts.text import KEPT_BYTES
 
     much = "all of it is" if excerpt.total <= KEPT_BYTES else f"the first {KEPT_BYTES} bytes are"
     where = f"; {much} in {excerpt.file} there" if excerpt.file else ""

@@ -38,7 +38,7 @@ async def _forward(app: App, options: argparse.Namespace) -> int:
     await app.apps.reconfigure(ANY_PORT, ())
     opened = await app.apps.forward(options.sandbox, options.port, local_port=options.local_port)
     if options.json:
-        from ..mcp_server.tools.app_results import forward_fields
+        from ..views.app_results import forward_fields
         from .render import print_json
 
         print_json(forward_fields(opened))

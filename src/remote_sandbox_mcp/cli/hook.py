@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
-    from ..core.workspace import Workspace
+    from ..core.workspaces.workspace import Workspace
 
 LARGEST = 16 << 20
 LOG_FILE, LARGEST_LOG = "hook.log", 64 << 10
@@ -62,7 +62,7 @@ def objection(event: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     workspace = _only_remote({os.path.realpath(folder) for folder in named if folder}, environ)
     if workspace is None:
         return ""
-    from ..core.local_command import is_gits, refusal
+    from ..core.commands.local_command import is_gits, refusal
 
     command = event.get("tool_input", {}).get("command")
     return "" if isinstance(command, str) and is_gits(command) else refusal(workspace)
@@ -76,8 +76,8 @@ def _only_remote(folders: set[str], environ: Mapping[str, str]) -> Workspace | N
     # Without it there is no workspace, and no reason to make a database.
     if not (state / "workspaces").is_dir():
         return None
-    from ..store.database import STATE_FILE, Database
-    from ..store.workspaces import WorkspaceRows
+    from ..local.store.database import STATE_FILE, Database
+    from ..local.store.workspaces import WorkspaceRows
 
     rows = WorkspaceRows(Database(state / STATE_FILE)).all()
     for found in (row.workspace for row in rows if any(map(row.workspace.holds, folders))):

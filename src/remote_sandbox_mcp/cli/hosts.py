@@ -67,7 +67,7 @@ async def run(options: argparse.Namespace) -> int:
 def places(configuration: Configuration) -> Iterator[tuple[str, KnownHost]]:
     """Each machine's name with the hosts on the way to it, itself first."""
     from ..backends.ssh.host_keys import USUAL_FILES
-    from ..core.machine import Hop
+    from ..core.sandboxes.machine import Hop
 
     for machine in configuration.machines:
         # Without files of its own, a machine is looked up where OpenSSH looks.

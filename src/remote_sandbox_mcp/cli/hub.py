@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
-    from ..hub_contact.place import HubPlace
+    from ..services.hub_contact.place import HubPlace
 
 # Exit code of `status` and `log` where there is no hub, and of a failure.
 NOT_RUNNING = FAILED = 1
@@ -71,15 +71,15 @@ async def _status(options: argparse.Namespace) -> int:
 
 def all_facts() -> list[dict[str, Any]]:
     """Every running hub of this state folder; the one for this environment comes first."""
-    from ..hub_contact.asking import hubs
+    from ..services.hub_contact.asking import hubs
 
     return [facts for place in hubs() if (facts := facts_of(place))]
 
 
 def facts_of(place: HubPlace) -> dict[str, Any] | None:
     """A hub's own report, or that it does not answer; None where it does not run."""
-    from ..hub_contact.asking import ask_hub, process_of
-    from ..hub_contact.place import HubPlace, NoHub
+    from ..services.hub_contact.asking import ask_hub, process_of
+    from ..services.hub_contact.place import HubPlace, NoHub
 
     found = process_of(place)
     if found is None:
@@ -203,8 +203,8 @@ def _tell_to_stop(facts: dict[str, Any]) -> None:
     """Ask a hub to stop or, if it does not answer, signal it. Raises OSError."""
     import signal
 
-    from ..hub_contact.asking import ask_hub
-    from ..hub_contact.place import HubPlace, NoHub
+    from ..services.hub_contact.asking import ask_hub
+    from ..services.hub_contact.place import HubPlace, NoHub
 
     place = HubPlace(os.environ, Path(facts["socket"]).stem)
     try:
@@ -214,10 +214,10 @@ def _tell_to_stop(facts: dict[str, Any]) -> None:
 
 
 async def _gone(facts: dict[str, Any]) -> bool:
-    from ..hub_contact.place import HubPlace
-    from ..processes.locks import holder
-    from ..processes.process import started
-    from ..watchdog.service import until
+    from ..local.processes.locks import holder
+    from ..local.processes.process import started
+    from ..services.hub_contact.place import HubPlace
+    from ..services.watchdog.service import until
 
     lock = Path(HubPlace(os.environ, Path(facts["socket"]).stem).lock)
 
@@ -263,9 +263,9 @@ def _not_restarted(why: str, code: int, as_json: bool) -> int:
 
 async def _until_service_is_back() -> None:
     """Wait for a service to be restarted, which takes some seconds; if it is not by then, there is none."""
-    from ..hub_contact.asking import process_of
-    from ..hub_contact.place import HubPlace
-    from ..watchdog.service import until
+    from ..services.hub_contact.asking import process_of
+    from ..services.hub_contact.place import HubPlace
+    from ..services.watchdog.service import until
 
     await until(lambda: process_of(HubPlace(os.environ)) is not None, BACK_S)
 
@@ -275,8 +275,8 @@ def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
     It continues what the previous one watched, and transfers of the configuration in use here.
     """
-    from ..hub_contact.asking import call_hub, leave_transfers
-    from ..hub_contact.place import NoHub
+    from ..services.hub_contact.asking import call_hub, leave_transfers
+    from ..services.hub_contact.place import NoHub
 
     try:
         taken = leave_transfers(config, BACK_S)
@@ -291,7 +291,7 @@ def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 
 async def _log(options: argparse.Namespace) -> int:
-    from ..hub_contact.place import HubPlace
+    from ..services.hub_contact.place import HubPlace
     from .render import is_read
 
     found = await asyncio.to_thread(all_facts)
@@ -303,7 +303,7 @@ async def _log(options: argparse.Namespace) -> int:
     except OSError as error:
         return _unread(f"unable to read {file}: {error.strerror}", options.json)
     if options.json and not options.follow:
-        from ..core.text import harmless
+        from ..core.texts.text import harmless
         from .render import print_json
 
         print_json({"log_file": str(file), "log": harmless(end).splitlines()})
@@ -353,14 +353,14 @@ def _print_lines(data: bytes) -> None:
     """For a program that follows it."""
     import json
 
-    from ..core.text import harmless
+    from ..core.texts.text import harmless
     from .render import write
 
     write("".join(f"{json.dumps({'line': line})}\n" for line in harmless(data).splitlines()))
 
 
 def _print(data: bytes) -> None:
-    from ..core.text import harmless
+    from ..core.texts.text import harmless
     from .render import write
 
     if data:

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App
-    from ..core.job import JobSeen
-    from ..jobs.values import Begun, Sight, Which
+    from ..core.commands.session_handle import SessionSeen
+    from ..core.jobs.job import JobSeen
+    from ..core.task import TaskSeen
+    from ..services.jobs.values import Begun, Sight, Which
+    from ..services.workspaces.call import WorkspaceCall
 
 # Exit codes of `wait`: of a job whose end is not known, and of a wait that reached its time limit.
 UNKNOWN_END, TIMED_OUT = 1, 124
@@ -23,7 +26,12 @@ LISTED, LOGGED = 50, 50
 LOOK_S, ASK_S = 0.5, 30.0
 # The most that one look brings of a log.
 MOST_BYTES = 1 << 20
-STYLES = {"running": "cyan", "pending": "yellow", "ended": "green", "gone": "red", "unknown": "red"}
+STYLES = {
+    **{"running": "cyan", "pending": "yellow", "idle": "cyan", "succeeded": "green", "stopped": "yellow"},
+    **{"failed": "red", "interrupted": "red", "unknown": "red"},
+}
+# Words of the list for programs, which are taken beside those of the outcome.
+STATES = (*STYLES, "ended", "gone")
 OTHER_COLUMNS = 60
 # What the event of a resume says of who asked for it.
 ASKED_BY = "the command line"
@@ -35,21 +43,24 @@ def add_arguments(subparsers: Any) -> None:
         "jobs",
         help="work in the background, on any machine",
         description="Jobs that agents or you have started; they outlive connections and this computer's sleep. Without "
-        "an action, they are listed. NAME is that of a job's session, as the list shows it.",
+        "an action, they are listed, with commands that outlasted their call (run-...) and sessions (shell:...). NAME "
+        "is what the list shows.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listed = actions.add_parser("list", help="all of them, newest first")
     for each in (parser, listed):
-        each.add_argument("--state", choices=tuple(STYLES), default=ABSENT, metavar="STATE", help=", ".join(STYLES))
+        each.add_argument("--state", choices=STATES, default=ABSENT, metavar="STATE", help=", ".join(STATES))
         each.add_argument("--limit", type=int, default=ABSENT, metavar="N", help=f"rows (default: {LISTED})")
     start = actions.add_parser(
         "start",
         help="begin one; prints its name",
+        description="In a linked folder (see link) it runs in the workspace: what changed here is sent before; "
+        "`jobs wait` there brings its results back.",
         usage="remote-sandbox-mcp jobs start [--sandbox NAME] [--name NAME] [--cwd DIR] [--checkpoint PATH] "
         "[--resume COMMAND [--auto-resume]] [--] COMMAND...",
     )
     start.add_argument("--name", default="", metavar="NAME", help="of its session (default: bg-...)")
-    start.add_argument("--cwd", default="", metavar="DIR", help="folder to start in (default: home)")
+    start.add_argument("--cwd", default="", metavar="DIR", help="folder to start in (default: home, or the workspace)")
     start.add_argument("--checkpoint", default="", metavar="PATH", help="a file that shows its progress")
     start.add_argument("--resume", default="", metavar="COMMAND", help="goes on from the checkpoint")
     start.add_argument("--auto-resume", action="store_true", help="run that after a reboot or a lost session")
@@ -83,14 +94,26 @@ def add_arguments(subparsers: Any) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     actions = {
-        **{"list": _list, "start": _start, "show": _show, "logs": _logs, "wait": _wait, "stop": _stop},
+        **{"list": _list, "start": _start, "show": _show, "logs": _logs, "wait": _wait_and_bring, "stop": _stop},
         **{"resume": _resume, "attach": _attach},
     }
     return await with_app(options, lambda app: actions[options.action or "list"](app, options))
 
 
+async def _wait_and_bring(app: App, options: argparse.Namespace) -> int:
+    """Wait; in a linked folder, bring back what an ended job has made."""
+    from .workspaces import at_hand
+
+    code = await _wait(app, options)
+    inside = at_hand(app, options.sandbox) if code != TIMED_OUT else None
+    if inside:
+        await inside.bring()
+        complain(*_moved(inside))
+    return code
+
+
 def _which(options: argparse.Namespace) -> Which:
-    from ..jobs.values import Which
+    from ..services.jobs.values import Which
 
     return Which(session=options.name, sandbox=options.sandbox)
 
@@ -101,19 +124,21 @@ def _which(options: argparse.Namespace) -> Which:
 async def _list(app: App, options: argparse.Namespace) -> int:
     from .render import Page, print_json, styled
 
-    sights = await app.jobs.list(sandbox=options.sandbox, state=options.state, limit=options.limit)
+    sights, sessions = await app.tasks.list(sandbox=options.sandbox, state=options.state, limit=options.limit)
     if options.json:
-        from ..mcp_server.tools.job_results import sight_fields
+        from ..views.job_results import session_fields, sight_fields
 
-        print_json({"tasks": [sight_fields(sight) for sight in sights]})
+        print_json({"tasks": [*map(sight_fields, sights), *map(session_fields, sessions)]})
         return 0
     page = Page()
-    if not sights:
+    if not sights and not sessions:
         page.print("No jobs; remote-sandbox-mcp jobs start -- COMMAND begins one.")
         return 0
     titles = tuple(styled((title, "dim")) for title in ("name", "on", "state", "for", "command"))
-    page.rows([titles, *(_row(sight, page.console.width - OTHER_COLUMNS) for sight in sights)], indent=0)
-    page.problems(dict.fromkeys(sight.trouble for sight in sights if sight.trouble))
+    rows = [_row(sight, page.console.width - OTHER_COLUMNS) for sight in sights]
+    page.rows([titles, *rows, *map(_session_row, sessions)], indent=0)
+    troubles = (*(sight.trouble for sight in sights), *(session.trouble for session in sessions))
+    page.problems(dict.fromkeys(filter(None, troubles)))
     return 0
 
 
@@ -124,50 +149,60 @@ def _row(sight: Sight, room: int) -> tuple[Text | str, ...]:
     name = seen.session if seen else record.session if record else ""
     command = one_line(seen.command if seen and seen.command else record.command if record else "")
     ran = ago(seen.seconds) if seen and seen.seconds else ago(time.time() - sight.began) if sight.began else ""
-    state = _state(sight)
     shown = command if len(command) <= max(20, room) else f"{command[: max(20, room) - 1]}…"
-    return one_line(name), sight.sandbox, styled((state, _style(sight))), ran, shown
+    outcome = sight.outcome
+    return one_line(name), sight.sandbox, styled((outcome.short, STYLES[outcome.state.value])), ran, shown
 
 
-def _state(sight: Sight) -> str:
-    code = sight.seen.exit_code if sight.seen else None
-    return f"exit {code}" if sight.state == "ended" and code is not None else sight.state
+def _session_row(seen: SessionSeen) -> tuple[Text | str, ...]:
+    from .render import ago, one_line, styled
+
+    used = f"used {ago(time.time() - seen.used)} ago" if seen.used else ""
+    return (
+        str(seen.handle),
+        seen.sandbox,
+        styled((seen.status, STYLES.get(seen.status, ""))),
+        used,
+        one_line(seen.folder),
+    )
 
 
-def _style(sight: Sight) -> str:
-    failed = sight.state == "ended" and sight.seen is not None and sight.seen.exit_code != 0
-    return "red" if failed else STYLES.get(sight.state, "")
-
-
-# One job
+# One task
 
 
 async def _start(app: App, options: argparse.Namespace) -> int:
     from ..core.errors import BadArgument
-    from ..core.watch import WatchOrder
-    from ..jobs.values import Wanted
-    from ..mcp_server.watchdog import start_watchdog
+    from ..core.jobs.watch import WatchOrder
+    from ..fronts.mcp.watchdog import start_watchdog
+    from ..services.jobs.values import Wanted
     from .exec import source
+    from .workspaces import at_hand
 
     if not options.command:
         raise BadArgument("what is to be run? remote-sandbox-mcp jobs start -- COMMAND")
-    watch = WatchOrder(
-        checkpoint_path=options.checkpoint, resume_command=options.resume, auto_resume=options.auto_resume
-    )
-    wanted = Wanted(
-        command=source(options.command),
-        session=options.name,
-        cwd=options.cwd,
-        sandbox=options.sandbox,
-        watch=watch,
-    )
+    command, resume, cwd, sandbox = source(options.command), options.resume, options.cwd, options.sandbox
+    if inside := at_hand(app, sandbox):
+        await inside.send()
+        complain(*_moved(inside))
+        command, resume = inside.source(command, cwd), inside.source(resume, cwd)
+        cwd, sandbox = inside.start_folder(cwd), inside.sandbox
+    watch = WatchOrder(checkpoint_path=options.checkpoint, resume_command=resume, auto_resume=options.auto_resume)
+    wanted = Wanted(command=command, session=options.name, cwd=cwd, sandbox=sandbox, watch=watch)
     return _told_begun(await app.jobs.start(wanted, lambda: start_watchdog(app)), options.json)
+
+
+def _moved(inside: WorkspaceCall) -> list[str]:
+    """What moved in the workspace, as a line for standard error."""
+    from .render import one_line
+
+    line = inside.moved.line()
+    return [f"workspace: {one_line(line)}"] if line else []
 
 
 async def _resume(app: App, options: argparse.Namespace) -> int:
     from ..core.errors import NotStarted
-    from ..jobs.resume import NO_RESUME_COMMAND
-    from ..mcp_server.watchdog import start_watchdog
+    from ..fronts.mcp.watchdog import start_watchdog
+    from ..services.jobs.resume import NO_RESUME_COMMAND
 
     try:
         begun = await app.jobs.resume(
@@ -183,7 +218,7 @@ async def _resume(app: App, options: argparse.Namespace) -> int:
 
 def _told_begun(begun: Begun, as_json: bool) -> int:
     if as_json:
-        from ..mcp_server.tools.job_results import begun_fields
+        from ..views.job_results import begun_fields
         from .render import print_json
 
         print_json(begun_fields(begun))
@@ -196,30 +231,31 @@ def _told_begun(begun: Begun, as_json: bool) -> int:
 
 
 async def _show(app: App, options: argparse.Namespace) -> int:
-    from ..mcp_server.tools.job_results import seen_fields, seen_text
-    from .render import print_json
-
-    seen = await app.jobs.check(_which(options), lines=LOGGED)
+    seen = await app.tasks.check(_which(options), lines=LOGGED)
     if options.json:
-        print_json(seen_fields(seen))
-    else:
-        say(seen_text(seen, seen_fields(seen)))
+        return _told_as_json(seen, _known(seen))
+    say(_fields(seen)[1])
     return _known(seen)
 
 
-def _known(seen: JobSeen) -> int:
-    """The exit code for a job as it is: that there is none of that name is a failure."""
-    from ..core.job import JobState
+def _fields(seen: TaskSeen) -> tuple[dict[str, Any], str]:
+    from ..views.job_results import task_result
 
-    return UNKNOWN_END if seen.state is JobState.MISSING else 0
+    return task_result(seen, MOST_BYTES, lines=LOGGED)
+
+
+def _known(seen: TaskSeen) -> int:
+    """The exit code for a task as it is: that its machine knows nothing of it is a failure."""
+    from ..core.task import TaskState, outcome_of
+
+    return UNKNOWN_END if outcome_of(seen).state is TaskState.UNKNOWN else 0
 
 
 async def _logs(app: App, options: argparse.Namespace) -> int:
-    from ..core.job import JobState
     from .render import is_read
 
     which, printer = _which(options), LogPrinter(options.json)
-    seen = await app.jobs.check(which, lines=options.lines, most_bytes=MOST_BYTES)
+    seen = await app.tasks.read(which, lines=options.lines, most_bytes=MOST_BYTES)
     if options.json and not options.follow:
         return _told_as_json(seen, _known(seen))
     seen = _whole_lines(seen)
@@ -227,11 +263,11 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
     while options.follow and is_read() and (seen.has_more or not seen.is_over):
         # A log that grows faster than it is read, or is over, is read without a pause.
         await asyncio.sleep(0 if seen.has_more else LOOK_S)
-        seen = await app.jobs.check(which, cursor=seen.cursor, most_bytes=MOST_BYTES)
+        seen = await app.tasks.read(which, cursor=seen.cursor, most_bytes=MOST_BYTES)
         printer.print(seen, is_last=seen.is_over and not seen.has_more)
     if options.json:
         _print_end_line(seen)
-    elif seen.is_over and (options.follow or seen.state is JobState.MISSING):
+    elif seen.is_over and (options.follow or _known(seen)):
         complain(_end(seen))
     return _known(seen)
 
@@ -240,7 +276,7 @@ def _whole_lines(seen: JobSeen) -> JobSeen:
     """The last lines of a log. Where one look does not bring all, say so, and leave out the first, which is cut."""
     from dataclasses import replace
 
-    from ..core.text import size, without_broken_start
+    from ..core.texts.text import size, without_broken_start
 
     if not MOST_BYTES <= len(seen.log) < seen.log_size:
         return seen
@@ -257,7 +293,7 @@ class LogPrinter:
         self._cursor = 0
 
     def print(self, seen: JobSeen, *, is_last: bool) -> None:
-        from ..core.text import harmless, without_broken_end
+        from ..core.texts.text import harmless, without_broken_end
         from .render import write
 
         # A log that was begun anew goes on with nothing that was held back.
@@ -282,20 +318,20 @@ def _print_end_line(seen: JobSeen) -> None:
     import json
     from dataclasses import replace
 
-    from ..mcp_server.tools.job_results import seen_fields
+    from ..views.job_results import seen_fields
     from .render import write
 
     write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")
 
 
 async def _wait(app: App, options: argparse.Namespace) -> int:
-    from ..core.job import JobWait
+    from ..core.jobs.job import JobWait
 
     deadline = None if options.timeout is None else time.monotonic() + options.timeout
     while True:
         left = ASK_S if deadline is None else min(ASK_S, max(0.0, deadline - time.monotonic()))
-        waited = await app.jobs.wait(_which(options), JobWait(seconds=left), lines=LOGGED)
-        if waited.seen.is_over:
+        waited = await app.tasks.wait(_which(options), JobWait(seconds=left), lines=LOGGED)
+        if waited.why == "ended":
             return _told_end(waited.seen, options.json)
         if deadline is not None and time.monotonic() >= deadline:
             if options.json:
@@ -304,19 +340,22 @@ async def _wait(app: App, options: argparse.Namespace) -> int:
             return TIMED_OUT
 
 
-def _told_end(seen: JobSeen, as_json: bool) -> int:
-    code = UNKNOWN_END if seen.exit_code is None else seen.exit_code
+def _told_end(seen: TaskSeen, as_json: bool) -> int:
+    """Tell how a task ended; the exit code is the task's own, and 0 for a session in which nothing runs."""
+    from ..core.task import outcome_of
+
+    outcome = outcome_of(seen)
+    code = outcome.exit_code if outcome.exit_code is not None else UNKNOWN_END if outcome.is_over else 0
     if as_json:
         return _told_as_json(seen, code)
     complain(_end(seen))
     return code
 
 
-def _end(seen: JobSeen) -> str:
-    if seen.exit_code is None:
-        return f"{seen.session} is {seen.state.value}: {seen.reason or 'nobody knows how it ended'}"
-    stopped = "was stopped" if seen.ending == "stopped" else "ended"
-    return f"{seen.session} {stopped} with exit code {seen.exit_code}"
+def _end(seen: TaskSeen) -> str:
+    from ..core.task import name_of, outcome_of
+
+    return outcome_of(seen).sentence(name_of(seen), time.time())
 
 
 async def _attach(app: App, options: argparse.Namespace) -> int:
@@ -341,17 +380,19 @@ async def _attach(app: App, options: argparse.Namespace) -> int:
 
 
 async def _stop(app: App, options: argparse.Namespace) -> int:
-    seen = await app.jobs.stop(_which(options))
-    code = _known(seen) if seen.is_over else UNKNOWN_END
+    from ..core.task import outcome_of
+
+    seen = await app.tasks.stop(_which(options))
+    is_over = outcome_of(seen).is_over
+    code = _known(seen) if is_over else UNKNOWN_END
     if options.json:
         return _told_as_json(seen, code)
-    say(_end(seen) if seen.is_over else f"{seen.session} was told to stop, and still runs")
+    say(_end(seen) if is_over else f"{options.name} was told to stop, and still runs")
     return code
 
 
-def _told_as_json(seen: JobSeen, code: int) -> int:
-    from ..mcp_server.tools.job_results import seen_fields
+def _told_as_json(seen: TaskSeen, code: int) -> int:
     from .render import print_json
 
-    print_json(seen_fields(seen))
+    print_json(_fields(seen)[0])
     return code

@@ -29,7 +29,7 @@ def add_arguments(subparsers: Any) -> None:
 async def run(options: argparse.Namespace) -> int:
     from ..config.paths import NO_HUB
     from ..core.errors import BadArgument, LoginRefused, Unreachable
-    from ..hub_contact.place import NoHub
+    from ..services.hub_contact.place import NoHub
     from .asker import interruptible
 
     if os.environ.get(NO_HUB):
@@ -49,17 +49,17 @@ async def run(options: argparse.Namespace) -> int:
 
 def _log_in(options: argparse.Namespace) -> dict[str, Any]:
     """Answer the hub's questions; returns how it ended. Raises OSError, NoHub, ValueError."""
-    from ..hub_contact.asking import HubLogin
+    from ..services.hub_contact.asking import HubLogin
 
     with HubLogin(options.name, options.config) as login:
         while "ask" in (said := login.hear()):
-            login.answer(_ask(said, sys.stderr if options.json else sys.stdout))
+            login.answer(ask(said, sys.stderr if options.json else sys.stdout))
         return said
 
 
-def _ask(said: dict[str, Any], out: TextIO) -> list[str] | None:
+def ask(said: dict[str, Any], out: TextIO) -> list[str] | None:
     """What the person types; None after Ctrl-D, which gives the login up."""
-    from ..core.text import harmless
+    from ..core.texts.text import harmless
 
     told = f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}"
     print(harmless(told.encode("utf-8", "surrogateescape")), file=out, flush=True)
@@ -79,7 +79,7 @@ def _typed(prompt: str, is_shown: bool) -> str:
 
 
 def _tell(end: dict[str, Any], as_json: bool) -> int:
-    from ..asking import KEPT_S
+    from ..local.asking import KEPT_S
 
     if as_json:
         from .render import print_json

@@ -18,10 +18,25 @@ WINDOWS = (
 )
 
 VERBS = (
-    *("setup", "doctor", "sandboxes", "top", "dashboard", "exec", "jobs", "sessions", "push", "pull", "transfers"),
+    *(
+        "setup",
+        "doctor",
+        "sandboxes",
+        "top",
+        "dashboard",
+        "exec",
+        "shell",
+        "jobs",
+        "sessions",
+        "push",
+        "pull",
+        "transfers",
+    ),
     *("link", "unlink", "workspaces", "create", "delete", "forward", "events", "calls"),
     *("allow", "disallow", "watchdog", "hub", "login", "platform", "hosts", "config", "completion", "hook"),
 )
+# Verbs that the hub carries out, with its connections.
+BY_HUB = frozenset({"exec", "shell", "jobs", "sandboxes", "sessions", "create", "delete", "events", "calls"})
 # Verbs whose file is named after another one.
 SHARED = {"link": "workspaces", "unlink": "workspaces", "disallow": "allow"}
 
@@ -67,7 +82,33 @@ def _answered_at_once(arguments: Sequence[str]) -> int | None:
         from .completion import answer
 
         return answer(arguments[1:])
+    verb = verb_of(arguments)
+    # Behind the verb, the word belongs to a command that is run.
+    if verb in BY_HUB and "--no-hub" not in arguments[: arguments.index(verb)] and not _asks_for_help(arguments):
+        from .by_hub import run
+
+        return run(arguments)
     return None
+
+
+def verb_of(arguments: Sequence[str]) -> str:
+    """The verb among the words of a command line; "" where there is none.
+
+    >>> verb_of(["--config", "jobs", "exec", "ls"]), verb_of(["--json", "jobs"]), verb_of(["--mode", "http"])
+    ('exec', 'jobs', '')
+    """
+    words = iter(arguments)
+    for word in words:
+        if word in ("--config", "--mode", "--host", "--port"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return word if word in VERBS else ""
+    return ""
+
+
+def _asks_for_help(arguments: Sequence[str]) -> bool:
+    """Whether the options are asked for, which are set for the width of the terminal here."""
+    return bool({"-h", "--help"} & {*arguments[:3]})
 
 
 def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:

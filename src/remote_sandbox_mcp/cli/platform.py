@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
-    from ..platform_server.life import PlatformState
+    from ..services.platform_server.life import PlatformState
 
 # Exit code of `status` where it does not run, or does not answer.
 NOT_RUNNING = 1
@@ -46,7 +46,7 @@ async def run(options: argparse.Namespace) -> int:
 async def _up(options: argparse.Namespace) -> int:
     from ..config import paths
     from ..config.load import load
-    from ..platform_server import life
+    from ..services.platform_server import life
 
     volumes = load(options.config).settings.platform.volumes
     folders = [volume for volume in volumes if volume.startswith("/")]
@@ -64,7 +64,7 @@ async def _down(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from ..config import paths
-    from ..platform_server import life
+    from ..services.platform_server import life
 
     before = await life.down(paths.state_folder())
     if _as_json(options, replace(before, running=False, pid=0)):
@@ -84,7 +84,7 @@ def _left(count: int, ids: tuple[str, ...]) -> Iterator[str]:
 
 async def _status(options: argparse.Namespace) -> int:
     from ..config import paths
-    from ..platform_server import life
+    from ..services.platform_server import life
 
     stands = await life.status(paths.state_folder())
     if not _as_json(options, stands):

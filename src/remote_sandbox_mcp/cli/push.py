@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .syncing import add_options, carry_out, place
+from .syncing import add_options, carry_out
 from .verb import with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.transfer import Place
+    from ..core.sync.transfer import Place
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -31,4 +31,5 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def ends(app: App, options: argparse.Namespace) -> tuple[Place, Place]:
-    return place(app, options.local, None), place(app, options.remote, options.sandbox)
+    place = app.transfers.place
+    return place(options.local, sandbox=None, free=True), place(options.remote, sandbox=options.sandbox, free=True)

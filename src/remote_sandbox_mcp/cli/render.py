@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.text import size
-from ..processes.programs import find_chosen
+from ..core.texts.text import size
+from ..local.processes.programs import find_chosen
+from . import streams
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.status import Status
+    from rich.spinner import Spinner
     from rich.text import Text
 
-    from ..core.transfer import Headway
+    from ..core.sync.transfer import Headway
 
 
 COMMAND = "remote-sandbox-mcp"
@@ -41,17 +42,20 @@ def print_json(value: object) -> None:
 def write(text: str) -> None:
     """Write to standard output; exits quietly where the reader has closed it."""
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        streams.stdout().write(text)
+        streams.stdout().flush()
     except BrokenPipeError:
+        if isinstance(streams.stdout(), streams.QueuedOutput):
+            return
         # Python flushes once more at exit, and would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _closed.add(sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), streams.stdout().fileno())
+        _closed.add(streams.stdout().fileno())
 
 
 def is_read() -> bool:
     """Whether somebody still reads standard output: a verb that follows something ends with its reader."""
-    return sys.stdout.fileno() not in _closed
+    out = streams.stdout()
+    return not out.is_cut if isinstance(out, streams.QueuedOutput) else out.fileno() not in _closed
 
 
 def command_path() -> str:
@@ -94,12 +98,19 @@ class Page:
     def __init__(self) -> None:
         from rich.console import Console
 
-        self.is_terminal = sys.stdout.isatty()
+        self.is_terminal = streams.stdout().isatty()
         self.is_silent = False
         # A terminal's encoding may lack some characters, and printing them must not fail.
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")
-        self.console: Console = Console(highlight=False, emoji=False, markup=False, width=self._width())
+        if isinstance(out := streams.stdout(), TextIOWrapper):
+            out.reconfigure(errors="replace")
+        self.console: Console = Console(
+            file=streams.stdout(),
+            highlight=False,
+            emoji=False,
+            markup=False,
+            width=self._width(),
+            _environ=streams.caller().environ,
+        )
 
     @classmethod
     def silent(cls) -> Page:
@@ -111,7 +122,7 @@ class Page:
     def _width(self) -> int | None:
         if not self.is_terminal:
             return PIPED_WIDTH
-        return min(WIDEST, os.get_terminal_size(sys.stdout.fileno()).columns) or None
+        return min(WIDEST, os.get_terminal_size(streams.stdout().fileno()).columns) or None
 
     def print(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
         if self.is_silent:
@@ -149,9 +160,19 @@ class Page:
     def problems(self, problems: Iterable[str]) -> None:
         self.rows((self.mark("warning"), styled((problem, "yellow"))) for problem in problems)
 
-    def waiting(self, text: str) -> AbstractContextManager[Status | None]:
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[Spinner | None]:
         """A spinner, on a terminal only."""
-        return self.console.status(text) if self.is_terminal else nullcontext()
+        if not self.is_terminal:
+            yield None
+            return
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        spinner = Spinner("dots", text)
+        # Not console.status(), which replaces sys.stdout: that belongs to all verbs of the hub.
+        with Live(spinner, console=self.console, transient=True, redirect_stdout=False, redirect_stderr=False):
+            yield spinner
 
     def mark(self, name: str) -> Text:
         sign, plain, style = MARKS[name]
@@ -169,7 +190,7 @@ def styled(*parts: tuple[str, str]) -> Text:
     """Foreign text, made safe, in colours."""
     from rich.text import Text
 
-    from ..core.text import harmless
+    from ..core.texts.text import harmless
 
     return Text.assemble(*((harmless(text.encode("utf-8", "surrogateescape")), style) for text, style in parts))
 
@@ -181,7 +202,7 @@ def _safe(part: RenderableType) -> RenderableType:
 
 def knows(text: str) -> bool:
     """Whether standard output's encoding has these characters."""
-    encoding = sys.stdout.encoding or "utf-8"
+    encoding = streams.stdout().encoding or "utf-8"
     return text.encode(encoding, "replace").decode(encoding) == text
 
 
@@ -240,7 +261,7 @@ def percent(headway: Headway) -> str:
 
 def one_line(text: str | bytes) -> str:
     """A foreign name or sentence, made safe, on one line."""
-    from ..core.text import harmless
+    from ..core.texts.text import harmless
 
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     return harmless(raw).replace("\n", "␊").replace("\t", "␉")

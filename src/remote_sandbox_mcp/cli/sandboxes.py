@@ -6,15 +6,16 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .verb import add_json
+from .verb import add_json, opened_app
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..app import App, View
-    from ..core.cluster import ClusterUsage
-    from ..core.sandbox import Description
-    from ..core.usage import Gpu, Usage
+    from ..app import App
+    from ..core.resources.usage import Gpu, Usage
+    from ..core.sandboxes.cluster import ClusterUsage
+    from ..core.sandboxes.sandbox import Description
+    from ..services.survey import View
     from .render import Page
 
 GIB = 1024
@@ -31,20 +32,14 @@ def add_arguments(subparsers: Any) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    from ..app import compose
-    from ..config.load import load
-
-    app = compose(load(options.config))
-    try:
+    async with opened_app(options.config) as app:
         await (_print_json(app, options.resources) if options.json else _show(app, options.resources))
-    finally:
-        await app.close()
     return 0
 
 
 async def _print_json(app: App, resources: bool) -> None:
     """Call the tool list_sandboxes itself, so that programs get exactly what agents get."""
-    from ..mcp_server.server import build
+    from ..fronts.mcp.server import build
     from .render import print_json
 
     result = await build(app).call_tool("list_sandboxes", {"check_resources": resources})
@@ -56,7 +51,7 @@ async def _show(app: App, resources: bool) -> None:
 
     page = Page()
     with page.waiting("asking all sandboxes"):
-        views = await app.survey(resources=resources)
+        views = await app.survey.of_all(resources=resources)
     if resources:
         for view in sorted(views, key=lambda view: -view.score):
             _show_resources(page, view)
@@ -81,7 +76,7 @@ def _row(page: Page, view: View) -> tuple[Text | str, ...]:
 
 
 def _address(what: Description) -> str:
-    from ..core.checkup import address
+    from ..core.resources.checkup import address
 
     return address(what.user, what.host, what.port) if what.host else "this machine"
 
@@ -104,8 +99,8 @@ def _show_resources(page: Page, view: View) -> None:
 
 def show_cluster(page: Page, cluster: ClusterUsage) -> None:
     """What an agent is told of it, line by line: it is a table already."""
-    from ..core.cluster import cluster_fields
-    from ..mcp_server.texts import cluster_lines
+    from ..core.sandboxes.cluster import cluster_fields
+    from ..views.texts import cluster_lines
     from .render import styled
 
     page.rows([(styled((line, "")),) for line in cluster_lines(cluster_fields(cluster))])

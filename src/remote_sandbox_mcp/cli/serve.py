@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from ..config.schema import Configuration
     from ..config.source import ConfigSource
-    from ..hub_contact.hello import Handed
-    from ..mcp_server.early import Early
-    from ..web.listener import Terms
+    from ..fronts.http.listener import Terms
+    from ..fronts.mcp.early import Early
+    from ..services.hub_contact.hello import Handed
 
 # How often threads switch while modules load, so that the first questions do not wait.
 TURN_S = 0.0005
@@ -42,7 +42,7 @@ def run(config: str, *, hub: bool = True) -> int:
 def _serve_here(config: Path | None, handed: Handed | None) -> int:
     """Serve in this process; does not return."""
     leave_when_told()
-    from ..processes import loading
+    from ..local.processes import loading
 
     loading.begin()
     early = _listen_early(config, handed)
@@ -50,7 +50,7 @@ def _serve_here(config: Path | None, handed: Handed | None) -> int:
     sys.setswitchinterval(TURN_S)
     import asyncio
 
-    from ..mcp_server import ahead
+    from ..fronts.mcp import ahead
 
     def loaded() -> None:
         sys.setswitchinterval(turn)
@@ -68,7 +68,7 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     from dataclasses import replace
 
     from ..config import paths
-    from ..web.listener import agree, listen
+    from ..fronts.http.listener import agree, listen
 
     configuration = configured(config).current
     http = configuration.settings.http
@@ -97,7 +97,7 @@ def serve_http(
         _serve_http_by_hub(listener, terms, config)
     leave_when_told()
     from ..app import compose
-    from ..web import serve
+    from ..fronts.http import serve
 
     serve.serve(compose(configuration), listener, terms)
 
@@ -133,7 +133,7 @@ def _tell(terms: Terms, port: int) -> None:
 def configured(config: Path | None) -> ConfigSource:
     """Read the configuration, report its problems, and begin the log."""
     from ..config.source import ConfigSource
-    from ..mcp_server import logs
+    from ..fronts.mcp import logs
 
     source = ConfigSource(config)
     configuration = source.read()
@@ -158,7 +158,7 @@ def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
 
     from ..config import paths
     from ..core.errors import ConfigError
-    from ..mcp_server import early
+    from ..fronts.mcp import early
 
     try:
         folder = paths.state_folder()

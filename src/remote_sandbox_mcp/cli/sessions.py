@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App
-    from ..core.session_handle import SessionHandle, SessionSeen
+    from ..core.commands.session_handle import SessionHandle, SessionSeen
 
 ABSENT = argparse.SUPPRESS
 STYLES = {"running": "cyan", "idle": "green", "unknown": "red"}
@@ -50,7 +50,7 @@ async def _list(app: App, options: argparse.Namespace) -> int:
 
     found = await app.sessions.list(options.sandbox)
     if options.json:
-        from ..mcp_server.tools.job_results import session_fields
+        from ..views.job_results import session_fields
 
         print_json({"sessions": [session_fields(seen) for seen in found]})
         return 0
@@ -74,8 +74,8 @@ def _row(seen: SessionSeen) -> tuple[Text | str, ...]:
 
 
 async def _close(app: App, options: argparse.Namespace) -> int:
+    from ..core.commands.session_handle import read_handle
     from ..core.errors import SandboxError
-    from ..core.session_handle import read_handle
 
     closed: list[dict[str, str]] = []
     problems: list[dict[str, str]] = []

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from .verb import NO_CONNECTION, add_json
 
 if TYPE_CHECKING:
-    from ..gate import Gate
-    from ..setup import clients, config_file
-    from ..setup.journal import SetupChange
-    from ..setup.keeping import KeptPassword
-    from ..setup.machines import Candidate, Finder, Trial
+    from ..services.gate.paths import Gate
+    from ..services.setup import clients, config_file
+    from ..services.setup.journal import SetupChange
+    from ..services.setup.keeping import KeptPassword
+    from ..services.setup.machines import Candidate, Finder, Trial
     from .render import Page
     from .setup_dialogue import SetupAnswers
 
@@ -85,7 +85,7 @@ def _words(text: str | None) -> list[str]:
 
 def _undo(options: argparse.Namespace) -> int:
     from ..config import paths
-    from ..setup.undo import undo
+    from ..services.setup.undo import undo
     from .render import Page, print_json
 
     results = undo(paths.state_folder(), is_dry=options.dry_run)
@@ -133,7 +133,7 @@ class Setup:
 
     def __init__(self, options: argparse.Namespace, page: Page, answers: SetupAnswers) -> None:
         from ..config import paths
-        from ..setup.journal import SetupJournal
+        from ..services.setup.journal import SetupJournal
 
         self._options = options
         self._page = page
@@ -145,9 +145,9 @@ class Setup:
 
     async def run(self) -> int:
         """Raises ConfigError."""
-        from ..gate import Gate
-        from ..setup import clients, config_file, projects
-        from ..setup.machines import Finder
+        from ..services.gate.paths import Gate
+        from ..services.setup import clients, config_file, projects
+        from ..services.setup.machines import Finder
 
         # Mistakes in the options, and a file that cannot be changed, are told before anything is tested or asked.
         _check_names(_words(self._options.clients), [client.key for client in clients.find()])
@@ -178,7 +178,7 @@ class Setup:
 
     def _candidates(self, finder: Finder) -> list[Candidate]:
         """Raises ConfigError."""
-        from ..setup.machines import named
+        from ..services.setup.machines import named
 
         configured, hosts = finder.configured(), finder.hosts()
         if names := _words(self._options.hosts):
@@ -186,7 +186,7 @@ class Setup:
         return [*configured, *hosts]
 
     async def _try(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        from ..setup.machines import try_all
+        from ..services.setup.machines import try_all
         from .setup_dialogue import LiveRows
 
         with LiveRows(self._page, candidates) as rows:
@@ -213,7 +213,7 @@ class Setup:
 
     def _check_named(self, trials: Sequence[Trial]) -> None:
         """Note machines that cannot be reached, whatever is chosen, and tell of those that are configured."""
-        from ..setup.machines import Standing
+        from ..services.setup.machines import Standing
         from .setup_dialogue import trouble_of
 
         for trial in trials:
@@ -242,7 +242,7 @@ class Setup:
 
     async def _settle(self, trial: Trial, finder: Finder) -> Chosen | None:
         """Ask what a machine needs: its host key accepted, a password. None where it is left out."""
-        from ..setup.machines import Standing
+        from ..services.setup.machines import Standing
 
         trial, password = await self._enter(trial, finder)
         is_usable = trial.standing in (Standing.READY, Standing.CODE)
@@ -257,7 +257,7 @@ class Setup:
 
     async def _enter(self, trial: Trial, finder: Finder) -> tuple[Trial, str]:
         """Try again with what a person has answered, as long as that helps."""
-        from ..setup.machines import Standing, accept_key
+        from ..services.setup.machines import Standing, accept_key
 
         # Jump hosts on the way have keys of their own.
         while trial.unseen and not self._options.dry_run and self._answers.accepts_key(trial):
@@ -269,8 +269,8 @@ class Setup:
 
     async def _ask_password(self, trial: Trial, finder: Finder) -> tuple[Trial, str]:
         """The trial with the right password, and that; or the last trial."""
-        from ..core.secret import Secret
-        from ..setup.machines import Standing
+        from ..core.sandboxes.secret import Secret
+        from ..services.setup.machines import Standing
 
         for _ in range(MOST_PASSWORDS):
             password = self._answers.password(trial)
@@ -314,7 +314,7 @@ class Setup:
 
     def _ask_projects(self, gate: Gate) -> str:
         from ..core.errors import BadArgument
-        from ..setup import projects
+        from ..services.setup import projects
 
         if self._answers.is_person:
             self._page.print("", WHY_PROJECTS)
@@ -330,7 +330,7 @@ class Setup:
 
     async def _configure(self, chosen: Sequence[Chosen], projects: str) -> None:
         """Show the change of config.toml, and make it with the passwords that it names."""
-        from ..setup import config_file
+        from ..services.setup import config_file
 
         self._page.heading("config.toml", str(self._file))
         planned = config_file.plan(self._file, [_machine(one, self._reference(one)) for one in chosen], projects)
@@ -353,13 +353,13 @@ class Setup:
         self._page.print(self._written(planned.path, change.backup))
 
     def _reference(self, one: Chosen) -> str:
-        from ..setup import keeping
+        from ..services.setup import keeping
 
         return keeping.reference_for(one.trial.name, self._file) if one.password else ""
 
     async def _write(self, chosen: Sequence[Chosen], projects: str = "") -> SetupChange:
         """Raises ConfigError; then no password is kept, either."""
-        from ..setup import config_file, keeping
+        from ..services.setup import config_file, keeping
 
         kept: dict[str, KeptPassword] = {}
         try:
@@ -380,7 +380,7 @@ class Setup:
     async def _keep(self, one: Chosen) -> KeptPassword:
         """Raises ConfigError."""
         from ..core.errors import ConfigError
-        from ..setup import keeping
+        from ..services.setup import keeping
 
         name = one.trial.name
         storing = asyncio.ensure_future(asyncio.to_thread(keeping.keep, name, one.password, self._file))
@@ -411,8 +411,8 @@ class Setup:
     # Clients
 
     def _register(self) -> None:
-        from ..processes.process import is_in_cache
-        from ..setup import clients
+        from ..local.processes.process import is_in_cache
+        from ..services.setup import clients
         from .render import command_path, whole_command_path
 
         config = self._options.config
@@ -428,7 +428,7 @@ class Setup:
 
     def _tell_client(self, found: clients.ClientPlan, *, is_named: bool) -> None:
         """Show one client's change, ask, and make it."""
-        from ..setup.clients import State
+        from ..services.setup.clients import State
 
         title = found.client.title
         row = {"client": found.client.key, "state": found.state.value, "file": str(found.client.file), "backup": ""}
@@ -448,8 +448,8 @@ class Setup:
 
     def _replacing(self, found: clients.ClientPlan) -> clients.ClientPlan:
         """The plan that takes the place of another command, where that is possible and wanted."""
-        from ..setup import clients
-        from ..setup.clients import State
+        from ..services.setup import clients
+        from ..services.setup.clients import State
 
         if found.state is not State.TAKEN or self._options.dry_run:
             return found
@@ -460,7 +460,7 @@ class Setup:
     def _change_client(self, planned: clients.ClientPlan, row: dict[str, Any], code: int) -> None:
         """Make the change; `code` is the exit code if that fails."""
         from ..core.errors import ConfigError
-        from ..setup import clients
+        from ..services.setup import clients
 
         try:
             change = clients.carry_out(planned)
@@ -498,7 +498,7 @@ class Setup:
 
     async def _first_command(self, trials: Sequence[Trial]) -> None:
         """A real command on a machine that works, as an agent's would run."""
-        from ..setup.machines import Standing
+        from ..services.setup.machines import Standing
 
         name = next((trial.name for trial in trials if trial.standing is Standing.READY), "")
         if not name or self._options.dry_run or not self._is_configured(name):
@@ -518,7 +518,7 @@ class Setup:
         self._page.print(*(styled((f"  {line}", "")) for line in said.splitlines()), soft_wrap=True)
 
     def _is_configured(self, name: str) -> bool:
-        from ..setup import config_file
+        from ..services.setup import config_file
 
         return any(machine.name == name for machine in config_file.read(self._options.config).machines)
 
@@ -554,14 +554,14 @@ class Setup:
 
 def _code(trial: Trial) -> int:
     """The exit code for a machine that was named, and is not usable."""
-    from ..setup.machines import Standing
+    from ..services.setup.machines import Standing
 
     return NO_CONNECTION if trial.standing is Standing.FAILED else LEFT
 
 
 def _machine(one: Chosen, reference: str) -> config_file.NewMachine:
-    from ..setup import config_file
-    from ..setup.machines import fields_of, is_plain_alias
+    from ..services.setup import config_file
+    from ..services.setup.machines import fields_of, is_plain_alias
 
     entry = one.trial.candidate.entry
     assert entry is not None
@@ -583,12 +583,12 @@ def _check_names(wanted: Sequence[str], known: Sequence[str]) -> None:
 async def _run_first(config: Path | None, name: str) -> tuple[int | None, str]:
     """Exit code and output. Raises SandboxError."""
     from ..app import compose
-    from ..core.command import Completed
-    from ..setup import config_file
+    from ..core.commands.command import Completed
+    from ..services.setup import config_file
 
     app = compose(config_file.read(config))
     try:
-        report = await app.run(FIRST, name=name, timeout_s=FIRST_S)
+        report = await app.commands.run(FIRST, name=name, timeout_s=FIRST_S)
     finally:
         await app.close()
     code = report.seen.exit_code if isinstance(report.seen, Completed) else None

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from ..core.machine import Machine
-    from ..setup.machines import Candidate, Trial
+    from ..core.sandboxes.machine import Machine
+    from ..services.setup.machines import Candidate, Trial
 
 DRAWN_PER_S = 10
 LONGEST_SAID = 90
@@ -30,7 +30,7 @@ def way_in(machine: Machine) -> str:
 
 def said(trial: Trial) -> str:
     """How a machine stands, in some words."""
-    from ..setup.machines import Standing
+    from ..services.setup.machines import Standing
 
     if trial.standing is Standing.READY:
         gpus = f", GPUs: {trial.gpus}" if trial.gpus else ""
@@ -48,7 +48,7 @@ def said(trial: Trial) -> str:
 
 def why_left(trial: Trial) -> str:
     """Why a machine is not configured, and what to do about it, as the end of a sentence."""
-    from ..setup.machines import Standing
+    from ..services.setup.machines import Standing
 
     again = "run setup at a terminal"
     if trial.standing is Standing.PASSWORD:
@@ -65,7 +65,7 @@ def trouble_of(trial: Trial) -> str:
 
 
 def mark(trial: Trial) -> str:
-    from ..setup.machines import Standing
+    from ..services.setup.machines import Standing
 
     usable = {Standing.READY: "ok", Standing.FAILED: "failed"}
     return usable.get(trial.standing, "warning")
@@ -184,7 +184,7 @@ class FromPerson:
         self._page = page
 
     def choose(self, trials: Sequence[Trial]) -> list[Trial]:
-        from ..setup.machines import Standing
+        from ..services.setup.machines import Standing
 
         ready = {place for place, trial in enumerate(trials) if trial.standing is not Standing.FAILED}
         self._page.print("", styled(("Which of them may agents use?", "bold")))
@@ -240,7 +240,7 @@ class FromOptions:
         self._names = names
 
     def choose(self, trials: Sequence[Trial]) -> list[Trial]:
-        from ..setup.machines import Standing
+        from ..services.setup.machines import Standing
 
         # All that were tried are those that were named.
         if self._names:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from . import streams
 from .render import count, one_line, size, took
 from .verb import complain, say
 
 if TYPE_CHECKING:
-    from ..core.files import Problem
-    from ..core.transfer import Order, Outcome
-    from ..store.transfers import Transfer
-    from ..sync.engine import Synchronization
+    from ..core.sandboxes.files import Problem
+    from ..core.sync.transfer import Order, Outcome
+    from ..local.store.transfers import Transfer
+    from ..services.sync.engine import Synchronization
 
 # The most rows on a terminal; a pipe gets all of them.
 MOST_ROWS = 500
@@ -26,7 +26,7 @@ STYLES = {"new": "green", "delete": "red", "mode": "dim"}
 
 def show_outcome(outcome: Outcome, order: Order, as_json: bool) -> None:
     if as_json:
-        from ..mcp_server.tools.sync_results import outcome_fields
+        from ..views.sync_results import outcome_fields
         from .render import print_json
 
         print_json({"mode": "inline"} | outcome_fields(outcome, order))
@@ -90,9 +90,9 @@ def tell_problems(problems: Iterable[Problem], total: int) -> None:
     """Each on a line of its own, on standard error."""
     listed = [*problems]
     for problem in listed:
-        print(f"{one_line(problem.path)}: {one_line(problem.reason)}", file=sys.stderr)
+        print(f"{one_line(problem.path)}: {one_line(problem.reason)}", file=streams.stderr())
     if total > len(listed):
-        print(f"... and {count(total - len(listed), 'problem')} more", file=sys.stderr)
+        print(f"... and {count(total - len(listed), 'problem')} more", file=streams.stderr())
 
 
 # Planned
@@ -100,7 +100,7 @@ def tell_problems(problems: Iterable[Problem], total: int) -> None:
 
 def show_plan(job: Synchronization, as_json: bool) -> None:
     if as_json:
-        from ..mcp_server.tools.sync_results import preview_fields
+        from ..views.sync_results import preview_fields
         from .render import print_json
 
         print_json(preview_fields(job))
@@ -113,7 +113,7 @@ def show_plan(job: Synchronization, as_json: bool) -> None:
 
 def _list(rows: list[tuple[str, str, str]]) -> None:
     """Print a table of bounded length on a terminal, plain lines elsewhere."""
-    if not sys.stdout.isatty():
+    if not streams.stdout().isatty():
         say(*(f"{action:7} {amount:>9}  {path}" for action, amount, path in rows))
         return
     from .render import Page, styled
@@ -165,7 +165,7 @@ def plan_total(job: Synchronization) -> str:
 
 def show_started(transfer: Transfer, as_json: bool) -> None:
     if as_json:
-        from ..mcp_server.tools.sync_results import started_fields
+        from ..views.sync_results import started_fields
         from .render import print_json
 
         print_json(started_fields(transfer))

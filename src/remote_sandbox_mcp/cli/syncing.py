@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from . import streams
 from .verb import add_json, complain
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.plan import Plan
-    from ..core.transfer import Order, Outcome, Place
-    from ..sync.engine import Synchronization
+    from ..core.sync.plan import Plan
+    from ..core.sync.transfer import Order, Outcome, Place
+    from ..services.sync.engine import Synchronization
     from .bar import Bar
 
 GOES_ON = "the same command, given again, goes on from there"
@@ -45,26 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ways.add_argument("--background", action="store_true", help="leave it to the hub, and go on; see transfers")
 
 
-def place(app: App, path: str, sandbox: str | None) -> Place:
-    """Like App.place, but SANDBOX:PATH must name a sandbox, unless such a file exists here. Raises UnknownSandbox.
-
-    With a typo in the name, a sync would otherwise go to a local file of that name.
-    """
-    from ..core.errors import UnknownSandbox
-
-    name, colon, _ = path.partition(":")
-    is_file = "/" in name or (sandbox is None and os.path.lexists(path))
-    if colon and not is_file:
-        try:
-            app.fleet.member(name)
-        except UnknownSandbox as problem:
-            raise UnknownSandbox(f"{problem}. A path with a colon is written ./{path}") from None
-    return app.transfers.place(path, sandbox=sandbox, free=True)
-
-
 def make_order(app: App, options: argparse.Namespace, source: Place, target: Place) -> Order:
     """Raises BadArgument."""
-    from ..core.transfer import Order
+    from ..core.sync.transfer import Order
 
     return Order(
         source=source,
@@ -105,8 +87,8 @@ async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
 
 async def _leave(app: App, order: Order, as_json: bool) -> int:
     """Leave the sync to the hub, which runs it in the background."""
-    from ..hub_contact.asking import leave_transfers
-    from ..hub_contact.place import NoHub
+    from ..services.hub_contact.asking import leave_transfers
+    from ..services.hub_contact.place import NoHub
     from .summary import show_started
 
     transfer = await app.transfers.queue(order)
@@ -139,7 +121,7 @@ async def _show(app: App, order: Order, as_json: bool) -> int:
 async def _sync(app: App, order: Order, as_json: bool) -> int:
     from dataclasses import replace
 
-    from ..core.transfer import Headway
+    from ..core.sync.transfer import Headway
     from .bar import Bar
     from .summary import show_outcome
 
@@ -172,7 +154,7 @@ async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
     from dataclasses import replace
 
     from ..core.errors import BadArgument
-    from ..core.plan import check_deletion
+    from ..core.sync.plan import check_deletion
 
     assert job.source_tree is not None
     assert job.target_tree is not None
@@ -181,7 +163,7 @@ async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
         return order
     except BadArgument as refusal:
         # Without a terminal there is no person to ask; --yes confirms in advance.
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not (streams.stdin().isatty() and streams.stderr().isatty()):
             raise
         danger = refusal.found
     with bar.aside():
@@ -203,23 +185,23 @@ async def _agrees(plan: Plan, why: str) -> bool:
 
 async def asked(question: str) -> bool:
     """Whether the person at the terminal says yes."""
-    print(question, end="", file=sys.stderr, flush=True)
+    print(question, end="", file=streams.stderr(), flush=True)
     answer = ""
     try:
         answer = await _typed_line()
     finally:
         # After Ctrl-C or Ctrl-D the cursor is still on the line of the question.
         if not answer:
-            print(file=sys.stderr)
+            print(file=streams.stderr())
     return answer.strip().lower() in ("y", "yes")
 
 
 async def _typed_line() -> str:
     """Read a line from the terminal; not in a thread, which could not be stopped."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(sys.stdin, ready.set)
+    loop.add_reader(streams.stdin(), ready.set)
     try:
         await ready.wait()
     finally:
-        loop.remove_reader(sys.stdin)
-    return sys.stdin.readline()
+        loop.remove_reader(streams.stdin())
+    return streams.stdin().readline()

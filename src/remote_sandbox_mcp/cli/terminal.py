@@ -7,10 +7,12 @@ import contextlib
 import os
 import re
 import signal
-import sys
 import termios
 import tty
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+
+from . import streams
 
 # Other screen, hidden cursor; and back.
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -20,13 +22,13 @@ ONE_READ = 1 << 14
 
 def is_at_hand() -> bool:
     """Whether a person sits at both ends: what is typed and what is shown."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    return streams.stdin().isatty() and streams.stdout().isatty()
 
 
 def size() -> tuple[int, int]:
     """Rows and columns."""
     with contextlib.suppress(OSError):
-        found = os.get_terminal_size(sys.stdout.fileno())
+        found = os.get_terminal_size(streams.stdout().fileno())
         if found.lines and found.columns:
             return found.lines, found.columns
     return 24, 80
@@ -35,7 +37,7 @@ def size() -> tuple[int, int]:
 @contextlib.contextmanager
 def taken_over(*, whole_screen: bool) -> Iterator[None]:
     """Every key comes as it is typed and is not shown. With `whole_screen`, what was there before comes back."""
-    fd = sys.stdin.fileno()
+    fd = streams.stdin().fileno()
     before = termios.tcgetattr(fd)
     try:
         tty.setraw(fd)
@@ -58,17 +60,17 @@ def show(text: str | bytes) -> None:
     with contextlib.suppress(OSError):
         while data:
             try:
-                data = data[os.write(sys.stdout.fileno(), data) :]
+                data = data[os.write(streams.stdout().fileno(), data) :]
             except BlockingIOError:
                 import select
 
-                select.select([], [sys.stdout.fileno()], [], 1.0)
+                select.select([], [streams.stdout().fileno()], [], 1.0)
 
 
 @contextlib.asynccontextmanager
 async def heard(typed: Callable[[bytes], None], resized: Callable[[], None]) -> AsyncIterator[None]:
     """Calls `typed` with each key (b"" when the terminal is gone), and `resized` when the window changes."""
-    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+    loop, fd = asyncio.get_running_loop(), streams.stdin().fileno()
 
     def read() -> None:
         try:
@@ -80,18 +82,19 @@ async def heard(typed: Callable[[bytes], None], resized: Callable[[], None]) -> 
         typed(data)
 
     loop.add_reader(fd, read)
-    loop.add_signal_handler(signal.SIGWINCH, resized)
+    caller = streams.caller()
+    caller.on_signal(signal.SIGWINCH, resized)
     try:
         yield
     finally:
         loop.remove_reader(fd)
-        loop.remove_signal_handler(signal.SIGWINCH)
+        caller.off_signal(signal.SIGWINCH)
 
 
 @contextlib.asynccontextmanager
 async def ended_by_signals() -> AsyncIterator[list[int]]:
     """Cancels the caller when the process is told to end, so that the terminal is given back; says by what."""
-    loop, task, caught = asyncio.get_running_loop(), asyncio.current_task(), list[int]()
+    caller, task, caught = streams.caller(), asyncio.current_task(), list[int]()
 
     def end(number: int) -> None:
         caught.append(number)
@@ -99,12 +102,12 @@ async def ended_by_signals() -> AsyncIterator[list[int]]:
             task.cancel()
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, end, number)
+        caller.on_signal(number, partial(end, number))
     try:
         yield caught
     finally:
         for number in SIGNALS:
-            loop.remove_signal_handler(number)
+            caller.off_signal(number)
 
 
 _SEQUENCES = {

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App
-    from ..live.board import Looker
-    from ..live.service import Live
+    from ..views.live.board import Looker
+    from ..views.live.service import Live
     from .top_log import LogPane
     from .top_state import Row, TopState, Wish
 
@@ -82,13 +82,13 @@ def _unchosen(lines: Sequence[Text]) -> list[Text]:
 
 
 async def _machines(app: App) -> dict[str, Row]:
-    from ..app import UNASKED
-    from ..core.disposable import DISPOSABLE_ID
-    from ..live.rows import machine_row
+    from ..core.sandboxes.disposable import DISPOSABLE_ID
+    from ..services.survey import UNASKED
+    from ..views.live.rows import machine_row
 
     now = time.time()
     rows: dict[str, Row] = {}
-    for view in await app.survey(resources=True):
+    for view in await app.survey.of_all(resources=True):
         if not DISPOSABLE_ID.match(view.name):
             state = "up" if view.alive else "unasked" if view.trouble == UNASKED else "down"
             rows[view.name] = machine_row(view, state, now)
@@ -96,8 +96,8 @@ async def _machines(app: App) -> dict[str, Row]:
 
 
 async def _jobs(app: App) -> dict[str, Row]:
-    from ..core.shown import values_in_use
-    from ..live.rows import job_id, job_row
+    from ..core.texts.shown import values_in_use
+    from ..views.live.rows import job_id, job_row
 
     sights = await app.jobs.list(limit=MOST_JOBS)
     watches = await app.jobs.watching.list(limit=MOST_WATCHES) if app.jobs.known.exists() else ()
@@ -140,11 +140,11 @@ async def _live(app: App, options: argparse.Namespace) -> int:
 
 
 def _loaded(app: App) -> Live:
-    from ..processes import loading
+    from ..local.processes import loading
 
     loading.begin()
     try:
-        from ..live.service import Live
+        from ..views.live.service import Live
     finally:
         loading.end()
     return Live(app)
@@ -167,7 +167,7 @@ class Top:
 
     async def show(self, live: Live, looker: Looker) -> int:
         """Until it is to end; returns the exit code."""
-        from ..waiting import within
+        from ..local.waiting import within
 
         self._stir = live.stir
         feeding = asyncio.ensure_future(self._feed(looker))
@@ -249,21 +249,17 @@ class Top:
         self.woken.set()
 
     async def _stop(self, row: Row) -> str:
-        from ..core.command import RUN_ID, Running
-        from ..jobs.values import Which
+        from ..core.task import outcome_of
+        from ..services.jobs.values import Which
         from .top_state import who
 
-        if RUN_ID.match(row["tmux_session"]):
-            report = await self._app.stop(row["tmux_session"], name=row["sandbox"])
-            is_over = not isinstance(report.seen, Running)
-        else:
-            seen = await self._app.jobs.stop(Which(session=row["tmux_session"], sandbox=row["sandbox"]))
-            is_over = seen.is_over
+        seen = await self._app.tasks.stop(Which(session=row["tmux_session"], sandbox=row["sandbox"]))
+        is_over = outcome_of(seen).is_over
         return f"{who(row)} is stopped" if is_over else f"{who(row)} was told to stop, and still runs"
 
     async def _resume(self, row: Row) -> str:
-        from ..jobs.values import Which
-        from ..mcp_server.watchdog import start_watchdog
+        from ..fronts.mcp.watchdog import start_watchdog
+        from ..services.jobs.values import Which
         from .top_state import who
 
         which = Which(session=row["tmux_session"], sandbox=row["sandbox"])

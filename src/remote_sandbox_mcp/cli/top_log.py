@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..core.command import RUN_ID
 from ..core.errors import SandboxError
-from ..core.text import harmless, without_broken_start
+from ..core.texts.text import harmless, without_broken_start
 from .top_screen import fitted, plain, sized, styled
 from .top_state import Row, who
 
@@ -36,38 +36,27 @@ class LogPane:
 
     async def follow(self, changed: Callable[[], None]) -> None:
         """Read what is new, until the job is over and its log is read."""
-        read = self._read_command if RUN_ID.match(self._row["tmux_session"]) else self._read_job
         is_read, cursor = False, None
         while not is_read:
             pause = LOOK_S
             try:
-                is_read, cursor = await read(cursor)
+                is_read, cursor = await self._read(cursor)
             except SandboxError as problem:
                 self._state, pause = str(problem), AFTER_TROUBLE_S
             changed()
             await asyncio.sleep(pause)
 
-    async def _read_job(self, cursor: int | None) -> tuple[bool, int | None]:
-        from ..jobs.values import Which
+    async def _read(self, cursor: int | None) -> tuple[bool, int | None]:
+        from ..core.task import job_outcome
+        from ..services.jobs.values import Which
 
         which = Which(session=self._row["tmux_session"], sandbox=self._row["sandbox"])
-        seen = await self._app.jobs.check(which, lines=FIRST_LINES, cursor=cursor, most_bytes=MOST_BYTES)
-        ended = f"exit code {seen.exit_code}" if seen.exit_code is not None else seen.reason
-        self._state = f"{seen.state.value}{f': {ended}' if seen.is_over and ended else ''}"
+        seen = await self._app.tasks.read(which, lines=FIRST_LINES, cursor=cursor, most_bytes=MOST_BYTES)
+        self._state = job_outcome(seen).text(time.time())
         # A log that was begun anew has a smaller cursor.
         self._show(seen.log if cursor is None or seen.cursor < cursor else self._raw + seen.log)
         # Of a log that grew by more than is kept, the next look reads the end.
         return seen.is_over and not seen.has_more, max(seen.cursor, seen.log_size - MOST_BYTES)
-
-    async def _read_command(self, cursor: int | None) -> tuple[bool, int | None]:
-        """A command of exec_bash has no log, but what it has printed."""
-        from ..core.command import Running
-
-        report = await self._app.check(self._row["tmux_session"], name=self._row["sandbox"])
-        is_over = not isinstance(report.seen, Running)
-        self._state = "over" if is_over else "running"
-        self._show((report.stdout.text + report.stderr.text).encode("utf-8", "surrogateescape"))
-        return is_over, None
 
     def _show(self, raw: bytes) -> None:
         self._raw = raw if len(raw) <= MOST_BYTES else without_broken_start(raw[-MOST_BYTES:])

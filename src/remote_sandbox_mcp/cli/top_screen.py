@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.usage import thinned
+from ..core.resources.usage import thinned
 from .render import EMPTY, FILLED, ago, count, knows, one_line
 from .top_state import Row, TopState, gpu_share, is_free, who
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..core.usage import Point, Share
+    from ..core.resources.usage import Point, Share
 
 GIB = 1024
 SPARKS, PLAIN_SPARKS = "▁▂▃▄▅▆▇█", "._-=+*%#"
-JOB_STYLES = {"running": "cyan", "pending": "yellow", "ended": "green", "gone": "red", "unknown": "red"}
+JOB_STYLES = {
+    **{"running": "cyan", "pending": "yellow", "succeeded": "green", "stopped": "yellow"},
+    **{"failed": "red", "interrupted": "red", "unknown": "red"},
+}
 KEYS = "↑↓ choose  Enter log  s stop  r resume  i/n/g sort  / filter  ? help  q quit"
 HELP = """
   Machines         CPU, memory, GPUs, and how that went over the last hour at most
@@ -177,7 +180,7 @@ def gpu_line(gpu: Row, points: Sequence[Share], widths: Widths) -> Text:
 
 def cluster_lines_of(cluster: Row) -> list[Text]:
     """What an agent is told of a cluster's partitions and queue: it is a table already."""
-    from ..mcp_server.texts import cluster_lines
+    from ..views.texts import cluster_lines
 
     return [styled((f"   {line}", "dim")) for line in cluster_lines(cluster)]
 
@@ -194,7 +197,7 @@ def users(gpu: Row) -> str:
 
 
 def job_lines(state: TopState, jobs: Sequence[Row], room: int, widths: Widths, now: float) -> list[Text]:
-    titles = sized(plain("  JOB"), 27) + sized(plain("ON"), widths.name) + sized(plain("STATE"), 11)
+    titles = sized(plain("  JOB"), 27) + sized(plain("ON"), widths.name) + sized(plain("STATE"), 13)
     titles += sized(plain("FOR"), 8) + plain("COMMAND")
     titles.stylize("dim")
     if not jobs:
@@ -208,13 +211,13 @@ def job_lines(state: TopState, jobs: Sequence[Row], room: int, widths: Widths, n
 
 
 def job_line(row: Row, is_chosen: bool, widths: Widths, now: float) -> Text:
-    style = JOB_STYLES.get(row["state"], "")
-    word = row["state"]
-    if word == "ended" and "exit_code" in row:
-        word, style = f"exit {row['exit_code']}", "green" if row["exit_code"] == 0 else "red"
+    outcome = row.get("outcome", row["state"])
+    style, word = JOB_STYLES.get(outcome, ""), outcome
+    if outcome == "failed" and "exit_code" in row:
+        word = f"failed ({row['exit_code']})"
     line = sized(plain(f"{'>' if is_chosen else ' '} {one_line(row['tmux_session'])}"), 26) + plain(" ")
     line += sized(plain(one_line(row["sandbox"])), widths.name - 1) + plain(" ")
-    line += sized(styled((word, style)), 10) + plain(" ")
+    line += sized(styled((word, style)), 12) + plain(" ")
     line += sized(plain(ran(row, now)), 7) + plain(" ") + plain(one_line(str(row.get("command", ""))))
     if is_chosen:
         line = sized(line, widths.columns)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..core.usage import MOST_POINTS, Point
+from ..core.resources.usage import MOST_POINTS, Point
 
 Row = Mapping[str, Any]
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App
-    from ..core.transfer import Place
-    from ..store.transfers import Transfer
+    from ..core.sync.transfer import Place
+    from ..local.store.transfers import Transfer
 
 ACTIONS = ("list", "show", "wait", "cancel", "log")
 # How many transfers are listed, and how many lines of a log are shown.
@@ -117,8 +117,8 @@ def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
 
 def _fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
     """The fields of check_file_transfer_task, plus those that its caller knows."""
-    from ..mcp_server.results import plain_text
-    from ..mcp_server.tools.sync_results import transfer_fields
+    from ..views.results import plain_text
+    from ..views.sync_results import transfer_fields
 
     ends = {"source": plain_text(str(transfer.order.source)), "target": plain_text(str(transfer.order.target))}
     return transfer_fields(transfer, stale) | ends | {"created": transfer.created, "log_file": transfer.log_file}
@@ -218,7 +218,7 @@ def _tell_end(transfer: Transfer, stale: bool) -> None:
 async def _cancel(app: App, options: argparse.Namespace) -> int:
     done = await app.transfers.background.cancel(options.id)
     if options.json:
-        from ..mcp_server.tools.sync_results import cancelled_fields
+        from ..views.sync_results import cancelled_fields
         from .render import print_json
 
         print_json(cancelled_fields(done))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import streams
 
 if TYPE_CHECKING:
     from ..app import App
@@ -20,26 +23,37 @@ NO_CONNECTION, MISTAKE = 255, 2
 
 async def with_app(options: argparse.Namespace, work: Callable[[App], Awaitable[int]]) -> int:
     """Run the work with an app; returns its exit code, or that of its failure."""
-    from ..app import compose
-    from ..config.load import load
     from ..core.errors import SandboxError, UnknownSandbox
 
-    configuration = load(options.config)
-    app = compose(configuration)
+    async with opened_app(options.config) as app:
+        try:
+            return await work(app)
+        except SandboxError as problem:
+            # A sandbox may be unknown because of a mistake in the configuration.
+            if isinstance(problem, UnknownSandbox):
+                complain(*app.problems)
+            return fail(problem, options.json, code_of(problem))
+
+
+@asynccontextmanager
+async def opened_app(config: Path | None) -> AsyncIterator[App]:
+    """The app of the hub that carries out the verb, or else one for this verb alone."""
+    if shared := streams.caller().app:
+        yield shared
+        return
+    from ..app import compose
+    from ..config.load import load
+
+    app = compose(load(config))
     try:
-        return await work(app)
-    except SandboxError as problem:
-        # A sandbox may be unknown because of a mistake in the configuration.
-        if isinstance(problem, UnknownSandbox):
-            complain(*configuration.problems)
-        return fail(problem, options.json, code_of(problem))
+        yield app
     finally:
         await app.close()
 
 
 def fail(problem: SandboxError, as_json: bool, code: int) -> int:
     if as_json:
-        from ..mcp_server.results import error_fields
+        from ..views.results import error_fields
         from .render import print_json
 
         print_json(error_fields(problem))
@@ -50,28 +64,37 @@ def fail(problem: SandboxError, as_json: bool, code: int) -> int:
 
 def say(*lines: str) -> None:
     """Print to standard output, made harmless, even if its encoding lacks characters."""
-    from ..core.text import harmless
+    from ..core.texts.text import harmless
     from .render import write
 
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    if isinstance(out := streams.stdout(), TextIOWrapper):
+        out.reconfigure(errors="replace")
     write("".join(f"{harmless(line.encode('utf-8', 'surrogateescape'))}\n" for line in lines))
 
 
 def complain(*sentences: str) -> None:
-    from ..core.text import harmless
+    from ..core.texts.text import harmless
 
     # A sentence may quote a machine, which must not send control sequences to the user's terminal.
     for sentence in sentences:
         text = harmless(sentence.encode("utf-8", "surrogateescape"))
-        print(f"remote-sandbox-mcp: {text}", file=sys.stderr)
+        _write_error(f"remote-sandbox-mcp: {text}\n")
 
 
 def complain_plainly(*lines: str) -> None:
     """For a person, beside the question on standard error."""
     from .render import one_line
 
-    print(*map(one_line, lines), sep="\n", file=sys.stderr)
+    _write_error("".join(f"{one_line(line)}\n" for line in lines))
+
+
+def _write_error(text: str) -> None:
+    from contextlib import suppress
+
+    # Python has no stream object where the descriptor was closed before the start; and its reader may be gone.
+    with suppress(AttributeError, BrokenPipeError):
+        streams.stderr().write(text)
+        streams.stderr().flush()
 
 
 def code_of(problem: SandboxError) -> int:
@@ -99,6 +122,12 @@ class Parser(argparse.ArgumentParser):
         from ..core.errors import BadArgument
 
         sys.exit(fail(BadArgument(message), True, MISTAKE))
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:
+            target = streams.stderr() if file is None or file is sys.stderr else streams.stdout()
+            target.write(message)
+            target.flush()
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

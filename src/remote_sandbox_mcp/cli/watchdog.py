@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
-    from ..watchdog.service import WatchdogStatus
+    from ..services.watchdog.service import WatchdogStatus
 
 # Exit code of a second watchdog, and of `status` where there is none.
 TAKEN, NOT_RUNNING = 3, 1
@@ -47,7 +47,7 @@ async def run(options: argparse.Namespace) -> int:
 async def _run(options: argparse.Namespace) -> int:
     from ..config import paths
     from ..hub.serve import stay
-    from ..watchdog.daemon import AlreadyWatched, take_lock
+    from ..services.watchdog.daemon import AlreadyWatched, take_lock
 
     try:
         lock = take_lock(paths.state_folder())
@@ -69,7 +69,7 @@ async def _run(options: argparse.Namespace) -> int:
 
 async def _install(options: argparse.Namespace) -> int:
     from ..config import paths
-    from ..watchdog import service
+    from ..services.watchdog import service
 
     stands = await service.install(paths.state_folder(), options.config, start_now=options.start)
     if not _as_json(options, stands):
@@ -85,7 +85,7 @@ async def _install(options: argparse.Namespace) -> int:
 async def _remove(options: argparse.Namespace) -> int:
     from ..config import paths
     from ..config.handed import withdraw
-    from ..watchdog import service
+    from ..services.watchdog import service
 
     stands = await service.remove(paths.state_folder())
     withdraw(paths.state_folder())
@@ -97,7 +97,7 @@ async def _remove(options: argparse.Namespace) -> int:
 
 async def _status(options: argparse.Namespace) -> int:
     from ..config import paths
-    from ..watchdog import service
+    from ..services.watchdog import service
 
     stands = await service.status(paths.state_folder())
     if not _as_json(options, stands):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..waiting import within
+from ..local.waiting import within
 from .render import COMMAND
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _origin(configuration: Configuration, file: str) -> str:
 
 
 def _machines(configuration: Configuration) -> Iterator[tuple[str, str, str]]:
-    from ..core.checkup import address
+    from ..core.resources.checkup import address
 
     rows = [
         (machine.name, "ssh", address(machine.login.user, machine.host, machine.port))

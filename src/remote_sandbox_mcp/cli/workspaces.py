@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from . import streams
 from .verb import add_json, complain, complain_plainly, say, with_app
 
 if TYPE_CHECKING:
-    from ..app import App, Report
-    from ..core.workspace import Linked, LinkOrder, Preview, Workspace, WorkspaceState
-    from ..workspaces.trash import Trashed
+    from ..app import App
+    from ..core.workspaces.workspace import Linked, LinkOrder, Preview, WorkspaceState
+    from ..services.workspaces.call import WorkspaceCall
+    from ..services.workspaces.trash import Trashed
 
 GOES_ON = "stopped; the same command, given again, goes on from there"
 MOST_NAMED = 20
@@ -114,20 +115,19 @@ async def _link(app: App, options: argparse.Namespace) -> int:
 def make_order(app: App, options: argparse.Namespace) -> LinkOrder:
     """Raises UnknownSandbox."""
     from ..core.errors import BadArgument
-    from ..core.workspace import DEFAULT_PULL, LinkOrder, Rules
-    from ..session import absolute
+    from ..core.workspaces.workspace import DEFAULT_PULL, LinkOrder, Rules
+    from ..services.session import absolute
 
     folder = os.path.realpath(absolute(options.folder or "."))
-    sandbox, colon, remote = options.remote.partition(":")
-    if options.remote and not colon:
+    target = app.fleet.address_in(options.remote)
+    if options.remote and not target:
         raise BadArgument(f"{options.remote} names no sandbox; write SANDBOX:FOLDER, such as gpu1:project")
-    if not options.remote:
-        sandbox, remote = app.workspaces.named(folder)
-        if not sandbox:
-            raise BadArgument(
-                f"where {folder} is to be linked to is not said; write SANDBOX:FOLDER, such as gpu1:project, or accept "
-                "a .remote-sandbox.toml with a sandbox in it by: remote-sandbox-mcp config allow"
-            )
+    sandbox, remote = (target.sandbox, target.path) if target else app.workspaces.named(folder)
+    if not sandbox:
+        raise BadArgument(
+            f"where {folder} is to be linked to is not said; write SANDBOX:FOLDER, such as gpu1:project, or accept "
+            "a .remote-sandbox.toml with a sandbox in it by: remote-sandbox-mcp config allow"
+        )
     known = next((each for each in app.workspaces.all() if each.folder == folder), None)
     before = app.workspaces.given(known) if known else Rules()
     rules = replace(
@@ -152,7 +152,7 @@ async def _agree(preview: Preview, options: argparse.Namespace) -> bool:
 
     if options.yes:
         return False
-    if sys.stdin.isatty() and sys.stderr.isatty():
+    if streams.stdin().isatty() and streams.stderr().isatty():
         complain_plainly(*preview.lines())
         if not await asked("Link it? [y/N] "):
             raise BadArgument("nothing was done")
@@ -176,7 +176,7 @@ def _show_preview(preview: Preview, as_json: bool) -> None:
 
 def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
     if as_json:
-        from ..mcp_server.tools.workspaces import linked_fields
+        from ..fronts.mcp.tools.workspaces import linked_fields
         from .render import print_json
 
         return print_json(linked_fields(linked))
@@ -195,11 +195,11 @@ def _safe(line: str) -> str:
 
 
 async def _unlink(app: App, options: argparse.Namespace) -> int:
-    from ..session import absolute
+    from ..services.session import absolute
 
     gone = await app.workspaces.unlink(absolute(options.folder or "."))
     if options.json:
-        from ..mcp_server.tools.workspaces import unlinked_fields
+        from ..fronts.mcp.tools.workspaces import unlinked_fields
         from .render import print_json
 
         print_json(unlinked_fields(gone))
@@ -219,7 +219,7 @@ async def _workspaces(app: App, options: argparse.Namespace) -> int:
     workspaces = app.workspaces.all()
     states = await asyncio.gather(*map(app.workspaces.state, workspaces))
     if options.json:
-        from ..mcp_server.tools.workspaces import state_fields
+        from ..fronts.mcp.tools.workspaces import state_fields
         from .render import print_json
 
         print_json({"workspaces": [state_fields(state) for state in states]})
@@ -263,8 +263,8 @@ def _show_states(states: Sequence[WorkspaceState]) -> None:
 
 def told_of(state: WorkspaceState) -> str:
     """How a workspace stands, in words."""
-    from ..core.text import counted
-    from ..core.workspace import kept_there
+    from ..core.texts.text import counted
+    from ..core.workspaces.workspace import kept_there
     from .render import one_line
 
     if state.trouble:
@@ -281,7 +281,7 @@ def told_of(state: WorkspaceState) -> str:
 
 
 async def _trash(app: App, options: argparse.Namespace) -> int:
-    from ..core.text import size
+    from ..core.texts.text import size
     from .render import Page, print_json, styled
 
     folder, trash = _real(options.folder) if options.folder else "", app.workspaces.trash
@@ -320,7 +320,7 @@ async def _restore(app: App, options: argparse.Namespace) -> int:
 
 
 def _trashed_fields(each: Trashed) -> dict[str, Any]:
-    from ..mcp_server.results import plain_text
+    from ..views.results import plain_text
 
     return {"path": plain_text(each.place), "bytes": each.bytes, "at": _when(each.at)}
 
@@ -340,44 +340,12 @@ def _real(path: str) -> str:
 # Commands in one
 
 
-class Inside:
-    """A command of `exec` in the workspace that the current folder is in."""
+def at_hand(app: App, sandbox: str) -> WorkspaceCall | None:
+    """A call in the workspace that the current folder is in, unless another sandbox is named."""
+    from ..services.session import client_folder
+    from ..services.workspaces.call import WorkspaceCall
 
-    def __init__(self, app: App, workspace: Workspace) -> None:
-        from ..core.workspace import Moved
-
-        self._app = app
-        self._workspace = workspace
-        self.moved = Moved()
-
-    async def run(self, script: str, cwd: str, run: Callable[[str, str, str], Awaitable[Report]]) -> Report:
-        """Send what changed, run the script by `run` (script, folder, sandbox), and bring back what it changed.
-
-        Raises SandboxError, with nothing run, where what changed cannot be sent.
-        """
-        from ..core.errors import ConnectError, SandboxError
-        from ..core.workspace import not_brought, not_sent
-        from ..session import client_folder
-
-        workspace, service = self._workspace, self._app.workspaces
-        try:
-            self.moved = await service.send(workspace)
-        except ConnectError:
-            raise
-        except SandboxError as problem:
-            raise not_sent(workspace, problem) from None
-        start = workspace.start_folder(cwd, client_folder())
-        report = await run(workspace.source(script, start), start, workspace.sandbox)
-        try:
-            self.moved = self.moved.and_then(await service.bring(workspace))
-        except SandboxError as problem:
-            self.moved = self.moved.and_then(not_brought(workspace, problem))
-        return report
-
-
-def at_hand(app: App, sandbox: str) -> Inside | None:
-    """The workspace that the current folder is in, unless another sandbox is named."""
-    from ..session import client_folder
-
-    found = app.workspaces.find(client_folder())
-    return Inside(app, found) if found and (not sandbox or app.fleet.member(sandbox).name == found.sandbox) else None
+    folder = client_folder()
+    found = app.workspaces.find(folder)
+    is_meant = found and (not sandbox or app.fleet.member(sandbox).name == found.sandbox)
+    return WorkspaceCall(app.workspaces, found, folder) if found and is_meant else None

@@ -4,7 +4,7 @@ import sys
 
 
 def run() -> int:
-    from ..processes import loading
+    from ..local.processes import loading
 
     # Before the modules that it is about are imported.
     loading.begin()

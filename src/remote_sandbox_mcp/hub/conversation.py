@@ -7,15 +7,15 @@ import contextlib
 import json
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from .. import __version__
-from ..asking import Answers, NoAnswer, Question, asking
 from ..core.errors import SandboxError, Unsupported
-from ..core.login import LONGEST_ANSWER, Challenge
-from ..hub_contact.hello import read, say_version
-from ..mcp_server.ahead import Opening
-from ..session import KeptSelection, Session, begin
+from ..core.sandboxes.login import LONGEST_ANSWER, Challenge
+from ..fronts.mcp.ahead import Opening
+from ..local.asking import Answers, NoAnswer, Question, asking
+from ..services.hub_contact.hello import read, say_version
+from ..services.session import KeptSelection, Session, begin
 from .houses import House, Houses, client_of
 
 # After the client's end: time for calls to stop their commands.
@@ -133,18 +133,14 @@ class Conversation:
             if not where and (workspace := self._house.app.workspaces.find(self._session.folder)):
                 where = workspace.sandbox
             several = left.get("sandboxes") or ()
-            await self._house.app.give_up(f"{self._session.name} {left.get('name')}", where, several)
+            await self._house.app.commands.give_up(f"{self._session.name} {left.get('name')}", where, several)
 
     async def _speak(self, reader: Heard) -> None:
-        from mcp.server.stdio import stdio_server
-
-        from ..mcp_server.stdio import StdinLines, calls_of
+        from ..fronts.mcp.stdio import StdinLines, calls_of, serve_over
 
         server, _ = await self._house.made()
         lines = StdinLines(reader, self._answers, self._ended, calls_of(self._said))
-        streams: Any = (lines, self._answers)
-        async with stdio_server(*streams) as (incoming, outgoing):
-            await server.run_over(incoming, outgoing)
+        await serve_over(server, lines, self._answers)
 
 
 class AnswerWriter:
@@ -179,12 +175,18 @@ class AnswerWriter:
 GONE = "the person at the terminal gave no answer"
 
 
+class AnswerSource(Protocol):
+    """Gives the lines with a person's answers."""
+
+    async def readline(self) -> bytes: ...
+
+
 class Terminal:
     """Asks the person at the other end of the line."""
 
     is_terminal = True
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: AnswerSource, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 

@@ -15,8 +15,8 @@ import socket
 import time
 from collections.abc import Mapping
 
-from ..hub_contact.hello import VERSION_LINE, Handed, read_answer, say_hello
-from ..hub_contact.place import HubPlace, NoHub, reach
+from ..services.hub_contact.hello import VERSION_LINE, Handed, read_answer, say_hello
+from ..services.hub_contact.place import HubPlace, NoHub, reach
 from .silence import Silence, say
 from .transcript import MOST_HUBS, Transcript, UnansweredRequest, answered_in, is_answer
 
@@ -489,7 +489,7 @@ class Remembering:
         return b""
 
     def may_wait(self, question: Any) -> bool:
-        from ..mcp_server.early import LISTS
+        from ..fronts.mcp.early import LISTS
 
         return bool(self._memory.key(question)) and question["method"] in LISTS
 
@@ -501,7 +501,7 @@ class Remembering:
 
 def start_hub(place: HubPlace, lock: int, listener: int) -> None:
     """Import what starts a hub only here, because most fronts find one. Raises NoHub."""
-    from ..hub_contact.starting import start
+    from ..services.hub_contact.starting import start
 
     start(place, lock, listener)
 
@@ -509,7 +509,7 @@ def start_hub(place: HubPlace, lock: int, listener: int) -> None:
 def remembered(place: HubPlace, config: str) -> Remembering:
     from pathlib import Path
 
-    from ..mcp_server.early import first_memory
+    from ..fronts.mcp.early import first_memory
 
     return Remembering(first_memory(Path(place.state), Path(config) if config else None))
 

@@ -17,16 +17,16 @@ from ..app import App, Stock, compose
 from ..config.source import ConfigSource
 from ..core.client import ClientVariables, Variables
 from ..core.errors import SandboxError
-from ..fleet import Member
-from ..processes.process import started
-from ..session import Session
-from ..waiting import Chores
+from ..local.processes.process import started
+from ..local.waiting import Chores
+from ..services.fleet import Member
+from ..services.session import Session
 
 if TYPE_CHECKING:
-    from ..live.service import Live
-    from ..mcp_server.logs import SessionLog
-    from ..mcp_server.server import SandboxServer
-    from ..mcp_server.upkeep import Upkeep
+    from ..fronts.mcp.logs import SessionLog
+    from ..fronts.mcp.server import SandboxServer
+    from ..fronts.mcp.upkeep import Upkeep
+    from ..views.live.service import Live
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class House:
 
     def live(self, about: Callable[[], Mapping[str, Any]]) -> Live:
         """What goes on under this configuration, for all pages that show it; made once."""
-        from ..live.service import Live
+        from ..views.live.service import Live
 
         self._live = self._live or Live(self.app, about)
         return self._live
@@ -121,7 +121,7 @@ class House:
         return await asyncio.shield(self._making)
 
     async def _make(self) -> tuple[SandboxServer, Upkeep]:
-        from ..mcp_server.ahead import load
+        from ..fronts.mcp.ahead import load
 
         # Short turns, so that logins and other clients do not wait for the import.
         turn = sys.getswitchinterval()
@@ -159,9 +159,9 @@ class House:
 
 def make_server(stock: Stock, members: Sequence[Member], house: House) -> tuple[SandboxServer, Upkeep]:
     """The server of a house, and what keeps it up to date with its files."""
-    from ..mcp_server.clients import Conversations
-    from ..mcp_server.server import build
-    from ..mcp_server.upkeep import Upkeep
+    from ..fronts.mcp.clients import Conversations
+    from ..fronts.mcp.server import build
+    from ..fronts.mcp.upkeep import Upkeep
 
     server = build(house.app, Conversations())
     upkeep = Upkeep(server, house.source, stock, members)
@@ -184,8 +184,11 @@ class Houses:
         self._tidying: asyncio.Task[None] | None = None
         self._following = Chores("taking transfers over")
 
-    async def enter(self, config: Path | None, session: Session) -> House:
-        """The house of a session's configuration, made if needed."""
+    async def enter(self, config: Path | None, session: Session, *, refresh: bool = False) -> House:
+        """The house of a session's configuration, made if needed.
+
+        With `refresh`, one that was there before has read its files again, even if it has served no MCP client yet.
+        """
         self._tidying = self._tidying or asyncio.ensure_future(self._keep_tidy())
         recorded = Recorded(session.environ)
         source = ConfigSource(config, recorded, session.folder)
@@ -194,12 +197,14 @@ class Houses:
         # One at a time: two sessions that come at once must share one house.
         async with self._turn:
             house = next((it for it in self._houses if it.is_for(where, recorded, session.environ)), None)
+            is_new = house is None
             if house is None:
                 house = self._build(where, session.environ, recorded, source)
                 self._houses.append(house)
             house.sessions.add(session)
         session.log = house.log
-        if house.is_made:
+        is_stale = refresh and not is_new and source.current != house.source.current
+        if house.is_made or is_stale:
             # A recent change of the configuration applies to this session and to all others.
             _, upkeep = await house.made()
             await upkeep.look()
@@ -212,8 +217,8 @@ class Houses:
     def _build(
         self, where: tuple[str, str], first: Mapping[str, str], environ: Recorded, source: ConfigSource
     ) -> House:
-        from ..mcp_server.logs import SessionLog
-        from ..mcp_server.watchdog import revive
+        from ..fronts.mcp.logs import SessionLog
+        from ..fronts.mcp.watchdog import revive
 
         members = self.stock.take(source.current)
         app = compose(source.current, members=members, are_lent=True)
@@ -244,6 +249,11 @@ class Houses:
         self.leave_house(house, session)
 
     # All houses
+
+    def present(self, identity: str) -> App | None:
+        """The app of a configuration that has a session now."""
+        found = (it.app for it in self._houses if it.sessions and it.app.identity == identity)
+        return next(found, None)
 
     async def take_up(self) -> None:
         """Continue transfers of processes that died. Raises SandboxError."""

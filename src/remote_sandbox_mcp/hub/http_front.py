@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from ..hub_contact.asking import ask_hub
-from ..hub_contact.hello import read_answer, say_http_hello
-from ..hub_contact.place import HubPlace, NoHub, reach
-from ..hub_contact.starting import start
+from ..services.hub_contact.asking import ask_hub
+from ..services.hub_contact.hello import read_answer, say_http_hello
+from ..services.hub_contact.place import HubPlace, NoHub, reach
+from ..services.hub_contact.starting import start
 from .front import FIRST_GREETING_S, GREETING_S, MOST_ATTEMPTS, STEADY_S, current_folder
 
 log = logging.getLogger(__name__)

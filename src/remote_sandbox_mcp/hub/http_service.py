@@ -5,30 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
 from ..core.client import ClientVariables
 from ..core.errors import ConfigError
-from ..session import Session, begin
-from ..waiting import within
-from ..web.listener import Terms, address_of, listener_among, terms_told
+from ..fronts.http.listener import Terms, address_of, listener_among, terms_told
+from ..services.session import Session, begin
 from .houses import House, Houses
+from .passing import passed
 
 if TYPE_CHECKING:
-    from ..web.connections import Unfinished
-    from ..web.serve import HttpServer
+    from ..fronts.http.connections import Unfinished
+    from ..fronts.http.serve import HttpServer
 
 log = logging.getLogger(__name__)
 
-# Time for the front to pass its socket after we ask for it.
-HAND_OVER_S = 10.0
-# More than one descriptor is refused; beyond this number the kernel closes them.
-MOST_PASSED = 16
 # Further log lines are dropped, because the front does not read them.
 MOST_UNSENT = 1 << 20
 # Time for calls in progress before another configuration serves; and for the rest of them at the end.
@@ -56,7 +50,7 @@ class HttpServices:
         assert task is not None
         try:
             terms = terms_told(dict(said.get("http") or {}))
-            listener = listener_among(await _passed(writer), terms)
+            listener = listener_among(await passed(writer, "socket"), terms)
         except ConfigError as problem:
             log.warning("HTTP is not served for process %d: %s", front, problem)
             await _say(writer, {"refused": str(problem)})
@@ -72,7 +66,7 @@ class HttpServices:
 
     def _limits(self) -> Unfinished:
         # On the event loop, not in a thread: two threads that import modules at once can deadlock.
-        from ..web.connections import Unfinished
+        from ..fronts.http.connections import Unfinished
 
         self._unfinished = self._unfinished or Unfinished()
         return self._unfinished
@@ -116,7 +110,7 @@ class HttpService:
         unfinished: Unfinished,
     ) -> None:
         """Serve until the front is gone, the hub is leaving, or the front must come again for another configuration."""
-        from ..mcp_server.logs import FrontLog
+        from ..fronts.mcp.logs import FrontLog
 
         folder = str(said.get("folder") or "/")
         given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
@@ -142,7 +136,7 @@ class HttpService:
     ) -> None:
         server, _ = await house.made()
         # Imported here for the same reason: not in a thread.
-        from ..web.serve import HttpServer
+        from ..fronts.http.serve import HttpServer
 
         # Connections are accepted, and requests answered, in this task's context.
         begin(session)
@@ -175,35 +169,6 @@ class LineLog(logging.Handler):
         transport = self._writer.transport
         if not transport.is_closing() and transport.get_write_buffer_size() < MOST_UNSENT:
             self._writer.write(json.dumps({"log": text}).encode() + b"\n")
-
-
-async def _passed(writer: asyncio.StreamWriter) -> list[int]:
-    """Ask the front for its socket; returns the descriptors that come after the question.
-
-    Raises ConfigError.
-    """
-    transport: Any = writer.transport
-    # asyncio's stream would read the message and drop the descriptors.
-    transport.pause_reading()
-    with transport.get_extra_info("socket").dup() as line:
-        try:
-            await _say(writer, {"pid": os.getpid(), "version": __version__, "send": "socket"})
-            await within(_readable(line), HAND_OVER_S)
-            _, passed, _, _ = socket.recv_fds(line, 64, MOST_PASSED, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-        except asyncio.TimeoutError:
-            raise ConfigError("no socket was handed over in time") from None
-        finally:
-            transport.resume_reading()
-    return passed
-
-
-async def _readable(line: socket.socket) -> None:
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(line.fileno(), ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(line.fileno())
 
 
 async def _gone(reader: asyncio.StreamReader) -> None:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..core.client import introduced
 from ..core.errors import SandboxError
-from ..hub_contact.hello import ASK, HTTP, LOGIN, SERVE, read
-from ..hub_contact.place import HubPlace, NoHub, check_peer
-from ..processes import descriptors, loading
-from ..waiting import within
+from ..local.processes import descriptors, loading
+from ..local.waiting import within
+from ..services.hub_contact.hello import ASK, HTTP, LOGIN, SERVE, VERB, read
+from ..services.hub_contact.place import HubPlace, NoHub, check_peer
 
 if TYPE_CHECKING:
-    from ..processes.locks import Lock
+    from ..local.processes.locks import Lock
     from .http_service import HttpServices
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ TAKE_UP_EVERY_S, TAKE_PLACE_EVERY_S = 20.0, 3.0
 # When it begins to load modules that it may need later, and the pause between two modules.
 LOAD_AFTER_S, LOAD_PAUSE_S = 3.0, 0.005
 # Loggers at level INFO; all others at WARNING.
-TOLD = ("hub", "watchdog", "jobs")
+TOLD = ("hub", "services.watchdog", "services.jobs")
 
 
 def serve(lock: int, listener: int) -> int:
@@ -104,7 +104,7 @@ class Hub:
 
         self._houses = Houses(self._idle_s)
         self._houses.about = self._about
-        self.watching = HubWatchdog(Path(place.state), self._houses.stock)
+        self.watching = HubWatchdog(Path(place.state), self._houses)
         self._houses.begin_watching = self.watching.begin
         self._http: HttpServices | None = None
 
@@ -141,7 +141,7 @@ class Hub:
         if not self._lives_on:
             begin_log(self._log)
             return
-        from ..watchdog.daemon import LOG_FILE
+        from ..services.watchdog.daemon import LOG_FILE
 
         self._log = Path(self._place.state) / LOG_FILE
         try:
@@ -151,7 +151,7 @@ class Hub:
 
     async def _open(self, lock: int, listener: socket.socket) -> None:
         """Begin to serve. The lock says that this process is the hub, and is held until it ends."""
-        from ..processes.process import sign
+        from ..local.processes.process import sign
 
         self._lock, self._address = lock, _identity_of(self._place.socket)
         with contextlib.suppress(OSError):
@@ -216,6 +216,10 @@ class Hub:
             from .conversation import log_in
 
             await log_in(self._houses, said, reader, writer)
+        elif said.get("hello") == VERB:
+            from .verbs import serve_verb
+
+            await serve_verb(self._houses, said, reader, writer)
         elif said.get("hello") == HTTP:
             from .http_service import HttpServices
 
@@ -255,7 +259,7 @@ class Hub:
 
     async def _watch(self, config: str) -> str:
         """Have the watches looked after, by this process or another; returns why that is not possible, or nothing."""
-        from ..watchdog.ensure import ensure_running
+        from ..services.watchdog.ensure import ensure_running
 
         file = Path(config) if config else None
         return await ensure_running(Path(self._place.state), file, begin=self.watching.begin)
@@ -365,8 +369,8 @@ def idle_limit() -> float:
 
 def begin_log(file: Path) -> None:
     """Log to a private file of bounded size. Raises OSError."""
-    from ..mcp_server.logs import OwnLogs
-    from ..watchdog.daemon import OURS, OwnLog
+    from ..fronts.mcp.logs import OwnLogs
+    from ..services.watchdog.daemon import OURS, OwnLog
 
     logging.root.addHandler(OwnLogs(OwnLog(file)))
     logging.root.setLevel(logging.WARNING)
@@ -398,7 +402,7 @@ async def load_everything() -> None:
     import remote_sandbox_mcp
 
     await asyncio.sleep(LOAD_AFTER_S)
-    skipped = ("__main__", ".far", ".testing", ".cli")
+    skipped = ("__main__", ".far", ".testing")
     try:
         for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
             if not any(part in found.name for part in skipped):

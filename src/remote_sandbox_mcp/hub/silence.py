@@ -7,8 +7,8 @@ import socket
 import sys
 import time
 
-from ..hub_contact.hello import ask
-from ..hub_contact.place import HubPlace, NoHub
+from ..services.hub_contact.hello import ask
+from ..services.hub_contact.place import HubPlace, NoHub
 
 # While a call waits, the hub is asked this often and has this long to answer; after that the front answers the call.
 ASK_EVERY_S, ANSWER_S, GIVE_UP_S = 5.0, 5.0, 25.0

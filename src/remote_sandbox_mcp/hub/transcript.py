@@ -7,7 +7,7 @@ import os
 import re
 import time
 
-from ..hub_contact.hello import VERSION, VERSION_LINE
+from ..services.hub_contact.hello import VERSION, VERSION_LINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

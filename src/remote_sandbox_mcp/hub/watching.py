@@ -8,14 +8,14 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..processes.locks import Lock, holder
-from ..waiting import Chores
-from ..watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, take_lock
+from ..local.processes.locks import Lock, holder
+from ..local.waiting import Chores
+from ..services.watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, take_lock
 
 # The first front waits for the hub, which needs none of the rest yet.
 if TYPE_CHECKING:
-    from ..app import Stock
-    from ..watchdog.daemon import Rounds
+    from ..services.watchdog.daemon import Rounds
+    from .houses import Houses
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 class HubWatchdog:
     """Runs the watchdog in this process if it gets the lock; otherwise another hub or a service does it."""
 
-    def __init__(self, state: Path, stock: Stock | None = None) -> None:
-        """`stock`: the machines of sessions, so that the watchdog does not log in to them a second time."""
+    def __init__(self, state: Path, houses: Houses | None = None) -> None:
+        """`houses`: configurations of sessions, whose machines the watchdog does not log in to a second time."""
         self._state = state
-        self._stock = stock
+        self._houses = houses
         self._work = Chores("the watchdog")
         # Whether anything was to be watched, and the configuration file of the last request.
         self._is_wanted = False
@@ -59,13 +59,14 @@ class HubWatchdog:
         task.add_done_callback(lambda _: lock.release())
 
     async def _run(self, lock: Lock, config: Path | None, until_idle: bool) -> None:
-        from ..watchdog.daemon import Pulse
-        from ..watchdog.work import make_rounds
+        from ..services.watchdog.daemon import Pulse
+        from .rounds import make_rounds, nobody
 
         pulse, rounds = Pulse(self._state), None
         log.info("watching over %s", self._state)
         try:
-            rounds = make_rounds(lock, config, pulse, until_idle=until_idle, stock=self._stock)
+            stock, present = (self._houses.stock, self._houses.present) if self._houses else (None, nobody)
+            rounds = make_rounds(lock, config, pulse, until_idle=until_idle, stock=stock, present=present)
             await rounds.run()
         finally:
             self._end(lock, rounds)
@@ -95,7 +96,7 @@ class HubWatchdog:
 
     def active(self) -> int:
         """Number of active watches."""
-        from ..watchdog.service import from_database
+        from ..services.watchdog.service import from_database
 
         return from_database(self._state)[1]
 

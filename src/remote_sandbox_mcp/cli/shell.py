@@ -1,0 +1,45 @@
+"""`shell`: an interactive shell in a sandbox, in this terminal."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from .verb import add_json, with_app
+
+if TYPE_CHECKING:
+    from ..app import App
+
+CUT = "the connection to the shell was cut, and it has ended"
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "shell",
+        help="an interactive shell in a sandbox",
+        description="Opens your login shell in a sandbox, in this terminal: an SSH machine, a container, an allocation "
+        "or the local sandbox. It needs python3 there. Ends with the shell's exit code, 255 when the connection is "
+        "cut; the shell ends with its connection.",
+    )
+    parser.add_argument("sandbox", metavar="NAME", nargs="?", default="", help="where (default: the default sandbox)")
+    add_json(parser, help="for programs: how it ended, after its last")
+
+
+async def run(options: argparse.Namespace) -> int:
+    return await with_app(options, lambda app: _shell(app, options))
+
+
+async def _shell(app: App, options: argparse.Namespace) -> int:
+    from ..core.errors import BadArgument
+    from ..services.jobs.attach import open_shell
+    from . import attach, terminal
+
+    if not terminal.is_at_hand():
+        raise BadArgument("shell needs a terminal; to run a command without one: remote-sandbox-mcp exec -- COMMAND")
+    sandbox = await app.fleet.member(options.sandbox).open()
+    code = await attach.sit(await open_shell(sandbox, attach.window()), CUT)
+    if options.json:
+        from .render import print_json
+
+        print_json({"sandbox": sandbox.description.name, "exit_code": code})
+    return code

@@ -1,0 +1,220 @@
+"""Terminal, variables, folder and signals of whoever called a verb: this process itself, or a client of the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar, copy_context
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, TextIO, cast
+
+if TYPE_CHECKING:
+    from ..app import App
+
+
+class Caller:
+    """This process itself, which has been started for one verb."""
+
+    # The app of a process that serves many verbs; it stays open after each.
+    app: App | None = None
+
+    @property
+    def stdin(self) -> TextIO:
+        return sys.stdin
+
+    @property
+    def stdout(self) -> TextIO:
+        return sys.stdout
+
+    @property
+    def stderr(self) -> TextIO:
+        return sys.stderr
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return os.environ
+
+    def on_signal(self, number: int, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().add_signal_handler(number, callback)
+
+    def off_signal(self, number: int) -> None:
+        asyncio.get_running_loop().remove_signal_handler(number)
+
+
+class HubCaller(Caller):
+    """A process that has given its three descriptors to the hub, and sends the signals that it gets."""
+
+    def __init__(self, descriptors: Sequence[int], environ: Mapping[str, str]) -> None:
+        given, out, error = descriptors
+        self._environ = environ
+        self._stdin = open(given, encoding="utf-8", errors="surrogateescape", newline=None)
+        self._outputs = tuple(QueuedOutput(fd, encoding_of(environ)) for fd in (out, error))
+        self._handlers: dict[int, Callable[[], None]] = {}
+
+    @property
+    def stdin(self) -> TextIO:
+        return self._stdin
+
+    @property
+    def stdout(self) -> TextIO:
+        return cast(TextIO, self._outputs[0])
+
+    @property
+    def stderr(self) -> TextIO:
+        return cast(TextIO, self._outputs[1])
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return self._environ
+
+    def on_signal(self, number: int, callback: Callable[[], None]) -> None:
+        # In the verb's own context, in which its terminal is this one.
+        self._handlers[number] = partial(copy_context().run, callback)
+
+    def off_signal(self, number: int) -> None:
+        self._handlers.pop(number, None)
+
+    def signal(self, number: int) -> bool:
+        """Pass on a signal that the client got; False where the verb has no answer to it."""
+        if handler := self._handlers.get(number):
+            handler()
+        return handler is not None
+
+    async def close(self) -> None:
+        """Wait until everything is written, and close the descriptors."""
+        for output in self._outputs:
+            await asyncio.shield(asyncio.to_thread(output.finish))
+        self._stdin.close()
+
+
+class QueuedOutput(io.TextIOBase):
+    """Text for a descriptor of a client, written in a thread: its reader may be slow, and the hub must not wait."""
+
+    def __init__(self, fd: int, encoding: str) -> None:
+        self._fd = fd
+        self._encoding = encoding
+        self._queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        # Nobody reads it any more.
+        self.is_cut = False
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self.is_cut:
+            raise BrokenPipeError
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, daemon=True)
+            self._thread.start()
+        self._queue.put(text.encode(self._encoding, "replace"))
+        return len(text)
+
+    def flush(self) -> None:
+        """The thread writes as soon as it can."""
+
+    def settle(self) -> None:
+        """Wait until all that was given so far is written. Blocks."""
+        if self._thread:
+            written = threading.Event()
+            self._queue.put(written)
+            written.wait()
+
+    def finish(self) -> None:
+        """Wait until all is written, and close the descriptor. Blocks."""
+        if self._thread:
+            self._queue.put(None)
+            self._thread.join()
+        os.close(self._fd)
+
+    def _write_all(self) -> None:
+        while (data := self._queue.get()) is not None:
+            if isinstance(data, threading.Event):
+                data.set()
+                continue
+            try:
+                write_all(self._fd, b"" if self.is_cut else data)
+            except OSError:
+                self.is_cut = True
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it, also where another program has made the descriptor non-blocking. Raises OSError."""
+    import select
+
+    rest = memoryview(data)
+    while rest:
+        select.select([], [fd], [])
+        with contextlib.suppress(BlockingIOError):
+            rest = rest[os.write(fd, rest) :]
+
+
+def encoding_of(environ: Mapping[str, str]) -> str:
+    """The encoding of a terminal by its variables, as Python would choose it there.
+
+    >>> encoding_of({"LC_ALL": "de_DE.ISO-8859-1"}), encoding_of({"LANG": "C"}), encoding_of({"LANG": "en_US.UTF-8"})
+    ('ISO-8859-1', 'utf-8', 'UTF-8')
+    """
+    import codecs
+
+    named = environ.get("PYTHONIOENCODING", "").partition(":")[0]
+    locale = next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), "")
+    encoding = named or locale.partition(".")[2].partition("@")[0]
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        return "utf-8"
+    return encoding
+
+
+_own = Caller()
+_caller: ContextVar[Caller] = ContextVar("caller", default=_own)
+
+
+def caller() -> Caller:
+    """Who has called the verb that the current task carries out."""
+    return _caller.get()
+
+
+def stdin() -> TextIO:
+    return caller().stdin
+
+
+def stdout() -> TextIO:
+    return caller().stdout
+
+
+def stderr() -> TextIO:
+    return caller().stderr
+
+
+def width() -> int | None:
+    """Columns of the terminal at standard error; None where it is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return os.get_terminal_size(stderr().fileno()).columns or None
+    return None
+
+
+@contextlib.contextmanager
+def called_by(who: Caller) -> Iterator[None]:
+    token = _caller.set(who)
+    try:
+        yield
+    finally:
+        _caller.reset(token)

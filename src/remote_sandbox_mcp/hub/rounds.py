@@ -1,0 +1,132 @@
+"""What the watchdog does in a round, and with which configurations."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ..app import App, Stock, compose
+from ..config import paths
+from ..config.handed import FILE, files_of, watchdog_environ
+from ..config.load import load
+from ..core.errors import SandboxError
+from ..core.jobs.watch import Watch
+from ..local.processes.locks import Lock
+from ..services.fleet import Member
+from ..services.jobs.service import JobService
+from ..services.watchdog.daemon import Intervals, Pulse, Rounds, Supervision, change_stamp, file_stamp
+
+log = logging.getLogger(__name__)
+
+# The app of a configuration that has a client now, by the identity of the configuration.
+Present = Callable[[str], "App | None"]
+
+
+def nobody(identity: str) -> App | None:
+    """No client is here, as in a process that serves none."""
+    return None
+
+
+def make_rounds(
+    lock: Lock, config: Path | None, pulse: Pulse, *, until_idle: bool, stock: Stock | None = None,
+    present: Present = nobody,
+) -> Rounds:  # fmt: skip
+    """The loop for the process that holds the lock. `stock`: machines shared with sessions."""
+    state = lock.file.parent
+    stamp = stamp_of(config, state, pulse)
+    return Rounds(lock, lambda: supervision(config, state, stock, present), stamp, pulse, Intervals(), until_idle)
+
+
+def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], object]:
+    """Returns a function whose value changes when a configuration of machines, or the database file, has changed."""
+    own = (config or paths.config_file(), Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config"))
+    known: dict[object, list[Path]] = {}
+
+    def stamp() -> object:
+        handed_over = change_stamp(state / FILE)
+        if handed_over not in known:
+            known.clear()
+            known[handed_over] = [Path(file) for file in files_of(state).values() if file]
+        return handed_over, change_stamp(*own, *known[handed_over]), file_stamp(pulse.file)
+
+    return stamp
+
+
+@asynccontextmanager
+async def supervision(
+    config: Path | None, state: Path, stock: Stock | None = None, present: Present = nobody
+) -> AsyncIterator[Supervision]:
+    """The work, with the current configurations."""
+    handed_over = change_stamp(state / FILE)
+    apps = Apps(config, state, stock or Stock(), present)
+    try:
+        yield Work(await apps.own(), apps, lambda: change_stamp(state / FILE) == handed_over)
+    finally:
+        await apps.close()
+
+
+class Apps:
+    """The configurations of all watches: that of a client that is here, else read from the file that it named."""
+
+    def __init__(self, config: Path | None, state: Path, stock: Stock, present: Present) -> None:
+        self._config = config
+        self._state = state
+        self._stock = stock
+        self._present = present
+        self._turn = asyncio.Lock()
+        self._apps: dict[str, App] = {}
+        self._members: list[Member] = []
+
+    async def own(self) -> App:
+        """The configuration of this process, which also counts for watches of unknown ones."""
+        return await self._read("", self._config)
+
+    async def responsible(self, watch: Watch) -> JobService:
+        """The jobs of the configuration under which a watch was begun."""
+        identity = watch.configuration
+        if app := self._present(identity):
+            return app.jobs
+        file = (await asyncio.to_thread(files_of, self._state)).get(identity)
+        app = await (self.own() if file is None else self._read(identity, Path(file) if file else None))
+        return app.jobs
+
+    async def _read(self, identity: str, config: Path | None) -> App:
+        async with self._turn:
+            if identity not in self._apps:
+                # A keyring may take a while.
+                environ = await asyncio.to_thread(watchdog_environ, os.environ, self._state, identity)
+                configuration = await asyncio.to_thread(load, config, environ)
+                for problem in configuration.problems:
+                    log.warning("%s", problem)
+                members = self._stock.take(configuration)
+                self._members += members
+                self._apps[identity] = compose(configuration, for_all=True, members=members, are_lent=True)
+        return self._apps[identity]
+
+    async def close(self) -> None:
+        try:
+            await asyncio.gather(*(app.close() for app in self._apps.values()))
+        finally:
+            await self._stock.give_back(self._members)
+
+
+class Work:
+    """Supervises the watches, and deletes disposable sandboxes whose time is over."""
+
+    def __init__(self, app: App, apps: Apps, is_current: Callable[[], bool]) -> None:
+        """`is_current`: nothing was handed over since the configuration was read."""
+        self._app = app
+        self._is_current = is_current
+        self._watches = app.jobs.supervisor(apps.responsible)
+
+    async def tick(self) -> float:
+        try:
+            await self._app.disposables.sweep()
+        except SandboxError as problem:
+            log.warning("disposable sandboxes could not be looked after: %s", problem)
+        # A new watch may need what was handed over just before it; the next round has read that.
+        return await self._watches.tick() if self._is_current() else 0.0
