@@ -11,12 +11,13 @@ import sys
 
 from ..core.errors import BadArgument, Unsupported
 from ..core.gate import Admitted, Id, ResolvedPath
-from ..core.transfer import Place
-from ..waiting import within
-from .outpost import pipe, program
-from .outpost.client import NoOutpost
-from .outpost.far.tree import Refusal, Root
-from .outpost.lane import OutpostLane
+from ..core.sync.transfer import Place
+from ..far import program
+from ..far.lane.tree import Refusal, Root
+from ..local.waiting import within
+from .link import pipe
+from .link.client import NoOutpost
+from .link.lane import OutpostLane
 
 OPEN_S = 15.0
 NAME = "this machine"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..core.errors import BrokenRules, ConnectError, Unreachable
-from ..waiting import within
-from .outpost.client import LineLost
+from ..local.waiting import within
+from .link.client import LineLost
 
 T = TypeVar("T")
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.errors import Unreachable
-from ..core.port import Stream
+from ..core.sandboxes.port import Stream
 
 # One side has ended, and nothing comes from the other: many programs never close such a connection.
 HALF_CLOSED_S = 60.0

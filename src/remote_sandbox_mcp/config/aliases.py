@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..core.machine import Login
+from ..core.sandboxes.machine import Login
 from . import readers
 from .problems import Fault, Tell, quoted
 from .readers import Reader

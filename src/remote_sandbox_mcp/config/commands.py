@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..core.client import Variables
-from ..core.command import Environment
-from ..core.machine import CommandPlace
-from ..core.secret import Secret
-from ..processes.variables import ALWAYS, is_among
+from ..core.commands.command import Environment
+from ..core.sandboxes.machine import CommandPlace
+from ..core.sandboxes.secret import Secret
+from ..local.processes.variables import ALWAYS, is_among
 from . import readers
 from .problems import Fault, Tell, plain, quoted
 from .readers import Reader, read_table, table

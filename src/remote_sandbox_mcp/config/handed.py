@@ -1,4 +1,7 @@
-"""Machines and a platform that only a client's environment names, kept for the watchdog in the keyring or a file."""
+"""What the watchdog needs of clients' configurations: their files, and what only their environments name.
+
+Machines and a platform of an environment are kept in the keyring, else in a file, apart for each configuration.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from . import ring
 from .aliases import agent_socket
 from .load import LIST, listed, single
 from .paths import from_folder
-from .schema import SECRET_KEYS, SERVICE_VARIABLES, MachineEntry, read_entry
+from .schema import NO_ORIGIN, SECRET_KEYS, SERVICE_VARIABLES, MachineEntry, Origin, read_entry
 from .secrets import LITERAL, resolve_secret
 
 FILE = "handed-over.json"
@@ -31,7 +34,12 @@ _PLACES = ("file:", "keyring:", "env:")
 _PLATFORM_KEYS = SERVICE_VARIABLES["opensandbox"]["api_key"]
 _PLATFORM_VARIABLES = (*SERVICE_VARIABLES["opensandbox"]["server_url"], *_PLATFORM_KEYS)
 
-# By machine name: when it was handed over, and its entry in the form of REMOTE_SANDBOX_LIST.
+# How many configurations are remembered by their files.
+MOST_FILES = 200
+# Between the identity of a configuration and the name of a machine, which never has one.
+_APART = "/"
+
+# By configuration and machine name: when it was handed over, and its entry in the form of REMOTE_SANDBOX_LIST.
 Handed = dict[str, dict[str, Any]]
 # By machine name: its entry in the environment, raw and parsed.
 _Found = dict[str, tuple[Mapping[str, Any], MachineEntry]]
@@ -44,28 +52,31 @@ class _Kept:
     machines: Handed
     in_keyring: bool = False
     agent: str = ""
+    # By identity of a configuration: its file, empty for the usual one.
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
-def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Path) -> str:
-    """Keep these machines (or PLATFORM), with their jump hosts, for the watchdog; the newest entry wins.
+def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Path, origin: Origin = NO_ORIGIN) -> str:
+    """Keep the file of a configuration and these machines of it (or PLATFORM), with their jump hosts, for the watchdog.
 
     Returns a warning where secrets had to be written to a file, else "". A machine that the environment does
     not have (any more) is dropped: the watchdog finds it in config.toml. May block for seconds: call it in a thread.
     """
-    wanted = set(names)
-    here = _with_jumps(wanted, _entries(environ))
+    wanted = {_key(origin.identity, name) for name in names}
+    here = _with_jumps(map(_name, wanted), _entries(environ))
     with _alone(state_folder):
         kept = _read(state_folder)
         held = _held(kept, state_folder)
         before = _merged(kept, held)
-        fresh = _fresh(before, wanted, here, environ)
-        if not fresh and not wanted & before.keys():
+        fresh = _fresh(before, wanted, here, environ, origin.identity)
+        files = _files(kept, origin, environ)
+        if not fresh and not wanted & before.keys() and files == kept.files:
             return ""
         secret, plain = _sorted_out(before, wanted, fresh)
         stored = held is not None and _keep_secrets(secret, held, kept, state_folder)
         # A keyring that is locked at the moment still has what it was given.
         in_keyring = held is None or (stored and bool(secret))
-        after = _Kept(plain if stored else plain | secret, in_keyring, _agent(here, environ) or kept.agent)
+        after = _Kept(plain if stored else plain | secret, in_keyring, _agent(here, environ) or kept.agent, files)
         # The watchdog reloads when the file changes, so it is written only when there is something new.
         if after != kept or (stored and secret != held):
             _write(state_folder, after)
@@ -73,10 +84,18 @@ def hand_over(names: Iterable[str], environ: Mapping[str, str], state_folder: Pa
     return _sentence(exposed, state_folder) if exposed else ""
 
 
-def watchdog_environ(environ: Mapping[str, str], state_folder: Path) -> dict[str, str]:
-    """The watchdog's environment plus what was handed over; its own variables come first. May block for seconds."""
+def files_of(state_folder: Path) -> Mapping[str, str]:
+    """The files of the configurations that have handed something over, by identity."""
+    return _read(state_folder).files
+
+
+def watchdog_environ(environ: Mapping[str, str], state_folder: Path, identity: str = "") -> dict[str, str]:
+    """The watchdog's environment plus what was handed over; its own variables come first. May block for seconds.
+
+    With an `identity`, only what that configuration has handed over counts; else all, and of two the newer one.
+    """
     kept = _read(state_folder)
-    handed = _merged(kept, _held(kept, state_folder))
+    handed = _chosen(_merged(kept, _held(kept, state_folder)), identity)
     platform = handed.pop(PLATFORM, {"entry": {}})["entry"]
     own = _entries(environ)
     entries = listed(environ, _silent) + [item["entry"] for name, item in handed.items() if name not in own]
@@ -95,6 +114,31 @@ def withdraw(state_folder: Path) -> None:
         if _read(state_folder).in_keyring:
             ring.delete(_account(state_folder))
         (state_folder / FILE).unlink(missing_ok=True)
+
+
+def _key(identity: str, name: str) -> str:
+    """The key of a machine; releases before 1.0 had its name alone."""
+    return f"{identity}{_APART}{name}" if identity else name
+
+
+def _name(key: str) -> str:
+    return key.rpartition(_APART)[2]
+
+
+def _chosen(handed: Handed, identity: str) -> Handed:
+    """What counts for a configuration, by name; what is not known to be another's counts for all."""
+    items = sorted(handed.items(), key=lambda item: (bool(identity) and _APART in item[0], item[1]["saved"]))
+    return {_name(key): item for key, item in items if not identity or key.partition(_APART)[0] in (identity, key)}
+
+
+def _files(kept: _Kept, origin: Origin, environ: Mapping[str, str]) -> Mapping[str, str]:
+    if not origin.identity:
+        return kept.files
+    file = _absolute(origin.file, environ) if origin.file else ""
+    others = {identity: known for identity, known in kept.files.items() if identity != origin.identity}
+    if kept.files.get(origin.identity) == file:
+        return kept.files
+    return dict([*others.items(), (origin.identity, file)][-MOST_FILES:])
 
 
 def _entries(environ: Mapping[str, str]) -> _Found:
@@ -117,11 +161,11 @@ def _with_jumps(names: Iterable[str], known: _Found) -> _Found:
     return chosen
 
 
-def _fresh(before: Handed, wanted: Collection[str], here: _Found, environ: Mapping[str, str]) -> Handed:
-    """Entries of the environment for the names that are wanted."""
-    entries = {name: _portable(*found, environ) for name, found in here.items()}
-    if PLATFORM in wanted and (variables := _platform(environ)):
-        entries[PLATFORM] = variables
+def _fresh(before: Handed, wanted: Collection[str], here: _Found, environ: Mapping[str, str], identity: str) -> Handed:
+    """Entries of the environment for what is wanted."""
+    entries = {_key(identity, name): _portable(*found, environ) for name, found in here.items()}
+    if (platform := _key(identity, PLATFORM)) in wanted and (variables := _platform(environ)):
+        entries[platform] = variables
     return {name: _stamped(before.get(name), entry) for name, entry in entries.items()}
 
 
@@ -241,7 +285,13 @@ def _read(state_folder: Path) -> _Kept:
         found = _parse((state_folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         found = {}
-    return _Kept(_machines(found.get("machines")), bool(found.get("in_keyring")), str(found.get("agent") or ""))
+    files = found.get("files") if isinstance(found.get("files"), dict) else {}
+    return _Kept(
+        _machines(found.get("machines")),
+        bool(found.get("in_keyring")),
+        str(found.get("agent") or ""),
+        {str(identity): str(file) for identity, file in (files or {}).items()},
+    )
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -267,7 +317,7 @@ def _write(state_folder: Path, kept: _Kept) -> None:
     path = state_folder / FILE
     fresh = path.with_name(f".{FILE}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
-    fields = {"machines": kept.machines, "in_keyring": kept.in_keyring, "agent": kept.agent}
+    fields = {"machines": kept.machines, "in_keyring": kept.in_keyring, "agent": kept.agent, "files": kept.files}
     try:
         with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
             json.dump(fields, file)
@@ -280,7 +330,7 @@ def _write(state_folder: Path, kept: _Kept) -> None:
 
 
 def _sentence(secret: Iterable[str], state_folder: Path) -> str:
-    owners = ", ".join(name or "the OpenSandbox platform" for name in secret)
+    owners = ", ".join(_name(key) or "the OpenSandbox platform" for key in secret)
     return (
         f"The watchdog needs the secrets of {owners}, which only this client's environment has; there is no "
         f"keyring that takes them, so they are in {state_folder / FILE}, readable by you alone. To avoid that, put "

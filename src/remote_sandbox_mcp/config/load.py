@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.command import Environment
-from ..core.disposable import Limits
-from ..core.machine import CommandPlace, LocalPlace
-from ..core.network import NO_NETWORK
+from ..core.commands.command import Environment
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
-from ..core.secret import Secret
+from ..core.sandboxes.disposable import Limits
+from ..core.sandboxes.machine import CommandPlace, LocalPlace
+from ..core.sandboxes.network import NO_NETWORK
+from ..core.sandboxes.secret import Secret
 from . import paths, readers
 from .machines import Builder
 from .problems import Fault, Tell, plain, quoted

@@ -11,9 +11,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..core.client import Variables
-from ..core.command import Environment
+from ..core.commands.command import Environment
 from ..core.errors import ConfigError
-from ..core.machine import OPENSSH, Engine, Hop, Login, Machine, OpenSsh
+from ..core.lazy import lazy
+from ..core.sandboxes.machine import OPENSSH, Engine, Hop, Login, Machine, OpenSsh
 from . import readers
 from .aliases import USER_VARIABLES, Alias, agent_socket, certificates_beside, current_user, default_keys, read_alias
 from .paths import from_folder
@@ -129,12 +130,12 @@ class Builder:
     def read_from(self) -> tuple[str, ...]:
         """Files that influenced the result, once the machines are made."""
         # Keys that OpenSSH tries by default may appear and disappear.
-        return (os.path.expanduser("~/.ssh"), *(self._ssh.files if "_ssh" in self.__dict__ else ()))
+        return (os.path.expanduser("~/.ssh"), *(self._ssh.files if Builder._ssh.made(self) else ()))
 
     @property
     def key_files(self) -> tuple[str, ...]:
         """Private keys that ~/.ssh/config names for whichever host, or the folder where a name is not yet known."""
-        if "_ssh" not in self.__dict__:
+        if not Builder._ssh.made(self):
             return ()
         from .ssh_config import expand
 
@@ -192,18 +193,27 @@ class Builder:
         return is_named or not entry.user or any(not it or self._must_ask(it) for it in jumps)
 
     def _incomplete(self, entry: MachineEntry) -> Machine:
-        login = Login(entry.user, password=entry.password, key_files=tuple(map(self._whole, entry.key_file)))
+        return replace(self._written(entry), asking=Asking(self, entry))
+
+    def _written(self, entry: MachineEntry) -> Machine:
+        """The machine by its table alone: every key counts, however the machine is named, before anything is asked."""
+        strict = entry.strict_host_keys
         return Machine(
             name=entry.name,
             host=entry.host or entry.ssh_alias,
             port=entry.port or 22,
-            login=replace(login, key_passphrase=entry.key_passphrase),
+            login=self._login(entry, Login(entry.user)),
+            strict_host_keys=self._settings.strict_host_keys if strict is None else strict,
+            connect_timeout_s=entry.connect_timeout_s or self._settings.connect_timeout_s,
             python=entry.python,
             environment=Environment(entry.shell, entry.init, entry.env),
             direct=entry.direct,
+            sudo=entry.sudo,
+            engine=engine_of(entry),
+            slurm=entry.slurm,
             is_by_pattern=entry.is_by_pattern,
+            forward_agent=entry.forward_agent,
             transport=entry.transport,
-            asking=Asking(self, entry),
         )
 
     def complete(self, entry: MachineEntry, tell: Tell) -> Machine:
@@ -236,11 +246,11 @@ class Builder:
     def _machine(self, entry: MachineEntry) -> Machine:
         alias, target = self._alias(entry), self._target(entry)
         route = self._route(entry, (entry.name,))
+        written = self._written(entry)
         # The stricter setting wins, unless the entry itself decides.
-        strict = alias.strict_host_keys or self._settings.strict_host_keys
-        timeout_s = entry.connect_timeout_s or alias.connect_timeout_s or self._settings.connect_timeout_s
-        return Machine(
-            name=entry.name,
+        strict = written.strict_host_keys or (entry.strict_host_keys is None and alias.strict_host_keys)
+        return replace(
+            written,
             host=target.host,
             port=target.port,
             login=target.login,
@@ -249,17 +259,8 @@ class Builder:
             proxy_environ=self._variables if route.proxy_command else None,
             host_key_name=target.host_key_name,
             known_hosts_files=alias.known_hosts_files,
-            strict_host_keys=strict if entry.strict_host_keys is None else entry.strict_host_keys,
-            connect_timeout_s=timeout_s,
-            python=entry.python,
-            environment=Environment(entry.shell, entry.init, entry.env),
-            direct=entry.direct,
-            sudo=entry.sudo,
-            engine=engine_of(entry),
-            slurm=entry.slurm,
-            is_by_pattern=entry.is_by_pattern,
-            forward_agent=entry.forward_agent,
-            transport=entry.transport,
+            strict_host_keys=strict,
+            connect_timeout_s=entry.connect_timeout_s or alias.connect_timeout_s or written.connect_timeout_s,
             openssh=self._openssh(entry, target.login, route),
         )
 
@@ -280,12 +281,14 @@ class Builder:
         """Address and login of an entry, as a machine or as a jump host of another."""
         alias = self._alias(entry)
         host, port = entry.host or alias.host, entry.port or alias.port
-        return Hop(host, port, self._login(entry, alias), alias.host_key_name, entry.ssh_alias)
+        # An alias brings the login of ~/.ssh/config; a bare host gets OpenSSH's defaults.
+        usual = alias.login if entry.ssh_alias else self._plain_login(entry)
+        return Hop(host, port, self._login(entry, usual), alias.host_key_name, entry.ssh_alias)
 
-    def _login(self, entry: MachineEntry, alias: Alias) -> Login:
+    def _login(self, entry: MachineEntry, usual: Login) -> Login:
+        """`usual`, with all that the table says of it."""
         login = replace(
-            # An alias brings the login of ~/.ssh/config; a bare host gets OpenSSH's defaults.
-            alias.login if entry.ssh_alias else self._plain_login(entry),
+            usual,
             password=entry.password,
             key_passphrase=entry.key_passphrase,
             otp=entry.otp,
@@ -378,7 +381,7 @@ class Builder:
             )
         return self._said[key]
 
-    @cached_property
+    @lazy
     def _ssh(self) -> SshConfig:
         from .ssh_config import SshConfig
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..core.client import Variables
-from ..core.machine import Hop, Login, OpenSsh
-from ..processes.programs import find_chosen
-from ..processes.variables import home_folder
+from ..core.sandboxes.machine import Hop, Login, OpenSsh
+from ..local.processes.programs import find_chosen
+from ..local.processes.variables import home_folder
 from .problems import Fault, plain
 from .schema import MachineEntry
 from .ssh_config import HostSettings

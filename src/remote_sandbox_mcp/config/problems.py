@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..core.text import reveal
+from ..core.texts.text import reveal
 
 Tell = Callable[[str], None]
 

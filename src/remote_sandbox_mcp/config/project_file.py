@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.disposable import DisposableRules
 from ..core.errors import ConfigError
+from ..core.sandboxes.disposable import DisposableRules
 from . import readers
 from .accepted import Acceptance, acceptance, digest_of, first_bytes, invitation, whole
 from .problems import Fault, Tell, plain, quoted

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..core.errors import BadArgument
-from ..core.machine import NOPASSWD, TRANSPORTS
-from ..core.network import EVERY_HOST, MOST_HOSTS, Network, Reach, is_target
-from ..core.network import ranges as read_ranges
 from ..core.permission import FORMATS
-from ..core.secret import Secret
-from ..core.slurm import Cluster, read_options
+from ..core.sandboxes.machine import NOPASSWD, TRANSPORTS
+from ..core.sandboxes.network import EVERY_HOST, MOST_HOSTS, Network, Reach, is_target
+from ..core.sandboxes.network import ranges as read_ranges
+from ..core.sandboxes.secret import Secret
+from ..core.sandboxes.slurm import Cluster, read_options
 from .problems import CONTROLS, Fault, Tell, quoted
 from .secrets import resolve_secret
 

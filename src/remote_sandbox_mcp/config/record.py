@@ -33,7 +33,7 @@ class Record:
 
     def change(self, state_folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
         """Change it, with no other process changing it meanwhile. Raises ConfigError."""
-        from ..processes.locks import Lock
+        from ..local.processes.locks import Lock
 
         try:
             lock = Lock.take(state_folder / f"{self._name}.lock", TURN_S)

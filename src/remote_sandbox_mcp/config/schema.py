@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.disposable import DisposableRules, Platform
-from ..core.machine import CommandPlace, LocalPlace, Machine
 from ..core.permission import Notify
-from ..core.secret import Secret
+from ..core.sandboxes.disposable import DisposableRules, Platform
+from ..core.sandboxes.machine import CommandPlace, LocalPlace, Machine
+from ..core.sandboxes.secret import Secret
+from ..core.sandboxes.slurm import Cluster
 from ..core.serving import Http, Logging
-from ..core.slurm import Cluster
 from . import readers
 from .problems import Tell
 from .readers import Labels, Reader, read_table
@@ -148,6 +148,7 @@ _MACHINE_READERS: dict[str, Reader] = {
     "forward_agent": readers.flag,
     "transport": readers.transport,
 }
+MACHINE_KEYS = (*_MACHINE_READERS, *SECRET_KEYS)
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,17 @@ class Configuration:
     # A host of ~/.ssh/config by a name that a caller gives, where `host_rule` allows it.
     find_host: Callable[[str], Machine | None] = field(default=lambda name: None, compare=False, repr=False)
     read_from: tuple[str, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A configuration as another process finds it: its identity, and its file; empty for the usual file."""
+
+    identity: str = ""
+    file: str = ""
+
+
+NO_ORIGIN = Origin()
 
 
 @dataclass(frozen=True)

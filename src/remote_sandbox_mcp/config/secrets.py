@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ..core.client import Variables
 from ..core.errors import ConfigError
-from ..core.secret import Secret
-from ..processes.process import module_words
-from ..processes.programs import by_path
-from ..processes.variables import home_folder
+from ..core.sandboxes.secret import Secret
+from ..local.processes.process import module_words
+from ..local.processes.programs import by_path
+from ..local.processes.variables import home_folder
 from .paths import from_folder
 from .problems import plain
 

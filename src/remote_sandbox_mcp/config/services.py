@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.disposable import DisposableRules, Platform, RegistryLogin, canonical_host
-from ..core.network import PACKAGE_INDEXES
-from ..core.secret import Secret
+from ..core.sandboxes.disposable import DisposableRules, Platform, RegistryLogin, canonical_host
+from ..core.sandboxes.network import PACKAGE_INDEXES
+from ..core.sandboxes.secret import Secret
 from ..core.serving import Http, Logging
 from . import paths, readers
 from .problems import Fault, Tell, plain

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.command import Environment
-from ..core.machine import AUTO, CommandPlace, Hop, LocalPlace, Login, Machine
-from ..core.network import Network, Reach
+from ..core.commands.command import Environment
 from ..core.permission import Notify, read_address
-from ..core.secret import Secret
-from ..core.slurm import Cluster
+from ..core.sandboxes.machine import AUTO, CommandPlace, Hop, LocalPlace, Login, Machine
+from ..core.sandboxes.network import Network, Reach
+from ..core.sandboxes.secret import Secret
+from ..core.sandboxes.slurm import Cluster
 from .schema import SERVER_READERS, Configuration, Settings
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from ..core.secret import Secret
-from ..processes.variables import OPERATORS, made
+from ..core.sandboxes.secret import Secret
+from ..local.processes.variables import OPERATORS, made
 
 # Our own variables may hold passwords and keys, and no program needs them.
 OWN_VARIABLES = ("REMOTE_SANDBOX_", "OPENSANDBOX_", "OPEN_SANDBOX_")

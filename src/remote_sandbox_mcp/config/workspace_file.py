@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from ..core.address import read_target
 from ..core.errors import ConfigError
-from ..core.workspace import DEFAULT_PULL, Rules, Workspace
+from ..core.workspaces.workspace import DEFAULT_PULL, Rules, Workspace
 from . import paths
 from .accepted import Acceptance, acceptance, digest_of, first_bytes, invitation, whole
 from .problems import CONTROLS, Fault, Tell, plain, quoted
@@ -147,8 +148,8 @@ def notice(folder: str, environ: Mapping[str, str] = os.environ) -> str:
 def _understood(content: str) -> WorkspaceFile:
     # It was read without a fault when it was accepted; what another version cannot read is left out.
     values, _ = _read(content, NAME, lambda _: None)
-    sandbox, _, remote = values.pop("sandbox", "").partition(":")
-    return WorkspaceFile(sandbox, remote, **values)
+    target = read_target(values.pop("sandbox", ""))
+    return WorkspaceFile(target.sandbox, target.path, **values)
 
 
 def _read(content: str, path: str, tell: Tell) -> tuple[dict[str, Any], list[str]]:
@@ -184,10 +185,10 @@ def _target(value: object) -> str:
     from . import readers
 
     given = readers.text(value)
-    name, _, folder = given.partition(":")
-    if not readers.name(name):
+    target = read_target(given)
+    if not readers.name(target.sandbox):
         raise Fault('must begin with the name of a sandbox, as in "gpu1" or "gpu1:projects/vision"')
-    if ".." in folder.split("/"):
+    if ".." in target.path.split("/"):
         raise Fault('must not hold ".." in its folder')
     return given
 

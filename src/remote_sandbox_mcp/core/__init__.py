@@ -1,4 +1,4 @@
 """Values and decisions: pure Python with the standard library only, tested without any machine.
 
-No file, process or network is touched here: backends, store and notify do that.
+No file, process or network is touched here: far, local, backends and services do that.
 """

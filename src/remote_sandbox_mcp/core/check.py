@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .command import RUN_ID
+from .commands.command import RUN_ID
 from .errors import BadArgument
 
 LONGEST_TIMEOUT_S = 7 * 86400

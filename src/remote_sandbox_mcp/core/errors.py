@@ -3,6 +3,7 @@
 SandboxError                 anything that we tell an agent in one sentence
 ├── ConfigError              the operator's configuration is wrong
 ├── BadArgument              a caller's argument is wrong; nothing was done
+│   └── UnknownTask          no task has that name
 ├── UnknownSandbox           no sandbox has that name
 ├── Unsupported              this sandbox cannot do that
 ├── FileProblem              a file could not be read, written, listed or searched
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
-from .command import Running
+from .commands.command import Running
 
 E = TypeVar("E", bound="SandboxError")
 
@@ -95,6 +96,12 @@ class BadArgument(SandboxError):
     """A caller's argument is wrong; nothing was done."""
 
     code = "bad_argument"
+
+
+class UnknownTask(BadArgument):
+    """No task has that name: no job, no command, no session."""
+
+    code = "unknown_task"
 
 
 class UnknownSandbox(SandboxError):

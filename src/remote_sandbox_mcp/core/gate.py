@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .commands.shell import quote
 from .errors import BadArgument
-from .shell import quote
-from .starters import folded, starter_depth
+from .sync.starters import folded, starter_depth
 
 if TYPE_CHECKING:
-    from .incoming import Sieve
+    from .sync.incoming import Sieve
 
 # The command by which a person allows a place.
 ALLOW = "remote-sandbox-mcp allow"

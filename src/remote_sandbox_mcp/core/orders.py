@@ -1,18 +1,18 @@
 """The orders on the wire: what the near side sends to an outpost or a lane, and what each is answered.
 
 A request's body is one of these orders as JSON, and bytes behind a NUL where the order has some. The answer is the JSON
-of an END frame; a FAIL frame (Failure) takes its place where the order cannot be carried out. docs/architecture.md has
+of an END frame; a FAIL frame (Failure) takes its place where the order cannot be carried out. docs/protocol.md has
 the table. Only type checkers import this module: it costs nothing at run time, and the far side never has it.
 
 An answer comes from a machine that may lie. These types say what our own far side answers; the near side reads
-each field as something foreign (core/foreign.py).
+each field as something foreign (core/sandboxes/foreign.py).
 """
 
 from typing import Any, Literal
 
 from typing_extensions import NotRequired, TypedDict
 
-from .transfer import RootName
+from .sync.transfer import RootName
 
 # Device and inode of /, of the next folder, and so on.
 Ids = list[Any]
@@ -161,7 +161,7 @@ class SearchAnswer(TypedDict):
 
 
 class JobQuestion(TypedDict):
-    """core/job.py's JobLook: which job, and what is wanted of it."""
+    """core/jobs/job.py's JobLook: which job, and what is wanted of it."""
 
     job_id: str
     session: str
@@ -188,7 +188,7 @@ class JobArray(TypedDict):
 
 
 class JobQueue(TypedDict):
-    """core/job.py's QueueSeen: a job as a cluster's queue has it."""
+    """core/jobs/job.py's QueueSeen: a job as a cluster's queue has it."""
 
     number: str
     state: str
@@ -236,7 +236,7 @@ class JobSaid(TypedDict):
     # processes, memory_mb, cpu_s, and megabytes by the number of a GPU.
     usage: dict[str, Any] | None
     survivors: list[int]
-    # Only of a job that was submitted to a cluster's queue; `fate` is a value of core/job.py's Fate.
+    # Only of a job that was submitted to a cluster's queue; `fate` is a value of core/jobs/job.py's Fate.
     fate: NotRequired[str]
     queue: NotRequired[JobQueue]
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .errors import UNCONFIRMED, BadArgument
-from .network import EVERY_HOST, unlisted
-from .secret import Secret
+from .sandboxes.network import EVERY_HOST, unlisted
+from .sandboxes.secret import Secret
 
 FORMATS = ("auto", "json", "slack", "feishu", "dingtalk")
 HOOK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")

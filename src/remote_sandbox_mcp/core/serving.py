@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .secret import Secret
+from .sandboxes.secret import Secret
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Makes the far side's program out of its pieces, as one text that is sent, and the shell line that starts it."""
+"""Reads and packs the far side's programs: each as one text that is sent, with the shell line that starts it."""
 
 from __future__ import annotations
 
@@ -6,33 +6,43 @@ import functools
 import zlib
 from importlib.resources import files
 
-from ... import core
-from ...core.shell import quote
+from ..core import sync
+from ..core.commands.shell import quote
 
-OUTPOST = ("wire", "place", "output", "family", "look", "sudo", "keeper", "files", "post")
+OUTPOST = (
+    "outpost/wire",
+    "outpost/place",
+    "outpost/output",
+    "outpost/family",
+    "outpost/look",
+    "outpost/sudo",
+    "outpost/keeper",
+    "outpost/files",
+    "outpost/post",
+)
 LANE = (
-    "wire",
-    "place",
+    "outpost/wire",
+    "outpost/place",
     "secret_names",
     "ignore",
-    "tree",
-    "chunks",
-    "source",
-    "expected",
-    "large",
-    "target",
-    "glance",
-    "follow",
-    "lane",
+    "lane/tree",
+    "lane/chunks",
+    "lane/source",
+    "lane/expected",
+    "lane/large",
+    "lane/target",
+    "lane/glance",
+    "lane/follow",
+    "lane/lane",
 )
 # JOBS is sent with the first request about jobs and runs in the outpost's namespace; JOB_KEEPER is each job's program.
-JOBS = ("jobrecord", "jobplace", "jobtools", "joblook", "jobstart", "jobwork")
-JOB_KEEPER = ("place", "family", "jobrecord", "jobkeeper")
+JOBS = ("jobs/record", "jobs/place", "jobs/tools", "jobs/look", "jobs/start", "jobs/work")
+JOB_KEEPER = ("outpost/place", "outpost/family", "jobs/record", "jobs/keeper")
 # The same for the login node of a Slurm cluster: no other machine is sent what asks a queue, or keeps a job on a node.
-CLUSTER_JOBS = (*JOBS, "jobqueue", "jobsubmit", "jobfate", "jobcluster")
-BATCH_KEEPER = (*JOB_KEEPER, "jobbatch")
+CLUSTER_JOBS = (*JOBS, "jobs/queue", "jobs/submit", "jobs/fate", "jobs/cluster")
+BATCH_KEEPER = (*JOB_KEEPER, "jobs/batch")
 # The parent of a command that runs as root, read by root's Python.
-ROOT = ("family", "root")
+ROOT = ("outpost/family", "outpost/root")
 # Pieces that are modules of core, because both sides must decide alike.
 OF_THE_CORE = ("secret_names", "ignore")
 
@@ -55,8 +65,17 @@ def source(pieces: tuple[str, ...] = OUTPOST) -> str:
 
 
 def read_piece(piece: str) -> str:
-    folder = files(core) if piece in OF_THE_CORE else files(__package__).joinpath("far")
-    return folder.joinpath(f"{piece}.py").read_text(encoding="utf-8")
+    return (
+        files(sync).joinpath(f"{piece}.py").read_text(encoding="utf-8")
+        if piece in OF_THE_CORE
+        else read_program(f"{piece}.py")
+    )
+
+
+@functools.cache
+def read_program(name: str) -> str:
+    """Read a program or a piece of one by its path in this room."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 @functools.cache

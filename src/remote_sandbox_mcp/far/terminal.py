@@ -1,9 +1,9 @@
-"""Attaches one connection to a tmux session: python3 -c PROGRAM SESSION TERM prints a port and a key, and waits."""
+"""Shows a program in a terminal to one connection: python3 -c PROGRAM TERM WORD... prints a port and a key."""
 
 # The connection begins with the key and a newline. Then come messages: a letter, four bytes with the length, and as
 # many bytes: w is the size of the terminal, rows and columns of two bytes each, and the first message; b is typed into
-# it. What goes back are the bytes that it shows. Both end together; tmux detaches then, and the session goes on. The
-# exit code is that of tmux.
+# it. What goes back are the bytes that it shows. Both end together; tmux detaches then, and its session goes on. The
+# exit code is that of the program. Without words it is the user's login shell.
 
 import fcntl
 import hmac
@@ -107,7 +107,19 @@ def carry(connection: socket.socket, terminal: int) -> None:
             heed(terminal, inbox)
 
 
-def main(session: str, term: str) -> int:
+def shell_words() -> "list[str]":
+    """The user's login shell, begun as sshd begins it."""
+    try:
+        import pwd
+
+        shell = pwd.getpwuid(os.getuid()).pw_shell
+    except (ImportError, KeyError):
+        shell = ""
+    found = [it for it in (shell, "/bin/bash", "/bin/sh") if it and os.access(it, os.X_OK)]
+    return [found[0] if found else "sh", "-l"]
+
+
+def main(term: str, words: "list[str]") -> int:
     connection = admitted()
     if connection is None:
         return 1
@@ -118,7 +130,7 @@ def main(session: str, term: str) -> int:
     if not child:
         try:
             resize(0, size)
-            os.execvp("tmux", ["tmux", "-u", "attach-session", "-t", "=" + session])
+            os.execvp(words[0], words)
         finally:
             os._exit(127)
     try:
@@ -136,4 +148,4 @@ def main(session: str, term: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))
+    sys.exit(main(sys.argv[1], sys.argv[2:] or shell_words()))

@@ -7,8 +7,8 @@ import time
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
-from .core.errors import ConnectError
-from .core.login import Challenge
+from ..core.errors import ConnectError
+from ..core.sandboxes.login import Challenge
 from .waiting import within
 
 # A little less than what an sshd allows for a login by default.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
-from .core.errors import SandboxError
+from ..core.errors import SandboxError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -11,15 +11,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .asking import Questions
-from .core.command import Environment
-from .core.errors import ConfigError, UnknownSandbox
-from .core.machine import Engine
-from .core.sandbox import Description, Sandbox
-from .core.slurm import Cluster
+from ..core.address import Address, contradiction, not_a_sandbox, read_address
+from ..core.commands.command import Environment
+from ..core.errors import ConfigError, UnknownSandbox
+from ..core.sandboxes.machine import Engine
+from ..core.sandboxes.sandbox import Description, Sandbox
+from ..core.sandboxes.slurm import Cluster
+from ..local.asking import Questions
 
 if TYPE_CHECKING:
-    from .backends.slurm.queue import ClusterQueue
+    from ..backends.slurm.queue import ClusterQueue
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +211,28 @@ class Fleet:
             known = ", ".join(filter(None, (*self.names, self.also_found)))
             raise UnknownSandbox(f"no sandbox is named {wanted[:80]!r}; {hint}there are: {known}")
         return found
+
+    def address(self, path: str, sandbox: str = "") -> Address:
+        """Resolve a path of a sandbox, which `gpu2:path` names itself; else it is on `sandbox`, or on the default.
+
+        Raises UnknownSandbox, and BadArgument where both are named and differ.
+        """
+        named = self.address_in(path)
+        if named is None:
+            return Address(self.member(sandbox).name, path)
+        if sandbox and self.member(sandbox).name != named.sandbox:
+            raise contradiction(path, sandbox)
+        return named
+
+    def address_in(self, path: str) -> Address | None:
+        """Resolve a path that names its sandbox; None for any other. Raises UnknownSandbox."""
+        named = read_address(path)
+        if not named.sandbox:
+            return None
+        try:
+            return Address(self.member(named.sandbox).name, named.path)
+        except UnknownSandbox as problem:
+            raise not_a_sandbox(problem, path) from None
 
     async def get(self, name: str = "") -> Sandbox:
         return await self.member(name).open()

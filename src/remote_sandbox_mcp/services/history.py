@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import logging
 import secrets
 import time
@@ -13,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from .config import paths
-from .core.errors import SandboxError
-from .core.shown import values_in_use
+from ..config import paths
+from ..core.errors import SandboxError
+from ..core.lazy import lazy
+from ..core.texts.shown import values_in_use
 from .session import Session
 
 if TYPE_CHECKING:
-    from .store.history import CallRow, HistoryRows
+    from ..local.store.history import CallRow, HistoryRows
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +71,10 @@ class History:
     def reconfigure(self, days: float) -> None:
         self._days = days
 
-    @functools.cached_property
+    @lazy
     def _rows(self) -> HistoryRows:
-        from .store.database import STATE_FILE, Database
-        from .store.history import HistoryRows
+        from ..local.store.database import STATE_FILE, Database
+        from ..local.store.history import HistoryRows
 
         return HistoryRows(Database(paths.state_folder() / STATE_FILE))
 
@@ -134,14 +134,14 @@ class History:
         self._start_writing()
         if self._writer is not None and not self._writer.done():
             await asyncio.wait((self._writer,), timeout=LEAVE_S)
-        if "_rows" in self.__dict__:
+        if History._rows.made(self):
             await asyncio.to_thread(self._rows.database.close)
 
 
 def row_of(call: MadeCall, known: Sequence[str] = ()) -> CallRow:
     """A call as it is kept."""
-    from .core.redact import first_line, shorten_safely, shown_arguments
-    from .store.history import CallRow
+    from ..core.texts.redact import first_line, shorten_safely, shown_arguments
+    from ..local.store.history import CallRow
 
     def short(text: str, most: int = LONGEST_NAME) -> str:
         return " ".join(shorten_safely(text, known, most).split())

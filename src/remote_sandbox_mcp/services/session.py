@@ -6,20 +6,20 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .config import paths
-from .core.errors import ConfigError, UnknownSandbox
-from .processes import process
+from ..config import paths
+from ..core.errors import ConfigError, UnknownSandbox
+from ..local.processes import process
 
 if TYPE_CHECKING:
-    from .store.disposables import Owner
-    from .store.sessions import SelectedSandbox, SelectionRows
+    from ..local.store.disposables import Owner
+    from ..local.store.sessions import SelectedSandbox, SelectionRows
 
 
 # Programs between a client and the server that it starts. Each start has a new one, so they do not identify the client.
@@ -34,8 +34,8 @@ REMEMBERED_VERSIONS = 1000
 # After so many refusals of questions of one kind, no more of that kind are asked.
 MOST_REFUSALS = 5
 # Further calls of the same client wait, so that a flood from one does not starve the others. The second limit is for
-# many clients that cannot be told apart.
-MOST_AT_WORK, MOST_OF_MANY = 32, 128
+# a client that is alone at work, and for many clients that cannot be told apart.
+MOST_AT_WORK, MOST_ALONE = 32, 128
 
 
 class Selection:
@@ -115,8 +115,8 @@ class KeptSelection(Selection):
             )
 
     def _choice(self, name: str) -> SelectedSandbox | None:
-        from .store.disposables import Owner
-        from .store.sessions import SelectedSandbox
+        from ..local.store.disposables import Owner
+        from ..local.store.sessions import SelectedSandbox
 
         server = Owner(self._server, self._birth)
         return SelectedSandbox(self._client, self._configuration, server, name) if self._client else None
@@ -124,8 +124,8 @@ class KeptSelection(Selection):
     @contextmanager
     def _rows(self) -> Iterator[SelectionRows]:
         """The rows, for one use: an open database would cost each session descriptors for as long as it lasts."""
-        from .store.database import STATE_FILE, Database
-        from .store.sessions import SelectionRows
+        from ..local.store.database import STATE_FILE, Database
+        from ..local.store.sessions import SelectionRows
 
         database = Database(paths.state_folder() / STATE_FILE)
         try:
@@ -140,7 +140,7 @@ class KeptSelection(Selection):
 
 def client_of(parent: int) -> Owner | None:
     """The client of a server whose parent is `parent`; None where that cannot be determined."""
-    from .store.disposables import Owner
+    from ..local.store.disposables import Owner
 
     pid = parent
     for _ in range(MOST_LAUNCHERS):
@@ -178,7 +178,7 @@ def _asked(pid: int) -> tuple[list[str], int]:
     """The same where there is no /proc."""
     import subprocess
 
-    from .processes.programs import find_helper
+    from ..local.processes.programs import find_helper
 
     words = [find_helper("ps") or "/bin/ps", "-o", "ppid=,args=", "-p", str(pid)]
     asked = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
@@ -258,6 +258,63 @@ class InProgress:
             await end.wait()
 
 
+class Turns(AbstractAsyncContextManager[None]):
+    """Decides when a call of one client begins: entered around each call, in the order in which they came.
+
+    A client has at most `most` calls at work beside other clients, and up to MOST_ALONE while no other is at work.
+    """
+
+    def __init__(self, most: int, busy: set[Turns] | None = None) -> None:
+        """`busy`: those that have calls at work, of all clients; by default of this process."""
+        self._most = most
+        self._busy = _BUSY if busy is None else busy
+        self._at_work = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._at_work < (self._most if self._busy - {self} else MOST_ALONE)
+
+    async def __aenter__(self) -> None:
+        if not self._waiting and self._has_room:
+            self._begin()
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._end()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._end()
+
+    def _begin(self) -> None:
+        self._at_work += 1
+        self._busy.add(self)
+
+    def _end(self) -> None:
+        self._at_work -= 1
+        self._admit()
+        if not self._at_work:
+            self._busy.discard(self)
+            for other in self._busy:
+                other._admit()
+
+    def _admit(self) -> None:
+        """Let those begin that wait and have room now."""
+        while self._waiting and self._has_room:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._begin()
+                turn.set_result(None)
+
+
+_BUSY: set[Turns] = set()
+
+
 class Session:
     """One conversation. `folder` is the client's current one, `environ` its variables, by default this process's own.
 
@@ -286,7 +343,7 @@ class Session:
         self.roots: tuple[str, ...] = ()
         self.versions = Versions()
         self.refusals = Refusals()
-        self.turns = asyncio.Semaphore(MOST_OF_MANY if is_of_many else MOST_AT_WORK)
+        self.turns = Turns(MOST_ALONE if is_of_many else MOST_AT_WORK)
         self.calls = InProgress()
         # Where its log lines go; None: to the process's log.
         self.log: object | None = None

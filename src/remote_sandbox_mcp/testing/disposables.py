@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..backends import bubblewrap, opensandbox
-from ..core.disposable import Disposable, DisposableRules, SandboxOrder
 from ..core.errors import ConnectError, SandboxError, Unsupported
+from ..core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
 from .sandbox import Answers, FakeSandbox
 
 

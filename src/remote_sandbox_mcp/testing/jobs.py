@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.errors import BadArgument, NotStarted, Unsupported
-from ..core.job import (
+from ..core.jobs.job import (
     SLURM,
     Checkpoint,
     Fate,

@@ -11,17 +11,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..backends.outpost.far.files import Refused, compile_pattern, glob_test, read_lines
-from ..backends.outpost.far.place import to_bytes
-from ..core.command import Command, Completed, Ending, Excerpt, Missing, Observation, Running
+from ..core.commands.command import Command, Completed, Ending, Excerpt, Missing, Observation, Running
 from ..core.errors import FileProblem, LostContact, SandboxError, Unreachable, Unsupported
-from ..core.files import Entry, FileSlice, Found, Listing, Match, Search, Span, Written
-from ..core.port import PortClosed, Stream, check_port
 from ..core.progress import Beat, Progress, silent
-from ..core.sandbox import Capabilities, Description
-from ..core.text import last_line
-from ..core.transfer import Lane
-from ..waiting import within
+from ..core.sandboxes.files import Entry, FileSlice, Found, Listing, Match, Search, Span, Written
+from ..core.sandboxes.port import PortClosed, Stream, check_port
+from ..core.sandboxes.sandbox import Capabilities, Description
+from ..core.sync.transfer import Lane
+from ..core.texts.text import last_line
+from ..far.outpost.files import Refused, compile_pattern, glob_test, read_lines
+from ..far.outpost.place import to_bytes
+from ..local.waiting import within
 from .jobs import FakeJobs
 
 HOME = "/home/fake"

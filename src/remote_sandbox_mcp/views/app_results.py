@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ...core.command import Running
-from ...core.disposable import Disposable, Limits
-from ...core.port import Deployment, Forward
-from ...core.suites.report import TestFailure, TestReport
-from ...core.text import clip
-from ..results import lean, plain_text, sentence
+from ..core.commands.command import Running
+from ..core.sandboxes.disposable import Disposable, Limits
+from ..core.sandboxes.port import Deployment, Forward
+from ..core.suites.report import TestFailure, TestReport
+from ..core.texts.text import clip
+from .results import lean, plain_text, sentence
 
 if TYPE_CHECKING:
-    from ...store.jobs import RunRecord
+    from ..local.store.jobs import RunRecord
 
 
 LOG_CHARS = 6000

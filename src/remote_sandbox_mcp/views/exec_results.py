@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ...app import Clip, Report, Row
-from ...core.command import Completed, Missing, Running
-from ...core.progress import Beat, Progress
-from ...core.text import clip_ends, counted
-from ..reporting import Reporting
-from ..results import error_fields, exec_fields, exec_head, lean, size_of, with_fate
+from ..core.commands.command import Completed, Missing, Running
+from ..core.task import Report
+from ..core.texts.text import clip_ends, counted
+from ..services.commands import Clip, Row
+from .results import error_fields, exec_fields, exec_head, lean, size_of, with_fate
 
 # Characters of a row besides its output: names, numbers, and the files with the whole output.
 ROW_BESIDES = 240
@@ -45,7 +44,7 @@ def row_fields(row: Row) -> dict[str, Any]:
 
 def _error(row: Row) -> str:
     assert row.problem is not None
-    text = with_fate(error_fields(row.problem)["error"], row.problem, "exec_bash")
+    text = with_fate(error_fields(row.problem)["error"], row.problem, starts=True)
     return text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]} [...]"
 
 
@@ -83,9 +82,9 @@ def rows_text(rows: Sequence[Row]) -> str:
 def row_text(row: Row) -> str:
     """A row for clients that read only text: its first line, then the last part of the output."""
     if row.report is None:
-        return _head(row)
+        return row_head(row)
     fields = exec_fields(row.report)
-    told = [_head(row)]
+    told = [row_head(row)]
     told += [f"  [... all of it: read_remote_file {fields[name]}]" for name in FILES if name in fields]
     told += [_indented(f"{title}{fields[name]}") for title, name in STREAMS if name in fields]
     return "\n".join(told)
@@ -95,7 +94,7 @@ FILES = ("stdout_file", "stderr_file")
 STREAMS = (("", "stdout"), ("stderr:\n", "stderr"))
 
 
-def _head(row: Row) -> str:
+def row_head(row: Row) -> str:
     if row.problem is not None:
         return f"{row.name}: {row.problem.code}: {_error(row)}"
     return f"{row.name}: {exec_head(row.report)}" if row.report else row.name
@@ -103,25 +102,3 @@ def _head(row: Row) -> str:
 
 def _indented(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.rstrip("\n").split("\n"))
-
-
-class RowsProgress:
-    """Reports each row as it ends and, in between, that the others still run."""
-
-    def __init__(self, reporting: Reporting, total: int) -> None:
-        self._reporting = reporting
-        self._total = total
-        self._ended = 0
-
-    def ended(self, row: Row) -> None:
-        self._ended += 1
-        self._reporting.add(self._ended, self._total, _head(row)[:LONGEST_LINE])
-
-    def of(self, name: str) -> Progress:
-        def beat(beat: Beat, /) -> None:
-            # A sign of life must not take the place of a row.
-            if not self._reporting.has_unsent:
-                left = f"{self._ended} of {self._total} ended"
-                self._reporting.send(self._ended, self._total, f"{left}; {name}: {beat.line or 'nothing printed yet'}")
-
-        return beat

@@ -9,21 +9,28 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ...core.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, JobWaited, Screen
-from ...core.queue import fate_text, odd_state, pending_text, queue_text
-from ...core.session_handle import SessionSeen
-from ...core.shown import values_in_use
-from ...core.text import harmless, without_broken_end, without_broken_start
-from ...core.watch import Event, Watch
-from ...jobs.service import Begun, Sight
-from ...jobs.values import COMMAND
-from ..results import lean, plain_text, sentence, size_of
-from ..texts import one_line, told
+from ..core.commands.session_handle import SessionSeen
+from ..core.jobs.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, Screen
+from ..core.jobs.queue import fate_text, odd_state, pending_text, queue_text
+from ..core.jobs.watch import Event, Watch
+from ..core.task import Outcome, Report, TaskSeen, event_end, job_outcome, outcome_of
+from ..core.texts.shown import values_in_use
+from ..core.texts.text import harmless, without_broken_end, without_broken_start
+from ..services.jobs.records import watch_outcome
+from ..services.jobs.service import Begun, Sight
+from ..services.jobs.values import COMMAND
+from .results import exec_head, lean, plain_text, sentence, size_of, task_fields
+from .texts import one_line, told
 
 # Characters of a command in a list; bytes of a log that are shown in any case.
 LONGEST_COMMAND = 300
 LEAST_LOG = 500
-IN_FIRST_LINE = ("running", "running_s", "pending", "queue", "exit_code", "truncated", "log_offset")
+IN_FIRST_LINE = (
+    *("outcome", "running", "running_s", "pending", "queue", "exit_code", "signal", "stopped"),
+    *("resume_ts", "resume_attempt", "max_resume_attempts", "truncated", "log_offset"),
+)
+
+IN_RUN_HEAD = ("running", "exit_code", "signal", "timed_out", "stopped")
 
 
 def fit_log(seen: JobSeen, room: int, *, goes_on: bool = False) -> tuple[JobSeen, dict[str, Any]]:
@@ -62,7 +69,7 @@ def begun_fields(begun: Begun) -> dict[str, Any]:
 def seen_fields(seen: JobSeen) -> dict[str, Any]:
     """check_background_task's result for a job."""
     fields: dict[str, Any] = {"tmux_session": seen.session, "running": seen.is_running}
-    fields |= lean(pending=seen.state is JobState.PENDING) | queue_fields(seen)
+    fields |= outcome_fields(job_outcome(seen)) | lean(pending=seen.state is JobState.PENDING) | queue_fields(seen)
     if seen.exit_code is not None:
         fields["exit_code"] = seen.exit_code
     fields |= lean(signal=seen.signal, stopped=seen.ending == "stopped", error=_trouble(seen))
@@ -75,6 +82,15 @@ def seen_fields(seen: JobSeen) -> dict[str, Any]:
     if seen.recalled:
         fields |= {"connection_error": sentence(seen.recalled)} | lean(last_seen_ts=round(seen.recalled_at, 3) or None)
     return fields | lean(usage=seen.usage and usage_fields(seen.usage), still_alive=list(seen.survivors))
+
+
+def outcome_fields(outcome: Outcome) -> dict[str, Any]:
+    """How a task stands or ended, in the word that every front uses; whether it is resumed by itself."""
+    fields: dict[str, Any] = {"outcome": outcome.state.value}
+    if outcome.resume:
+        fields |= {"resume_ts": round(outcome.resume.at), "resume_attempt": outcome.resume.attempt}
+        fields |= {"max_resume_attempts": outcome.resume.attempts}
+    return fields
 
 
 def screen_fields(seen: JobSeen, screen: Screen, room: int) -> dict[str, Any]:
@@ -90,7 +106,7 @@ def _trouble(seen: JobSeen) -> str:
     if seen.state is JobState.MISSING:
         return sentence(f"the job is not known there: {seen.reason}")
     if seen.state is JobState.GONE:
-        return sentence(f"it was interrupted and has no exit status: {fate_text(seen) or seen.reason}")
+        return sentence(job_outcome(replace(seen, resume=None)).text(0.0))
     return sentence(fate_text(seen) or seen.reason)
 
 
@@ -135,12 +151,25 @@ def checkpoint_fields(checkpoint: Checkpoint, form: str = "text") -> dict[str, A
     return fields | lean(text=text)
 
 
-def waited_fields(waited: JobWaited) -> dict[str, Any]:
-    return (
-        {"reason": waited.why}
-        | lean(matched_line=harmless(waited.line.encode("utf-8", "surrogateescape")))
-        | seen_fields(waited.seen)
-    )
+def task_result(
+    seen: TaskSeen, room: int, *, lines: int = 50, goes_on: bool = False, error: str = "", **more: Any
+) -> tuple[dict[str, Any], str]:
+    """The result of a tool about a task of any kind: its fields, and its text. `more` are fields to add."""
+    extra = lean(error=error, **more)
+    if isinstance(seen, JobSeen):
+        seen, rest = fit_log(seen, room, goes_on=goes_on)
+        fields = seen_fields(seen) | rest | extra
+        return fields, seen_text(seen, fields)
+    outcome = outcome_of(seen)
+    if isinstance(seen, Report):
+        fields = task_fields(seen, lines) | outcome_fields(outcome) | extra
+        head = f"{outcome.state.value}: {exec_head(seen)}"
+        return fields, told(head, fields, without=("outcome", *IN_RUN_HEAD))
+    running = outcome.state.value == "running"
+    fields = session_fields(seen) | {"running": running} | lean(stopped=outcome.state.value == "stopped") | extra
+    closed = f": closed {seen.handle} on {seen.sandbox}; its state is gone" if "stopped" in fields else ""
+    head = f"{outcome.text(0.0)}{closed}"
+    return fields, told(head, fields, without=("status", "outcome", "running", "stopped"))
 
 
 def seen_text(seen: JobSeen, fields: Mapping[str, Any]) -> str:
@@ -164,16 +193,8 @@ def state_text(seen: JobSeen) -> str:
     elif seen.is_running:
         first = f"running for {seen.seconds:.0f} s"
     else:
-        first = _end_text(seen) if seen.state is JobState.ENDED else _trouble(seen)
+        first = _trouble(seen) if seen.state is JobState.MISSING else job_outcome(seen).text(now)
     return one_line(sentence("; ".join(filter(None, (first, queue_text(seen, now))))))
-
-
-def _end_text(seen: JobSeen) -> str:
-    if seen.ending == "stopped" and seen.exit_code is None:
-        return "stopped"
-    if seen.exit_code is None:
-        return f"ended: {fate_text(seen)}" if seen.fate else "ended; its exit code is not known"
-    return f"ended with exit code {seen.exit_code}{f': {fate_text(seen)}' if seen.fate else ''}"
 
 
 def sight_fields(sight: Sight) -> dict[str, Any]:
@@ -181,13 +202,13 @@ def sight_fields(sight: Sight) -> dict[str, Any]:
     seen, record = sight.seen, sight.record
     fields: dict[str, Any] = {"sandbox": sight.sandbox} | lean(kind=sight.kind if sight.kind == COMMAND else "")
     if seen is not None:
-        fields |= {"tmux_session": seen.session, "status": sight.state}
+        fields |= {"tmux_session": seen.session, "status": sight.state} | outcome_fields(sight.outcome)
         fields |= queue_fields(seen)
         fields |= lean(exit_code=seen.exit_code, signal=seen.signal, log_file=plain_text(seen.log_file))
         fields |= {"started_ts": round(seen.started, 3), "seconds": round(seen.seconds, 1)}
         fields |= lean(command=_short(seen.command), foreign=seen.foreign)
     elif record is not None:
-        fields |= {"tmux_session": record.session, "status": sight.state}
+        fields |= {"tmux_session": record.session, "status": sight.state} | outcome_fields(sight.outcome)
         fields |= lean(exit_code=record.exit_code, log_file=plain_text(record.log_file), command=_short(record.command))
         fields |= {"started_ts": round(record.created, 3)}
     watch_id = record.watch_id if record else 0
@@ -195,9 +216,11 @@ def sight_fields(sight: Sight) -> dict[str, Any]:
 
 
 def session_fields(seen: SessionSeen) -> dict[str, Any]:
-    """One session of the list of jobs."""
+    """One session of the list of tasks."""
     fields: dict[str, Any] = {"sandbox": seen.sandbox, "kind": seen.handle.kind, "tmux_session": str(seen.handle)}
-    fields |= {"status": seen.status, "used_ts": round(seen.used, 3)} | lean(folder=plain_text(seen.folder))
+    fields |= {"status": seen.status, "outcome": seen.status, "used_ts": round(seen.used, 3)} | lean(
+        folder=plain_text(seen.folder)
+    )
     return fields | lean(as_root=seen.as_root, **seen.more) | lean(connection_error=sentence(seen.trouble))
 
 
@@ -209,7 +232,7 @@ def _short(command: str) -> str:
 @functools.lru_cache(1024)
 def _hidden(command: str, known: tuple[str, ...]) -> str:
     """A command without secrets: it may be another client's."""
-    from ...core.redact import MOST_READ, shorten_safely
+    from ..core.texts.redact import MOST_READ, shorten_safely
 
     return shorten_safely(command, known, MOST_READ)
 
@@ -237,6 +260,7 @@ def watch_fields(watch: Watch, configuration: str = "") -> dict[str, Any]:
         "checkpoint_command": command(policy.checkpoint_command),
         "interval_s": policy.interval_s,
         "status": watch.status.value,
+        **outcome_fields(watch_outcome(watch)),
         "last_state": watch.last_state,
         "last_summary": plain_text(watch.last_summary),
         "last_error": sentence(watch.last_error),
@@ -262,6 +286,7 @@ def event_fields(event: Event) -> dict[str, Any]:
         "id": event.id,
         "watch_id": event.watch_id,
         "event_type": event.type.value,
+        **event_end(event),
         "summary": plain_text(event.summary),
         "created_ts": event.created,
         "payload": {name: value for name, value in event.payload.items() if value not in (None, "", [])},

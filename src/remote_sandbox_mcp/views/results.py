@@ -1,85 +1,33 @@
-"""Turns values into tool results: structured content, a complete text, and images, cut to what the client accepts."""
+"""Values as fields and texts: errors, sandboxes, commands, files; and what is cut where they are too long."""
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mcp_types import CallToolResult, ImageContent, TextContent
-
-from ..app import App, Report, View
-from ..core.command import Completed, Ending, Missing, Running
-from ..core.errors import BadArgument, ConnectError, Defect, LostContact, NotStarted, SandboxError
-from ..core.files import FileSlice, Span
-from ..core.image import MOST_BYTES, Image, recognise
-from ..core.shown import each_text, shown, texts_of, tokens_in, values_in_use
-from ..core.text import clip, harmless, reveal_file, visible
-from ..core.usage import as_resources
-from .clients import calling
-from .texts import one_line
+from ..core.commands.command import Completed, Ending, Missing, Running
+from ..core.errors import ConnectError, Defect, LostContact, NotStarted, SandboxError
+from ..core.resources.usage import as_resources
+from ..core.task import Report
+from ..core.texts.shown import texts_of, tokens_in
+from ..core.texts.text import clip, harmless, reveal_file, visible
+from ..services.survey import View
 
 if TYPE_CHECKING:
-    from ..interpreters.service import PythonReport
+    from ..services.sessions.python import PythonReport
 
 LONGEST_SENTENCE = 1000
 # Characters of each stream, printed before a failure, that the error's text contains.
 SO_FAR_CHARS = 5000
-# Key of an error's code and fields in `_meta`. Not structured content: that would have to match the tool's output
-# schema, and strict clients reject the whole answer otherwise.
-ABOUT_ERROR = "remote-sandbox/error"
 NOT_STARTED = "nothing was started"
-# Tools that start something: their errors say whether that has happened.
-STARTERS = frozenset(
-    {
-        *("exec_bash", "run_command", "exec_bash_background", "exec_bash_background_watch"),
-        *("run_tests", "deploy_app", "run_python"),
-    }
-)
-# Length of a text that the client does not show to its model.
-MOST_DROPPED_TEXT = 2000
 CUT = "this result was cut to what your client takes; ask for less at once to see the rest"
 # One encoder: json.dumps would make one for each call.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 # How many kinds of tokens a warning names.
 MOST_NAMED = 3
-# Number and bytes of images in one result.
-MOST_SHOWN, MOST_TOGETHER = 4, 3_000_000
 
 T = TypeVar("T")
-
-
-def reply(
-    structured: dict[str, Any], text: str, *, whole: bool = False, images: Sequence[ImageContent] = ()
-) -> CallToolResult:
-    """Every result passes here: invisible characters are shown, and it is cut to what the client accepts.
-
-    `whole`: an unknown client gets all of it, because a program asked for these very bytes.
-    """
-    client = calling.get()
-    fields, text = all_visible(without_known(structured)), without_known(text)
-    if warning := "" if client.hides_tokens else warning_of(fields):
-        fields, text = fields | {"warning": warning}, f"{text}\n{warning}"
-    most = 1 << 30 if whole and not client.name else client.result_chars
-    fitted = fit(fields, most)
-    if fitted is not fields:
-        fitted = {**fitted, "truncated": True, "cut": CUT}
-        text = f"{text}\n{CUT}"
-    # A text that the client never shows can be short.
-    longest = MOST_DROPPED_TEXT if client.drops_text else client.result_chars
-    return CallToolResult(
-        content=[TextContent(type="text", text=shorten(visible(text), longest)), *images], structured_content=fitted
-    )
-
-
-def without_known(value: T) -> T:
-    """A result, or its text, without the values that are known to be secret; the operator may want no tokens either."""
-    if calling.get().hides_tokens:
-        from ..core.redact import without_tokens
-
-        return each_text(value, lambda text: without_tokens(shown(text)))  # type: ignore[no-any-return]
-    return each_text(value, shown) if values_in_use() else value
 
 
 def warning_of(fields: Mapping[str, Any]) -> str:
@@ -103,29 +51,6 @@ def lean(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, "", [], ()) and value is not False}
 
 
-def failure(problem: SandboxError, tool: str = "") -> CallToolResult:
-    """An error as the agent reads it: a sentence, whether anything was started, and output until then."""
-    fields = error_fields(problem)
-    parts = [with_fate(fields["error"], problem, tool)]
-    parts += [f"{name} so far:\n{fields[name]}" for name in ("stdout", "stderr") if name in fields]
-    about = {name: value for name, value in fields.items() if name not in ("error", "stdout", "stderr")}
-    return failed("\n".join(parts), about)
-
-
-def failed(text: str, about: dict[str, Any]) -> CallToolResult:
-    text, about = visible(without_known(text)), all_visible(without_known(about))
-    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True, _meta={ABOUT_ERROR: about})
-
-
-def about_error(answer: object) -> dict[str, Any]:
-    """An error's fields for programs: `code` and, after connection trouble, `outcome` and more."""
-    return dict((getattr(answer, "meta", None) or {}).get(ABOUT_ERROR, {}))
-
-
-def code_of(answer: object) -> str:
-    return str(about_error(answer).get("code", SandboxError.code))
-
-
 def error_fields(problem: SandboxError) -> dict[str, Any]:
     """An error's fields for programs."""
     fields: dict[str, Any] = {"error": sentence(problem), "code": problem.code}
@@ -138,57 +63,24 @@ def error_fields(problem: SandboxError) -> dict[str, Any]:
     return fields
 
 
-def with_fate(text: str, problem: SandboxError, tool: str) -> str:
+def with_fate(text: str, problem: SandboxError, *, starts: bool) -> str:
     """The sentence, plus whether what the call was to start has been started."""
-    if _was_not_started(problem, tool):
+    if _was_not_started(problem, starts):
         # Apart from the sentence: many end with a command, which is copied to its end.
         return f"{text.rstrip('.')} ({NOT_STARTED})"
     fate = ""
     if isinstance(problem, LostContact) and problem.outcome == "unknown" and not problem.says_how_to_ask:
         handle = problem.so_far.run_id
         fate = f"it may have been started: ask with check_background_task(tmux_session={handle!r})"
-    elif isinstance(problem, Defect) and tool in STARTERS:
+    elif isinstance(problem, Defect) and starts:
         fate = "it may have been started: look before repeating it"
     return f"{text.rstrip('.')}; {fate}" if fate else text
 
 
-def _was_not_started(problem: SandboxError, tool: str) -> bool:
+def _was_not_started(problem: SandboxError, starts: bool) -> bool:
     if isinstance(problem, LostContact):
         return problem.outcome == "not_started"
-    return isinstance(problem, NotStarted) or (isinstance(problem, ConnectError) and tool in STARTERS)
-
-
-def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
-    """The answer to a call that named no sandbox, with the name of the one that was used."""
-    told = about_error(answer) if answer.is_error else dict(answer.structured_content or {})
-    if "sandbox" in told or told.get("code") == BadArgument.code:
-        return answer
-    told |= {"sandbox": sandbox}
-    # The text comes first; images may follow.
-    first, *others = answer.content
-    assert isinstance(first, TextContent)
-    if answer.is_error:
-        # Many errors name it themselves.
-        return failed(first.text if sandbox in first.text else f"on {sandbox}: {first.text}", told)
-    content = [TextContent(type="text", text=f"on {sandbox}: {first.text}"), *others]
-    return CallToolResult(content=content, structured_content=told)
-
-
-def told_moved(answer: CallToolResult, line: str) -> CallToolResult:
-    """The answer to a call in a workspace, with a line about what moved with it."""
-    if not line:
-        return answer
-    # It has names of files in it, which may come from the other machine.
-    line = visible(one_line(sentence(line)))
-    first, *others = answer.content
-    assert isinstance(first, TextContent)
-    text = f"{first.text}\nworkspace: {line}"
-    if answer.is_error:
-        return failed(text, about_error(answer) | {"workspace": line})
-    content = [TextContent(type="text", text=text), *others]
-    return CallToolResult(
-        content=content, structured_content=dict(answer.structured_content or {}) | {"workspace": line}
-    )
+    return isinstance(problem, NotStarted) or (isinstance(problem, ConnectError) and starts)
 
 
 def sentence(problem: SandboxError | str) -> str:
@@ -364,48 +256,3 @@ def _smaller_fields(fields: Mapping[str, Any], most: int) -> dict[str, Any]:
             break
         kept[name] = _smaller(kept[name], max(0, size_of(kept[name]) - over))
     return kept
-
-
-class ResultImages:
-    """The images of one result; one that is not shown gets fields that say why."""
-
-    def __init__(self) -> None:
-        self.blocks: list[ImageContent] = []
-        self._bytes = 0
-
-    def add(self, image: Image, found: FileSlice) -> dict[str, Any]:
-        """The image's fields in the result, in place of its content."""
-        if not (problem := self._problem(image, found)):
-            data = base64.b64encode(found.data).decode()
-            self.blocks.append(ImageContent(type="image", data=data, mime_type=image.mime_type))
-            self._bytes += len(found.data)
-        fields = {"size": found.size, "mime_type": image.mime_type}
-        fields |= lean(width=image.width or None, height=image.height or None)
-        advice = f"not shown: {problem}. Copy it with download_files and local_dir" if problem else ""
-        return fields | lean(problem=advice)
-
-    def _problem(self, image: Image, found: FileSlice) -> str:
-        if max(found.size, len(found.data)) > MOST_BYTES:
-            return f"it has {found.size} bytes, and one with at most {MOST_BYTES} can be shown"
-        if image.problem:
-            return image.problem
-        if len(self.blocks) >= MOST_SHOWN or self._bytes + len(found.data) > MOST_TOGETHER:
-            return f"a result shows at most {MOST_SHOWN} images with {MOST_TOGETHER} bytes; ask for it in another call"
-        return ""
-
-
-async def look(app: App, path: str, *, usual: int, limit: int, name: str) -> tuple[FileSlice, Image | None]:
-    """The beginning of a file; an image is read completely.
-
-    A `limit` other than the usual one asks for just these bytes, so a part of an image is not shown as one.
-    """
-    found = await app.read(path, Span(limit=limit), name=name)
-    image = recognise(found.data)
-    if image is None or not found.more:
-        return found, image
-    if limit != usual:
-        return found, None
-    if found.size <= MOST_BYTES:
-        found = await app.read(path, Span(limit=MOST_BYTES), name=name)
-        image = recognise(found.data)
-    return found, image

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...core.files import Problem
-from ...core.transfer import Headway, Order, Outcome
-from ..results import lean, plain_text, sentence
+from ..core.sandboxes.files import Problem
+from ..core.sync.transfer import Headway, Order, Outcome
+from .results import lean, plain_text, sentence
 
 if TYPE_CHECKING:
-    from ...store.transfers import Transfer
-    from ...sync.engine import Synchronization
-    from ...transfers.background import Cancelled
+    from ..local.store.transfers import Transfer
+    from ..services.sync.engine import Synchronization
+    from ..services.transfers.background import Cancelled
 
 MOST_SHOWN = 100
 HOW_TO_SEND = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core.text import counted
+from ..core.texts.text import counted
 
 Fields = Mapping[str, Any]
 

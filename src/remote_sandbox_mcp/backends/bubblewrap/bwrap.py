@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...processes.ownership import who_else_on_the_way
-from ...processes.programs import find_helper, objection
+from ...local.processes.ownership import who_else_on_the_way
+from ...local.processes.programs import find_helper, objection
 from . import seccomp
 
 TRIAL_S = 10.0

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...processes.programs import find_helper
+from ...local.processes.programs import find_helper
 from .bwrap import SYSTEM_PATH
 
 NO_SETUID, NO_DEVICES = 2, 4

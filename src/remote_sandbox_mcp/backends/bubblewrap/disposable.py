@@ -10,19 +10,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from weakref import WeakSet
 
-from ...core.command import Command, Completed, Environment, Running
-from ...core.disposable import Disposable
+from ...core.commands.command import Command, Completed, Environment, Running
 from ...core.errors import ConnectError, LostContact, SandboxError
-from ...core.files import Written
-from ...core.machine import LocalPlace
-from ...core.network import Network
 from ...core.progress import Progress, silent
-from ...core.sandbox import Capabilities, Description
-from ...core.transfer import Lane
-from ...waiting import Chores
-from ..outpost.client import OutpostClient
-from ..outpost.lane import OutpostLane
-from ..outpost.sandbox import OutpostSandbox
+from ...core.sandboxes.disposable import Disposable
+from ...core.sandboxes.files import Written
+from ...core.sandboxes.machine import LocalPlace
+from ...core.sandboxes.network import Network
+from ...core.sandboxes.sandbox import Capabilities, Description
+from ...core.sync.transfer import Lane
+from ...local.waiting import Chores
+from ..link.client import OutpostClient
+from ..link.lane import OutpostLane
+from ..link.sandbox import OutpostSandbox
 from . import KIND, cgroups, limits, lines, processes
 from .disk import DiskWatch
 from .memory import MemoryWatch

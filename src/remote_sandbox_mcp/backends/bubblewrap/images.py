@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from ...core.commands.shell import join
 from ...core.errors import BadArgument
-from ...core.shell import join
-from ...processes.ownership import who_else
+from ...local.processes.ownership import who_else
 from .bwrap import PYTHON_NAME, SYSTEM_PYTHON, has_system_python, is_new_enough, python_home
 
 # Where the image is mounted, beside the host's system, before the first process enters it.

@@ -7,8 +7,8 @@ import platform
 import resource
 from dataclasses import dataclass, replace
 
-from ...core.disposable import Limits
 from ...core.errors import BadArgument, Unsupported
+from ...core.sandboxes.disposable import Limits
 from . import cgroups, disk, memory, processes
 from .cgroups import Group
 from .disk import DiskUse

@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ...core.errors import ConnectError, Unreachable, Unsupported
-from ...core.machine import LocalPlace
-from ...core.network import NO_NETWORK
-from ...core.port import Stream
-from ...waiting import within
-from ..outpost import pipe, program
-from ..outpost.client import NoOutpost, OutpostClient
-from ..outpost.doorway import Doorway
-from ..outpost.lane import OutpostLane
+from ...core.sandboxes.machine import LocalPlace
+from ...core.sandboxes.network import NO_NETWORK
+from ...core.sandboxes.port import Stream
+from ...far import program
+from ...local.waiting import within
+from ..link import pipe
+from ..link.client import NoOutpost, OutpostClient
+from ..link.doorway import Doorway
+from ..link.lane import OutpostLane
 from . import bwrap
 from .network import way
 from .walls import Bounds, BwrapStart, Folders, hostname

@@ -9,15 +9,15 @@ import os
 import time
 from pathlib import Path
 
-from ...core.command import Command, Completed, Running
-from ...core.disposable import Limits
+from ...core.commands.command import Command, Completed, Running
 from ...core.errors import ConnectError, Unsupported
-from ...core.files import Written
-from ...core.machine import LocalPlace
 from ...core.progress import Progress, silent
-from ...core.sandbox import Capabilities, Description
-from ...core.transfer import Lane
-from ..outpost.client import OutpostClient
+from ...core.sandboxes.disposable import Limits
+from ...core.sandboxes.files import Written
+from ...core.sandboxes.machine import LocalPlace
+from ...core.sandboxes.sandbox import Capabilities, Description
+from ...core.sync.transfer import Lane
+from ..link.client import OutpostClient
 from . import bwrap, cgroups, limits
 from .bwrap import why_not
 from .disk import DiskUse, DiskWatch

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...core.command import Environment
-from ...core.disposable import Disposable, DisposableRules, SandboxOrder
+from ...core.commands.command import Environment
 from ...core.errors import BadArgument, ConnectError, SandboxError, Unsupported
-from ...core.network import Network, Reach, is_private_range, ranges, read_rule
+from ...core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
+from ...core.sandboxes.network import Network, Reach, is_private_range, ranges, read_rule
 from . import KIND, TRAITS, bwrap, cgroups, disk, images, limits
 from .bwrap import Footing
 from .disposable import EmbeddedSandbox, Tenant

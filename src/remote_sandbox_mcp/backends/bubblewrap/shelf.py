@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ...core.disposable import DISPOSABLE_ID, Disposable, Limits
 from ...core.errors import BadArgument
+from ...core.sandboxes.disposable import DISPOSABLE_ID, Disposable, Limits
 from . import cgroups, disk, processes
 
 GONE = ".gone-"

@@ -11,18 +11,18 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.resources import files
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import TypeVar
 
 from ...core.errors import ConfigError
-from ...core.machine import LocalPlace
-from ...core.network import Reach
-from ...processes import descriptors
-from .. import outpost
-from ..outpost import pipe, program
-from ..outpost.doorway import Doorway
+from ...core.sandboxes.machine import LocalPlace
+from ...core.sandboxes.network import Reach
+from ...far import program
+from ...far.program import read_program
+from ...local.processes import descriptors
+from ..link import pipe
+from ..link.doorway import Doorway
 from . import bwrap, images, seccomp
 from .bwrap import Footing
 from .images import OpenedImage
@@ -189,7 +189,7 @@ def compared(image: OpenedImage) -> bytes:
 
 @functools.cache
 def first_process() -> bytes:
-    return files(outpost).joinpath("far/first.py").read_bytes()
+    return read_program("outpost/first.py").encode()
 
 
 def hostname(name: str) -> str:

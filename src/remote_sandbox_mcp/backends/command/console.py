@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core.engine import says
+from ...core.commands.shell import join
 from ...core.errors import ConnectError, Unreachable, Unsupported
-from ...core.foreign import too_much
-from ...core.shell import join
-from ...waiting import within
+from ...core.sandboxes.engine import says
+from ...core.sandboxes.foreign import too_much
+from ...local.waiting import within
 from .way import CommandLine, Way, last_words
 
 # Plain words only, so that every login shell takes it alike.

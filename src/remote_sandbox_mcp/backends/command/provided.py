@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from ...core.command import Command, Completed, Environment, Running
+from ...core.commands.command import Command, Completed, Environment, Running
 from ...core.errors import ConnectError, LostContact, Unreachable
 from ...core.progress import Progress, silent
-from ...core.sandbox import Description, Sandbox
-from ..outpost.client import OutpostClient
-from ..outpost.relay import RelayPorts
-from ..outpost.sandbox import OutpostSandbox
+from ...core.sandboxes.sandbox import Description, Sandbox
+from ..link.client import OutpostClient
+from ..link.relay import RelayPorts
+from ..link.sandbox import OutpostSandbox
 from ..shell.sandbox import ShellAlone, lost_with
 from ..shell.transport import ShellPlace
 from .sandbox import OPEN_S, CommandShell, Entrance, NoPython

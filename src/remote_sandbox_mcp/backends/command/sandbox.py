@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from ...core.command import Environment
+from ...core.commands.command import Environment
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
-from ...core.machine import CommandPlace
-from ...core.sandbox import Capabilities, Description
-from ...core.secret import Secret
-from ...waiting import within
-from ..outpost import program
-from ..outpost.client import LineLost, NoOutpost, OutpostClient
-from ..outpost.lane import OutpostLane
-from ..outpost.relay import RELAY, PortRelay, RelayPorts
-from ..outpost.sandbox import OutpostSandbox
+from ...core.sandboxes.machine import CommandPlace
+from ...core.sandboxes.sandbox import Capabilities, Description
+from ...core.sandboxes.secret import Secret
+from ...far import program
+from ...local.waiting import within
+from ..link.client import LineLost, NoOutpost, OutpostClient
+from ..link.lane import OutpostLane
+from ..link.relay import RELAY, PortRelay, RelayPorts
+from ..link.sandbox import OutpostSandbox
 from ..shell.sandbox import ShellAlone
 from ..shell.talk import START_LINE, Talk, bring
 from ..shell.transport import Printed, ShellPlace, ShellRequest

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
-from ...core.sandbox import Sandbox
-from ...core.text import harmless
-from ...processes.programs import NotUsed, by_path
-from ...processes.variables import home_folder
-from ...waiting import within
-from ..outpost import pipe
-from ..outpost.lane import WideLine
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.texts.text import harmless
+from ...local.processes.programs import NotUsed, by_path
+from ...local.processes.variables import home_folder
+from ...local.waiting import within
+from ..link import pipe
+from ..link.lane import WideLine
 
 # How many of the last bytes of a command's standard error are kept.
 KEPT = 256 << 10

@@ -5,7 +5,7 @@ How the machine is reached is not here: whatever opens it can start programs the
 
 from __future__ import annotations
 
-from ...core.disposable import Traits
+from ...core.sandboxes.disposable import Traits
 
 
 def kind_of(tool: str, machine: str) -> str:

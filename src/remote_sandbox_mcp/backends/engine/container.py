@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ...core.command import Environment
-from ...core.disposable import Disposable
-from ...core.engine import trouble
+from ...core.commands.command import Environment
+from ...core.commands.shell import join
 from ...core.errors import ConnectError, SandboxError
-from ...core.machine import Engine
-from ...core.sandbox import Capabilities, Description, Sandbox
-from ...core.shell import join
+from ...core.sandboxes.disposable import Disposable
+from ...core.sandboxes.engine import trouble
+from ...core.sandboxes.machine import Engine
+from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ..command.console import Console, ConsoleOutput
 from ..command.provided import ProvidedShellAlone, open_provided
 from ..command.way import CommandLine, Way, last_words

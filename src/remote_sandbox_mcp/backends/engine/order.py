@@ -6,13 +6,13 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 
-from ...core.disposable import DISPOSABLE_ID, Disposable, Limits, SandboxOrder
 from ...core.errors import BadArgument, Unsupported
-from ...core.foreign import Fields, read_json, to_list
-from ...core.machine import Engine
 from ...core.permission import OWN_VOLUMES
+from ...core.sandboxes.disposable import DISPOSABLE_ID, Disposable, Limits, SandboxOrder
+from ...core.sandboxes.foreign import Fields, read_json, to_list
+from ...core.sandboxes.machine import Engine
+from ...far.program import read_program
 
 PREFIX = "remote-sandbox-mcp"
 MARK, ID, NAME, NETWORK, IMAGE = (f"{PREFIX}.{word}" for word in ("mark", "id", "name", "network", "image"))
@@ -54,7 +54,7 @@ OTHERWISE = "ended"
 @functools.cache
 def keeper() -> str:
     """The main program of a container, without its comments: it is shown in the machine's list of processes."""
-    lines = files(__package__).joinpath("keeper.sh").read_text(encoding="utf-8").splitlines()
+    lines = read_program("engine/keeper.sh").splitlines()
     return "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("#"))
 
 

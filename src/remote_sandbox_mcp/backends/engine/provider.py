@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...core.disposable import Disposable, DisposableRules, SandboxOrder
+from ...core.commands.shell import join
 from ...core.errors import ConnectError, SandboxError, UnknownSandbox, Unreachable, Unsupported
-from ...core.foreign import not_understood, understood
-from ...core.machine import Engine
-from ...core.sandbox import Sandbox
-from ...core.shell import join
-from ...core.text import harmless
-from ...waiting import Chores
+from ...core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
+from ...core.sandboxes.foreign import not_understood, understood
+from ...core.sandboxes.machine import Engine
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.texts.text import harmless
+from ...local.waiting import Chores
 from ..command.console import ConsoleOutput
 from ..command.way import Way, last_words
 from . import kind_of, traits_of

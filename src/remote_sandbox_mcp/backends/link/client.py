@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.errors import BrokenRules, Unreachable
-from ...core.foreign import NONSENSE, Fields, not_understood, read_json, too_much, understood
-from .far import wire
-from .far.files import WORKER_S
+from ...core.sandboxes.foreign import NONSENSE, Fields, not_understood, read_json, too_much, understood
+from ...far.outpost import wire
+from ...far.outpost.files import WORKER_S
 
 if TYPE_CHECKING:
     from ...core.orders import OutpostOrder

@@ -9,12 +9,12 @@ import socket
 import stat
 
 from ...core.errors import BrokenRules, Unreachable
-from ...core.port import PortClosed, Stream
+from ...core.sandboxes.port import PortClosed, Stream
+from ...far import program
 from ..stream import over_socket
-from . import program
 from .client import LineLost, OutpostClient, Refusal
 
-HANDOVER = ("handover",)
+HANDOVER = ("outpost/handover",)
 # How many descriptors one message may carry; we expect one and close the others.
 MOST_AT_ONCE = 8
 # How many messages are read before other work has its turn.

@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
-from ...core.command import Environment
+from ...core.commands.command import Environment
 from ...core.errors import BadArgument, BrokenRules, ConnectError, NotStarted, Unreachable, Unsupported
-from ...core.foreign import Fields, to_number, to_text, to_whole, understood
-from ...core.job import (
+from ...core.jobs.job import (
     ArrayCounts,
     Checkpoint,
     Fate,
@@ -27,15 +26,16 @@ from ...core.job import (
     QueueSeen,
     lost_start,
 )
-from ...core.sandbox import Description
-from ...core.text import last_line
+from ...core.sandboxes.foreign import Fields, to_number, to_text, to_whole, understood
+from ...core.sandboxes.sandbox import Description
+from ...core.texts.text import last_line
+from ...far import program
+from ...far.jobs.look import MOST_LOG
+from ...far.jobs.tools import MOST_SAID
+from ...far.jobs.work import LONGEST_PARTIAL
+from ...far.outpost import wire
 from ..mending import ask_again, mend
-from . import program
 from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
-from .far import wire
-from .far.joblook import MOST_LOG
-from .far.jobtools import MOST_SAID
-from .far.jobwork import LONGEST_PARTIAL
 
 if TYPE_CHECKING:
     from ...core.orders import (
@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 MEND_S = 20.0
 # A long wait is split into requests of this length, so that a cut line is noticed and reopened between them.
 WAIT_S = 20.0
-NOT_LASTING = "this sandbox's processes end with the server that has it open, and so will the job"
+NOT_LASTING = (
+    "this sandbox's processes end with the hub (or the server without one) that has it open, and so will the job"
+)
 
 # What a queue says of a job: a list of nodes, or of the jobs that it depends on, may be long.
 LONGEST_LINE = 300

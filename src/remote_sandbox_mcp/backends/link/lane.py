@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.errors import CUT, BrokenRules, FileProblem, SandboxError, Unreachable, Unsupported
-from ...core.foreign import NONSENSE, Fields, not_understood, read_json, to_text, too_much, understood
-from ...core.transfer import MOST_PASSED, SMALL_ANSWER, Lane, Reply, numbers
-from ...waiting import within
-from . import program
+from ...core.sandboxes.foreign import NONSENSE, Fields, not_understood, read_json, to_text, too_much, understood
+from ...core.sync.transfer import MOST_PASSED, SMALL_ANSWER, Lane, Reply, numbers
+from ...far import program
+from ...far.outpost import wire
+from ...local.waiting import within
 from .client import Line, NoOutpost, greet
-from .far import wire
 
 if TYPE_CHECKING:
     from ...core.orders import BridgeOrder, LaneOrder

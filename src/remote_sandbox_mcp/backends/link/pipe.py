@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from ...processes import descriptors
+from ...local.processes import descriptors
 
 # Reading pauses beyond MOST_UNREAD; after the process's end no more than MOST_LEFT is read.
 MOST_UNREAD, MOST_LEFT = 1 << 20, 4 << 20

@@ -8,15 +8,15 @@ import math
 from collections.abc import Awaitable, Callable
 
 from ...core.errors import BrokenRules, Unreachable
-from ...core.foreign import NONSENSE, not_understood, too_much, understood
-from ...core.port import PortClosed, Stream
-from ...waiting import within
+from ...core.sandboxes.foreign import NONSENSE, not_understood, too_much, understood
+from ...core.sandboxes.port import PortClosed, Stream
+from ...far.outpost import port as far
+from ...far.outpost import wire
+from ...local.waiting import within
 from .client import LineLost, OutpostClient, greet
-from .far import port as far
-from .far import wire
 from .lane import WideLine
 
-RELAY = ("wire", "port")
+RELAY = ("outpost/wire", "outpost/port")
 CONNECT_S = 15.0
 # An unused relay is closed after this time.
 IDLE_S = 60.0

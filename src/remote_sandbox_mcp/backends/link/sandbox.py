@@ -12,23 +12,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.client import is_again
-from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
+from ...core.commands.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
-from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
-from ...core.foreign import Fields, to_list, to_number, to_text, to_whole, understood
-from ...core.port import Stream, check_port
 from ...core.progress import Beat, OutputListener, Progress, StreamName, listener_in, silent
-from ...core.sandbox import Description
-from ...core.secret import Secret
-from ...core.text import last_line
-from ...core.transfer import Lane
-from ...waiting import Chores, within
+from ...core.sandboxes.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span, Written
+from ...core.sandboxes.foreign import Fields, to_list, to_number, to_text, to_whole, understood
+from ...core.sandboxes.port import Stream, check_port
+from ...core.sandboxes.sandbox import Description
+from ...core.sandboxes.secret import Secret
+from ...core.sync.transfer import Lane
+from ...core.texts.text import last_line
+from ...far.outpost import wire
+from ...far.outpost.files import MOST_PROBLEMS
+from ...far.program import ROOT, source
+from ...local.waiting import Chores, within
 from ..mending import Pace, ask_again, mend
 from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
-from .far import wire
-from .far.files import MOST_PROBLEMS
 from .jobs import OutpostJobs
-from .program import ROOT, source
 
 if TYPE_CHECKING:
     from ...core.orders import (

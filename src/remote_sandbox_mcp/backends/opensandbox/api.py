@@ -13,10 +13,10 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from ...core.disposable import Disposable, Platform, RegistryLogin
 from ...core.errors import ConfigError, ConnectError, SandboxError, UnknownSandbox
-from ...core.foreign import not_understood
-from ...waiting import within
+from ...core.sandboxes.disposable import Disposable, Platform, RegistryLogin
+from ...core.sandboxes.foreign import not_understood
+from ...local.waiting import within
 from ..shell.transport import Gone, Paused
 from . import KIND
 from .order import ID, NAME, NETWORK, SNAPSHOT, STATUS, PlatformRequest, is_ours, label_name

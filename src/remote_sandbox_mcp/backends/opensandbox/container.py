@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import secrets
 from collections.abc import Callable
-from importlib.resources import files
 from typing import TYPE_CHECKING, TypeVar
 
-from ...core.command import Command, Completed, Environment, Running
-from ...core.disposable import Disposable
+from ...core.commands.command import Command, Completed, Environment, Running
+from ...core.commands.shell import quote
 from ...core.errors import ConnectError, LostContact, SandboxError, Unreachable
 from ...core.progress import Progress, silent
-from ...core.sandbox import Capabilities, Description
-from ...core.shell import quote
-from ...waiting import within
-from ..outpost import program
-from ..outpost.client import NoOutpost, OutpostClient
-from ..outpost.lane import OutpostLane
-from ..outpost.relay import RELAY, PortRelay, RelayPorts
-from ..outpost.sandbox import OutpostSandbox
+from ...core.sandboxes.disposable import Disposable
+from ...core.sandboxes.sandbox import Capabilities, Description
+from ...far import program
+from ...far.http_bridge import IN_PLACE
+from ...far.program import read_program
+from ...local.waiting import within
+from ..link.client import NoOutpost, OutpostClient
+from ..link.lane import OutpostLane
+from ..link.relay import RELAY, PortRelay, RelayPorts
+from ..link.sandbox import OutpostSandbox
 from ..shell.sandbox import lost_with
 from ..shell.transport import Gone, Paused
 from . import KIND
 from .api import IN_MEMORY, Link
-from .http_bridge import IN_PLACE
 from .http_line import HttpLine
 from .problems import too_old
 
@@ -154,7 +153,9 @@ class BridgeWay:
         if known_reason := await self._link.why_not(self.disposable):
             raise known_reason
         try:
-            done, printed = await self._run_in(f"exec {PYTHON} -IS -c {quote(bridge_source())}", key, doing)
+            done, printed = await self._run_in(
+                f"exec {PYTHON} -IS -c {quote(read_program('http_bridge.py'))}", key, doing
+            )
             if _lacks_variables(done):
                 raise too_old(doing, self._link.name)
             port = _port(done, printed)
@@ -202,11 +203,6 @@ def _port(done: Execution, printed: str) -> int:
             return int(number)
     complaint = " ".join(message.text for message in done.logs.stderr)[-200:]
     raise NoOutpost(f"its Python could not start the line: {complaint or f'exit code {done.exit_code}'}")
-
-
-@functools.cache
-def bridge_source() -> str:
-    return files(__package__).joinpath("http_bridge.py").read_text(encoding="utf-8")
 
 
 class ContainerSandbox(OutpostSandbox):

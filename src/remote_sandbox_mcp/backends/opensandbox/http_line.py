@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..outpost.client import NoOutpost
-from .http_bridge import PROTOCOL
+from ...far.http_bridge import PROTOCOL
+from ..link.client import NoOutpost
 
 if TYPE_CHECKING:
     import httpx

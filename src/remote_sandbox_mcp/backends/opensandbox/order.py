@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...core.disposable import DISPOSABLE_ID, DisposableRules, Limits, SandboxOrder
 from ...core.errors import Unsupported
-from ...core.network import read_rule
+from ...core.sandboxes.disposable import DISPOSABLE_ID, DisposableRules, Limits, SandboxOrder
+from ...core.sandboxes.network import read_rule
 
 # Labels follow the rules of Kubernetes, even where the platform does not run on it.
 PREFIX = "remote-sandbox-mcp"

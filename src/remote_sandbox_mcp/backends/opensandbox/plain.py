@@ -6,9 +6,9 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING
 
-from ...core.command import Environment
-from ...core.disposable import Disposable
+from ...core.commands.command import Environment
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
+from ...core.sandboxes.disposable import Disposable
 from ..shell.program import RUNS, source
 from ..shell.sandbox import ShellAlone
 from ..shell.transport import FULL, NoRoom, Printed, ShellPlace, ShellRequest

@@ -7,7 +7,6 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ...core.disposable import RegistryLogin, host_of
 from ...core.errors import (
     BadArgument,
     BrokenRules,
@@ -19,6 +18,7 @@ from ...core.errors import (
     Unreachable,
     Unsupported,
 )
+from ...core.sandboxes.disposable import RegistryLogin, host_of
 from ..shell.transport import NoRoom
 
 if TYPE_CHECKING:

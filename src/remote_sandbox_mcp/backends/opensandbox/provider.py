@@ -11,12 +11,20 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ...core.command import Environment
-from ...core.disposable import Disposable, DisposableRules, NeedsHeaders, Platform, SandboxOrder, Volume, login_for
+from ...core.commands.command import Environment
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ...core.permission import allow_volume
-from ...core.sandbox import Sandbox
-from ...waiting import Chores, within
+from ...core.sandboxes.disposable import (
+    Disposable,
+    DisposableRules,
+    NeedsHeaders,
+    Platform,
+    SandboxOrder,
+    Volume,
+    login_for,
+)
+from ...core.sandboxes.sandbox import Sandbox
+from ...local.waiting import Chores, within
 from . import KIND, TRAITS
 from .api import Link, disposable_of, refreshed, seconds
 from .container import BridgeWay, ContainerSandbox, NoPythonInContainer

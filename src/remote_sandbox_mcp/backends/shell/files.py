@@ -7,10 +7,10 @@ import posixpath
 import secrets
 
 from ...core.errors import FileProblem
-from ...core.files import Entry, FileSlice, Listing, Problem, Span, Written
-from ...core.foreign import to_number, to_whole, understood
-from ..outpost.far.files import MOST_PROBLEMS
-from ..outpost.far.place import to_bytes, to_text
+from ...core.sandboxes.files import Entry, FileSlice, Listing, Problem, Span, Written
+from ...core.sandboxes.foreign import to_number, to_whole, understood
+from ...far.outpost.files import MOST_PROBLEMS
+from ...far.outpost.place import to_bytes, to_text
 from .program import FILES, Shell, ShellAnswer
 from .transport import FULL, NoRoom
 

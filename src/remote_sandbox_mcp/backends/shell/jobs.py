@@ -8,10 +8,9 @@ import signal
 import time
 from collections.abc import Sequence
 
-from ...core.command import Command, Environment
+from ...core.commands.command import Command, Environment
 from ...core.errors import BadArgument, ConnectError, Unsupported
-from ...core.foreign import to_number, to_whole, understood
-from ...core.job import (
+from ...core.jobs.job import (
     JOB_ID,
     Checkpoint,
     JobLook,
@@ -25,7 +24,8 @@ from ...core.job import (
     JobWaited,
     lost_start,
 )
-from ..outpost.far.place import to_bytes, to_text
+from ...core.sandboxes.foreign import to_number, to_whole, understood
+from ...far.outpost.place import to_bytes, to_text
 from .patterns import search
 from .program import JOBS, TOO_LONG, Shell, ShellAnswer, fits, start_values
 from .transport import FULL, Gone, NoRoom, Paused, ShellPlace

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import subprocess
 import sys
-from importlib.resources import files
 
 from ...core.errors import BadArgument
-from ...waiting import within
-from ..outpost.far.place import to_bytes
+from ...far.outpost.place import to_bytes
+from ...far.program import read_program
+from ...local.waiting import within
 
 SEARCH_S = 20.0
 
@@ -22,7 +21,7 @@ async def search(verb: str, pattern: str, block: bytes) -> bytes:
         sys.executable,
         "-IS",
         "-c",
-        _program(),
+        read_program("shell/search_lines.py"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -41,8 +40,3 @@ async def search(verb: str, pattern: str, block: bytes) -> bytes:
     if process.returncode:
         raise BadArgument(f"the pattern {pattern[:200]!r} cannot be searched for; make it simpler")
     return printed
-
-
-@functools.cache
-def _program() -> str:
-    return files(__package__).joinpath("search_lines.py").read_text(encoding="utf-8")

@@ -8,13 +8,13 @@ import functools
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 
-from ...core.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
+from ...core.commands.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
+from ...core.commands.shell import join
 from ...core.errors import BadArgument, BrokenRules, ConnectError, SandboxError, Unreachable
-from ...core.foreign import to_number
-from ...core.shell import join
-from ..outpost.far.place import to_bytes, to_text
+from ...core.sandboxes.foreign import to_number
+from ...far.outpost.place import to_bytes, to_text
+from ...far.program import read_program
 from .transport import ShellPlace, ShellRequest, Transport, unheard
 
 RUNS = ("place.sh", "runs.sh")
@@ -286,5 +286,4 @@ class ShellAnswer:
 @functools.cache
 def source(pieces: tuple[str, ...]) -> str:
     """The pieces as one text. Its last line calls main, so that a text that was cut short does nothing."""
-    folder = files(__package__)
-    return "".join((*(folder.joinpath(piece).read_text(encoding="utf-8") for piece in pieces), 'main "$@"\n'))
+    return "".join((*(read_program(f"shell/{piece}") for piece in pieces), 'main "$@"\n'))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from ...core.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
+from ...core.commands.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
 from ...core.errors import (
     BadArgument,
     BrokenRules,
@@ -20,15 +20,15 @@ from ...core.errors import (
     Unreachable,
     Unsupported,
 )
-from ...core.files import FileSlice, Found, Listing, Search, Span, Written
-from ...core.job import Jobs
-from ...core.port import Stream
+from ...core.jobs.job import Jobs
 from ...core.progress import Beat, Progress, silent
-from ...core.sandbox import Description
-from ...core.text import last_line
-from ...core.transfer import Lane
-from ...waiting import within
-from ..outpost.far.place import to_bytes
+from ...core.sandboxes.files import FileSlice, Found, Listing, Search, Span, Written
+from ...core.sandboxes.port import Stream
+from ...core.sandboxes.sandbox import Description
+from ...core.sync.transfer import Lane
+from ...core.texts.text import last_line
+from ...far.outpost.place import to_bytes
+from ...local.waiting import within
 from . import program
 from .files import ShellFiles
 from .jobs import ShellJobs

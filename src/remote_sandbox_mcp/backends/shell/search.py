@@ -7,9 +7,9 @@ import secrets
 from collections.abc import Iterator
 
 from ...core.errors import FileProblem
-from ...core.files import Found, Match, Problem, Search
-from ..outpost.far.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
-from ..outpost.far.place import to_bytes, to_text
+from ...core.sandboxes.files import Found, Match, Problem, Search
+from ...far.outpost.files import LONGEST_LINE, MOST_PROBLEMS, glob_test
+from ...far.outpost.place import to_bytes, to_text
 from .files import ShellFiles, complaints, inside
 from .patterns import search as search_in
 from .program import ShellAnswer

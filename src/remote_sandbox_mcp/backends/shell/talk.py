@@ -8,12 +8,12 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from ...core.commands.shell import quote
 from ...core.errors import Unreachable
-from ...core.foreign import too_much
-from ...core.shell import quote
-from ...core.text import last_line
-from ...waiting import within
-from ..outpost.client import LineLost
+from ...core.sandboxes.foreign import too_much
+from ...core.texts.text import last_line
+from ...local.waiting import within
+from ..link.client import LineLost
 from .program import RUNS, source
 from .transport import FULL, NoRoom, Printed, ShellRequest
 

@@ -5,7 +5,7 @@ How the login node is reached is not known here: it starts programs, and each ha
 
 from __future__ import annotations
 
-from ...core.disposable import Traits
+from ...core.sandboxes.disposable import Traits
 
 
 def kind_of(machine: str) -> str:

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...core.command import Environment
-from ...core.disposable import Disposable, is_pending
+from ...core.commands.command import Environment
+from ...core.commands.shell import join, quote
 from ...core.errors import ConnectError, Unsupported
-from ...core.job import JobLook, JobOrder, JobSeen, JobStarted, JobWait, JobWaited
-from ...core.sandbox import Capabilities, Description, Sandbox
-from ...core.shell import join, quote
+from ...core.jobs.job import JobLook, JobOrder, JobSeen, JobStarted, JobWait, JobWaited
+from ...core.sandboxes.disposable import Disposable, is_pending
+from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ..command.provided import ProvidedShellAlone, open_provided
 from ..command.way import CommandLine, Way
 from ..shell.transport import Gone, ShellPlace

@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 
-from ...core.disposable import DISPOSABLE_ID, Limits, SandboxOrder
+from ...core.commands.shell import join, quote
 from ...core.errors import BadArgument, Unsupported
-from ...core.shell import join, quote
-from ...core.slurm import Cluster, Options, time_limit_s, words
+from ...core.sandboxes.disposable import DISPOSABLE_ID, Limits, SandboxOrder
+from ...core.sandboxes.slurm import Cluster, Options, time_limit_s, words
+from ...far.program import read_program
 
 PREFIX = "rsmcp"
 # Where allocations leave their signs, below the home folder; holder.py removes its own.
@@ -47,7 +47,7 @@ class BatchSubmission:
 @functools.cache
 def program(name: str) -> str:
     """A program for the nodes, without its comments: of the relay, everybody sees it who lists the processes there."""
-    lines = files(__package__).joinpath("far", f"{name}.py").read_text(encoding="utf-8").splitlines()
+    lines = read_program(f"slurm/{name}.py").splitlines()
     return "\n".join(line for line in lines if line.strip() and not line.strip().startswith("#"))
 
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...core.command import Environment
-from ...core.disposable import Disposable, DisposableRules, SandboxOrder, is_pending
+from ...core.commands.command import Environment
 from ...core.errors import ConnectError, SandboxError, UnknownSandbox, Unsupported
-from ...core.foreign import not_understood
-from ...core.queue import ENDED, OUT_OF_MEMORY, PENDING, Queued, fate_words, waiting_text
-from ...core.sandbox import Sandbox
-from ...waiting import Chores, within
+from ...core.jobs.queue import ENDED, OUT_OF_MEMORY, PENDING, Queued, fate_words, waiting_text
+from ...core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder, is_pending
+from ...core.sandboxes.foreign import not_understood
+from ...core.sandboxes.sandbox import Sandbox
+from ...local.waiting import Chores, within
 from ..command.way import CommandLine
 from . import kind_of, traits_of
 from .allocation import AllocationWay, open_allocation

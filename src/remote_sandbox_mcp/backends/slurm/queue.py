@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...core.commands.shell import join
 from ...core.errors import ConnectError, SandboxError
-from ...core.queue import CANCELLED, ENDED, ENVIRON, SACCT_FIELDS, SQUEUE_FORMAT, Queued, read_sacct, read_squeue
-from ...core.shell import join
-from ...core.slurm import Cluster
+from ...core.jobs.queue import CANCELLED, ENDED, ENVIRON, SACCT_FIELDS, SQUEUE_FORMAT, Queued, read_sacct, read_squeue
+from ...core.sandboxes.slurm import Cluster
 from ..command.console import Console, ConsoleOutput
 from ..command.way import Way, last_words
 from .order import read_version, sign_of

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.errors import ConnectError, Unreachable
-from ...waiting import Chores, within
+from ...local.waiting import Chores, within
 from ..command.way import CommandEnding
+from ..link.client import LineLost
 from ..mending import Pace
-from ..outpost.client import LineLost
 from .connection import KEEPALIVE_S, LoginGate
 
 if TYPE_CHECKING:

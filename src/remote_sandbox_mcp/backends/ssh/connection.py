@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...asking import Questions
 from ...core.errors import CODE_NEEDED, ConnectError, HostKeyProblem, LoginRefused, Unreachable
-from ...core.login import Challenge
-from ...core.machine import Hop, Login, Machine
-from ...processes.programs import by_path
-from ...processes.variables import OPERATORS, home_folder, made
-from ...waiting import Chores, within_moving
+from ...core.sandboxes.login import Challenge
+from ...core.sandboxes.machine import Hop, Login, Machine
+from ...local.asking import Questions
+from ...local.processes.programs import by_path
+from ...local.processes.variables import OPERATORS, home_folder, made
+from ...local.waiting import Chores, within_moving
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 

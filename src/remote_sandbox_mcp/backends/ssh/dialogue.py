@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...asking import NoAnswer, Questions
 from ...core.errors import CODE_NEEDED, ConfigError, LoginRefused
-from ...core.login import MOST_PROMPTS, MOST_ROUNDS, Challenge, Kind, Prompt, challenge, other_ways
-from ...core.machine import Login
-from ...core.secret import Secret
-from ...core.totp import Totp, read_seed
+from ...core.sandboxes.login import MOST_PROMPTS, MOST_ROUNDS, Challenge, Kind, Prompt, challenge, other_ways
+from ...core.sandboxes.machine import Login
+from ...core.sandboxes.secret import Secret
+from ...core.sandboxes.totp import Totp, read_seed
+from ...local.asking import NoAnswer, Questions
 
 # Codes from a program or keyring are assumed to change every half minute, as TOTP codes do.
 USUAL_STEP_S = 30

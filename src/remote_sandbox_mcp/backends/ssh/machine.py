@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ...core.errors import Unreachable, Unsupported
-from ...core.machine import Machine
-from ...core.sandbox import Capabilities, Description
-from ...waiting import within
-from ..outpost import program
-from ..outpost.client import NoOutpost, OutpostClient
-from ..outpost.lane import OutpostLane
-from ..outpost.relay import RELAY, PortRelay
-from ..outpost.sandbox import OutpostSandbox
+from ...core.sandboxes.machine import Machine
+from ...core.sandboxes.sandbox import Capabilities, Description
+from ...far import program
+from ...local.waiting import within
+from ..link.client import NoOutpost, OutpostClient
+from ..link.lane import OutpostLane
+from ..link.relay import RELAY, PortRelay
+from ..link.sandbox import OutpostSandbox
 from .channels import ProgramLine
 from .connection import LoginGate
 from .plain import PlainSandbox

@@ -11,16 +11,16 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ...core.commands.shell import join
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, SandboxError, Unreachable, Unsupported
-from ...core.machine import Hop, Machine, OpenSsh
-from ...core.shell import join
-from ...core.transport import TransportChoice, choose
-from ...processes.programs import find_helper
-from ...processes.variables import home_folder
-from ...waiting import within
+from ...core.sandboxes.machine import Hop, Machine, OpenSsh
+from ...core.sandboxes.transport import TransportChoice, choose
+from ...local.processes.programs import find_helper
+from ...local.processes.variables import home_folder
+from ...local.waiting import within
 from ..command.sandbox import open_behind
 from ..command.way import LocalCommand, ProcessLine, last_words
-from ..outpost.sandbox import OutpostSandbox
+from ..link.sandbox import OutpostSandbox
 from ..shell.sandbox import ShellAlone
 from .connection import KEEPALIVE_S, LoginGate
 from .host_keys import USUAL_FILES, entry_name

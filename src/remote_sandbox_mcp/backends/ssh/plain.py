@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from ...core.command import Environment
+from ...core.commands.command import Environment
 from ...core.errors import ConnectError, FileProblem, Unreachable
-from ...core.files import FileSlice, Found, Listing, Search, Span, Written
-from ...core.port import Stream
-from ...core.sandbox import Description
+from ...core.sandboxes.files import FileSlice, Found, Listing, Search, Span, Written
+from ...core.sandboxes.port import Stream
+from ...core.sandboxes.sandbox import Description
+from ..link.client import LineLost
 from ..mending import ask_again
-from ..outpost.client import LineLost
 from ..shell.files import ShellFiles
 from ..shell.sandbox import ShellSandbox
 from ..shell.search import find_matches

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ...core.errors import FileProblem, Unsupported
-from ...core.files import Entry, FileSlice, Listing, Problem, Span, Written
-from ..outpost.client import LineLost
-from ..outpost.far.files import MOST_PROBLEMS
+from ...core.sandboxes.files import Entry, FileSlice, Listing, Problem, Span, Written
+from ...far.outpost.files import MOST_PROBLEMS
+from ..link.client import LineLost
 from .channels import Channels, NoSubsystem
 from .sftp import (
     entry_of,

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ...core.errors import Unreachable, Unsupported
-from ...core.port import PortClosed, Stream, check_port
-from ...waiting import within
+from ...core.sandboxes.port import PortClosed, Stream, check_port
+from ...local.waiting import within
+from ..link.client import LineLost, OutpostClient
+from ..link.relay import CONNECT_S, PortRelay, RelayPorts
 from ..mending import ask_again
-from ..outpost.client import LineLost, OutpostClient
-from ..outpost.relay import CONNECT_S, PortRelay, RelayPorts
 from ..stream import PairStream
 from .connection import LoginGate
 

@@ -9,8 +9,8 @@ import stat
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from ...core.files import Entry
-from ..outpost.far.files import KINDS
+from ...core.sandboxes.files import Entry
+from ...far.outpost.files import KINDS
 
 if TYPE_CHECKING:
     import asyncssh

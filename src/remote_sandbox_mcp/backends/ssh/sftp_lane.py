@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...core.errors import CUT, FileProblem, Unreachable, Unsupported
-from ...core.transfer import Lane, Reply, numbers
-from ..outpost.client import LineLost
-from ..outpost.far.tree import BadName, Refusal
-from ..outpost.far.wire import DONE
+from ...core.sync.transfer import Lane, Reply, numbers
+from ...far.lane.tree import BadName, Refusal
+from ...far.outpost.wire import DONE
+from ..link.client import LineLost
 from .channels import Channels, NoSubsystem
 from .sftp import to_bytes
 from .sftp_remote import Load, Remote, Root

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ...waiting import Chores
-from ..outpost.client import LineLost
-from ..outpost.far.expected import EDITED, UNKNOWN, link_of
-from ..outpost.far.tree import checked
+from ...far.lane.expected import EDITED, UNKNOWN, link_of
+from ...far.lane.tree import checked
+from ...local.waiting import Chores
+from ..link.client import LineLost
 from .sftp import explain, look_at, read_piece, replace, to_bytes, to_path
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...core.transfer import Lane
-from ..outpost.far.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
-from ..outpost.far.tree import Problems, Survey, Teller, checked, child, kind_of, meta_of
-from ..outpost.far.wire import DONE, FILES, PART
+from ...core.sync.transfer import Lane
+from ...far.lane.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
+from ...far.lane.tree import Problems, Survey, Teller, checked, child, kind_of, meta_of
+from ...far.outpost.wire import DONE, FILES, PART
 from .sftp import goes_through_a_file, to_bytes, to_path, to_text
 from .sftp_remote import Load, Remote, Root, check_file, each, end, for_all, nanoseconds, outcome
 

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..outpost.far.expected import UNKNOWN, Expected, expected_entries, with_found
-from ..outpost.far.source import ENTRY, LARGEST_WHOLE, PIECE
-from ..outpost.far.target import ATTRIBUTES
-from ..outpost.far.tree import FOREIGN_S, OURS, PARTIAL, BadName, Problems, Refusal, checked, child
-from ..outpost.far.wire import FILES, PART
+from ...far.lane.expected import UNKNOWN, Expected, expected_entries, with_found
+from ...far.lane.source import ENTRY, LARGEST_WHOLE, PIECE
+from ...far.lane.target import ATTRIBUTES
+from ...far.lane.tree import FOREIGN_S, OURS, PARTIAL, BadName, Problems, Refusal, checked, child
+from ...far.outpost.wire import FILES, PART
 from .sftp import look_at, to_bytes, to_text
 from .sftp_remote import SECOND, Remote, Root, attributes, check_file, each, from_the_deepest
 

@@ -28,7 +28,7 @@ class Environment:
 
     def __post_init__(self) -> None:
         if self.env:
-            from .shown import watch_variables
+            from ..texts.shown import watch_variables
 
             watch_variables(self)
 

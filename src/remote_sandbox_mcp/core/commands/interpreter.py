@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import check
+from .. import check
+from ..errors import BadArgument
+from ..sandboxes.foreign import NONSENSE, Fields, read_json
+from ..texts.image import MOST_BYTES
+from ..texts.text import harmless, size, span
 from .command import Excerpt
-from .errors import BadArgument
-from .foreign import NONSENSE, Fields, read_json
-from .image import MOST_BYTES
 from .session_handle import check_session
-from .text import harmless, size, span
 
 LONGEST_CODE = 500_000
 # One argument of a program may have 128 KiB on Linux.

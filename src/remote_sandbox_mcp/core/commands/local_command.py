@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from .workspace import Workspace
+from ..workspaces.workspace import Workspace
 
 # The repository is here, so its commands are; a client may edit files by a command named apply_patch.
 MEANT = frozenset({"git", "apply_patch"})

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .errors import BadArgument
-from .job import LONGEST_SESSION
+from ..errors import BadArgument
+from ..jobs.job import LONGEST_SESSION
 
 # Kinds of sessions: a shell of exec_bash, an interpreter of run_python.
 SHELL, PYTHON = "shell", "python"

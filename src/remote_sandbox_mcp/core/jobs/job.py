@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from .command import RUN_ID, Running
-from .errors import BadArgument, LostContact, NotStarted
-from .shell import join
+from ..commands.command import RUN_ID, Running
+from ..commands.shell import join
+from ..errors import BadArgument, LostContact, NotStarted
 
 JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 # tmux allows no "." and no ":" in a session's name; other special characters would need quotes in `tmux attach`.
@@ -238,6 +238,15 @@ class QueueSeen:
     trouble: str = ""
 
 
+@dataclass(frozen=True)
+class NextResume:
+    """When an interrupted job is resumed by the watchdog, and which attempt of how many that is."""
+
+    at: float
+    attempt: int
+    attempts: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSeen:
     """A job as observed. `cursor` is where the next look at its log should begin."""
@@ -260,6 +269,8 @@ class JobSeen:
     # Why it is gone or missing, and whether the machine was restarted since it began.
     reason: str = ""
     rebooted: bool = False
+    # Set for one that is gone and will be resumed.
+    resume: NextResume | None = None
     started: float = 0.0
     seconds: float = 0.0
     log: bytes = b""

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .job import JobLook, JobSeen, JobStarted, JobState, next_attempt
+from ..task import TaskState, end_outcome, job_outcome
+from ..texts.text import harmless, last_line, span
+from .job import JobLook, JobSeen, JobStarted, JobState, NextResume, next_attempt
 from .queue import fate_text, pending_text, queue_text
-from .text import harmless, last_line, span
 from .watch import Decision, Event, EventType, NoContact, Resume, Status, Watch
 
 LONGEST_PAUSE_S = 3600.0
@@ -113,6 +114,8 @@ def resume_refused(watch: Watch, resume: Resume, reason: str, now: float) -> Dec
     reason = _short(reason)
     summary = f"{_who(watch)} could not be started again, as {resume.asked_by} asked: {reason}"
     before = "interrupted" if resume.before is Status.ACTIVE else resume.before.value
+    if resume.before is Status.COMPLETED:
+        before = _end_word(end_outcome(watch.last_exit_code).state)
     after = replace(
         watch, status=resume.before, resume_attempts=max(0, watch.resume_attempts - 1), last_state=before,
         last_summary=summary, last_error=reason, due=now,
@@ -192,24 +195,22 @@ def _restored(before: Watch, seen: JobSeen, now: float) -> str:
 
 
 def _ended(met: Watch, seen: JobSeen) -> Decision:
-    summary = f"{_who(met)} {_how_it_ended(seen)}"
+    outcome = job_outcome(replace(seen, reason=_harmless(seen.reason)))
+    summary = outcome.sentence(_who(met), 0.0, span(seen.seconds))
     after = replace(
-        _well(met), status=Status.COMPLETED, last_state="completed", last_summary=summary, last_exit_code=seen.exit_code
-    )
+        _well(met), status=Status.COMPLETED, last_state=_end_word(outcome.state), last_summary=summary,
+        last_exit_code=seen.exit_code,
+    )  # fmt: skip
     payload = {
-        "exit_code": seen.exit_code, "signal": seen.signal, "ending": seen.ending,
-        "seconds": round(seen.seconds, 3), "last_line": last_line(seen.log), **_fate(seen),
+        "exit_code": seen.exit_code, "signal": seen.signal, "ending": seen.ending, "outcome": outcome.state.value,
+        "failed": outcome.failed, "seconds": round(seen.seconds, 3), "last_line": last_line(seen.log), **_fate(seen),
     }  # fmt: skip
     return Decision(after, (_event(EventType.COMPLETED, after, payload),))
 
 
-def _how_it_ended(seen: JobSeen) -> str:
-    how = "was stopped" if seen.ending == "stopped" else "has ended"
-    why = f": {_harmless(fate_text(seen))}" if seen.fate else ""
-    code = " with an unknown exit code" if seen.exit_code is None else f" with exit code {seen.exit_code}"
-    signal = f" ({seen.signal})" if seen.signal else ""
-    # Where the cluster ended it, that says enough.
-    return f"{how}{'' if why and seen.exit_code is None else code}{signal} after {span(seen.seconds)}{why}"
+def _end_word(state: TaskState) -> str:
+    """The last state of a watch whose job has ended: "completed" is never said of one that failed."""
+    return state.value if state in (TaskState.FAILED, TaskState.STOPPED) else Status.COMPLETED.value
 
 
 def _fate(seen: JobSeen) -> Mapping[str, Any]:
@@ -239,15 +240,30 @@ def _await_resume(watch: Watch, payload: Mapping[str, Any], now: float) -> Decis
     """What to do about an interrupted job: nothing, wait, try again, or give up for good."""
     policy = watch.policy
     later = now + policy.interval_s
-    if not (policy.auto_resume and policy.resume_command and policy.max_resume_attempts > 0):
+    if not _resumes_by_itself(watch):
         return Decision(replace(watch, due=later))
-    if watch.resume_attempts >= policy.max_resume_attempts:
+    resume = next_resume(watch, has_fate="fate" in payload)
+    if resume is None:
         return _exhausted(watch, payload)
-    # What a cluster ended, at its time limit or for another job, did well until then: no reason to wait ever longer.
-    at = watch.interrupted_at + (policy.resume_delay_s if "fate" in payload else _pause(watch))
-    if now < at:
-        return Decision(replace(watch, due=min(later, at)))
+    if now < resume.at:
+        return Decision(replace(watch, due=min(later, resume.at)))
     return _attempt(watch, now)
+
+
+def _resumes_by_itself(watch: Watch) -> bool:
+    return bool(watch.policy.auto_resume and watch.policy.resume_command and watch.policy.max_resume_attempts > 0)
+
+
+def next_resume(watch: Watch, *, has_fate: bool = False) -> NextResume | None:
+    """The next attempt to resume an interrupted job; None where none is made. `has_fate`: a cluster ended the job."""
+    policy, used = watch.policy, watch.resume_attempts
+    if watch.status is not Status.ACTIVE or not _resumes_by_itself(watch) or used >= policy.max_resume_attempts:
+        return None
+    # An interruption that the watchdog has not seen yet is noticed when it next looks.
+    since = watch.interrupted_at or watch.due
+    # What a cluster ended, at its time limit or for another job, did well until then: no reason to wait ever longer.
+    pause = policy.resume_delay_s if has_fate else _pause(watch)
+    return NextResume(since + pause, used + 1, policy.max_resume_attempts)
 
 
 def _attempt(watch: Watch, now: float, asked_by: str = "", before: Status = Status.ACTIVE) -> Decision:

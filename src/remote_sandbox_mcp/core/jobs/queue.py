@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..texts.text import last_line, span
 from .job import ArrayCounts, Fate, JobSeen, QueueSeen
-from .text import last_line, span
 
 # Between the fields of a line. Text that users choose comes last, so that it can contain anything.
 SEPARATOR = "\x1f"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from . import check
-from .errors import BadArgument
+from .. import check
+from ..errors import BadArgument
 
 FORMATS = ("text", "json")
 PLAN_KEYS = ("resume_command", "cwd", "env", "checkpoint_path", "checkpoint_format")

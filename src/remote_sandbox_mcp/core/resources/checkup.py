@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from .cluster import ClusterUsage
-from .engine import trouble
-from .errors import SandboxError
-from .login import login_command
-from .machine import Hop, Machine
-from .text import harmless
-from .transport import TransportChoice
+from ..errors import SandboxError
+from ..sandboxes.cluster import ClusterUsage
+from ..sandboxes.engine import trouble
+from ..sandboxes.login import login_command
+from ..sandboxes.machine import Hop, Machine
+from ..sandboxes.transport import TransportChoice
+from ..texts.text import harmless
 from .usage import Usage
 
 MACHINE_STEPS = ("transport", "name", "port", "host key", "login")

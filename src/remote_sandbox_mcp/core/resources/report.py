@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from .cluster import ClusterUsage, SlurmReply, read_cluster
+from ..sandboxes.cluster import ClusterUsage, SlurmReply, read_cluster
 from .usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage
 
 _MIB = 1024 * 1024

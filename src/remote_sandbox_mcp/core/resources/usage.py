@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cluster import ClusterUsage, cluster_fields, cluster_score
+from ..sandboxes.cluster import ClusterUsage, cluster_fields, cluster_score
 
 _LISTED_PROCESSES = 8
 _LISTED_PROBLEMS = 3

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .errors import BadArgument, ConnectError, Unsupported
+from ..errors import BadArgument, ConnectError, Unsupported
 from .network import PACKAGE_INDEXES
 from .sandbox import Sandbox
 from .secret import Secret

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from .errors import BrokenRules
+from ..errors import BrokenRules
 
 # What may be raised while an answer that makes no sense is read.
 NONSENSE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from .text import harmless
+from ..texts.text import harmless
 
 # A site asks for a password and a code, perhaps after a menu; what asks for more is no login.
 MOST_PROMPTS, MOST_ROUNDS = 8, 10

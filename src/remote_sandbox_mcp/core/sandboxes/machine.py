@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .client import Variables
-from .command import Environment
+from ..client import Variables
+from ..commands.command import Environment
+from ..texts.shown import note_names
 from .disposable import Limits
 from .network import NO_NETWORK, Network
 from .secret import Secret
-from .shown import note_names
 from .slurm import Cluster
 
 # In the place of a password for sudo: none is asked for there. Revealed, it is empty.

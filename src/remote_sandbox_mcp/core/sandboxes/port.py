@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .check import in_range, text_argument
-from .errors import BadArgument, SandboxError
+from ..check import in_range, text_argument
+from ..errors import BadArgument, SandboxError
 
 LONGEST_WAIT_S = 3600.0
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: |\r?\n)")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from .command import Command, Completed, Observation, Running
+from ..commands.command import Command, Completed, Observation, Running
+from ..jobs.job import Jobs
+from ..progress import Progress, silent
+from ..sync.transfer import Lane
 from .files import FileSlice, Found, Listing, Search, Span, Written
-from .job import Jobs
 from .port import Stream
-from .progress import Progress, silent
-from .transfer import Lane
 
 
 @dataclass(frozen=True)

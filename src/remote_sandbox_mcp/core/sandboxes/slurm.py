@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .errors import BadArgument
+from ..errors import BadArgument
 
 # The options of sbatch that a caller may give. Not among them: those that name files, users or programs, because
 # these are ours to choose (output, error, chdir, export, uid, wrap and their like).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import ConfigError
+from ..errors import ConfigError
 from .machine import ASYNCSSH, OPENSSH, Machine
 
 MISSING = "OpenSSH's client, ssh, is not installed"

@@ -1,4 +1,4 @@
 """Test runners: how to detect the runner of a folder, start it, and read its output.
 
-Nothing is run here: the room suites (beside core) runs the tests on a sandbox.
+Nothing is run here: services/suites runs the tests on a sandbox.
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..shell import quote
+from ..commands.shell import quote
 from .suite import Suite, SuiteFolder
 
 _TESTS = re.compile(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..text import counted
+from ..texts.text import counted
 from .junit import BadReport, XmlCase, XmlReport
 from .reading import ID_CHARS, Case, Reading, Verdict, failures_of, seconds_of, tally
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 
-from ..command import Excerpt
-from ..text import harmless
+from ..commands.command import Excerpt
+from ..texts.text import harmless
 from .report import MOST_FAILURES, MOST_SLOWEST, TestFailure, Timing
 
 MESSAGE_CHARS = 2000

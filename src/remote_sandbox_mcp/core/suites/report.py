@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..command import Excerpt
+from ..commands.command import Excerpt
 
 MOST_FAILURES = 50
 MOST_SLOWEST = 5

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..text import counted
+from ..texts.text import counted
 from .reading import Case, Reading, Verdict, seconds_of, tally
 
 NAME = "tap"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ..command import Completed, Ending
-from ..text import counted, last_line
+from ..commands.command import Completed, Ending
+from ..texts.text import counted, last_line
 from . import golang, javascript, python_pytest, python_unittest, rust_cargo, tap
 from .junit import BadReport, parse_junit, read_junit
 from .reading import Reading, coverage_in, joined, shortened, shown_log

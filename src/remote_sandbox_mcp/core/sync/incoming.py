@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .errors import BadArgument
-from .files import Problem
-from .gate import STARTS, Ground, ResolvedPath, Shut, is_named, names_of, refusal, why_shut
+from ..errors import BadArgument
+from ..gate import STARTS, Ground, ResolvedPath, Shut, is_named, names_of, refusal, why_shut
+from ..sandboxes.files import Problem
 from .starters import ALERTING, RUNS_INSIDE, SENDING_RULES, acting_part, folded, is_alerting
 
 RULES = "a file that decides what is sent from here"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .errors import UNCONFIRMED, BadArgument, FileProblem
-from .files import Problem
+from ..errors import UNCONFIRMED, BadArgument, FileProblem
+from ..sandboxes.files import Problem
 from .ignore import NAMES_OF_SECRETS, Ignore
 from .incoming import HELD, Sieve
 from .secret_names import secret_lines_in

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .files import Problem
+from ..sandboxes.files import Problem
+from ..workspaces.workspace import SECRET_LIKE, SMALL_FILE, Rules, left_out_lines
 from .ignore import Ignore
 from .incoming import Sieve
 from .starters import acting_part
 from .transfer import DEFAULT_EXCLUDES
 from .tree import LEADS_OUT, Tree, child, leads_out, read_meta, size_of
-from .workspace import SECRET_LIKE, SMALL_FILE, Rules, left_out_lines
 
 # Answers to whether something may be carried over; of ASK it has to be known first whether it is text. What is HELD
 # would come, but for its name.

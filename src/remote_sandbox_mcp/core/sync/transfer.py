@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .errors import FileProblem
-from .files import Problem
+from ..errors import FileProblem
+from ..sandboxes.files import Problem
 
 if TYPE_CHECKING:
-    from .orders import LaneOrder
+    from ..orders import LaneOrder
 
 DEFAULT_EXCLUDES = (".git", "__pycache__", "node_modules", ".venv")
 # Bound for an answer without data: problems of two hundred files, each with a long path.
@@ -210,7 +210,7 @@ class Lane(Protocol):
     """Takes any number of requests at once and carries them out in order.
 
     What is asked for and answered is in core/orders.py; the sides that speak it are
-    backends/outpost/far/lane.py and, for machines without Python, backends/ssh/sftp_lane.py.
+    far/lane/lane.py and, for machines without Python, backends/ssh/sftp_lane.py.
     """
 
     @property

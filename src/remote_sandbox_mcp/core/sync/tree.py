@@ -8,8 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from .errors import FileProblem
-from .files import Problem
+from ..errors import FileProblem
+from ..sandboxes.files import Problem
 
 FOLDER = struct.Struct(">HII")
 # More than this is broken or hostile: three million entries take some 200 MB.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import BadArgument
+from ..errors import BadArgument
 
 _FORM = re.compile(r"([0-9]{1,6})-([0-9a-f]{12})\Z")
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .secret import note_text, state_of_texts, texts_in_use
+from ..sandboxes.secret import note_text, state_of_texts, texts_in_use
 
 HIDDEN = "[hidden]"
 # A shorter secret is not looked for at all; one shorter than the second is not hidden from readers, who would miss

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from .command import Excerpt
+from ..commands.command import Excerpt
 
 # CSI, OSC/DCS/APC/PM/SOS strings (ended by BEL or ST, or cut off), and two-character escapes.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|\Z)|[ -/]*[0-~]|\Z)")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .errors import SandboxError
-from .plan import Attributes, Item, Plan
-from .scope import ASK, EVERYTHING, HELD, YES, AppliedScope, Scope, folders_above, is_among
-from .tree import (
+from ..errors import SandboxError
+from ..sync.plan import Attributes, Item, Plan
+from ..sync.scope import ASK, EVERYTHING, HELD, YES, AppliedScope, Scope, folders_above, is_among
+from ..sync.tree import (
     PLAIN_HEAD,
     SECOND,
     SPECIAL,

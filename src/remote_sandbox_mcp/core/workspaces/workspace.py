@@ -6,11 +6,11 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .errors import SandboxError
-from .ignore import NAMES_OF_SECRETS
-from .shell import quote
-from .text import counted, size
-from .transfer import DEFAULT_EXCLUDES, Place
+from ..commands.shell import quote
+from ..errors import SandboxError
+from ..sync.ignore import NAMES_OF_SECRETS
+from ..sync.transfer import DEFAULT_EXCLUDES, Place
+from ..texts.text import counted, size
 
 # What comes back after a command although .gitignore may exclude it.
 DEFAULT_PULL = ("/results/**", "*.png", "/coverage.xml", "/htmlcov/**", "junit.xml")

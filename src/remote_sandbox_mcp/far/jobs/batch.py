@@ -7,10 +7,10 @@ import signal
 import sys
 import time
 
-from .family import read_status, strike
-from .jobkeeper import JobKeeper, job_arguments, job_environment
-from .jobrecord import JOB_STOP_MARK, element_log, has_begun, read_json, write_whole
-from .place import to_bytes, to_text
+from ..outpost.family import read_status, strike
+from ..outpost.place import to_bytes, to_text
+from .keeper import JobKeeper, job_arguments, job_environment
+from .record import JOB_STOP_MARK, element_log, has_begun, read_json, write_whole
 
 MYPY = False
 if MYPY:

@@ -4,13 +4,13 @@ import os
 import re
 import time
 
-from .files import Refused
-from .jobfate import IN_QUEUE, OVER, Fates, blank_queue, ended_known, is_marked, records_of, with_element
-from .joblook import CLUSTER
-from .jobplace import CLUSTER_NAMES, find_job
-from .jobqueue import Queue, cluster_name, slurm_call, write_beside
-from .jobrecord import JOB_STOP_MARK, element_log, read_begun, read_json, write_json, write_whole
-from .place import base_folder, to_bytes, to_text
+from ..outpost.files import Refused
+from ..outpost.place import base_folder, to_bytes, to_text
+from .fate import IN_QUEUE, OVER, Fates, blank_queue, ended_known, is_marked, records_of, with_element
+from .look import CLUSTER
+from .place import CLUSTER_NAMES, find_job
+from .queue import Queue, cluster_name, slurm_call, write_beside
+from .record import JOB_STOP_MARK, element_log, read_begun, read_json, write_json, write_whole
 
 MYPY = False
 if MYPY:

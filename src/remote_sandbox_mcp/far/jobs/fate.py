@@ -4,11 +4,11 @@ import os
 import re
 import time
 
-from .jobplace import all_jobs
-from .jobqueue import SQUEUE_S, read_time, said_by_slurm, slurm_call, write_beside
-from .jobrecord import read_begun, read_json, write_json
-from .jobsubmit import Submissions, is_row_of
-from .place import CLOCKS_S, base_folder, to_bytes, to_text
+from ..outpost.place import CLOCKS_S, base_folder, to_bytes, to_text
+from .place import all_jobs
+from .queue import SQUEUE_S, read_time, said_by_slurm, slurm_call, write_beside
+from .record import read_begun, read_json, write_json
+from .submit import Submissions, is_row_of
 
 MYPY = False
 if MYPY:

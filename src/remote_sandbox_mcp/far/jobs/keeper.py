@@ -6,9 +6,9 @@ import signal
 import sys
 import time
 
-from .family import become_subreaper, descendants, insist, read_status, strike
-from .jobrecord import birth_of, has_begun, is_told_to_stop, read_json, take_lock, write_end, write_json, write_whole
-from .place import to_bytes, to_text
+from ..outpost.family import become_subreaper, descendants, insist, read_status, strike
+from ..outpost.place import to_bytes, to_text
+from .record import birth_of, has_begun, is_told_to_stop, read_json, take_lock, write_end, write_json, write_whole
 
 # How often the log's path is checked for having been removed or rotated.
 FOLLOW_S = 1.0

@@ -5,8 +5,7 @@ import re
 import shutil
 import stat
 
-from .jobrecord import find_cookies, is_job_folder, keeper_lives, read_begun, read_json, write_whole
-from .place import (
+from ..outpost.place import (
     base_folder,
     candidates,
     is_elsewhere,
@@ -17,6 +16,7 @@ from .place import (
     to_bytes,
     to_text,
 )
+from .record import find_cookies, is_job_folder, keeper_lives, read_begun, read_json, write_whole
 
 MYPY = False
 if MYPY:

@@ -8,9 +8,9 @@ import re
 import shutil
 import time
 
-from .jobrecord import read_json, write_whole
-from .jobtools import MOST_SAID, Said, call
-from .place import base_folder, to_text
+from ..outpost.place import base_folder, to_text
+from .record import read_json, write_whole
+from .tools import MOST_SAID, Said, call
 
 MYPY = False
 if MYPY:

@@ -5,7 +5,7 @@ import fcntl
 import json
 import os
 
-from .place import boot_id, is_private
+from ..outpost.place import boot_id, is_private
 
 MYPY = False
 if MYPY:

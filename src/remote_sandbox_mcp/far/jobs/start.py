@@ -12,10 +12,13 @@ import stat
 import time
 import zlib
 
-from .family import NO_PROCESS, insist
-from .files import Refused
-from .joblook import Lookout, job_state
-from .jobplace import (
+from ..outpost.family import NO_PROCESS, insist
+from ..outpost.files import Refused
+from ..outpost.output import Listener
+from ..outpost.place import base_folder, machine_marks, place_id, start_folder, to_bytes, to_text, user_name
+from ..outpost.wire import END, json_frame
+from .look import Lookout, job_state
+from .place import (
     JOB_NAME,
     SESSION_NAME,
     cluster_root,
@@ -27,11 +30,8 @@ from .jobplace import (
     note_session,
     prune_jobs,
 )
-from .jobrecord import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, write_whole
-from .jobtools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
-from .output import Listener
-from .place import base_folder, machine_marks, place_id, start_folder, to_bytes, to_text, user_name
-from .wire import END, json_frame
+from .record import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, write_whole
+from .tools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
 
 KILL_USER_PROCESSES = re.compile(r"^[ \t]*KillUserProcesses[ \t]*=[ \t]*(\S+)", re.M)
 EXCLUDED_USERS = re.compile(r"^[ \t]*KillExcludeUsers[ \t]*=(.*)", re.M)
@@ -124,7 +124,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from ....core.orders import JobStartAnswer, JobStartOrder
+    from ...core.orders import JobStartAnswer, JobStartOrder
 
 
 def comes_to_life(folder: bytes) -> bool:

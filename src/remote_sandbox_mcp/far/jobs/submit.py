@@ -7,10 +7,10 @@ import sys
 import time
 import zlib
 
-from .files import Refused
-from .jobqueue import Queue, cluster_name, find_slurm, is_named, said_by_slurm, slurm_call, turn
-from .jobrecord import read_json, write_json
-from .place import CLOCKS_S, is_elsewhere, to_bytes, to_text
+from ..outpost.files import Refused
+from ..outpost.place import CLOCKS_S, is_elsewhere, to_bytes, to_text
+from .queue import Queue, cluster_name, find_slurm, is_named, said_by_slurm, slurm_call, turn
+from .record import read_json, write_json
 
 MYPY = False
 if MYPY:

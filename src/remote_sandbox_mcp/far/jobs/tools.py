@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from .family import descendants, strike
+from ..outpost.family import descendants, strike
 
 MYPY = False
 if MYPY:

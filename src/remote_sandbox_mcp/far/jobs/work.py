@@ -5,8 +5,11 @@ import re
 import signal
 import time
 
-from .files import WORKERS, Refused, open_regular
-from .joblook import (
+from ..outpost.files import WORKERS, Refused, open_regular
+from ..outpost.output import Listener
+from ..outpost.place import to_bytes
+from ..outpost.wire import END, json_frame
+from .look import (
     Lookout,
     describe_job,
     find_state,
@@ -17,18 +20,15 @@ from .joblook import (
     wanted_job,
     with_descendants,
 )
-from .jobrecord import JOB_STOP_MARK, birth_of, is_same_process, is_told_to_stop, write_end, write_json
-from .jobstart import start_job
-from .jobtools import has_tmux_session, tmux_call
-from .output import Listener
-from .place import to_bytes
-from .wire import END, json_frame
+from .record import JOB_STOP_MARK, birth_of, is_same_process, is_told_to_stop, write_end, write_json
+from .start import start_job
+from .tools import has_tmux_session, tmux_call
 
 MYPY = False
 if MYPY:
     from typing import Any
 
-    from ....core.orders import JobQuestion, JobsAnswer, JobSendOrder, JobStopOrder, JobWaitAnswer, JobWaitOrder
+    from ...core.orders import JobQuestion, JobsAnswer, JobSendOrder, JobStopOrder, JobWaitAnswer, JobWaitOrder
 
 # One request waits no longer than this; the near side asks again until the caller's own time is over.
 LONGEST_WAIT_S = 20.0

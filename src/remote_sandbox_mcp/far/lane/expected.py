@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 
-from .place import to_bytes
+from ..outpost.place import to_bytes
 from .source import CHANGED, names_in_order
 from .tree import Refusal
 
@@ -12,7 +12,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from ....core.orders import ClearOrder, DeleteOrder, ReceiveOrder, TouchOrder
+    from ...core.orders import ClearOrder, DeleteOrder, ReceiveOrder, TouchOrder
 
 # Stands for an entry of the target that the scan could not read: anything may be replaced there.
 UNKNOWN = b"?"

@@ -8,8 +8,8 @@ import struct
 import sys
 import time
 
+from ..outpost.place import RUN_NAME, find_run, is_locked, read_record, to_bytes, to_text
 from .glance import Glance, Glances
-from .place import RUN_NAME, find_run, is_locked, read_record, to_bytes, to_text
 from .tree import (
     MOST_GITIGNORED,
     MOST_LEFTOVERS,
@@ -31,7 +31,7 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable
 
-    from ....core.orders import FollowAnswer, FollowOrder, LookAtPathAnswer
+    from ...core.orders import FollowAnswer, FollowOrder, LookAtPathAnswer
 
     Send = Callable[[bytes], None]
 

@@ -9,12 +9,8 @@ import subprocess
 import sys
 import time
 
-from .follow import AwaitedRun, follow
-from .place import to_path
-from .source import Source, Speaker, zstd
-from .target import Receiving, Target, expand
-from .tree import BadName, Refusal, Root, look_at, scan
-from .wire import (
+from ..outpost.place import to_path
+from ..outpost.wire import (
     BEAT,
     CANCEL,
     DONE,
@@ -31,6 +27,10 @@ from .wire import (
     json_frame,
     write_all,
 )
+from .follow import AwaitedRun, follow
+from .source import Source, Speaker, zstd
+from .target import Receiving, Target, expand
+from .tree import BadName, Refusal, Root, look_at, scan
 
 # After this silence all files are closed: a near side that vanished must not hold locks on partial files.
 PATIENCE_S = 600.0
@@ -41,7 +41,7 @@ BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, T
 FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "texts", "blocks")
 LARGE = ("begin", "join", "commit", "leave", "index_old", "partial_blocks")
 TO_TARGET = ("clear", "delete", "finish", "touch", "tidy") + LARGE
-# All that a lane does: the table of orders in docs/architecture.md is compared with it.
+# All that a lane does: the table of orders in docs/protocol.md is compared with it.
 VERBS = ("look", "scan", "follow", "rest", "bridge", "receive") + FROM_SOURCE + TO_TARGET
 
 
@@ -82,7 +82,7 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable, Mapping
 
-    from ....core.orders import BridgeOrder, Nothing
+    from ...core.orders import BridgeOrder, Nothing
     from .follow import Following
 
 

@@ -6,15 +6,15 @@ import os
 import stat
 import struct
 
+from ..outpost.place import to_bytes
 from .chunks import holes_and_data, index_of, same_size_blocks
 from .expected import UNKNOWN, check_still
-from .place import to_bytes
 from .source import PIECE
 from .tree import PARTIAL, BadName, Refusal, Root, checked, open_up
 
 MYPY = False
 if MYPY:
-    from ....core.orders import (
+    from ...core.orders import (
         BeginAnswer,
         BeginOrder,
         CommitAnswer,

@@ -8,15 +8,15 @@ import stat
 import struct
 import zlib
 
+from ..outpost.wire import DONE, FILES, HEADER, OUT, PART, SQUEEZED, frame
 from .chunks import CHUNK, choose_mark, cut, digest, holes_and_data, same_size_blocks
 from .tree import Problems, Root, checked, child
-from .wire import DONE, FILES, HEADER, OUT, PART, SQUEEZED, frame
 
 MYPY = False
 if MYPY:
     from typing import Any, Callable, Iterator
 
-    from ....core.orders import BlocksOrder, CheckAnswer, Nothing, PartOrder, ProblemsAnswer
+    from ...core.orders import BlocksOrder, CheckAnswer, Nothing, PartOrder, ProblemsAnswer
 
     Send = Callable[[bytes], None]
 

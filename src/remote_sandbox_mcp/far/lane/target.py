@@ -8,18 +8,18 @@ import stat
 import struct
 import zlib
 
+from ..outpost.place import to_text
+from ..outpost.wire import COPY, FILES, MAX_BODY, PART
 from .expected import UNKNOWN, Expected, check_still, expected_entries, with_found
 from .large import LargeFiles, is_still
-from .place import to_text
 from .source import ENTRY, LARGEST_WHOLE, zstd
 from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, child, is_abandoned, open_up, own_stem
-from .wire import COPY, FILES, MAX_BODY, PART
 
 MYPY = False
 if MYPY:
     from typing import Callable
 
-    from ....core.orders import (
+    from ...core.orders import (
         ClearOrder,
         DeleteAnswer,
         DeleteOrder,

@@ -11,14 +11,14 @@ import struct
 import time
 import zlib
 
-from ....core.ignore import Ignore
-from .place import boot_id, to_bytes, to_path, to_text
+from ...core.sync.ignore import Ignore
+from ..outpost.place import boot_id, to_bytes, to_path, to_text
 
 MYPY = False
 if MYPY:
     from typing import Any, Callable, Iterator
 
-    from ....core.orders import FollowOrder, LookAtPathAnswer, LookAtPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
+    from ...core.orders import FollowOrder, LookAtPathAnswer, LookAtPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
     from .glance import Glance
 
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.

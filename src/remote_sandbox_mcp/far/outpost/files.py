@@ -18,7 +18,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from ....core.orders import (
+    from ...core.orders import (
         Failure,
         ListAnswer,
         ListOrder,

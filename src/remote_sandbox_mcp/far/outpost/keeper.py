@@ -19,7 +19,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from ....core.orders import RunAnswer, RunBeat
+    from ...core.orders import RunAnswer, RunBeat
 # Between SIGTERM and SIGKILL; for how long SIGKILL is repeated; and how long output is read after the command's end
 # while a process it left behind holds the pipe.
 GRACE_S = 2.0

@@ -13,7 +13,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from ....core.orders import LookOrder, RunAnswer, RunBeat
+    from ...core.orders import LookOrder, RunAnswer, RunBeat
 
 # How often a waiting request shows that it lives; and how long a run that is being started may lack its folder.
 LOOK_BEAT_S = 2.0

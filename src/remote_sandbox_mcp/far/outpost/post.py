@@ -21,7 +21,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from ....core.orders import Failure
+    from ...core.orders import Failure
 
 # Requests that the loop itself dispatches; the others are in WORKERS, to which programs sent later add theirs.
 OWN_VERBS = ("run", "look", "forget", "learn")

@@ -1,4 +1,4 @@
 """The far side of Python sessions: client, supervisor and interpreter (Python 3.6 or newer, standard library only).
 
-What sends it is not here but one folder up (program.py). It imports nothing of ours from outside of this folder.
+The near side is not here but in services/sessions/python.py. It imports nothing of ours from outside of this folder.
 """

@@ -1,4 +1,4 @@
 """Serving MCP over HTTP: the listener, the keys and limits, and which requests are let in.
 
-What is answered is not here: mcp_server has the tools, hub runs the service.
+The answers are not made here: fronts/mcp has the tools, hub runs the service.
 """

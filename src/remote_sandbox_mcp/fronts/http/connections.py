@@ -17,8 +17,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ...local.processes import descriptors
 from ..page.http import is_open_to_strangers
-from ..processes import descriptors
 
 # All connections, including those being served; a client beyond that gets 503.
 MOST_CONNECTIONS = 1000

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config.secrets import key_in
-from ..core.errors import ConfigError
-from ..core.permission import is_loopback
-from ..core.secret import Secret
-from ..core.serving import Http
+from ...config.secrets import key_in
+from ...core.errors import ConfigError
+from ...core.permission import is_loopback
+from ...core.sandboxes.secret import Secret
+from ...core.serving import Http
 
 KEY_FILE = "http.key"
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")

@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 import uvicorn
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-from .. import session
-from ..app import App
-from ..live.service import Live
-from ..mcp_server.clients import HttpSessions
-from ..mcp_server.server import SandboxServer, build
-from ..mcp_server.stdio import leave
-from ..mcp_server.watchdog import revive
+from ...app import App
+from ...local.processes import descriptors
+from ...services import session
+from ...views.live.service import Live
+from ..mcp.clients import HttpSessions
+from ..mcp.server import SandboxServer, build
+from ..mcp.stdio import leave
+from ..mcp.watchdog import revive
 from ..page.app import PageApp
-from ..processes import descriptors
 from .connections import Connection, Unfinished, most_unfinished
 from .gate import HttpGate
 from .listener import Terms

@@ -1,4 +1,4 @@
 """The MCP front end: tools, shapes of results, resources and prompts, and where errors become sentences.
 
-What a tool does is not here: tools call the app (app.py); HTTP is in web, the hub's connections are in hub.
+The work of a tool is not done here: tools call the app (app.py); HTTP is in fronts/http, the hub's connections in hub.
 """

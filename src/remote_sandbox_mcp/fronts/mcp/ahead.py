@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from types import ModuleType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from ..app import App, Stock, compose
-from ..config.source import ConfigSource
-from ..core.errors import SandboxError
-from ..processes import descriptors
-from ..session import KeptSelection, client_folder
-from ..waiting import Chores
+from ...app import App, Stock, compose
+from ...config.source import ConfigSource
+from ...core.errors import SandboxError
+from ...local.processes import descriptors
+from ...local.waiting import Chores
+from ...services.session import KeptSelection, client_folder
 from .early import LONGEST_QUESTION, NO_MESSAGE, Early
 
 # Tools that begin by opening their sandbox, and the argument without which they do nothing.

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from mcp.server.mcpserver import Context
 
-from ..core.client import STRANGER, Client, client_named, introduced
-from ..session import Session, current
+from ...core.client import STRANGER, Client, client_named, introduced
+from ...services.session import Session, current
 
-STATE = "remote_sandbox_mcp.session"
+STATE = "remote_sandbox_mcp.services.session"
 # Size of a result besides its content: other fields, and the first line of its text.
 BESIDES = 1000
 LEAST_ROOM = 1000

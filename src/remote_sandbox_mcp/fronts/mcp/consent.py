@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..asking import NoAnswer, asking
-from ..core.errors import UNCONFIRMED, BadArgument
-from ..session import current
+from ...core.errors import UNCONFIRMED, BadArgument
+from ...local.asking import NoAnswer, asking
+from ...services.session import current
+from ...views.results import plain_text
+from ...views.texts import one_line
 from .forms import Asker
-from .results import plain_text
-from .texts import one_line
 
 T = TypeVar("T")
 

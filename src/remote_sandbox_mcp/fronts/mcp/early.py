@@ -18,11 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
-from ..config import paths
+from ... import __version__
+from ...config import paths
 
 if TYPE_CHECKING:
-    from ..hub_contact.hello import Handed
+    from ...services.hub_contact.hello import Handed
 
 QUESTIONS = frozenset({"initialize", "server/discover", "tools/list", "resources/list", "prompts/list"})
 # Questions that change nothing in the server.

@@ -14,10 +14,10 @@ from mcp.types import CallToolResult, InputRequiredResult
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequests
 from pydantic import ValidationError
 
-from ..asking import AnswerNeeded, Answers, NoAnswer, Question, asking
-from ..core.login import LONGEST_ANSWER, Challenge
-from ..session import Session, current
-from ..waiting import within
+from ...core.sandboxes.login import LONGEST_ANSWER, Challenge
+from ...local.asking import AnswerNeeded, Answers, NoAnswer, Question, asking
+from ...local.waiting import within
+from ...services.session import Session, current
 
 # Since this version a server does not ask during a call: the call returns the form, and is made again with the answer.
 ROUNDS_SINCE = "2026-07-28"

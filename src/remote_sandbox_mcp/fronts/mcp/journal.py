@@ -12,34 +12,31 @@ from typing import Any
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, Implementation, InputRequiredResult, TextContent, ToolAnnotations
 
-from .. import __version__
-from ..config import paths
-from ..core.client import Call
-from ..core.errors import ConfigError, SandboxError
-from ..history import MOST_TEXT, History, MadeCall
-from ..session import current
-from ..store.sessions import CallRecord, CallRows
+from ... import __version__
+from ...config import paths
+from ...core.client import Call
+from ...core.errors import ConfigError, SandboxError
+from ...local.store.sessions import CallRecord, CallRows
+from ...services.history import MOST_TEXT, History, MadeCall
+from ...services.session import current
 from .clients import own_front
+from .declaration import PLAIN, Declaration
 from .results import about_error, failure
 
 log = logging.getLogger(__name__)
 
 Answer = CallToolResult | InputRequiredResult
-# What these begin has a name made from the call, so it is found again where it runs.
-NAMED = frozenset({"exec_bash", "run_command", "run_python", "exec_bash_background", "exec_bash_background_watch"})
-# Repeating these does no harm, but the second answer would be an error.
-ANSWERED_ONCE = frozenset({"delete_sandbox"})
 UNKNOWN = (
     "the process of remote-sandbox-mcp that worked on this {tool} was killed, so whether it was done is not known; "
     "look first, and repeat it only if it was not"
 )
 
 
-def is_kept(tool: str, hints: ToolAnnotations | None, arguments: Mapping[str, Any]) -> bool:
+def is_kept(tool: Declaration, hints: ToolAnnotations | None, arguments: Mapping[str, Any]) -> bool:
     """Whether a call is recorded."""
-    if tool in NAMED or hints is None or hints.read_only_hint:
+    if tool.names_its_work or hints is None or hints.read_only_hint:
         return False
-    return not hints.idempotent_hint or tool in ANSWERED_ONCE or bool(arguments.get("create_only"))
+    return not hints.idempotent_hint or tool.answers_once or bool(arguments.get("create_only"))
 
 
 class Journal:
@@ -53,7 +50,7 @@ class Journal:
 
     @functools.cached_property
     def _rows(self) -> CallRows:
-        from ..store.database import STATE_FILE, Database
+        from ...local.store.database import STATE_FILE, Database
 
         return CallRows(Database(paths.state_folder() / STATE_FILE))
 
@@ -95,6 +92,7 @@ def note(
     outcome: str,
     seconds: float,
     takes: Collection[str] | None = None,
+    declaration: Declaration = PLAIN,
 ) -> None:
     """Keep a call of a client, or of a front end of ours; other calls of our own have no context, and are not kept."""
     own = own_front.get()
@@ -115,7 +113,7 @@ def note(
             folder=session.folder,
             client=own or (info.name if info else ""),
             version=__version__ if own else info.version if info else "",
-            sandbox=str(fields.get("sandbox") or (fields.get("sandbox_id") if tool == "create_sandbox" else "") or ""),
+            sandbox=str(fields.get("sandbox") or (fields.get("sandbox_id") if declaration.makes_sandbox else "") or ""),
             exit_code=exit_code if isinstance(exit_code, int) else None,
             text=_text(answer),
         )

@@ -7,14 +7,14 @@ import os
 import sys
 from pathlib import Path
 
-from ..core.serving import Logging
-from ..session import current
+from ...core.serving import Logging
+from ...services.session import current
 
 log = logging.getLogger(__name__)
 
 OURS = "remote_sandbox_mcp"
 # Loggers of the hub itself and of the watchdog.
-HUB = tuple(f"{OURS}.{part}." for part in ("hub", "watchdog", "jobs"))
+HUB = tuple(f"{OURS}.{part}." for part in ("hub", "services.watchdog", "services.jobs"))
 FORMAT = "remote-sandbox-mcp: %(levelname)s: %(message)s"
 
 
@@ -113,7 +113,7 @@ def _wanted(wanted: Logging) -> tuple[logging.Handler | None, str]:
 
 def _file(path: Path, max_size_mb: float) -> logging.Handler:
     """Raises OSError."""
-    from ..watchdog.daemon import OwnLog
+    from ...services.watchdog.daemon import OwnLog
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handler = OwnLog(path, max(1, int(max_size_mb * (1 << 20))))

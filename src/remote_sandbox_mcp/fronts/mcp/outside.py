@@ -13,13 +13,13 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import ListRootsRequest, ListRootsResult
 from pydantic import ValidationError
 
-from ..config import paths
-from ..config.allowances import USUAL_S, Allowance, allow
-from ..core.gate import NotAllowed
-from ..core.permission import is_loopback
-from ..gate import Gate
-from ..session import Session, current
-from ..waiting import within
+from ...config import paths
+from ...config.allowances import USUAL_S, Allowance, allow
+from ...core.gate import NotAllowed
+from ...core.permission import is_loopback
+from ...local.waiting import within
+from ...services.gate.paths import Gate
+from ...services.session import Session, current
 from .consent import Request, agreed
 from .forms import is_in_rounds
 

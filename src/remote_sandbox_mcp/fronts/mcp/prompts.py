@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from mcp.types import Completion, PromptReference
 from pydantic import Field
 
-from ..core.shell import quote
+from ...core.commands.shell import quote
 from .server import SandboxServer
 
 RUNTIMES = ("python:3.12", "python:3.11", "node:22", "node:20", "golang:1.23", "rust:1", "debian:12", "ubuntu:24.04")

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from mcp.server.mcpserver import Context
 
-from ..core.client import current_call
-from ..core.progress import Beat, Progress
-from ..core.text import visible
+from ...core.client import current_call
+from ...core.progress import Beat, Progress
+from ...core.texts.text import visible
 from .results import without_known
 
 # Pause between two messages, and before the same message is repeated as a sign of life.

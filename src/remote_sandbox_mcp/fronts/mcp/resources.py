@@ -11,14 +11,14 @@ from typing import Any
 from mcp.server.apps import APP_MIME_TYPE
 from mcp.server.mcpserver.exceptions import ResourceError
 
-from .. import __version__
-from ..core.errors import SandboxError
-from ..core.shown import each_text, shown
-from ..core.text import visible
-from .results import sandbox_fields, sentence
+from ... import __version__
+from ...core.errors import SandboxError
+from ...core.texts.shown import each_text, shown
+from ...core.texts.text import visible
+from ...views.app_results import disposable_fields, log_text
+from ...views.results import sandbox_fields, sentence
 from .server import SandboxServer
 from .toolbox import CARDS
-from .tools.app_results import disposable_fields, log_text
 from .tools.sandboxes import active_sandbox
 
 JSON, TEXT = "application/json", "text/plain"
@@ -45,7 +45,7 @@ def offer(server: SandboxServer) -> None:
         """Whether it answers, how long it lives, what it may use."""
         try:
             member = app.fleet.member(id)
-            view = sandbox_fields(await app.view(member))
+            view = sandbox_fields(await app.survey.of(member))
             found = await app.disposables.find(id)
             return _json(view | (disposable_fields(found) if found else {}))
         except SandboxError as problem:

@@ -13,11 +13,11 @@ from typing import Any, NoReturn, Protocol
 from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS
 
-from ..app import App, Stock
-from ..config.source import ConfigSource
-from ..core.client import Calls, begin_call
-from ..fleet import Member
-from ..session import KeptSelection, Session
+from ...app import App, Stock
+from ...config.source import ConfigSource
+from ...core.client import Calls, begin_call
+from ...services.fleet import Member
+from ...services.session import KeptSelection, Session
 from .clients import OneClient
 from .early import Early, Learner
 from .server import SandboxServer, build
@@ -83,8 +83,8 @@ async def leave(app: App, failed: BaseException | None, farewell_s: float) -> No
 
 async def _leave_transfers(app: App) -> None:
     """Hand unfinished transfers to the hub."""
-    from ..hub_contact.asking import leave_transfers
-    from ..hub_contact.place import NoHub
+    from ...services.hub_contact.asking import leave_transfers
+    from ...services.hub_contact.place import NoHub
 
     try:
         await asyncio.to_thread(leave_transfers, app.jobs.config_file, 0)
@@ -98,6 +98,11 @@ async def _leave_transfers(app: App) -> None:
 async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.Event) -> None:
     # Streams that cannot be polled, such as a file, are left to the SDK and its threads.
     streams: Any = await take_standard_streams(early, ended) if early else ()
+    await serve_over(server, *streams)
+
+
+async def serve_over(server: SandboxServer, *streams: Any) -> None:
+    """Serve one client over its lines and what writes the answers; without any, over standard input and output."""
     async with stdio_server(*streams) as (incoming, outgoing):
         await server.run_over(incoming, outgoing)
 

@@ -10,13 +10,13 @@ from mcp.server.mcpserver.tools import Tool, ToolManager
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
+from .declaration import PLAIN, Declaration
+
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 # Claude Code hides tools behind a search, except for those marked like this: the ones that work begins with.
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
-FIRST_TOOLS = frozenset({"list_sandboxes", "exec_bash", "read_remote_file"})
 # Clients that render MCP Apps show the results of these tools as cards; the others ignore the mark.
 CARDS = "ui://remote-sandbox/cards.html"
-SHOWN_AS_CARDS = frozenset({"list_sandboxes", "check_background_task"})
 _MARK = "unlisted"
 # Marks a parameter that only old configurations send: still accepted, but not listed.
 UNLISTED = Field(json_schema_extra={_MARK: True})
@@ -38,6 +38,7 @@ class OfferedTool:
     annotations: ToolAnnotations
     # Whether the tool list shows it; it can be called all the same.
     is_listed: bool = True
+    declaration: Declaration = PLAIN
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,14 @@ class Toolbox(ToolManager):
     def has(self, name: str) -> bool:
         return name in self._offers
 
+    def declaration(self, name: str) -> Declaration:
+        """Facts about a tool; those of a plain one for an unknown name."""
+        return self._offers[name].declaration if name in self._offers else PLAIN
+
+    @property
+    def declarations(self) -> Mapping[str, Declaration]:
+        return {name: offer.declaration for name, offer in self._offers.items()}
+
     def parameters(self, name: str) -> Parameters:
         """Empty for an unknown tool."""
         return self._parameters[name] if self.get_tool(name) else Parameters()
@@ -83,7 +92,7 @@ class Toolbox(ToolManager):
             title=offer.title,
             description=" ".join((offer.function.__doc__ or "").split()),
             annotations=offer.annotations,
-            meta=meta_of(name),
+            meta=meta_of(offer.declaration),
         )
         taken, required = made.parameters["properties"], made.parameters.get("required", ())
         # SandboxServer refuses unknown arguments, and the schema says so.
@@ -92,10 +101,10 @@ class Toolbox(ToolManager):
         self._parameters[name] = Parameters(tuple(taken), tuple(made.parameters["properties"]), tuple(required))
 
 
-def meta_of(name: str) -> dict[str, Any] | None:
-    """What the tool list tells particular clients about a tool."""
-    first = ALWAYS_LOADED if name in FIRST_TOOLS else {}
-    cards = {"ui": {"resourceUri": CARDS}} if name in SHOWN_AS_CARDS else {}
+def meta_of(tool: Declaration) -> dict[str, Any] | None:
+    """Marks of a tool in the list, for particular clients."""
+    first = ALWAYS_LOADED if tool.is_first else {}
+    cards = {"ui": {"resourceUri": CARDS}} if tool.is_card else {}
     return first | cards or None
 
 

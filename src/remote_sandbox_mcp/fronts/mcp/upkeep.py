@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from ..app import Stock
-from ..config.schema import Configuration
-from ..config.source import ConfigSource
-from ..fleet import Member
-from ..waiting import Chores
+from ...app import Stock
+from ...config.schema import Configuration
+from ...config.source import ConfigSource
+from ...local.waiting import Chores
+from ...services.fleet import Member
 from .server import SandboxServer, build
 
 # Files are checked when a call comes, at most this often; and now and then without one.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from ..app import App
-from ..config import paths
-from ..core.errors import SandboxError
+from ...app import App
+from ...config import paths
+from ...core.errors import SandboxError
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ ADOPT_S, REVIVE_S = 1.5, 3.5
 
 async def start_watchdog(app: App) -> str:
     """Make sure that the watchdog runs; returns why it does not, or nothing."""
-    from ..watchdog.ensure import ensure_running
+    from ...services.watchdog.ensure import ensure_running
 
     return await ensure_running(paths.state_folder(), app.jobs.config_file, begin=app.begin_watching)
 

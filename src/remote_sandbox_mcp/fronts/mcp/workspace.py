@@ -7,27 +7,30 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, InputRequiredResult
 
-from ..app import App
-from ..core.client import is_again, preamble, run_begins
-from ..core.errors import ConnectError, Defect, SandboxError, UnknownSandbox
-from ..core.transfer import Headway
-from ..core.workspace import Linked, Moved, OutOfStep, Workspace, not_brought, not_sent
-from ..fleet import unforeseen
-from ..session import client_folder
-from ..waiting import Chores
+from ...app import App
+from ...core.address import read_address
+from ...core.client import is_again, preamble, run_begins
+from ...core.errors import ConnectError, Defect, SandboxError, UnknownSandbox
+from ...core.sync.transfer import Headway
+from ...core.workspaces.workspace import Linked, Moved, OutOfStep, Workspace, not_brought, not_sent
+from ...local.waiting import Chores
+from ...services.fleet import unforeseen
+from ...services.session import client_folder
+from ...views.results import sentence
+from ...views.sync_results import headway_text
 from .clients import LEAST_PATIENCE_S, calling
+from .declaration import Declaration, WorkspacePart
 from .reporting import SIGN_S, Reporting, spent_s
-from .results import sentence, told_moved
-from .tools.sync_results import headway_text
+from .results import told_moved
 
 if TYPE_CHECKING:
-    from ..workspaces.service import WorkspaceService
+    from ...services.workspaces.service import WorkspaceService
 
 Answer = CallToolResult | InputRequiredResult
 Make = Callable[[dict[str, Any]], Awaitable[Answer]]
@@ -35,56 +38,6 @@ Make = Callable[[dict[str, Any]], Awaitable[Answer]]
 MOST_FETCHED = 1000
 
 
-@dataclass(frozen=True)
-class Part:
-    """What a workspace does for a call of one tool. Its arguments are named here, so that no tool has to know of it."""
-
-    # Before the call, what changed here is sent; after it, what changed there comes back.
-    sends: bool = False
-    brings: bool = False
-    # The argument for a folder over there, which is the workspace's own where it is left out.
-    folder: str = ""
-    # Arguments for paths over there: a text, a list of texts, or a list of objects with a `path`.
-    paths: tuple[str, ...] = ()
-    # Arguments with shell source, which runs after the workspace's init lines.
-    scripts: tuple[str, ...] = ()
-    # The shell source that the tool itself makes up runs after the init lines, too.
-    prepares: bool = False
-    # The argument that names something that has been started before: then nothing is sent.
-    handle: str = ""
-    # It only reads, and does so even where what changed here could not be sent.
-    only_looks: bool = False
-
-
-RUNS = Part(sends=True, brings=True, folder="cwd", scripts=("command",))
-STARTS = Part(sends=True, folder="cwd", scripts=("command", "resume_command"))
-READS = Part(sends=True, paths=("remote_path",), only_looks=True)
-LOOKS = Part(sends=True, folder="remote_path", only_looks=True)
-WRITES = Part(sends=True, brings=True, paths=("remote_path",))
-ASKS = Part(brings=True, handle="tmux_session")
-COPIES = Part(paths=("remote_path",))
-
-PARTS: dict[str, Part] = {
-    "exec_bash": RUNS,
-    "run_command": RUNS,
-    "run_python": replace(RUNS, scripts=(), prepares=True),
-    "run_tests": replace(RUNS, folder="path", handle="tmux_session", prepares=True),
-    "exec_bash_background": STARTS,
-    "exec_bash_background_watch": STARTS,
-    "deploy_app": STARTS,
-    "read_remote_file": READS,
-    "list_remote_files": LOOKS,
-    "search_remote_files": LOOKS,
-    "write_remote_file": WRITES,
-    "edit_remote_file": WRITES,
-    "upload_files": replace(WRITES, paths=("files",)),
-    "download_files": replace(READS, paths=("paths",)),
-    "sync_local_to_remote": COPIES,
-    "sync_remote_to_local": COPIES,
-    "check_background_task": ASKS,
-    "wait_background_task": ASKS,
-    "stop_background_task": ASKS,
-}
 # A shell that keeps its state keeps its folder, too: only its first command begins in the workspace's.
 SESSION = "session"
 
@@ -107,13 +60,12 @@ class Workspaces:
         """The workspace that the client's current folder is in."""
         return self.service.find(client_folder())
 
-    def of_call(self, tool: str, given: Mapping[str, Any], sandbox: str) -> InWorkspace | None:
+    def of_call(self, tool: Declaration, given: Mapping[str, Any], sandbox: str) -> InWorkspace | None:
         """How a call is made in the client's workspace; None where that plays no part in it."""
-        part = PARTS.get(tool)
-        workspace = self.at_hand() if part and sandbox else None
-        if part is None or workspace is None or self._name(sandbox) != workspace.sandbox:
+        workspace = self.at_hand() if tool.workspace and sandbox else None
+        if tool.workspace is None or workspace is None or self._name(sandbox) != workspace.sandbox:
             return None
-        return InWorkspace(self, workspace, part, given)
+        return InWorkspace(self, workspace, tool, given)
 
     def _name(self, sandbox: str) -> str:
         try:
@@ -123,7 +75,7 @@ class Workspaces:
             return ""
 
     async def was_begun(self, sandbox: str) -> bool:
-        return await self._app.was_begun(sandbox)
+        return await self._app.commands.was_begun(sandbox)
 
     def leave(self, workspace: Workspace, late: asyncio.Future[Moved]) -> None:
         """Let a pass go on after its call; what it moves is told with the next one."""
@@ -160,10 +112,13 @@ class Workspaces:
 class InWorkspace:
     """One call in a workspace."""
 
-    def __init__(self, workspaces: Workspaces, workspace: Workspace, part: Part, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, workspaces: Workspaces, workspace: Workspace, tool: Declaration, given: Mapping[str, Any]
+    ) -> None:
         self._workspaces = workspaces
         self._workspace = workspace
-        self._part = part
+        self._part = part = tool.workspace or WorkspacePart()
+        self._paths = tool.paths
         self._begun = time.monotonic()
         self._patience_s = calling.get().patience_s
         self._handle = str(given.get(part.handle) or "") if part.handle else ""
@@ -178,14 +133,14 @@ class InWorkspace:
         """The arguments, with the workspace's folder where they leave it out and with paths as the sandbox has them."""
         part, workspace, filled = self._part, self._workspace, dict(given)
         named = given.get(part.folder, "") if part.folder else None
-        start = workspace.start_folder(named, client_folder()) if isinstance(named, str) else ""
+        start = self._start(named) if isinstance(named, str) else ""
         keeps_folder = bool(given.get(SESSION) and part.scripts and not named)
         if start and not keeps_folder:
             filled[part.folder] = start
         if part.prepares:
             self._preamble = workspace.preamble(start)
-        for name in part.paths:
-            if name in given:
+        for name in self._paths:
+            if name in given and name != part.folder:
                 filled[name] = self._mapped(given[name])
         for name in part.scripts:
             if isinstance(script := given.get(name), str):
@@ -193,9 +148,15 @@ class InWorkspace:
                 filled[name] = make(script, start)
         return filled
 
+    def _start(self, named: str) -> str:
+        is_address = self._part.folder in self._paths and bool(read_address(named).sandbox)
+        return named if is_address else self._workspace.start_folder(named, client_folder())
+
     def _mapped(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._workspace.remote_path(value) if value else value
+            # A path that names its sandbox starts at the home folder there.
+            is_whole = not value or bool(read_address(value).sandbox)
+            return value if is_whole else self._workspace.remote_path(value)
         if isinstance(value, (list, tuple)):
             return [self._mapped(item) for item in value]
         return {**value, "path": self._mapped(value["path"])} if isinstance(value, dict) and "path" in value else value
@@ -232,8 +193,9 @@ class InWorkspace:
     def _is_sending(self) -> bool:
         if self._handle or not self._part.sends:
             return False
-        paths = [self.arguments.get(name) for name in (*self._part.paths, self._part.folder) if self._part.only_looks]
-        named = [path for path in paths if isinstance(path, str)]
+        paths = [self.arguments.get(name) for name in (*self._paths, self._part.folder) if self._part.only_looks]
+        addresses = [read_address(path) for path in paths if isinstance(path, str)]
+        named = [address.from_home if address.sandbox else address.path for address in addresses]
         # What lies elsewhere on the machine is looked at without a pass.
         return not named or any(map(self._workspace.may_hold, named))
 

@@ -1,4 +1,4 @@
 """The page in the browser, under /ui: entering, the stream of changes, logs, calls of tools, and its files.
 
-What is shown is not found out here, but in live; which requests reach this room at all is decided in web.
+Rows are not made here but in views/live; which requests reach this room at all is decided in fronts/http.
 """

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .. import allowing
-from ..app import App
-from ..config.allowances import allowances
-from ..core.errors import BadArgument
-from ..core.gate import is_allowed
-from ..session import Session, begin, current
+from ...app import App
+from ...config.allowances import allowances
+from ...core.errors import BadArgument
+from ...core.gate import is_allowed
+from ...services.gate import allowing
+from ...services.session import Session, begin, current
 from .http import PageRefusal
 
 BY = "page"

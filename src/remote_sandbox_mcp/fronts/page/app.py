@@ -7,15 +7,15 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from ..config import paths
-from ..core.disposable import ProviderChoice, SandboxOrder
-from ..core.errors import BadArgument, SandboxError, UnknownSandbox
-from ..core.secret import Secret
-from ..live.service import Live
-from ..mcp_server.results import sentence
-from ..mcp_server.server import SandboxServer
-from ..store.history import WantedCalls
-from ..waiting import within
+from ...config import paths
+from ...core.errors import BadArgument, SandboxError, UnknownSandbox
+from ...core.sandboxes.disposable import ProviderChoice, SandboxOrder
+from ...core.sandboxes.secret import Secret
+from ...local.store.history import WantedCalls
+from ...local.waiting import within
+from ...views.live.service import Live
+from ...views.results import sentence
+from ..mcp.server import SandboxServer
 from .allowing import Allowing
 from .calls import ToolCaller
 from .conflicts import Conflicts

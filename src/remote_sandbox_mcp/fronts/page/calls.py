@@ -7,19 +7,12 @@ from typing import Any
 
 from mcp.types import CallToolResult, TextContent
 
-from ..mcp_server.results import about_error
-from ..mcp_server.server import SandboxServer
-from ..session import Session, absolute, begin, current
+from ...services.session import Session, absolute, begin, current
+from ..mcp.results import about_error
+from ..mcp.server import SandboxServer
 from .http import PageRefusal
 
 CLIENT = "page"
-TOOLS = frozenset(
-    {
-        *("stop_background_task", "resume_background_task", "check_background_task"),
-        *("create_sandbox", "delete_sandbox", "run_command", "exec_bash", "forward_port"),
-        *("link_workspace", "cancel_file_transfer_task"),
-    }
-)
 ASKS = "this needs an answer of yours that the page cannot give; call it from a terminal or by an agent"
 
 
@@ -30,13 +23,19 @@ class ToolCaller:
         self._server = server
         self._session: Session | None = None
 
+    @property
+    def tools(self) -> frozenset[str]:
+        """The tools that the page may call."""
+        return frozenset(name for name, tool in self._server.declarations.items() if tool.is_on_page)
+
     async def call(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Raises PageRefusal for what is no call, or one of another tool."""
         tool, arguments = wanted.get("tool"), wanted.get("arguments", {})
         if not isinstance(tool, str) or not isinstance(arguments, dict):
             raise PageRefusal(400, 'send {"tool": NAME, "arguments": {...}}')
-        if tool not in TOOLS:
-            raise PageRefusal(403, f"the page may not call {tool[:60]!r}; it may call: {', '.join(sorted(TOOLS))}")
+        allowed = self.tools
+        if tool not in allowed:
+            raise PageRefusal(403, f"the page may not call {tool[:60]!r}; it may call: {', '.join(sorted(allowed))}")
         begin(self._session_for(tool, arguments))
         return fields_of(await self._server.call_as(CLIENT, tool, arguments))
 

@@ -7,12 +7,12 @@ import os
 import stat
 from typing import Any
 
-from ..app import App
-from ..core.errors import FileProblem, SandboxError
-from ..core.files import Span
-from ..core.text import visible
-from ..core.workspace import Workspace
-from ..mcp_server.results import plain_text, sentence
+from ...app import App
+from ...core.errors import FileProblem, SandboxError
+from ...core.sandboxes.files import Span
+from ...core.texts.text import visible
+from ...core.workspaces.workspace import Workspace
+from ...views.results import plain_text, sentence
 from .http import PageRefusal
 
 MOST_BYTES = 200_000

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.secret import Secret
-from ..waiting import within
+from ...core.sandboxes.secret import Secret
+from ...local.waiting import within
 
 log = logging.getLogger(__name__)
 

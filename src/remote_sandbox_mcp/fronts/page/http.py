@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from ..core.permission import is_loopback
+from ...core.permission import is_loopback
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

@@ -7,8 +7,8 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 
-from ..live.service import TOPICS, Live
-from ..waiting import within
+from ...local.waiting import within
+from ...views.live.service import TOPICS, Live
 from .http import EVERYWHERE, NOT_KEPT, PageRefusal, Receive, Send, to_json
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..core.errors import BadArgument, ConfigError
-from ..core.permission import Notify, allow_hook, allow_webhook
-from ..core.watch import Event, Unsent, Watch
+from ...core.errors import BadArgument, ConfigError
+from ...core.jobs.watch import Event, Unsent, Watch
+from ...core.permission import Notify, allow_hook, allow_webhook
 from ..processes.programs import find_helper
 from . import messages, program
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from ..core.permission import Hook
-from ..core.text import last_line
-from ..core.watch import Event, Unsent, Watch
+from ...core.jobs.watch import Event, Unsent, Watch
+from ...core.permission import Hook
+from ...core.task import event_end
+from ...core.texts.text import last_line
 from ..processes import descriptors
 from ..processes.programs import by_path
 from ..processes.variables import DESKTOP, home_folder, made
@@ -106,6 +107,7 @@ def event_variables(file: Path, watch: Watch, event: Event) -> dict[str, str]:
         "RSMCP_EVENT_FILE": str(file),
         "RSMCP_EVENT_JSON": bounded(fields),
         "RSMCP_EVENT_TYPE": event.type.value,
+        **{f"RSMCP_{name.upper()}": str(value).lower() for name, value in event_end(event).items()},
         "RSMCP_WATCH_ID": str(fields["watch_id"]),
         "RSMCP_SANDBOX_NAME": _variable(watch.sandbox),
         "RSMCP_TMUX_SESSION": _variable(watch.session),

@@ -16,8 +16,9 @@ from urllib.parse import urlencode
 
 import httpx
 
-from ..core.permission import Address, read_address
-from ..core.watch import Event, Unsent, Watch
+from ...core.jobs.watch import Event, Unsent, Watch
+from ...core.permission import Address, read_address
+from ...core.task import event_outcome
 from ..waiting import within
 from . import messages
 
@@ -133,6 +134,7 @@ def _pack_json(watch: Watch, event: Event, secret: str) -> Parcel:
     body = messages.encode(messages.as_json(watch, event)).encode()
     headers = {
         "X-RSMCP-Event": event.type.value,
+        **({"X-RSMCP-Outcome": outcome.state.value} if (outcome := event_outcome(event)) else {}),
         # The same for every attempt, so that a receiver can drop repetitions.
         "X-RSMCP-Event-Id": f"{event.id}-{event.created:.0f}",
     }

@@ -1,4 +1,4 @@
 """Processes on this computer: how ours are started and load quickly, file locks, and which programs we run.
 
-What the processes do is elsewhere (hub, watchdog, transfers); nothing here imports the rest of the program.
+What the processes do is elsewhere (hub, services); nothing here imports the rest of the program.
 """

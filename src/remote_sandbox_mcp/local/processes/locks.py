@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import ConfigError
+from ...core.errors import ConfigError
 from . import process
 
 # A process that checks whether a lock is held takes it for an instant.

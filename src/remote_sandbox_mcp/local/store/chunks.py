@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ConfigError
+from ...core.errors import ConfigError
 from .database import Database, statements
 
 if TYPE_CHECKING:

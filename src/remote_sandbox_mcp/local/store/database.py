@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ConfigError
+from ...core.errors import ConfigError
 from .keeping import offer_functions
 
 if TYPE_CHECKING:

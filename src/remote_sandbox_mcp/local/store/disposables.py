@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.disposable import Disposable, Limits
+from ...core.sandboxes.disposable import Disposable, Limits
 from .database import Database, statements
 from .keeping import Keeper
 from .mark import mark_of

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.job import JobSeen, JobStarted, JobState
-from ..core.port import DeployOrder
-from ..core.shown import HIDDEN
+from ...core.jobs.job import JobSeen, JobStarted, JobState
+from ...core.sandboxes.port import DeployOrder
+from ...core.texts.shown import HIDDEN
 from .database import Database, statements
 from .keeping import Keeper
 

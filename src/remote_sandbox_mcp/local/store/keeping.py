@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import ConfigError
+from ...core.errors import ConfigError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,8 +37,8 @@ class Keeper:
 
     def command(self, text: str, most: int = LONGEST_COMMAND) -> str:
         """A command, as it may be kept."""
-        from ..core.redact import shorten_safely
-        from ..core.shown import values_in_use
+        from ...core.texts.redact import shorten_safely
+        from ...core.texts.shown import values_in_use
 
         return clean(shorten_safely(text, values_in_use(), most)) if text and self.days > 0 else ""
 
@@ -48,15 +48,15 @@ class Keeper:
 
     def told(self, text: str, most: int = LONGEST_TOLD) -> str:
         """The end of a sentence of ours or of a machine's, which is always kept."""
-        from ..core.redact import end_safely
-        from ..core.shown import values_in_use
+        from ...core.texts.redact import end_safely
+        from ...core.texts.shown import values_in_use
 
         return clean(end_safely(text, values_in_use(), most)) if text else ""
 
     def values(self, value: Any) -> Any:
         """A value of JSON with nothing secret in it."""
-        from ..core.redact import hide_in
-        from ..core.shown import values_in_use
+        from ...core.texts.redact import hide_in
+        from ...core.texts.shown import values_in_use
 
         return hide_in(value, values_in_use())
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.transfer import Headway, Order, Outcome
+from ...core.sync.transfer import Headway, Order, Outcome
 from .database import Database, statements
 from .keeping import Keeper
 

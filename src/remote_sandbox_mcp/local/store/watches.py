@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.job import JobStarted
-from ..core.lifecycle import LONGEST_CHECKPOINT, LONGEST_TAIL, announcements
-from ..core.watch import Decision, Event, EventType, Policy, Resume, Status, Watch
+from ...core.jobs.job import JobStarted
+from ...core.jobs.lifecycle import LONGEST_CHECKPOINT, LONGEST_TAIL, announcements
+from ...core.jobs.watch import Decision, Event, EventType, Policy, Resume, Status, Watch
 from .database import Database, statements
 from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, read_json
 

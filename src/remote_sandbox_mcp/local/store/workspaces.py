@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.workspace import Rules, Workspace
+from ...core.workspaces.workspace import Rules, Workspace
 from .database import Database, statements
 
 if TYPE_CHECKING:

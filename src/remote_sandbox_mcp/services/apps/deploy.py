@@ -8,14 +8,23 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError, Unreachable, Unsupported
-from ..core.job import JobLook, JobSeen, JobStarted
-from ..core.port import Deployment, DeployOrder, Health, PortClosed, Stream, is_well, read_status, request_text
-from ..core.progress import Beat, Progress, silent
-from ..core.sandbox import Sandbox
-from ..core.text import last_line
+from ...core.errors import BadArgument, ConnectError, LostContact, SandboxError, Unreachable, Unsupported
+from ...core.jobs.job import JobLook, JobSeen, JobStarted
+from ...core.progress import Beat, Progress, silent
+from ...core.sandboxes.port import (
+    Deployment,
+    DeployOrder,
+    Health,
+    PortClosed,
+    Stream,
+    is_well,
+    read_status,
+    request_text,
+)
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.texts.text import last_line
+from ...local.waiting import Chores, within
 from ..fleet import unforeseen
-from ..waiting import Chores, within
 from .forwards import Forwards, Get
 
 LIST_S = 10.0
@@ -263,7 +272,7 @@ def deployment_of(order: DeployOrder, started: JobStarted) -> Deployment:
 
 def spellings_of(command: str) -> tuple[str, ...]:
     """A command as it was ordered, as our record of it shows it, and as its machine does."""
-    from ..store.keeping import Keeper
+    from ...local.store.keeping import Keeper
 
     return command, Keeper().command(command), command[:LONGEST_SHOWN]
 

@@ -9,12 +9,12 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..backends.stream import carry_both_ways, over_socket
-from ..core.errors import BadArgument, SandboxError
-from ..core.permission import allow_local_port, is_allowed_port
-from ..core.port import Forward, PortClosed, Stream, check_port
-from ..core.sandbox import Sandbox
-from ..waiting import Chores, within
+from ...backends.stream import carry_both_ways, over_socket
+from ...core.errors import BadArgument, SandboxError
+from ...core.permission import allow_local_port, is_allowed_port
+from ...core.sandboxes.port import Forward, PortClosed, Stream, check_port
+from ...core.sandboxes.sandbox import Sandbox
+from ...local.waiting import Chores, within
 from .guests import GUESTS, Guest, Queue
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from weakref import WeakSet
 
-from ..processes import descriptors
+from ...local.processes import descriptors
 
 MOST_AT_A_PORT = 512
 

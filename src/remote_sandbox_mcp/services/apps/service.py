@@ -9,18 +9,19 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ..core.disposable import DISPOSABLE_ID
-from ..core.errors import ConfigError, UnknownSandbox, Unsupported
-from ..core.job import JobSeen, JobStarted, JobState
-from ..core.port import Deployment, DeployOrder, Forward
-from ..core.progress import Progress, silent
+from ...core.errors import ConfigError, UnknownSandbox, Unsupported
+from ...core.jobs.job import JobSeen, JobStarted, JobState
+from ...core.lazy import lazy
+from ...core.progress import Progress, silent
+from ...core.sandboxes.disposable import DISPOSABLE_ID
+from ...core.sandboxes.port import Deployment, DeployOrder, Forward
 from ..fleet import Fleet
 from ..jobs.service import JobService, Wanted
 from ..session import current
 
 if TYPE_CHECKING:
+    from ...local.store.jobs import JobRecord
     from ..disposable.verbs import Disposables
-    from ..store.jobs import JobRecord
     from .deploy import Deployments
     from .forwards import Forwards
 
@@ -55,9 +56,9 @@ class AppService:
         ]
 
     async def close(self) -> None:
-        if "_deployments" in self.__dict__:
+        if AppService._deployments.made(self):
             await self._deployments.close()
-        if "_forwards" in self.__dict__:
+        if AppService._forwards.made(self):
             await self._forwards.close()
 
     async def reconfigure(self, local_ports: Sequence[str], gone: Collection[str]) -> None:
@@ -66,12 +67,12 @@ class AppService:
         Otherwise a known port could lead to another machine that has the same name now.
         """
         self._local_ports = local_ports
-        if "_forwards" in self.__dict__:
+        if AppService._forwards.made(self):
             self._forwards.allowed = local_ports
             for name in gone:
                 await self._forwards.close(name)
 
-    @functools.cached_property
+    @lazy
     def _forwards(self) -> Forwards:
         from .forwards import Forwards
 
@@ -79,7 +80,7 @@ class AppService:
 
     def _note_forward(self, sandbox: str, port: int, local_port: int) -> None:
         """Record it, if another process may have to continue for this client."""
-        from ..store.sessions import KeptForward
+        from ...local.store.sessions import KeptForward
 
         if current().name:
             kept = KeptForward(sandbox, port, local_port)
@@ -96,7 +97,7 @@ class AppService:
                 if kept.sandbox in self._fleet.names:
                     await self._forwards.reopen(kept.sandbox, kept.port, kept.local_port)
 
-    @functools.cached_property
+    @lazy
     def _deployments(self) -> Deployments:
         from .deploy import Book, Deployments
 
@@ -114,13 +115,13 @@ class AppService:
 
     async def list(self) -> Sequence[Deployment]:
         """All deployed apps, of this process or another, in their current state."""
-        if "_deployments" not in self.__dict__ and not await self._recall():
+        if not AppService._deployments.made(self) and not await self._recall():
             return ()
         return await self._deployments.list()
 
     def forwarded(self) -> Sequence[Forward]:
         """The ports that this process forwards."""
-        return self._forwards.list() if "_forwards" in self.__dict__ else ()
+        return self._forwards.list() if AppService._forwards.made(self) else ()
 
     async def forward(self, sandbox: str, port: int, *, local_port: int = 0) -> Forward:
         """Forward a port of a sandbox to this computer."""
@@ -132,9 +133,9 @@ class AppService:
     async def forget(self, sandbox: str) -> None:
         """Forget all apps and forwards of a sandbox that is gone."""
         self._jobs.commands.forget(sandbox)
-        if "_deployments" in self.__dict__:
+        if AppService._deployments.made(self):
             await self._deployments.forget(sandbox)
-        elif "_forwards" in self.__dict__:
+        elif AppService._forwards.made(self):
             await self._forwards.close(sandbox)
 
     async def _start(self, order: DeployOrder) -> JobStarted:

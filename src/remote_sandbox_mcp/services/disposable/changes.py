@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..core.errors import SandboxError
-from ..waiting import Chores, within
+from ...core.errors import SandboxError
+from ...local.waiting import Chores, within
 
 if TYPE_CHECKING:
     from .service import DisposableService

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from ..core.disposable import PENDING, Disposable, DisposableRules, SandboxOrder, new_disposable_id
-from ..core.errors import BadArgument, ConnectError, SandboxError, UnknownSandbox
-from ..store.disposables import CREATING, ENDING, FULL, GONE, NAME_TAKEN, RUNNING, Kept
-from ..waiting import Chores
+from ...core.errors import BadArgument, ConnectError, SandboxError, UnknownSandbox
+from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules, SandboxOrder, new_disposable_id
+from ...local.store.disposables import CREATING, ENDING, FULL, GONE, NAME_TAKEN, RUNNING, Kept
+from ...local.waiting import Chores
 from .policy import DELETED, checked, farewell, is_visible
 from .pool import Pool
 from .registry import Registry

@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ..core.command import Command, Completed, Missing, Observation, Running
-from ..core.disposable import PENDING, Disposable, Provider, Traits, is_pending
-from ..core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox, Unreachable, Unsupported
-from ..core.files import FileSlice, Found, Listing, Search, Span, Written
-from ..core.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobWait, JobWaited
-from ..core.port import Stream
-from ..core.progress import Progress, silent
-from ..core.sandbox import Capabilities, Description, Sandbox
-from ..core.transfer import Lane
-from ..store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, RUNNING, DisposableRows, Kept
-from ..waiting import within
+from ...core.commands.command import Command, Completed, Missing, Observation, Running
+from ...core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox, Unreachable, Unsupported
+from ...core.jobs.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobWait, JobWaited
+from ...core.progress import Progress, silent
+from ...core.sandboxes.disposable import PENDING, Disposable, Provider, Traits, is_pending
+from ...core.sandboxes.files import FileSlice, Found, Listing, Search, Span, Written
+from ...core.sandboxes.port import Stream
+from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
+from ...core.sync.transfer import Lane
+from ...local.store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, RUNNING, DisposableRows, Kept
+from ...local.waiting import within
 from .policy import farewell, is_about_to_expire, why_ended
 
 # How long a provider may take to report a sandbox's state, and to renew it.

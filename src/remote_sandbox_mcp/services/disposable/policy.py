@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 
-from ..core import check
-from ..core.disposable import DISPOSABLE_ID, PENDING, DisposableRules, Limits, SandboxOrder, Traits
-from ..core.errors import BadArgument, ConfigError
-from ..core.network import MOST_HOSTS, is_target
-from ..core.permission import allow_network
-from ..store.disposables import CREATING, ENDED, ENDING, EXPIRED, PAUSED, Kept, Owner
+from ...core import check
+from ...core.errors import BadArgument, ConfigError
+from ...core.permission import allow_network
+from ...core.sandboxes.disposable import DISPOSABLE_ID, PENDING, DisposableRules, Limits, SandboxOrder, Traits
+from ...core.sandboxes.network import MOST_HOSTS, is_target
+from ...local.store.disposables import CREATING, ENDED, ENDING, EXPIRED, PAUSED, Kept, Owner
 
 # Its provider ends one that has expired; we see to it only if that has not happened soon after.
 GRACE_S = 2.0

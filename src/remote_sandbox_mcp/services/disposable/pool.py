@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from ..core.disposable import Disposable, DisposableRules, SandboxOrder, Traits, new_disposable_id
-from ..core.errors import ConfigError, SandboxError
-from ..store.disposables import CREATING, GONE, Kept
+from ...core.errors import ConfigError, SandboxError
+from ...core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder, Traits, new_disposable_id
+from ...local.store.disposables import CREATING, GONE, Kept
 from .policy import FROM_OUTSIDE, is_plain, provider_for, suits
 from .registry import Registry
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ..core.disposable import PENDING, Disposable, DisposableRules
-from ..core.errors import ConfigError, SandboxError
-from ..store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, Kept
-from ..waiting import within
+from ...core.errors import ConfigError, SandboxError
+from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules
+from ...local.store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, Kept
+from ...local.waiting import within
 from .lease import Life
 from .policy import (
     CLEANED_UP,

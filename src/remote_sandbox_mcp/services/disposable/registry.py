@@ -11,18 +11,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.disposable import PENDING, Disposable, DisposableRules, Offer, Provider, Traits
-from ..core.errors import ConfigError, SandboxError, UnknownSandbox
+from ...core.errors import ConfigError, SandboxError, UnknownSandbox
+from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules, Offer, Provider, Traits
+from ...local.processes import process
+from ...local.store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept, Owner
+from ...local.waiting import Chores, within
 from ..fleet import Fleet, Member
-from ..processes import process
-from ..store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept, Owner
-from ..waiting import Chores, within
 from .lease import LOOK_S, Life, Surroundings, Tended
 from .policy import SandboxFate, farewell, fate, is_visible
 
 if TYPE_CHECKING:
-    from ..core.sandbox import Sandbox
-    from ..store.disposables import DisposableRows, Kept
+    from ...core.sandboxes.sandbox import Sandbox
+    from ...local.store.disposables import DisposableRows, Kept
 
 
 log = logging.getLogger(__name__)

@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ..core import check
-from ..core.disposable import PENDING, Disposable, DisposableRules, Offer, SandboxOrder
-from ..core.errors import UnknownSandbox, Unreachable
-from ..store.disposables import CREATING, ENDING, GONE, OVER
-from ..waiting import within
+from ...core import check
+from ...core.errors import UnknownSandbox, Unreachable
+from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules, Offer, SandboxOrder
+from ...local.store.disposables import CREATING, ENDING, GONE, OVER
+from ...local.waiting import within
 from .create import Making
 from .policy import DELETED, SandboxFate, farewell, is_visible
 from .reaper import DELETE_S, Tending
 from .registry import Registry, look, survey, trouble
 
 if TYPE_CHECKING:
-    from ..store.disposables import Kept
+    from ...local.store.disposables import Kept
 
 # Limits for closing: in general, and in addition while one is being made. Clients give a server about four seconds.
 CLOSE_S, MAKING_S = 1.0, 2.5

@@ -9,16 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core import check
-from ..core.disposable import Disposable, DisposableRules, Offer, ProviderChoice, SandboxOrder
-from ..core.errors import ConfigError
+from ...core import check
+from ...core.errors import ConfigError
+from ...core.lazy import lazy
+from ...core.sandboxes.disposable import Disposable, DisposableRules, Offer, ProviderChoice, SandboxOrder
+from ...local.waiting import Chores
 from ..fleet import Fleet, Member
-from ..waiting import Chores
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..store.disposables import DisposableRows
+    from ...local.store.disposables import DisposableRows
     from .changes import Tell
     from .service import DisposableService
 
@@ -56,13 +57,13 @@ class Disposables:
         self._configuration = configuration
         self._listeners: list[Callable[[], None]] = []
         self._followers = Chores("following the disposable sandboxes")
-        fleet.find = self._look_up
+        fleet.find = self.look_up
 
-    @functools.cached_property
+    @lazy
     def _rows(self) -> DisposableRows:
         return self._make_rows()
 
-    @functools.cached_property
+    @lazy
     def _service(self) -> DisposableService:
         from .registry import Registry
         from .service import DisposableService
@@ -74,7 +75,7 @@ class Disposables:
     def reconfigure(self, rules: DisposableRules, offers: Mapping[str, Offer]) -> None:
         """Use these from now on, also for existing sandboxes; providers whose settings differ are made again."""
         self._rules, self._offers = rules, offers
-        if "_service" in self.__dict__:
+        if Disposables._service.made(self):
             self._service.reconfigure(rules, offers)
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -92,12 +93,13 @@ class Disposables:
 
     def needs(self) -> Sequence[str]:
         """Sandboxes whose processes end with this process, as sentences."""
-        return self._service.needs() if "_service" in self.__dict__ else ()
+        return self._service.needs() if Disposables._service.made(self) else ()
 
     @property
     def has_any(self) -> bool:
         """Whether this process looks after a live one."""
-        return "_service" in self.__dict__ and bool(self._service.known.lives)
+        service = Disposables._service.made(self)
+        return service is not None and bool(service.known.lives)
 
     # From the server's start to its end
 
@@ -114,9 +116,9 @@ class Disposables:
     async def close(self) -> None:
         """Close all connections within seconds; each sandbox lives on until it is deleted or expires."""
         await self._followers.close()
-        if "_service" in self.__dict__:
+        if Disposables._service.made(self):
             await self._service.close()
-        elif "_rows" in self.__dict__:
+        elif Disposables._rows.made(self):
             self._rows.database.close()
 
     # Verbs
@@ -195,11 +197,11 @@ class Disposables:
 
     def _service_if_any(self) -> DisposableService | None:
         """Nothing where no sandbox lives, or has lived since the start: that spares loading it."""
-        return self._service if "_service" in self.__dict__ or not self._is_empty() else None
+        return self._service if Disposables._service.made(self) or not self._is_empty() else None
 
     def _is_empty(self) -> bool:
         return not self._mark().exists() if self._mark else self._rows.is_empty()
 
-    def _look_up(self, name: str) -> Member | None:
+    def look_up(self, name: str) -> Member | None:
         """Called by the fleet for an unknown name."""
         return self._service.known.look_up(name) if self._rows.exists() else None

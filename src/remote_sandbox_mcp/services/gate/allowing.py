@@ -7,16 +7,16 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from .config import allowances, paths
-from .config.allowances import Allowance
-from .config.problems import plain
-from .config.schema import Settings
-from .core.check import text_argument
-from .core.errors import BadArgument
-from .core.gate import ALLOW, Ground, ResolvedPath, is_project, refusal, why_shut
-from .core.shell import quote
-from .core.text import counted, span
-from .gate import Gate
+from ...config import allowances, paths
+from ...config.allowances import Allowance
+from ...config.problems import plain
+from ...config.schema import Settings
+from ...core.check import text_argument
+from ...core.commands.shell import quote
+from ...core.errors import BadArgument
+from ...core.gate import ALLOW, Ground, ResolvedPath, is_project, refusal, why_shut
+from ...core.texts.text import counted, span
+from .paths import Gate
 
 TAKE_BACK = "remote-sandbox-mcp disallow"
 # Keys of [server] in config.toml that open places, and whether they open them to writing.
@@ -44,7 +44,7 @@ class TakenBack:
 
 def real(path: str) -> ResolvedPath:
     """The place that a person means by a path. Raises BadArgument."""
-    from .backends.here import locate
+    from ...backends.here import locate
 
     return locate(os.path.expanduser(text_argument("the path", path)))
 

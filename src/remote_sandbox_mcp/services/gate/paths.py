@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from .config import allowances, paths
-from .config.schema import Configuration, Settings
-from .core.errors import BadArgument
-from .core.gate import (
+from ... import __file__ as PACKAGE
+from ...config import allowances, paths
+from ...config.schema import Configuration, Settings
+from ...core.errors import BadArgument
+from ...core.gate import (
     HIDDEN,
     LED,
     OWN,
@@ -31,10 +32,10 @@ from .core.gate import (
     is_allowed,
     is_project,
 )
-from .core.incoming import Sieve
-from .core.secret import Secret
-from .core.transfer import Place
-from .session import Session, client_folder, current
+from ...core.sandboxes.secret import Secret
+from ...core.sync.incoming import Sieve
+from ...core.sync.transfer import Place
+from ..session import Session, client_folder, current
 
 # Never written for an agent, not even as root. Those that contain a home folder, such as /root, follow its rules.
 SYSTEM_FOLDERS = (
@@ -96,7 +97,7 @@ class Gate:
 
     def admit(self, place: Place, writing: bool) -> Admitted:
         """Resolve a place of this computer and decide what of it may be used. Raises BadArgument, NotAllowed."""
-        from .backends import here
+        from ...backends import here
 
         real = here.locate(place.path)
         if place.free:
@@ -110,7 +111,7 @@ class Gate:
         """A place that stays allowed in a process that does not know the session which ordered it."""
         if place.sandbox or place.free:
             return place
-        from .backends import here
+        from ...backends import here
 
         real = here.locate(place.path)
         usable = (it for it in self.ground(place.root).allowed if it.writing or not writing)
@@ -122,8 +123,8 @@ class Gate:
         if free:
             with open(path, "rb") as file:
                 return file.read(most)
-        from .backends import here
-        from .backends.outpost.far.tree import Refusal
+        from ...backends import here
+        from ...far.lane.tree import Refusal
 
         admitted = self.admit(Place("", os.path.abspath(path)), False)
         try:
@@ -133,13 +134,13 @@ class Gate:
 
     def would_allow(self, problem: NotAllowed) -> bool:
         """Whether a path that was refused is allowed by now."""
-        from .backends import here
+        from ...backends import here
 
         return is_allowed(here.locate(problem.path), self.ground(), writing=problem.writing)
 
     def ground(self, root: str = "") -> Ground:
         """What decisions are based on. The path itself is examined each time, its surroundings once a second."""
-        from .backends.here import locate
+        from ...backends.here import locate
 
         session, now = current(), time.monotonic()
         key = (_folder_of(session), session.roots, id(session.environ))
@@ -155,7 +156,7 @@ class Gate:
         return replace(found, allowed=(*found.allowed, *more)) if more else found
 
     def _look_around(self, session: Session) -> Ground:
-        from .backends.here import locate
+        from ...backends.here import locate
 
         settings = self._settings
         homes = _unique(locate(path) for path in _homes())
@@ -179,7 +180,7 @@ class Gate:
         return replace(ground, closed=closed, allowed=(*projects, *allowed))
 
     def _own(self) -> Iterator[Closed]:
-        from .backends.here import locate
+        from ...backends.here import locate
 
         config = paths.config_file()
         for path in (str(paths.state_path()), str(config.parent), *self._private):
@@ -253,7 +254,7 @@ def _led(
     variables: Sequence[Mapping[str, str]], homes: Sequence[ResolvedPath], projects: Sequence[Allowed]
 ) -> Iterator[Closed]:
     """Places that variables lead to: of credentials and start-up files, and of programs."""
-    from .backends.here import locate
+    from ...backends.here import locate
 
     found = {(path, name) for each in variables for name, value in each.items() for path in _paths_in(name, value)}
     for path, name in sorted(found):
@@ -294,7 +295,7 @@ def _hidden(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
 
 def _behind(link: os.DirEntry[str], home: ResolvedPath, *, is_key: bool) -> Iterator[Closed]:
     """Where a hidden link leads. One to a folder that contains the home folder closes nothing."""
-    from .backends.here import locate
+    from ...backends.here import locate
 
     place = locate(link.path)
     if home.depth_of(place) is None:
@@ -311,13 +312,13 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 def _programs(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
     """Folders of programs that run under the user's name: of the home folder, and of this very program."""
-    from .backends.here import locate
+    from ...backends.here import locate
 
     mac = MAC_FOLDERS_OF_HOME if sys.platform == "darwin" else ()
     for home in homes:
         for name in (*PROGRAMS_OF_HOME, *mac):
             yield Closed(locate(os.path.join(home.path, name)), PROGRAMS, reading=name in mac)
-    package = os.path.dirname(os.path.abspath(__file__))
+    package = os.path.dirname(os.path.abspath(PACKAGE))
     for path in (sys.prefix, sys.base_prefix, os.path.dirname(package)):
         place = locate(path)
         if place.names and all(home.depth_of(place) is None for home in homes):
@@ -327,7 +328,7 @@ def _programs(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
 @functools.cache
 def _system() -> tuple[Closed, ...]:
     """Computed once: these folders do not change."""
-    from .backends.here import locate
+    from ...backends.here import locate
 
     folders = (*SYSTEM_FOLDERS, *(MAC_SYSTEM_FOLDERS if sys.platform == "darwin" else ()))
     # As named and as resolved: /lib may be a link to /usr/lib.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..processes.locks import LockHolder, holder
+from ...local.processes.locks import LockHolder, holder
 from .hello import ask, read, say_login
 from .place import HubPlace, NoHub, reach
 from .starting import start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .place import NoHub
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 VERSION = "remote-sandbox/version"
 VERSION_LINE = b'{"%s":' % VERSION.encode()
 # For a session; for HTTP on a socket that is handed over; for a question of ours, which is answered in one line; for a
-# person who logs in to a machine at a terminal.
-SERVE, HTTP, ASK, LOGIN = "serve", "http", "ask", "login"
+# person who logs in to a machine at a terminal; for a verb of the command line, on streams that are handed over.
+SERVE, HTTP, ASK, LOGIN, VERB = "serve", "http", "ask", "login", "verb"
 
 
 def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
@@ -35,6 +35,12 @@ def say_http_hello(terms: Mapping[str, Any], environ: Mapping[str, str], folder:
 def say_login(name: str, environ: Mapping[str, str], folder: str, config: str) -> bytes:
     """`name` is the machine's."""
     hello = {"hello": LOGIN, "name": name, "environ": dict(environ), "folder": folder, "config": config}
+    return json.dumps(hello).encode() + b"\n"
+
+
+def say_verb(argv: Sequence[str], can_ask: bool, environ: Mapping[str, str], folder: str) -> bytes:
+    """`argv` are the words after the command's name; `can_ask` says whether a person sits at the terminal."""
+    hello = {"hello": VERB, "argv": [*argv], "can_ask": can_ask, "environ": dict(environ), "folder": folder}
     return json.dumps(hello).encode() + b"\n"
 
 

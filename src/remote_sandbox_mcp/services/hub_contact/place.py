@@ -15,8 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from .. import __version__
-from ..config import paths
+from ... import __file__ as PACKAGE
+from ... import __version__
+from ...config import paths
 
 # Variables that matter to a process besides its configuration: fronts that differ in these do not share a hub.
 LIVED_BY = frozenset(
@@ -187,7 +188,7 @@ def _name(environ: Mapping[str, str]) -> str:
     except ImportError:
         from hashlib import blake2b
     given = [f"{name}={environ[name]}" for name in sorted(LIVED_BY) if name in environ]
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package = os.path.dirname(os.path.abspath(PACKAGE))
     # One interpreter may have several names.
     parts = [__version__, os.path.realpath(sys.executable), sys.prefix, package, str(_written(package)), *given]
     return str(blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest())

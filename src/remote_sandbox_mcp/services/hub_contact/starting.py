@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from ..processes.process import module_words
+from ...local.processes.process import module_words
 from .place import LIVED_BY, HubPlace, NoHub
 
 # Other variables may be secrets, or belong to a session that ends. What a session needs comes with its hello.

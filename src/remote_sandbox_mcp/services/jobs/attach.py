@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 
-from ..core.check import LONGEST_TIMEOUT_S
-from ..core.command import Command, Completed, Running
-from ..core.errors import Unsupported
-from ..core.port import Stream
-from ..core.progress import Beat, StreamName
-from ..core.sandbox import Sandbox
-from ..core.shell import join
-from ..core.text import last_line
+from ...core.check import LONGEST_TIMEOUT_S
+from ...core.commands.command import Command, Completed, Running
+from ...core.commands.shell import join
+from ...core.errors import Unsupported
+from ...core.progress import Beat, StreamName
+from ...core.sandboxes.port import Stream
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.texts.text import last_line
+from ...far.program import read_program
 
 # How long the program there may take to begin, and to end when its terminal is closed.
 BEGIN_S, END_S = 20.0, 1.0
@@ -84,8 +83,19 @@ class Announcement:
 
 async def attach(sandbox: Sandbox, session: str, window: Window) -> Attached:
     """Show a tmux session of the sandbox in a terminal of this size. Raises Unsupported, ConnectError."""
+    words = ("tmux", "-u", "attach-session", "-t", f"={session}")
+    return await _attach(sandbox, words, window, f"{session} on {sandbox.description.name} cannot be attached to")
+
+
+async def open_shell(sandbox: Sandbox, window: Window) -> Attached:
+    """The user's login shell in a terminal of this size. Raises Unsupported, ConnectError."""
+    return await _attach(sandbox, (), window, f"no shell can be opened on {sandbox.description.name}")
+
+
+async def _attach(sandbox: Sandbox, words: Sequence[str], window: Window, trouble: str) -> Attached:
+    """Show a program, or else the login shell; `trouble` begins the sentence that says why that is not possible."""
     announcement = Announcement()
-    command = Command(script(session, window.term), timeout_s=LONGEST_TIMEOUT_S, keep=MOST_SAID)
+    command = Command(script(window.term, words), timeout_s=LONGEST_TIMEOUT_S, keep=MOST_SAID)
     running = asyncio.ensure_future(sandbox.run(command, progress=announcement))
 
     async def end(seconds: float = END_S) -> int | None:
@@ -96,7 +106,7 @@ async def attach(sandbox: Sandbox, session: str, window: Window) -> Attached:
 
     try:
         await asyncio.wait((running, announcement.line), timeout=BEGIN_S, return_when=asyncio.FIRST_COMPLETED)
-        port, key = read_announcement(announcement, running, f"{session} on {sandbox.description.name}")
+        port, key = read_announcement(announcement, running, trouble)
         stream = await sandbox.connect(port)
     except BaseException:
         await end()
@@ -106,7 +116,7 @@ async def attach(sandbox: Sandbox, session: str, window: Window) -> Attached:
 
 
 def read_announcement(
-    announcement: Announcement, running: asyncio.Task[Completed | Running], who: str
+    announcement: Announcement, running: asyncio.Task[Completed | Running], trouble: str
 ) -> tuple[int, str]:
     """The port and the key. Raises Unsupported."""
     said = announcement.line.result() if announcement.line.done() else ""
@@ -115,7 +125,7 @@ def read_announcement(
         return int(port), key
     done = running.result() if running.done() else None
     why = last_line(done.stderr.head) if done else ""
-    raise Unsupported(f"{who} cannot be attached to: {why or 'its machine gives no terminal'}")
+    raise Unsupported(f"{trouble}: {why or 'it gives no terminal'}")
 
 
 async def ended(running: asyncio.Task[Completed | Running], seconds: float) -> int | None:
@@ -130,11 +140,6 @@ def message(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">cI", kind, len(body)) + body
 
 
-def script(session: str, term: str) -> str:
-    """Runs the program in this sandbox, for one session."""
-    return f"exec {join(['python3', '-c', program(), session, term])}"
-
-
-@functools.cache
-def program() -> str:
-    return resources.files(__package__).joinpath("far/terminal.py").read_text(encoding="utf-8")
+def script(term: str, words: Sequence[str]) -> str:
+    """Runs the program in this sandbox, for one terminal."""
+    return f"exec {join(['python3', '-c', read_program('terminal.py'), term, *words])}"

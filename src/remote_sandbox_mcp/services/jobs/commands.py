@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.client import current_call
-from ..core.command import Command, Completed, Excerpt, Missing, Observation, Running, new_run_id
-from ..core.errors import SandboxError
-from ..core.job import JobSeen, JobState
-from ..core.sandbox import Sandbox
+from ...core.client import current_call
+from ...core.commands.command import Command, Completed, Ending, Excerpt, Missing, Observation, Running, new_run_id
+from ...core.errors import SandboxError
+from ...core.jobs.job import JobSeen, JobState
+from ...core.sandboxes.sandbox import Sandbox
+from ...local.store.jobs import RowChange, RunRecord, added, forgotten, noted, removed
 from ..fleet import Member
-from ..store.jobs import RowChange, RunRecord, added, forgotten, noted, removed
 from .records import KnownJobs
 from .values import COMMAND, Sight
 
@@ -28,6 +28,7 @@ LISTED_S, MOST_ASKED = 86400.0, 30
 # Time between writing the row and the machine knowing the command.
 STARTING_S = 30.0
 SHOWN = 50
+STOPPED = Ending.STOPPED.value
 # By then the client has the answer, or another process of ours has asked for it again.
 ANSWERED_S = 30.0
 # A command that runs longer than the first is recorded while it runs; an ended one within the second.
@@ -225,7 +226,8 @@ def state_of(seen: Observation) -> JobState:
 def outcome_of(seen: Observation) -> str:
     """The outcome in a word or two, for the log of a sandbox."""
     if isinstance(seen, Completed):
-        return f"exit {seen.exit_code}"
+        code = f"exit {seen.exit_code}"
+        return f"{STOPPED}, {code}" if seen.ending is Ending.STOPPED else code
     return "still running" if isinstance(seen, Running) else seen.reason
 
 
@@ -244,14 +246,15 @@ def _end_of(excerpt: Excerpt) -> bytes:
 def as_job(row: RunRecord, seen: Observation | None = None) -> JobSeen:
     """A command as an entry of the list of jobs."""
     state = state_of(seen) if seen else JobState(row.state)
-    ended = isinstance(seen, Completed)
+    is_stopped = seen.ending is Ending.STOPPED if isinstance(seen, Completed) else row.outcome.startswith(STOPPED)
     seconds = getattr(seen, "seconds", row.seconds) or (time.time() - row.created if state is JobState.RUNNING else 0.0)
     return JobSeen(
         state=state,
         job_id=row.run_id,
         session=row.run_id,
         command=row.command,
-        exit_code=seen.exit_code if ended and isinstance(seen, Completed) else row.exit_code,
+        exit_code=seen.exit_code if isinstance(seen, Completed) else row.exit_code,
+        ending=STOPPED if is_stopped else "",
         signal=seen.signal if isinstance(seen, Completed) else "",
         reason=seen.reason if isinstance(seen, Missing) else "",
         started=row.created,

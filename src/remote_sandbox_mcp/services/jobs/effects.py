@@ -7,17 +7,18 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
-from ..core.errors import BadArgument, ConfigError, FileProblem, NotStarted, SandboxError, UnknownSandbox, Unsupported
-from ..core.job import JobOrder, JobSeen, JobStarted, JobState
-from ..core.lifecycle import decide, question, resume_refused, resumed, take_back
-from ..core.sandbox import Sandbox
-from ..core.shown import HIDDEN
-from ..core.watch import Decision, Event, NoContact, Resume, Unsent, Watch
-from ..store.jobs import JobRecord, JobRecords
-from ..store.watches import DONE, FAILED, LONGEST_WAIT_S, PENDING, Effect, Watches
-from ..waiting import within
+from ...core.errors import BadArgument, ConfigError, FileProblem, NotStarted, SandboxError, UnknownSandbox, Unsupported
+from ...core.jobs.job import JobOrder, JobSeen, JobStarted, JobState
+from ...core.jobs.lifecycle import decide, question, resume_refused, resumed, take_back
+from ...core.jobs.watch import Decision, Event, NoContact, Resume, Unsent, Watch
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.texts.shown import HIDDEN
+from ...local.store.jobs import JobRecord, JobRecords
+from ...local.store.watches import DONE, FAILED, LONGEST_WAIT_S, PENDING, Effect, Watches
+from ...local.waiting import within
 
-Get = Callable[[str], Awaitable[Sandbox]]
+# The sandbox of a watch, as the configuration of the watch has it.
+Get = Callable[[Watch], Awaitable[Sandbox]]
 Announce = Callable[[str, Watch, Event], Awaitable[None]]
 
 # How many notifications run at once, how long a round waits for them, and how long one may take.
@@ -98,7 +99,7 @@ class Effects:
     async def _start(self, watch: Watch, resume: Resume) -> JobStarted:
         if HIDDEN in watch.policy.resume_command:
             raise NotStarted("the secret in its resume command is not known any more")
-        sandbox = await self._get(watch.sandbox)
+        sandbox = await self._get(watch)
         return await sandbox.jobs.start(order(watch, resume))
 
     async def _refused(self, effect: Effect, watch: Watch, reason: str) -> None:
@@ -114,7 +115,7 @@ class Effects:
             self._close(effect, take_back(watch, self._clock()))
 
     async def _look(self, watch: Watch) -> JobSeen:
-        (seen,) = await (await self._get(watch.sandbox)).jobs.look([question(watch)])
+        (seen,) = await (await self._get(watch)).jobs.look([question(watch)])
         return seen
 
     def _close(self, effect: Effect, decision: Decision) -> None:

@@ -9,25 +9,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..config import paths
-from ..core.client import is_again
-from ..core.errors import BadArgument, SandboxError, UnknownSandbox
-from ..core.job import JobLook, JobOrder, JobSeen, JobStarted, JobState
-from ..core.lifecycle import decide
-from ..core.port import DeployOrder
-from ..core.watch import Status, Watch
-from ..store.keeping import Keeper
+from ...config import paths
+from ...core.client import is_again
+from ...core.errors import BadArgument, SandboxError, UnknownSandbox
+from ...core.jobs.job import JobLook, JobOrder, JobSeen, JobStarted, JobState
+from ...core.jobs.lifecycle import decide, next_resume
+from ...core.jobs.watch import Status, Watch
+from ...core.lazy import lazy
+from ...core.sandboxes.port import DeployOrder
+from ...core.task import Outcome, job_outcome
+from ...local.store.keeping import Keeper
 
 if TYPE_CHECKING:
-    from ..store.database import Database
-    from ..store.jobs import JobRecord, JobRecords, RunRecords
-    from ..store.sessions import ForwardRows, KeptSessionRows
-    from ..store.watches import Watches
+    from ...local.store.database import Database
+    from ...local.store.jobs import JobRecord, JobRecords, RunRecords
+    from ...local.store.sessions import ForwardRows, KeptSessionRows
+    from ...local.store.watches import Watches
 # A watch's last state as the state of its job; all others are unknown.
 STATES = {
     "running": JobState.RUNNING,
     "pending": JobState.PENDING,
     "completed": JobState.ENDED,
+    "failed": JobState.ENDED,
+    "stopped": JobState.ENDED,
     "interrupted": JobState.GONE,
     "resuming": JobState.GONE,
     "exhausted": JobState.GONE,
@@ -40,43 +44,43 @@ class KnownJobs:
     def __init__(self, days: float = 1, configuration: str = "") -> None:
         self.keeper = Keeper(days, configuration)
 
-    @functools.cached_property
+    @lazy
     def _database(self) -> Database:
-        from ..store.database import STATE_FILE, Database
+        from ...local.store.database import STATE_FILE, Database
 
         return Database(paths.state_folder() / STATE_FILE)
 
     @functools.cached_property
     def watches(self) -> Watches:
-        from ..store.watches import Watches
+        from ...local.store.watches import Watches
 
         return Watches(self._database, self.keeper)
 
     @functools.cached_property
     def records(self) -> JobRecords:
-        from ..store.jobs import JobRecords
+        from ...local.store.jobs import JobRecords
 
         return JobRecords(self._database, self.keeper)
 
     @functools.cached_property
     def runs(self) -> RunRecords:
-        from ..store.jobs import RunRecords
+        from ...local.store.jobs import RunRecords
 
         return RunRecords(self._database, self.keeper)
 
     def forwards(self, configuration: str) -> ForwardRows:
-        from ..store.sessions import ForwardRows
+        from ...local.store.sessions import ForwardRows
 
         return ForwardRows(self._database, configuration)
 
     def sessions(self, kind: str) -> KeptSessionRows:
         """Sessions of one kind that keep their state between calls."""
-        from ..store.sessions import KeptSessionRows
+        from ...local.store.sessions import KeptSessionRows
 
         return KeptSessionRows(self._database, kind)
 
     async def close(self) -> None:
-        if "_database" in self.__dict__:
+        if KnownJobs._database.made(self):
             await asyncio.to_thread(self._database.close)
 
     def is_anything_watched(self) -> bool:
@@ -89,7 +93,7 @@ class KnownJobs:
 
     def exists(self) -> bool:
         """Whether there is a database; does not create one."""
-        from ..store.database import STATE_FILE
+        from ...local.store.database import STATE_FILE
 
         return (paths.state_folder() / STATE_FILE).exists()
 
@@ -102,7 +106,7 @@ class KnownJobs:
 
     def write_down(self, sandbox: str, order: JobOrder, watch: Watch | None, app: DeployOrder | None = None) -> int:
         """Record a job that is about to start, and its watch; returns the watch's number."""
-        from ..store.jobs import JobRecord
+        from ...local.store.jobs import JobRecord
 
         # A repeated call may find the watch that it added before its process died.
         watch_id = (self._watching(order.job_id) or self.watches.add(watch).id) if watch else 0
@@ -139,10 +143,20 @@ class KnownJobs:
         self.relieve(sandbox, started.session, watch_id)
 
     def relieve(self, sandbox: str, session: str, watch_id: int) -> None:
-        """Of a session's watches only the newest stays active: two would resume it twice."""
+        """Of a session's watches only the newest stays active: two would resume it twice.
+
+        Another configuration may give the sandbox's name to another machine: of its watches, those of the same job go.
+        """
+        newest = self.watches.get(watch_id)
+        job_id = newest.job_id if newest else ""
         for older in self.watches.list(Status.ACTIVE, 10_000):
-            if (older.sandbox, older.session) == (sandbox, session) and older.id != watch_id:
+            is_there = (older.sandbox, older.session) == (sandbox, session) and older.id != watch_id
+            if is_there and (self._is_ours(older) or (job_id and older.job_id == job_id)):
                 self.watches.cancel(older.id)
+
+    def _is_ours(self, watch: Watch) -> bool:
+        """Whether a watch was begun under our configuration, as far as that is known."""
+        return not watch.configuration or self.keeper.may_read(watch.configuration)
 
     def strike_out(self, job_id: str, watch_id: int) -> None:
         """Remove the records of a job that never started."""
@@ -161,7 +175,8 @@ class KnownJobs:
         """
         for watch in self.watches.list(Status.ACTIVE, 10_000):
             is_there = (watch.sandbox, watch.session) == (sandbox, look.session)
-            if watch.id == watch_id or (is_there and look.job_id in ("", watch.job_id)):
+            is_meant = look.job_id == watch.job_id if look.job_id else self._is_ours(watch)
+            if watch.id == watch_id or (is_there and is_meant):
                 self._settle(watch, seen)
 
     def _settle(self, watch: Watch, seen: JobSeen) -> None:
@@ -186,7 +201,7 @@ class AskedJob:
             return recorded(self.record, str(why))
         # A completed watch has seen the end; anything else it saw may be outdated, unless its machine is out of reach
         # for good.
-        is_over = self.watch is not None and self.watch.last_state == "completed"
+        is_over = self.watch is not None and self.watch.status is Status.COMPLETED
         if self.watch is not None and (is_over or isinstance(why, UnknownSandbox)):
             return watched(self.watch, str(why))
         return None
@@ -211,6 +226,11 @@ def recorded(record: JobRecord, why: str) -> JobSeen:
     )
 
 
+def watch_outcome(watch: Watch) -> Outcome:
+    """The outcome of a watched job as the watchdog last saw it."""
+    return job_outcome(watched(watch, ""))
+
+
 def watched(watch: Watch, why: str) -> JobSeen:
     """A watched job as the watchdog last saw it."""
     state = STATES.get(watch.last_state, JobState.MISSING)
@@ -222,6 +242,8 @@ def watched(watch: Watch, why: str) -> JobSeen:
         cwd=watch.cwd,
         command=watch.command,
         exit_code=watch.last_exit_code,
+        ending="stopped" if watch.last_state == "stopped" else "",
+        resume=next_resume(watch) if state is JobState.GONE else None,
         reason=watch.last_summary or watch.last_state if state in (JobState.GONE, JobState.MISSING) else "",
         started=watch.created,
         seconds=max(0.0, watch.checked - watch.created),

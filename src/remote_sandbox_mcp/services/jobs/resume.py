@@ -8,21 +8,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core import check
-from ..core.errors import NotStarted, Unreachable
-from ..core.job import JobLook, JobStarted
-from ..core.lifecycle import resume_now, why_not_resumable
-from ..core.sandbox import Sandbox
-from ..core.shown import HIDDEN
-from ..core.watch import Decision, Watch, WatchOrder
+from ...core import check
+from ...core.errors import NotStarted, Unreachable
+from ...core.jobs.job import JobLook, JobStarted
+from ...core.jobs.lifecycle import resume_now, why_not_resumable
+from ...core.jobs.watch import Decision, Watch, WatchOrder
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.texts.shown import HIDDEN
 from .records import KnownJobs
 from .start import Starting, begin_watching
 from .values import Begun, Ensure, Which
 from .watches import Watching
 
 if TYPE_CHECKING:
-    from ..store.jobs import JobRecord
-    from ..store.watches import Effect
+    from ...local.store.jobs import JobRecord
+    from ...local.store.watches import Effect
     from .effects import Effects
 
 Find = Callable[[Which], Awaitable["tuple[Sandbox, JobLook, JobRecord | None]"]]
@@ -146,7 +146,7 @@ class Resuming:
 
     async def _settled(self, effect: Effect) -> Effect:
         """The attempt once no process is working at it."""
-        from ..store.watches import TAKEN
+        from ...local.store.watches import TAKEN
 
         deadline = time.monotonic() + OTHERS_S
         while True:
@@ -156,7 +156,7 @@ class Resuming:
             await asyncio.sleep(LOOK_S)
 
     async def _outcome(self, effect: Effect, notes: tuple[str, ...]) -> Begun:
-        from ..store.watches import PENDING, TAKEN
+        from ...local.store.watches import PENDING, TAKEN
 
         watch = await self._known.watch(effect.watch_id)
         job_id = effect.resume.job_id if effect.resume else ""

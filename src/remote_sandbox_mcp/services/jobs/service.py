@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import paths
-from ..config.schema import Settings
-from ..core import check
-from ..core.command import Command
-from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
-from ..core.job import (
+from ...config import paths
+from ...config.schema import Origin, Settings
+from ...core import check
+from ...core.commands.command import Command
+from ...core.commands.session_handle import SessionHandle
+from ...core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
+from ...core.jobs.job import (
     MOST_SCREEN,
     JobLook,
     JobSeen,
@@ -26,17 +27,16 @@ from ..core.job import (
     Screen,
     read_screen,
     screen_script,
-    session_name,
-    split_element,
     why_no_screen,
 )
-from ..core.progress import Beat, Progress, silent
-from ..core.queue import pending_text
-from ..core.sandbox import Sandbox
-from ..core.session_handle import read_handle
-from ..core.text import last_line
+from ...core.jobs.lifecycle import next_resume
+from ...core.jobs.queue import pending_text
+from ...core.progress import Beat, Progress, silent
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.task import Job
+from ...core.texts.text import last_line
+from ...local.waiting import within
 from ..fleet import Fleet, Member, unforeseen
-from ..waiting import within
 from .commands import Commands
 from .records import AskedJob, KnownJobs, recorded
 from .resume import Resuming
@@ -45,8 +45,9 @@ from .values import Begun, Ensure, Sight, Wanted, Which
 from .watches import Watching
 
 if TYPE_CHECKING:
-    from ..notify.announcer import Announcer
-    from ..store.jobs import JobRecord
+    from ...core.jobs.watch import Event, Watch
+    from ...local.notify.announcer import Announcer
+    from ...local.store.jobs import JobRecord
     from .attach import Attached, Window
     from .effects import Effects
     from .supervise import WatchSupervisor
@@ -76,7 +77,7 @@ class JobService:
         self._settings = settings
         self.config_file = config_file
         self.known = KnownJobs(settings.keep_calls_days, identity)
-        self._starting = Starting(fleet, settings.notify, self.known)
+        self._starting = Starting(fleet, settings.notify, self.known, Origin(identity, str(config_file or "")))
         self.commands = Commands(self.known)
         self.watching = Watching(fleet, self.known, self._starting, self.find)
         self._resuming = Resuming(self.known, self._starting, self.watching, self.find, self._effects)
@@ -94,20 +95,29 @@ class JobService:
 
     @functools.cached_property
     def _announcer(self) -> Announcer:
-        from ..notify.announcer import Announcer
+        from ...local.notify.announcer import Announcer
 
         return Announcer(self._settings.notify, paths.state_folder())
 
-    def supervisor(self) -> WatchSupervisor:
-        """The supervisor for the process that is the watchdog."""
+    def supervisor(self, responsible: Callable[[Watch], Awaitable[JobService]] | None = None) -> WatchSupervisor:
+        """The supervisor for the process that is the watchdog; `responsible`: the jobs of a watch's configuration."""
         from .supervise import WatchSupervisor
 
-        return WatchSupervisor(self.known.watches, self.known.records, self._fleet.get, self._announcer.announce)
+        async def get(watch: Watch) -> Sandbox:
+            return await (await responsible(watch) if responsible else self).sandbox_of(watch)
+
+        async def announce(channel: str, watch: Watch, event: Event) -> None:
+            await (await responsible(watch) if responsible else self)._announcer.announce(channel, watch, event)
+
+        return WatchSupervisor(self.known.watches, self.known.records, get, announce)
+
+    async def sandbox_of(self, watch: Watch) -> Sandbox:
+        return await self._fleet.get(watch.sandbox)
 
     def _effects(self) -> Effects:
         from .effects import Effects
 
-        return Effects(self.known.watches, self.known.records, self._fleet.get, self._announcer.announce, time.time)
+        return Effects(self.known.watches, self.known.records, self.sandbox_of, self._announcer.announce, time.time)
 
     async def start(self, wanted: Wanted, ensure: Ensure | None = None) -> Begun:
         return await self._starting.start(wanted, ensure)
@@ -219,20 +229,16 @@ class JobService:
         return await self._fleet.get(target.sandbox), target.look, target.record
 
     async def _target(self, which: Which) -> AskedJob:
-        records = self.known.records
+        records, handle = self.known.records, which.handle
+        if not isinstance(handle, Job):
+            what = "a session" if isinstance(handle, SessionHandle) else "a command of exec_bash"
+            raise Unsupported(f"{handle} is {what} and no job: it can be checked, waited for and stopped, no more")
         if which.watch_id:
             watch = await self.known.watch(which.watch_id)
             record = await asyncio.to_thread(records.get, watch.job_id) if watch.job_id else None
             look = JobLook(job_id=watch.job_id, session=watch.session, log_file=watch.log_file)
             return AskedJob(watch.sandbox, look, record, watch)
-        if not which.session:
-            raise BadArgument("say which job: pass its tmux_session or watch_id (list_background_tasks shows them)")
-        if handle := read_handle(which.session):
-            raise BadArgument(
-                f"{handle} is a session and no job; stop_background_task ends it, and nothing else is told"
-            )
-        wanted, element = split_element(check.text_argument("tmux_session", which.session))
-        session = session_name(wanted)
+        session, element = handle.session, handle.element
         name = which.sandbox or await self.whereabouts(session)
         # A record is of a whole array: what is seen of one element must not be written there, nor read from there.
         record = None if element else await asyncio.to_thread(records.find, name, session)
@@ -255,7 +261,7 @@ class JobService:
         seen = replace(seen, session=with_element(seen.session, target.look))
         await self.known.note(target.record, seen)
         if seen.state is not JobState.MISSING:
-            return seen
+            return await self._with_resume(seen, target.record)
         return target.recall(f"its machine knows it no more ({seen.reason})") or await self._missed(target, seen)
 
     async def _missed(self, target: AskedJob, seen: JobSeen) -> JobSeen:
@@ -280,6 +286,16 @@ class JobService:
                 return replace(seen, reason=there(record.sandbox))
         why = f"it was started on {record.sandbox}, which cannot be used here"
         return recorded(record, why) if record.ended else replace(seen, reason=why)
+
+    async def watch_of(self, record: JobRecord | None) -> Watch | None:
+        with contextlib.suppress(SandboxError):
+            return await self.known.watch(record.watch_id) if record and record.watch_id else None
+        return None
+
+    async def _with_resume(self, seen: JobSeen, record: JobRecord | None) -> JobSeen:
+        """The job; of one that was interrupted also when it is resumed."""
+        watch = await self.watch_of(record) if seen.state is JobState.GONE else None
+        return replace(seen, resume=next_resume(watch, has_fate=bool(seen.fate))) if watch else seen
 
     async def others(self, name: str) -> Sequence[Member]:
         """The other sandboxes with an open connection, which can be asked quickly."""
@@ -309,9 +325,8 @@ class JobService:
         asked = [self.jobs_of(member, limit) for member in members]
         found = await asyncio.gather(*asked, return_exceptions=True)
         told = [await self._told(member, part) for member, part in zip(members, found, strict=True)]
-        sights = [
-            sight for sight in once(sight for part in told for sight in part) if not state or sight.state == state
-        ]
+        every = once(sight for part in told for sight in part)
+        sights = [sight for sight in every if state in ("", sight.state, sight.outcome.state.value)]
         return sorted(sights, key=lambda sight: sight.began, reverse=True)[:limit]
 
     async def _told(self, member: Member, found: Sequence[Sight] | BaseException) -> Sequence[Sight]:
@@ -327,7 +342,7 @@ class JobService:
         members = await self._fleet.offered()
         unused = {member.name for member in members if not member.may_open_unasked}
         if unused and self.known.exists():
-            unused -= {record.sandbox for record in await asyncio.to_thread(self.known.records.list, "", limit=1000)}
+            unused -= {record.sandbox for record in await asyncio.to_thread(self.known.records.list, limit=1000)}
         return [member for member in members if member.name not in unused]
 
     async def jobs_of(self, member: Member, limit: int = 100, *, noticed: bool = True) -> Sequence[Sight]:
@@ -358,8 +373,11 @@ class JobService:
         records = {record.job_id: record for record in (*known, *more)}
         seen = [(job.job_id, job) for job in jobs if job.job_id in records]
         await asyncio.to_thread(self.known.records.note_all, seen)
-        sights = [Sight(member.name, job, records.pop(job.job_id, None)) for job in jobs]
+        sights = [await self._sight(member, job, records.pop(job.job_id, None)) for job in jobs]
         return [*sights, *(Sight(member.name, None, record) for record in records.values()), *commands]
+
+    async def _sight(self, member: Member, job: JobSeen, record: JobRecord | None) -> Sight:
+        return Sight(member.name, await self._with_resume(job, record), record)
 
     async def _ask_for_all(self, sandbox: Sandbox, limit: int) -> Sequence[JobSeen]:
         try:

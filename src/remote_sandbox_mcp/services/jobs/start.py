@@ -7,14 +7,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..config import paths
-from ..core import check
-from ..core.client import is_again, name_for_call
-from ..core.errors import BadArgument, LostContact, SandboxError
-from ..core.job import JobOrder, Submission, new_job_id, session_name
-from ..core.permission import Notify, allow_hook, allow_webhook
-from ..core.slurm import Cluster, read_options, words
-from ..core.watch import Allowed, Watch, WatchOrder, make_policy, read_object
+from ...config import paths
+from ...config.schema import NO_ORIGIN, Origin
+from ...core import check
+from ...core.client import is_again, name_for_call
+from ...core.errors import BadArgument, LostContact, SandboxError
+from ...core.jobs.job import JobOrder, Submission, new_job_id, session_name
+from ...core.jobs.watch import Allowed, Watch, WatchOrder, make_policy, read_object
+from ...core.permission import Notify, allow_hook, allow_webhook
+from ...core.sandboxes.slurm import Cluster, read_options, words
 from ..fleet import Fleet, Member
 from ..session import current
 from .records import KnownJobs
@@ -27,8 +28,9 @@ FIRST_LOOK_S = 20.0
 class Starting:
     """Validates a request, records it, then starts the job."""
 
-    def __init__(self, fleet: Fleet, notify: Notify, known: KnownJobs) -> None:
+    def __init__(self, fleet: Fleet, notify: Notify, known: KnownJobs, origin: Origin = NO_ORIGIN) -> None:
         self._fleet = fleet
+        self._origin = origin
         self.notify = notify
         self._known = known
 
@@ -88,13 +90,13 @@ class Starting:
 
         Before the watch is recorded: a watchdog that runs already looks at it as soon as it is due.
         """
-        from ..config.handed import PLATFORM, hand_over
+        from ...config.handed import PLATFORM, hand_over
 
         capabilities = self._fleet.member(sandbox).describe().capabilities
         names = [sandbox, *([PLATFORM] if capabilities.through_platform else [])]
         names += [capabilities.on_machine] if capabilities.on_machine else []
         try:
-            return await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder())
+            return await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder(), self._origin)
         except (SandboxError, OSError) as problem:
             return f"the watchdog could not be prepared: {problem}"
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..core.job import Checkpoint, JobLook, JobSeen
-from ..core.lifecycle import decide, question
-from ..core.watch import NoContact, Watch
-from ..store.jobs import JobRecords
-from ..store.watches import Watches
-from ..waiting import within
+from ...core.jobs.job import Checkpoint, JobLook, JobSeen
+from ...core.jobs.lifecycle import decide, question
+from ...core.jobs.watch import NoContact, Watch
+from ...local.store.jobs import JobRecords
+from ...local.store.watches import Watches
+from ...local.waiting import within
 from .effects import Announce, Effects, Get, attempt, no_contact
 
 # Earliest next round after trouble; and while notifications are being sent.
@@ -60,11 +60,16 @@ class WatchSupervisor:
     async def _visit(self, sandbox: str, watches: Sequence[Watch]) -> None:
         await self._effects.carry_out(sandbox)
         if watches:
-            await self._look_after(sandbox, watches)
+            # In two configurations, one name may stand for two machines.
+            groups: dict[str, list[Watch]] = {}
+            for watch in watches:
+                groups.setdefault(watch.configuration, []).append(watch)
+            await asyncio.gather(*map(self._look_after, groups.values()))
             await self._effects.carry_out(sandbox)
 
-    async def _look_after(self, sandbox: str, watches: Sequence[Watch]) -> None:
-        found = await attempt(self._look(sandbox, watches))
+    async def _look_after(self, watches: Sequence[Watch]) -> None:
+        """Look at watches of one sandbox in one configuration, and decide about each."""
+        found = await attempt(self._look(watches))
         if isinstance(found, Exception):
             trouble = no_contact(found)
             for watch in watches:
@@ -74,23 +79,23 @@ class WatchSupervisor:
         for watch, seen in zip(watches, found, strict=True):
             await self._effects.do(self._judge(watch, seen))
 
-    async def _look(self, sandbox: str, watches: Sequence[Watch]) -> list[JobSeen]:
+    async def _look(self, watches: Sequence[Watch]) -> list[JobSeen]:
         looks = [question(watch) for watch in watches]
         plain = [replace(look, checkpoint_path="", checkpoint_command="") for look in looks]
         if looks == plain:
-            return await self._ask(sandbox, looks)
+            return await self._ask(watches[0], looks)
         try:
-            return await within(self._ask(sandbox, looks), CHECKPOINTS_S)
+            return await within(self._ask(watches[0], looks), CHECKPOINTS_S)
         except asyncio.TimeoutError:
             # A checkpoint may be on a disk that hangs; whether the jobs live can be determined without it.
-            found = await self._ask(sandbox, plain)
+            found = await self._ask(watches[0], plain)
         pairs = zip(looks, plain, found, strict=True)
         return [seen if look == bare else replace(seen, checkpoint=TOO_SLOW) for look, bare, seen in pairs]
 
-    async def _ask(self, sandbox: str, looks: Sequence[JobLook]) -> list[JobSeen]:
-        found = await (await self._get(sandbox)).jobs.look(looks)
+    async def _ask(self, watch: Watch, looks: Sequence[JobLook]) -> list[JobSeen]:
+        found = await (await self._get(watch)).jobs.look(looks)
         if len(found) != len(looks):
-            raise ValueError(f"{sandbox} was asked for {len(looks)} jobs and answered for {len(found)}")
+            raise ValueError(f"{watch.sandbox} was asked for {len(looks)} jobs and answered for {len(found)}")
         return found
 
     async def _judge(self, watch: Watch, seen: JobSeen | NoContact) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.job import JobSeen, JobStarted, JobState
-from ..core.port import DeployOrder
-from ..core.watch import WatchOrder
+from ...core.jobs.job import JobSeen, JobStarted, JobState
+from ...core.jobs.watch import WatchOrder
+from ...core.sandboxes.port import DeployOrder
+from ...core.task import Handle, Outcome, TaskState, end_outcome, job_outcome, read_task
 
 if TYPE_CHECKING:
-    from ..store.jobs import JobRecord
+    from ...local.store.jobs import JobRecord
 
 # Kinds of entries in the list of jobs.
 JOB, COMMAND = "job", "command"
@@ -49,7 +50,7 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Which:
-    """Which job is meant: by its watch, or by its session and, for one that is not ours, its log.
+    """Which task is meant: by its watch, or by its session and, for one that is not ours, its log.
 
     "NAME[3]" is one element of the array NAME.
     """
@@ -58,6 +59,11 @@ class Which:
     watch_id: int = 0
     log_file: str = ""
     sandbox: str = ""
+
+    @property
+    def handle(self) -> Handle:
+        """Raises BadArgument."""
+        return read_task(self.session, self.watch_id)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,15 @@ class Sight:
             return self.seen.state.value
         # An end that was seen once stays true, even if the machine no longer knows of it.
         return self.record.state if self.record and self.record.ended else "unknown"
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.seen and self.state == self.seen.state.value:
+            return job_outcome(self.seen)
+        record = self.record
+        if record and record.ended:
+            return end_outcome(record.exit_code, signal=record.signal)
+        return Outcome(TaskState.UNKNOWN, reason=self.trouble)
 
     @property
     def id(self) -> str:

@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core import check
-from ..core.errors import BadArgument
-from ..core.job import JobLook, JobOrder, JobSeen, JobState
-from ..core.sandbox import Sandbox
-from ..core.watch import Event, Status, Watch, WatchOrder
+from ...core import check
+from ...core.errors import BadArgument
+from ...core.jobs.job import JobLook, JobOrder, JobSeen, JobState
+from ...core.jobs.watch import Event, Status, Watch, WatchOrder
+from ...core.sandboxes.sandbox import Sandbox
 from ..fleet import Fleet
 from .records import KnownJobs
 from .start import Starting, begin_watching
 from .values import Ensure, Which
 
 if TYPE_CHECKING:
-    from ..store.jobs import JobRecord
+    from ...local.store.jobs import JobRecord
 
 Find = Callable[[Which], Awaitable["tuple[Sandbox, JobLook, JobRecord | None]"]]
 

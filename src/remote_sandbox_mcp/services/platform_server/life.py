@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..config.secrets import key_in
-from ..core.errors import ConfigError
-from ..core.text import last_line
-from ..processes import process
-from ..processes.locks import Lock, LockHolder, holder
+from ...config.secrets import key_in
+from ...core.errors import ConfigError
+from ...core.texts.text import last_line
+from ...local.processes import process
+from ...local.processes.locks import Lock, LockHolder, holder
 from .needs import HOST, Images, PlatformFolder, engine_environ, matching_images, render, server_words
 
 # On its first start, uvx downloads the server.

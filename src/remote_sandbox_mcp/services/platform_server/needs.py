@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.services import FOLDER, KEY_FILE, LOCK_FILE, URL_FILE
-from ..core.errors import ConfigError
-from ..core.permission import is_loopback
-from ..core.text import last_line
-from ..processes.programs import find_chosen
+from ...config.services import FOLDER, KEY_FILE, LOCK_FILE, URL_FILE
+from ...core.errors import ConfigError
+from ...core.permission import is_loopback
+from ...core.texts.text import last_line
+from ...local.processes.programs import find_chosen
 
 HOST = "127.0.0.1"
 LARGEST_LOG, KEPT_LOGS = 5 << 20, 2

@@ -8,17 +8,19 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import cache, partial
-from importlib import resources
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..backends.ssh.connection import LoginGate, translate
-from ..backends.ssh.host_keys import entry_name
-from ..backends.ssh.machine import open_machine, open_through
-from ..backends.ssh.openssh import choose_transport, open_over_openssh, unused_socket
-from ..core import checkup
-from ..core.checkup import (
+from ...backends.ssh.connection import LoginGate, translate
+from ...backends.ssh.host_keys import entry_name
+from ...backends.ssh.machine import open_machine, open_through
+from ...backends.ssh.openssh import choose_transport, open_over_openssh, unused_socket
+from ...core.commands.command import Command, Environment
+from ...core.commands.shell import join
+from ...core.errors import CODE_NEEDED, ConnectError, SandboxError, Unreachable
+from ...core.resources import checkup
+from ...core.resources.checkup import (
     CLUSTER_STEPS,
     ENGINE_STEPS,
     INSIDE_STEPS,
@@ -29,18 +31,16 @@ from ..core.checkup import (
     Mark,
     Step,
 )
-from ..core.command import Command, Environment
-from ..core.errors import CODE_NEEDED, ConnectError, SandboxError, Unreachable
-from ..core.machine import CommandPlace, Engine, Hop, LocalPlace, Machine
-from ..core.network import Reach
-from ..core.sandbox import Sandbox
-from ..core.shell import join
-from ..core.slurm import Cluster
-from ..core.slurm import words as option_words
-from ..core.text import harmless, last_line
-from ..core.transport import TransportChoice
-from ..core.usage import Usage
-from ..waiting import within
+from ...core.resources.usage import Usage
+from ...core.sandboxes.machine import CommandPlace, Engine, Hop, LocalPlace, Machine
+from ...core.sandboxes.network import Reach
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.sandboxes.slurm import Cluster
+from ...core.sandboxes.slurm import words as option_words
+from ...core.sandboxes.transport import TransportChoice
+from ...core.texts.text import harmless, last_line
+from ...far.program import read_program
+from ...local.waiting import within
 from .measure import measure
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ async def carry_out(visit: Visit) -> Checkup:
 
 async def examine_command(place: CommandPlace) -> Checkup:
     """The same for a sandbox behind a command: whether it gives a shell, then what is inside."""
-    from ..backends.command.sandbox import open_place
+    from ...backends.command.sandbox import open_place
 
     begun = time.monotonic()
     steps: list[Step] = []
@@ -116,7 +116,7 @@ async def examine_command(place: CommandPlace) -> Checkup:
 
 async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:
     """The same for the embedded sandbox; that it cannot be offered here is a warning, not a failure."""
-    from ..backends.bubblewrap import local
+    from ...backends.bubblewrap import local
 
     begun = time.monotonic()
     steps = [await _walls_step(place)]
@@ -135,7 +135,7 @@ async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:
 
 
 async def _walls_step(place: LocalPlace) -> Step:
-    from ..backends.bubblewrap import local
+    from ...backends.bubblewrap import local
 
     if reason := await local.why_not():
         return checkup.warning("walls", f"not offered: {reason}")
@@ -383,7 +383,7 @@ async def _look_at_cluster(sandbox: Sandbox, slurm: Cluster | None) -> ClusterFi
 
 async def _ask(sandbox: Sandbox, script: str, words: Sequence[str], read: Callable[[str], _T]) -> _T:
     """Run a script of ours with these arguments, and read what it says."""
-    argv = ["sh", "-c", _text(script), "doctor", *words]
+    argv = ["sh", "-c", read_program(f"probe/{script}"), "doctor", *words]
     outcome = await sandbox.run(Command(f"exec {join(argv)}", timeout_s=INSIDE_S))
     sandbox.forget(outcome.run_id)
     try:
@@ -395,8 +395,3 @@ async def _ask(sandbox: Sandbox, script: str, words: Sequence[str], read: Callab
             f"commands do not run as they should: {said}",
             "check shell, init and env",
         ) from None
-
-
-@cache
-def _text(script: str) -> str:
-    return resources.files(__package__).joinpath(script).read_text(encoding="utf-8")

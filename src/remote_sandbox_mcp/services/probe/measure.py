@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
-
-from ..core.command import Command, Completed, Ending, Running
-from ..core.errors import SandboxError
-from ..core.sandbox import Sandbox
-from ..core.shell import join
-from ..core.slurm import Cluster
-from ..core.text import last_line
-from ..core.usage import Usage
-from ..core.usage_report import parse_usage
+from ...core.commands.command import Command, Completed, Ending, Running
+from ...core.commands.shell import join
+from ...core.errors import SandboxError
+from ...core.resources.report import parse_usage
+from ...core.resources.usage import Usage
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.sandboxes.slurm import Cluster
+from ...core.texts.text import last_line
+from ...far.program import read_program
 
 # rocm-smi prints 60 KB of JSON for 64 AMD partitions.
 _KEEP = 200_000
@@ -41,15 +39,12 @@ async def measure(sandbox: Sandbox, timeout_s: float = 12.0, cluster: Cluster | 
 def _script(cluster: Cluster | None) -> str:
     """One command for whatever shell is configured; the probe itself runs in sh."""
     if cluster is None:
-        return "exec " + join(["sh", "-c", _text("probe.sh")])
+        return "exec " + join(["sh", "-c", read_program("probe/probe.sh")])
     # Sent at whole seconds, because that is what a shell can count.
     rate = str(max(1, round(cluster.rate_s)))
-    return "exec " + join(["sh", "-c", _BOTH, "probe", _text("cluster.sh"), rate, _text("probe.sh")])
-
-
-@cache
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return "exec " + join(
+        ["sh", "-c", _BOTH, "probe", read_program("probe/cluster.sh"), rate, read_program("probe/probe.sh")]
+    )
 
 
 def _problem(doing: str, outcome: Completed | Running, error: ValueError, timeout_s: float) -> SandboxError:

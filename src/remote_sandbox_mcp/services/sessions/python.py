@@ -11,16 +11,11 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from ..core.client import is_again, name_for_call, preamble
-from ..core.command import Command, Completed, Ending, Missing, Observation, Running, new_run_id
-from ..core.errors import BadArgument, LostContact, NotStarted, SandboxError, Unsupported
-from ..core.files import FileSlice, Span
-from ..core.foreign import NONSENSE, not_understood
-from ..core.image import MOST_BYTES
-from ..core.interpreter import (
+from ...core.client import is_again, name_for_call, preamble
+from ...core.commands.command import Command, Completed, Ending, Missing, Observation, Running, new_run_id
+from ...core.commands.interpreter import (
     INLINE_S,
     RECORD_ROOM,
     PythonOrder,
@@ -33,18 +28,23 @@ from ..core.interpreter import (
     read_sessions,
     without_end,
 )
-from ..core.progress import Progress, silent
-from ..core.sandbox import Sandbox
-from ..core.session_handle import PYTHON, SessionHandle, SessionSeen
-from ..core.shell import join
-from ..core.text import Clipped, clip_both, harmless, last_line
+from ...core.commands.session_handle import PYTHON, SessionHandle, SessionSeen
+from ...core.commands.shell import join
+from ...core.errors import BadArgument, LostContact, NotStarted, SandboxError, Unsupported
+from ...core.progress import Progress, silent
+from ...core.sandboxes.files import FileSlice, Span
+from ...core.sandboxes.foreign import NONSENSE, not_understood
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.texts.image import MOST_BYTES
+from ...core.texts.text import Clipped, clip_both, harmless, last_line
+from ...far.program import read_program
+from ...local.waiting import within
 from ..fleet import Fleet, Member
 from ..jobs.commands import forgetting, tail_of
-from ..waiting import within
 
 if TYPE_CHECKING:
+    from ...local.store.sessions import KeptSessionRows
     from ..jobs.commands import Commands
-    from ..store.sessions import KeptSessionRows
 
 # How long a question to a session may take; and one that is listed with others.
 ASK_S, LIST_S = 30.0, 12.0
@@ -112,7 +112,7 @@ class PythonService:
 
     async def _note(self, member: Member, order: PythonOrder) -> None:
         """Record that the session was used from here, so that it is listed."""
-        from ..store.sessions import KeptSession
+        from ...local.store.sessions import KeptSession
 
         session = KeptSession(kind=PYTHON, sandbox=member.name, name=order.session, used=time.time())
         # A full disk must not lose a result.
@@ -377,7 +377,7 @@ PIECES = ("__init__", "wire", "client", "supervisor", "calls", "interpreter", "c
 
 @functools.cache
 def program_files() -> dict[str, str]:
-    return {f"{piece}.py": _text(f"far/{piece}.py") for piece in PIECES}
+    return {f"{piece}.py": read_program(f"python/{piece}.py") for piece in PIECES}
 
 
 @functools.cache
@@ -388,10 +388,5 @@ def program_digest() -> str:
 
 def command_line(python: str, order: Mapping[str, Any]) -> str:
     """One command that gives an order to the program, by this Python, or the usual one."""
-    words = ["sh", "-c", _text("call.sh"), "call.sh", python, _text("far/boot.py")]
+    words = ["sh", "-c", read_program("python/call.sh"), "call.sh", python, read_program("python/boot.py")]
     return "exec " + join([*words, *packed({**order, "program": program_digest()})])
-
-
-@functools.cache
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -8,16 +8,12 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from importlib import resources
 from typing import TYPE_CHECKING
 
-from ..config import paths
-from ..core.command import Command, Completed, Running
-from ..core.errors import BadArgument, LostContact, NotStarted, SandboxError, UnknownSandbox
-from ..core.progress import Progress
-from ..core.sandbox import Sandbox
-from ..core.session_handle import SHELL, SessionHandle, SessionSeen
-from ..core.shell_session import (
+from ...config import paths
+from ...core.commands.command import Command, Completed, Running
+from ...core.commands.session_handle import SHELL, SessionHandle, SessionSeen
+from ...core.commands.shell_session import (
     IN_USE,
     ShellSession,
     StateReport,
@@ -30,12 +26,16 @@ from ..core.shell_session import (
     state_text,
     wrap,
 )
+from ...core.errors import BadArgument, LostContact, NotStarted, SandboxError, UnknownSandbox
+from ...core.progress import Progress
+from ...core.sandboxes.sandbox import Sandbox
+from ...far.program import read_program
+from ...local.store.sessions import KeptSession
 from ..fleet import Fleet, Member
 from ..jobs.records import KnownJobs
-from ..store.sessions import KeptSession
 
 if TYPE_CHECKING:
-    from ..store.sessions import KeptSessionRows
+    from ...local.store.sessions import KeptSessionRows
 
 # A session that was not used for so long is dropped with the next use of another one there.
 KEPT_S = 7 * 86400.0
@@ -189,7 +189,7 @@ class ShellService:
 
 @functools.cache
 def _pieces() -> Mapping[str, str]:
-    return pieces_of(resources.files(__package__).joinpath("session.sh").read_text(encoding="utf-8"))
+    return pieces_of(read_program("shell/session.sh"))
 
 
 def _question(script: str, as_root: bool) -> Command:

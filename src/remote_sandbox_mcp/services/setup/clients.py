@@ -13,9 +13,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ConfigError
-from ..core.text import harmless, last_line
-from ..processes.programs import find_chosen
+from ...core.errors import ConfigError
+from ...core.texts.text import harmless, last_line
+from ...local.processes.programs import find_chosen
 from . import files, json_text, toml_text
 from .journal import CLAUDE, JSON, TOML, SetupChange
 from .json_text import NotEditable

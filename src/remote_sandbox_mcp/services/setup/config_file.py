@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import paths
-from ..config.load import load
-from ..config.schema import Configuration
-from ..core.errors import ConfigError
+from ...config import paths
+from ...config.load import load
+from ...config.schema import Configuration
+from ...core.errors import ConfigError
 from . import files, toml_text
 from .journal import TOML, SetupChange
 from .json_text import NotEditable

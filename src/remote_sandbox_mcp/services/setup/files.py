@@ -9,7 +9,7 @@ import stat
 import time
 from pathlib import Path
 
-from ..core.errors import ConfigError
+from ...core.errors import ConfigError
 
 # A configuration file of a client is some kilobytes; Claude Code's own may be some megabytes.
 MOST_BYTES = 32 << 20

@@ -46,7 +46,7 @@ class SetupJournal:
             raw = json.loads(text) if text else []
             return [_change(one) for one in raw]
         except (ValueError, TypeError, KeyError):
-            from ..core.errors import ConfigError
+            from ...core.errors import ConfigError
 
             raise ConfigError(f"{self._file} cannot be read, so nothing can be undone by it; remove it.") from None
 

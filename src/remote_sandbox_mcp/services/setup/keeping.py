@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import ring
-from ..config.paths import APP
-from ..core.errors import ConfigError
+from ...config import ring
+from ...config.paths import APP
+from ...core.errors import ConfigError
 from . import files
 from .journal import KEYRING, SECRET_FILE, SetupChange
 

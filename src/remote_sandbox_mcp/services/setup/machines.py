@@ -10,18 +10,18 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import readers
-from ..config.machines import Builder, completed, parse_jump
-from ..config.problems import Fault
-from ..config.schema import Configuration, MachineEntry
-from ..config.ssh_config import SshConfig
-from ..core.checkup import CODE_STEP, Checkup, Mark, Step, address
-from ..core.errors import ConfigError
-from ..core.machine import Machine
-from ..core.secret import Secret
+from ...config import readers
+from ...config.machines import Builder, completed, parse_jump
+from ...config.problems import Fault
+from ...config.schema import Configuration, MachineEntry
+from ...config.ssh_config import SshConfig
+from ...core.errors import ConfigError
+from ...core.resources.checkup import CODE_STEP, Checkup, Mark, Step, address
+from ...core.sandboxes.machine import Machine
+from ...core.sandboxes.secret import Secret
 
 if TYPE_CHECKING:
-    from ..backends.ssh.connection import UnseenKey
+    from ...backends.ssh.connection import UnseenKey
     from ..probe.doctor import Visit
 
 AT_ONCE = 16
@@ -210,7 +210,7 @@ async def _tell(visit: Visit, name: str, watch: Watch) -> None:
 
 def accept_key(unseen: UnseenKey, own_known_hosts: Path) -> None:
     """Remember this very key, which a person has seen the fingerprint of. Raises ConfigError."""
-    from ..backends.ssh.host_keys import HostKeys
+    from ...backends.ssh.host_keys import HostKeys
 
     keys = HostKeys(own_known_hosts)
     try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from ..allowing import why_no_project
-from ..config.problems import plain
-from ..core.errors import BadArgument
-from ..gate import Gate
+from ...config.problems import plain
+from ...core.errors import BadArgument
+from ..gate.allowing import why_no_project
+from ..gate.paths import Gate
 
 # Where people keep them, below the home folder.
 USUAL = ("projects", "Projects", "code", "src", "work", "dev", "repos", "git", "Developer", "Documents/GitHub")

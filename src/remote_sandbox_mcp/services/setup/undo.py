@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.paths import APP
-from ..core.errors import ConfigError
+from ...config.paths import APP
+from ...core.errors import ConfigError
 from . import clients, files, json_text, keeping, toml_text
 from .journal import CLAUDE, KEYRING, SECRET_FILE, TOML, SetupChange, SetupJournal
 from .json_text import NotEditable

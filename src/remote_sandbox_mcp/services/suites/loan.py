@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 
-from ..core.suites.suite import Loan
+from ...core.suites.suite import Loan
 
 PACKAGES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 # Further packages that these need on Python before 3.11.

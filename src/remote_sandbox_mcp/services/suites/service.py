@@ -6,23 +6,22 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
-from ..core import check
-from ..core.client import preamble
-from ..core.command import Command, Completed, Ending, Excerpt, Missing, Running, new_run_id
-from ..core.errors import FileProblem, NotStarted, SandboxError
-from ..core.files import Span
-from ..core.progress import Progress, silent
-from ..core.sandbox import Sandbox
-from ..core.shell import join
-from ..core.suites.detect import NoSuite, choose
-from ..core.suites.report import TestReport
-from ..core.suites.suite import GIVEN, Collected, Suite, SuiteFolder, parse_collected, parse_look
-from ..core.suites.verdict import Evidence, make_report
-from ..core.text import clip, harmless, last_line
+from ...core import check
+from ...core.client import preamble
+from ...core.commands.command import Command, Completed, Ending, Excerpt, Missing, Running, new_run_id
+from ...core.commands.shell import join
+from ...core.errors import FileProblem, NotStarted, SandboxError
+from ...core.progress import Progress, silent
+from ...core.sandboxes.files import Span
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.suites.detect import NoSuite, choose
+from ...core.suites.report import TestReport
+from ...core.suites.suite import GIVEN, Collected, Suite, SuiteFolder, parse_collected, parse_look
+from ...core.suites.verdict import Evidence, make_report
+from ...core.texts.text import clip, harmless, last_line
+from ...far.program import read_program
 from ..fleet import Fleet, Member
 from . import loan
 
@@ -267,9 +266,4 @@ async def _tidy(sandbox: Sandbox, run_id: str) -> None:
 
 def script(name: str, *words: str) -> str:
     """One command that runs the script with sh and these words."""
-    return "exec " + join(["sh", "-c", _text(name), name, *words])
-
-
-@cache
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return "exec " + join(["sh", "-c", read_program(f"suites/{name}"), name, *words])

@@ -18,19 +18,18 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 
-from ..core.command import Command, Completed, Ending, Excerpt
-from ..core.errors import BadArgument, FileProblem, SandboxError, Unsupported
-from ..core.files import Problem, Span
-from ..core.sandbox import Sandbox
-from ..core.shell import join
-from ..core.text import last_line
-from ..core.transfer import DEFAULT_EXCLUDES, Order, Outcome, Place, unheard
-from ..core.tree import is_name
+from ...core.commands.command import Command, Completed, Ending, Excerpt
+from ...core.commands.shell import join
+from ...core.errors import BadArgument, FileProblem, SandboxError, Unsupported
+from ...core.sandboxes.files import Problem, Span
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.sync.transfer import DEFAULT_EXCLUDES, Order, Outcome, Place, unheard
+from ...core.sync.tree import is_name
+from ...core.texts.text import last_line
+from ...far.program import read_program
 from .meter import MOST_PROBLEMS
 from .service import Syncs
 from .unpacking import pack, unpack
@@ -304,7 +303,7 @@ class FarArchive:
             await self._ask("remove", *filter(None, [self._folder]), timeout_s=REMOVE_S)
 
     async def _ask(self, verb: str, *words: str, timeout_s: float = WORK_S) -> _Said:
-        script = "exec " + join(["sh", "-c", _script(), "sh", self._token, verb, *words])
+        script = "exec " + join(["sh", "-c", read_program("archive.sh"), "sh", self._token, verb, *words])
         command = Command(script, timeout_s=timeout_s, keep=KEEP)
         self._run_id = command.run_id
         done = await self._sandbox.run(command)
@@ -357,8 +356,3 @@ def _complaint(line: str) -> Problem | None:
     if not colon or not reason or ":" in reason:
         return None
     return Problem(path.removesuffix("'").removeprefix("./"), reason)
-
-
-@cache
-def _script() -> str:
-    return resources.files(__package__).joinpath("archive.sh").read_text(encoding="utf-8")

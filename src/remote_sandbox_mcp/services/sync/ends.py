@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import BadArgument, FileProblem
-from ..core.gate import Admitted
-from ..core.ignore import Ignore
-from ..core.incoming import Sieve
-from ..core.plan import Item
-from ..core.transfer import DEFAULT_EXCLUDES, Lane, Order, Place, Reply, RootName
-from ..core.tree import MOST_BYTES, Tree, TreeReader, is_name
-from ..core.workspace import SECRET_LIKE
+from ...core.errors import BadArgument, FileProblem
+from ...core.gate import Admitted
+from ...core.sync.ignore import Ignore
+from ...core.sync.incoming import Sieve
+from ...core.sync.plan import Item
+from ...core.sync.transfer import DEFAULT_EXCLUDES, Lane, Order, Place, Reply, RootName
+from ...core.sync.tree import MOST_BYTES, Tree, TreeReader, is_name
+from ...core.workspaces.workspace import SECRET_LIKE
 from .lanes import Lanes
 from .large import place_stem
 from .streams import names_of
 
 if TYPE_CHECKING:
-    from ..core.orders import LaneOrder, LookAtPathOrder, ScanOrder
+    from ...core.orders import LaneOrder, LookAtPathOrder, ScanOrder
 
 # A line this slow is worth a compressed listing, and more than two lanes.
 LONG_S = 0.004

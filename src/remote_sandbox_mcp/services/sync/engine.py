@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..backends.outpost.far.target import ATTRIBUTES
-from ..backends.outpost.far.tree import MOST_SECRETS_NAMED
-from ..core.errors import FileProblem
-from ..core.plan import Attributes, Plan, check_deletion, make_plan, secrets_in, source_entries
-from ..core.secret_names import secret_lines_in
-from ..core.transfer import Headway, Listener, Order, Outcome, unheard
-from ..core.tree import Tree, read_meta
+from ...core.errors import FileProblem
+from ...core.sync.plan import Attributes, Plan, check_deletion, make_plan, secrets_in, source_entries
+from ...core.sync.secret_names import secret_lines_in
+from ...core.sync.transfer import Headway, Listener, Order, Outcome, unheard
+from ...core.sync.tree import Tree, read_meta
+from ...far.lane.target import ATTRIBUTES
+from ...far.lane.tree import MOST_SECRETS_NAMED
 from .ends import End, Ends
 from .large import IndexMemory
 from .meter import Meter, Tally
@@ -23,7 +23,7 @@ from .sending import BATCH_FILES, Bridging, Sending
 from .streams import batches, names_of, portions, text_of
 
 if TYPE_CHECKING:
-    from ..core.orders import ClearOrder, DeleteOrder, FinishOrder, TidyOrder, TouchOrder
+    from ...core.orders import ClearOrder, DeleteOrder, FinishOrder, TidyOrder, TouchOrder
 
     TargetOrder = TidyOrder | ClearOrder | TouchOrder | DeleteOrder | FinishOrder
 

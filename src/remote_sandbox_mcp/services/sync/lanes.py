@@ -7,9 +7,9 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 
-from ..core.errors import SandboxError
-from ..core.transfer import Lane
-from ..waiting import Chores
+from ...core.errors import SandboxError
+from ...core.sync.transfer import Lane
+from ...local.waiting import Chores
 
 IDLE_S = 120.0
 

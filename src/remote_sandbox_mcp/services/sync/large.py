@@ -10,19 +10,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from ..backends.outpost.far import wire
-from ..backends.outpost.far.chunks import CHUNK, LEAST_CHUNK
-from ..backends.outpost.far.large import SAME
-from ..core.errors import FileProblem
-from ..core.foreign import to_text, to_whole
-from ..core.plan import FilePart, Item, Matcher, joined
-from ..core.transfer import SMALL_ANSWER, Reply
-from ..core.tree import child
+from ...core.errors import FileProblem
+from ...core.sandboxes.foreign import to_text, to_whole
+from ...core.sync.plan import FilePart, Item, Matcher, joined
+from ...core.sync.transfer import SMALL_ANSWER, Reply
+from ...core.sync.tree import child
+from ...far.lane.chunks import CHUNK, LEAST_CHUNK
+from ...far.lane.large import SAME
+from ...far.outpost import wire
 from .meter import Meter
 from .streams import NEXT_DOOR, Streams, SyncStream, Together, text_of
 
 if TYPE_CHECKING:
-    from ..core.orders import (
+    from ...core.orders import (
         BeginOrder,
         BlocksOrder,
         CommitOrder,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from ..core.errors import FileProblem
-from ..core.files import Problem
-from ..core.transfer import Headway, Listener, Reply
+from ...core.errors import FileProblem
+from ...core.sandboxes.files import Problem
+from ...core.sync.transfer import Headway, Listener, Reply
 
 TOLD_EVERY_S = 0.2
 RATE_OVER_S = 5.0

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ..core.errors import LostContact, Unreachable
-from ..core.transfer import Headway, Listener, Outcome
+from ...core.errors import LostContact, Unreachable
+from ...core.sync.transfer import Headway, Listener, Outcome
 
 T = TypeVar("T")
 # One attempt at something; it may be made again, and goes on with what is already there.

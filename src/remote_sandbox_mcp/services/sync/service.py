@@ -9,14 +9,14 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from ..backends import here
-from ..core.errors import CUT, BadArgument, SandboxError, Unreachable
-from ..core.gate import Admitted
-from ..core.ignore import is_secret_path
-from ..core.sandbox import Sandbox
-from ..core.secret_names import secret_lines_in
-from ..core.transfer import Headway, Lane, Listener, Order, Outcome, Place, unheard
-from ..core.workspace import SECRET_LIKE
+from ...backends import here
+from ...core.errors import CUT, BadArgument, SandboxError, Unreachable
+from ...core.gate import Admitted
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.sync.ignore import is_secret_path
+from ...core.sync.secret_names import secret_lines_in
+from ...core.sync.transfer import Headway, Lane, Listener, Order, Outcome, Place, unheard
+from ...core.workspaces.workspace import SECRET_LIKE
 from .ends import End
 from .engine import Synchronization
 from .lanes import Lanes

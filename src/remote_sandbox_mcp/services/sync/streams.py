@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..backends.outpost.far import wire
-from ..core.errors import FileProblem
-from ..core.plan import Item
-from ..core.transfer import Lane, Reply, RootName, numbers
+from ...core.errors import FileProblem
+from ...core.sync.plan import Item
+from ...core.sync.transfer import Lane, Reply, RootName, numbers
+from ...far.outpost import wire
 from .meter import Flow, Squeeze
 
 if TYPE_CHECKING:
-    from ..core.orders import PartOrder, ReceiveOrder, SendOrder
+    from ...core.orders import PartOrder, ReceiveOrder, SendOrder
 
 PORTION_BYTES = 8 << 20
 # JSON needs at most this many bytes for one byte of a name.

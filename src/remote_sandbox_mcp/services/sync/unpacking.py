@@ -10,12 +10,12 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..backends.outpost.far.place import to_bytes
-from ..backends.outpost.far.target import NEW
-from ..backends.outpost.far.tree import BadName, Root, checked
-from ..core.errors import FileProblem
-from ..core.files import Problem
-from ..core.tree import LEADS_OUT, leads_out
+from ...core.errors import FileProblem
+from ...core.sandboxes.files import Problem
+from ...core.sync.tree import LEADS_OUT, leads_out
+from ...far.lane.target import NEW
+from ...far.lane.tree import BadName, Root, checked
+from ...far.outpost.place import to_bytes
 
 BLOCK, PIECE = 512, 1 << 20
 KINDS = {tarfile.FIFOTYPE: "a fifo", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}

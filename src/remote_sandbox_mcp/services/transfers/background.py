@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..core.client import is_again
-from ..core.errors import BadArgument, SandboxError
-from ..core.transfer import Headway, Listener, Order, Outcome
-from ..processes.locks import Lock
-from ..store.transfers import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, Transfer, TransferEnd
+from ...core.client import is_again
+from ...core.errors import BadArgument, SandboxError
+from ...core.sync.transfer import Headway, Listener, Order, Outcome
+from ...local.processes.locks import Lock
+from ...local.store.transfers import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, Transfer, TransferEnd
+from ...local.waiting import Chores
 from ..sync.patience import TRANSFER, adding_up, persist
-from ..waiting import Chores
 from .records import TransferRecords, describe_headway, describe_outcome
 
 CANCEL_POLL_S = 0.05

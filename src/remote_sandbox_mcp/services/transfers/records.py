@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ..core.client import name_for_call
-from ..core.errors import ConfigError
-from ..core.text import counted, harmless, size
-from ..core.transfer import Headway, Order, Outcome
-from ..processes.locks import Lock, holder
-from ..store.database import STATE_FILE, Database
-from ..store.transfers import Ledger, Transfer
+from ...core.client import name_for_call
+from ...core.errors import ConfigError
+from ...core.sync.transfer import Headway, Order, Outcome
+from ...core.texts.text import counted, harmless, size
+from ...local.processes.locks import Lock, holder
+from ...local.store.database import STATE_FILE, Database
+from ...local.store.transfers import Ledger, Transfer
 
 TAIL_BYTES = 256 << 10
 KEPT_S = 14 * 86400

@@ -8,22 +8,23 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..config import paths
-from ..config.schema import Settings
-from ..core import check
-from ..core.errors import BadArgument, Unsupported
-from ..core.ignore import is_secret_path
-from ..core.machine import Machine
-from ..core.secret_names import is_secret_name
-from ..core.transfer import Listener, Order, Outcome, Place, all_of, unheard
+from ...config import paths
+from ...config.schema import Settings
+from ...core import check
+from ...core.errors import BadArgument, Unsupported
+from ...core.lazy import lazy
+from ...core.sandboxes.machine import Machine
+from ...core.sync.ignore import is_secret_path
+from ...core.sync.secret_names import is_secret_name
+from ...core.sync.transfer import Listener, Order, Outcome, Place, all_of, unheard
 from ..fleet import Fleet
-from ..gate import Gate
+from ..gate.paths import Gate
 from ..session import absolute, client_folder
 
 if TYPE_CHECKING:
-    from ..core.sandbox import Sandbox
-    from ..core.transfer import Lane
-    from ..store.transfers import Transfer
+    from ...core.sandboxes.sandbox import Sandbox
+    from ...core.sync.transfer import Lane
+    from ...local.store.transfers import Transfer
     from ..sync.archive import Archives
     from ..sync.engine import Synchronization
     from ..sync.sending import Bridging
@@ -70,7 +71,7 @@ class TransferService:
 
     def needs(self) -> Sequence[str]:
         """The transfers that this process runs, as sentences."""
-        running = self.background.running if "background" in self.__dict__ else ()
+        running = self.background.running if TransferService.background.made(self) else ()
         return [f"the transfer {task_id} runs" for task_id in running]
 
     async def reconfigure(
@@ -79,24 +80,24 @@ class TransferService:
         """Use new settings; `gone` sandboxes are closed or replaced."""
         self._settings, self._routes = settings, routes
         self.gate.reconfigure(settings, private)
-        if "syncs" in self.__dict__:
+        if TransferService.syncs.made(self):
             await self.syncs.forget(gone)
 
     async def settled(self) -> None:
         """Wait for the transfers that this process runs now."""
-        if "background" in self.__dict__:
+        if TransferService.background.made(self):
             await self.background.settled()
 
     async def close(self) -> None:
-        if "background" in self.__dict__:
+        if TransferService.background.made(self):
             await self.background.close()
-        if "syncs" in self.__dict__:
+        if TransferService.syncs.made(self):
             await self.syncs.close()
 
-    @functools.cached_property
+    @lazy
     def syncs(self) -> Syncs:
-        from ..backends import here
-        from ..store.chunks import Chunks
+        from ...backends import here
+        from ...local.store.chunks import Chunks
         from ..sync.service import Syncs
 
         # Not self._routes itself: these are replaced by a new configuration, and the Syncs stay.
@@ -115,7 +116,7 @@ class TransferService:
 
         return Archives(self._fleet.get, self.syncs)
 
-    @functools.cached_property
+    @lazy
     def background(self) -> BackgroundTransfers:
         from .background import BackgroundTransfers
 
@@ -124,21 +125,15 @@ class TransferService:
     def place(self, path: str, *, sandbox: str | None, free: bool = False) -> Place:
         """Place of a path: `gpu1:/data` names its sandbox; others are on `sandbox`, or local if that is None.
 
-        `free`: a person named it on the command line, not an agent.
+        Raises UnknownSandbox, and BadArgument where two are named. `free`: a person named it on the command line.
         """
         check.text_argument("path", path)
-        if name := self.sandbox_in(path):
-            return Place(self._fleet.member(name).name, path[len(name) + 1 :])
-        if sandbox is not None:
-            return Place(self._fleet.member(sandbox).name, path)
+        found = self._fleet.address_in(path) if sandbox is None else self._fleet.address(path, sandbox)
+        if found:
+            return Place(found.sandbox, found.path)
         # A slash at the end means "into this folder", and os.path.abspath drops it.
         whole = absolute(path) + ("/" if path.endswith("/") else "")
         return Place("", whole, free)
-
-    def sandbox_in(self, path: str) -> str:
-        """The sandbox that a path names, as gpu1:/data does. Raises UnknownSandbox for one that is over."""
-        name, colon, _ = path.partition(":")
-        return name if colon and self._fleet.knows(name) else ""
 
     def rules(self, excludes: Sequence[str], exclude_file: str = "", *, free: bool = False) -> tuple[str, ...]:
         """Lines of a local file, then the given ones: the last match decides. Raises BadArgument."""
@@ -180,18 +175,15 @@ class TransferService:
 
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
         """Copy a local file or folder into a sandbox, under the rules for agents."""
-        order = Order(source=self.place(local_path, sandbox=None), target=self._inside(path, name))
+        order = Order(source=self.place(local_path, sandbox=None), target=self.place(path, sandbox=name))
         return await self._copy(order)
 
     async def copy_out(self, path: str, local_dir: str, *, name: str) -> tuple[str, Outcome]:
         """Copy a file or folder of a sandbox into a local folder; returns where it is then."""
-        here = self.place(f"{local_dir.rstrip('/')}/{_name_here(path)}", sandbox=None)
-        order = Order(source=self._inside(path, name), target=here)
+        source = self.place(path, sandbox=name)
+        here = self.place(f"{local_dir.rstrip('/')}/{_name_here(source.path)}", sandbox=None)
+        order = Order(source=source, target=here)
         return here.path, await self._copy(order)
-
-    def _inside(self, path: str, sandbox: str) -> Place:
-        """A path of that sandbox, even if it looks like SANDBOX:PATH."""
-        return Place(self._fleet.member(sandbox).name, check.text_argument("path", path))
 
     async def _copy(self, order: Order) -> Outcome:
         """By a sync or, where the sandbox has no lanes, by an archive."""
@@ -281,7 +273,7 @@ def routes_between(configured: Iterable[Machine]) -> Routes:
         destination, python = machines[source].direct[target], machines[target].python
 
         async def bridge(lane: Lane) -> Lane:
-            from ..backends.outpost.lane import open_bridge
+            from ...backends.link.lane import open_bridge
 
             return await open_bridge(lane, target, destination, python)
 

@@ -15,12 +15,12 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Protocol
 
-from ..core.errors import ConfigError, SandboxError
-from ..core.shown import values_in_use
-from ..core.text import harmless
-from ..processes.locks import Lock, holder
-from ..store.database import STATE_FILE, Database
-from ..store.watches import Watches
+from ...core.errors import ConfigError, SandboxError
+from ...core.texts.shown import values_in_use
+from ...core.texts.text import harmless
+from ...local.processes.locks import Lock, holder
+from ...local.store.database import STATE_FILE, Database
+from ...local.store.watches import Watches
 
 LOG_FILE = "watchdog.log"
 LARGEST, KEPT = 1 << 20, 2
@@ -58,7 +58,7 @@ class Harmless(logging.Formatter):
     """Log formatter that makes text from machines and files safe to look at, and hides secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        from ..core.redact import MOST_READ, shorten_safely
+        from ...core.texts.redact import MOST_READ, shorten_safely
 
         text = harmless(super().format(record).encode("utf-8", "surrogatepass"))
         return shorten_safely(text, values_in_use(), MOST_READ)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from ..core.errors import SandboxError
-from ..processes.locks import holder
-from ..waiting import within
+from ...core.errors import SandboxError
+from ...local.processes.locks import holder
+from ...local.waiting import within
 from .daemon import LOCK_FILE, LOG_FILE
 from .manager import Facts, Program
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ConfigError, SandboxError
+from ...core.errors import ConfigError, SandboxError
 from .daemon import LOG_FILE, open_log
 from .manager import Facts, ManagerOutput, Program, call, fixed, must_be_text, put, take_away
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from ..config.paths import HOME
-from ..core.errors import ConfigError, SandboxError
-from ..core.text import last_line
-from ..processes.process import is_in_cache, module_words
-from ..processes.programs import find_helper
-from ..processes.variables import DESKTOP, made
-from ..waiting import within
+from ...config.paths import HOME
+from ...core.errors import ConfigError, SandboxError
+from ...core.texts.text import last_line
+from ...local.processes.process import is_in_cache, module_words
+from ...local.processes.programs import find_helper
+from ...local.processes.variables import DESKTOP, made
+from ...local.waiting import within
 
 # How long a command of a service manager may take.
 CALL_S = 20.0

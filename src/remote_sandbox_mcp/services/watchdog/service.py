@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..core.errors import SandboxError
-from ..core.watch import Status
-from ..processes.locks import LockHolder, holder
-from ..processes.programs import find_helper
-from ..store.database import STATE_FILE, Database
-from ..store.watches import Watches
+from ...core.errors import SandboxError
+from ...core.jobs.watch import Status
+from ...local.processes.locks import LockHolder, holder
+from ...local.processes.programs import find_helper
+from ...local.store.database import STATE_FILE, Database
+from ...local.store.watches import Watches
 from . import launchd, systemd
 from .daemon import LOCK_FILE, LOG_FILE
 from .ensure import InHub

@@ -7,14 +7,14 @@ import operator
 import time
 from collections.abc import Awaitable, Callable
 
-from ..core.errors import SandboxError
-from ..core.transfer import DEFAULT_EXCLUDES, Order
-from ..core.tree import Tree
-from ..core.workspace import Workspace
+from ...core.errors import SandboxError
+from ...core.sync.transfer import DEFAULT_EXCLUDES, Order
+from ...core.sync.tree import Tree
+from ...core.workspaces.workspace import Workspace
+from ...local.waiting import Chores, within
 from ..sync.ends import End
 from ..sync.follow import Followed, Follower
 from ..sync.lanes import Lanes
-from ..waiting import Chores, within
 
 # How many looks after runs may be under way; and how long one is waited for after the run, before another is begun.
 MOST_EXPECTED, EXPECTED_S = 50, 2.0

@@ -10,12 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import FileProblem, SandboxError
-from ..core.files import Problem
-from ..core.gate import Ground
-from ..core.incoming import Sieve
-from ..core.plan import Item, Plan
-from ..core.reconcile import (
+from ...core.errors import FileProblem, SandboxError
+from ...core.gate import Ground
+from ...core.sandboxes.files import Problem
+from ...core.sync.incoming import Sieve
+from ...core.sync.plan import Item, Plan
+from ...core.sync.scope import AppliedScope, Scope, folders_above, is_among
+from ...core.sync.transfer import Listener, Order, Outcome, Place
+from ...core.sync.tree import LEADS_OUT, Tree
+from ...core.texts.text import counted
+from ...core.workspaces.reconcile import (
     Entries,
     Reconciled,
     SideLost,
@@ -26,11 +30,7 @@ from ..core.reconcile import (
     other_folder_here,
     reconcile,
 )
-from ..core.scope import AppliedScope, Scope, folders_above, is_among
-from ..core.text import counted
-from ..core.transfer import Listener, Order, Outcome, Place
-from ..core.tree import LEADS_OUT, Tree
-from ..core.workspace import (
+from ...core.workspaces.workspace import (
     LARGE_PULL,
     LARGEST_RESULT,
     MOST_STAYING,

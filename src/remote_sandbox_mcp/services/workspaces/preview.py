@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..core.errors import BadArgument, FileProblem
-from ..core.scope import survey
-from ..core.transfer import Order, Place
-from ..core.workspace import LinkOrder, Preview
+from ...core.errors import BadArgument, FileProblem
+from ...core.sync.scope import survey
+from ...core.sync.transfer import Order, Place
+from ...core.workspaces.workspace import LinkOrder, Preview
 from ..sync.service import Syncs
 from .passes import NAMED, Closing
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ConfigError, SandboxError
-from ..core.tree import FOLDER
-from ..core.workspace import Workspace
-from ..processes.locks import Lock, holder
-from ..store.database import STATE_FILE, Database
-from ..store.workspaces import WorkspaceRow, WorkspaceRows
+from ...core.errors import ConfigError, SandboxError
+from ...core.sync.tree import FOLDER
+from ...core.workspaces.workspace import Workspace
+from ...local.processes.locks import Lock, holder
+from ...local.store.database import STATE_FILE, Database
+from ...local.store.workspaces import WorkspaceRow, WorkspaceRows
 from .trash import Trash
 
 FOLDER_NAME = "workspaces"

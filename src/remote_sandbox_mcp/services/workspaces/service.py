@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import posixpath
 import re
@@ -14,19 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config.workspace_file import accepted_file, current_rules, notice, rules_of
-from ..core import check
-from ..core.command import Command, Completed
-from ..core.errors import UNCONFIRMED, BadArgument, ConnectError, FileProblem, SandboxError
-from ..core.files import Span
-from ..core.ignore import Ignore
-from ..core.plan import precious_place
-from ..core.reconcile import Reconciled, SideLost, moves, other_folder_here
-from ..core.shell import join
-from ..core.text import counted, last_line, size
-from ..core.transfer import Listener, Order, Outcome, Place, unheard
-from ..core.tree import LEADS_OUT
-from ..core.workspace import (
+from ...config.workspace_file import accepted_file, current_rules, notice, rules_of
+from ...core import check
+from ...core.commands.command import Command, Completed
+from ...core.commands.shell import join
+from ...core.errors import UNCONFIRMED, BadArgument, ConnectError, FileProblem, SandboxError
+from ...core.lazy import lazy
+from ...core.sandboxes.files import Span
+from ...core.sync.ignore import Ignore
+from ...core.sync.plan import precious_place
+from ...core.sync.transfer import Listener, Order, Outcome, Place, unheard
+from ...core.sync.tree import LEADS_OUT
+from ...core.texts.text import counted, last_line, size
+from ...core.workspaces.reconcile import Reconciled, SideLost, moves, other_folder_here
+from ...core.workspaces.workspace import (
     Linked,
     LinkOrder,
     Moved,
@@ -39,14 +39,14 @@ from ..core.workspace import (
     mark_text,
     word_in,
 )
+from ...local.waiting import within
 from ..fleet import Fleet
 from ..session import absolute
 from ..transfers.service import TransferService
-from ..waiting import within
 from .records import WorkspaceRecords
 
 if TYPE_CHECKING:
-    from ..store.workspaces import WorkspaceRow
+    from ...local.store.workspaces import WorkspaceRow
     from .looks import Looks, SendAhead
     from .passes import Pass
     from .trash import Trash
@@ -76,19 +76,19 @@ class WorkspaceService:
         self.sends_ahead = False
 
     async def close(self) -> None:
-        if "_live" in self.__dict__:
+        if WorkspaceService._live.made(self):
             await self._live.close()
-        if "_looks" in self.__dict__:
+        if WorkspaceService._looks.made(self):
             await self._looks.close()
         self._records.close()
 
-    @functools.cached_property
+    @lazy
     def _looks(self) -> Looks:
         from .looks import Looks
 
         return Looks()
 
-    @functools.cached_property
+    @lazy
     def _live(self) -> SendAhead:
         from .looks import SendAhead
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import BadArgument, SandboxError
-from ..core.text import size
-from ..core.workspace import Workspace
+from ...core.errors import BadArgument, SandboxError
+from ...core.texts.text import size
+from ...core.workspaces.workspace import Workspace
 
 FOLDER_NAME = "trash"
 # The file of each workspace's part that has the path of its folder.

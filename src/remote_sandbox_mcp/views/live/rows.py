@@ -7,24 +7,24 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..app import View
-from ..core.disposable import Disposable
-from ..core.job import Checkpoint, JobState
-from ..core.port import Forward
-from ..core.redact import shorten_safely
-from ..core.transfer import Headway
-from ..core.usage import as_resources
-from ..core.watch import Event, Watch
-from ..core.workspace import WorkspaceState
-from ..history import call_fields
-from ..jobs.values import Sight
-from ..mcp_server.results import lean, plain_text, sandbox_fields, sentence, size_of
-from ..mcp_server.tools.job_results import checkpoint_fields, event_fields, sight_fields
-from ..mcp_server.tools.sync_results import headway_fields, transfer_fields
+from ...core.jobs.job import Checkpoint, JobState
+from ...core.jobs.watch import Event, Watch
+from ...core.resources.usage import as_resources
+from ...core.sandboxes.disposable import Disposable
+from ...core.sandboxes.port import Forward
+from ...core.sync.transfer import Headway
+from ...core.texts.redact import shorten_safely
+from ...core.workspaces.workspace import WorkspaceState
+from ...services.history import call_fields
+from ...services.jobs.values import Sight
+from ...services.survey import View
+from ..job_results import checkpoint_fields, event_fields, sight_fields
+from ..results import lean, plain_text, sandbox_fields, sentence, size_of
+from ..sync_results import headway_fields, transfer_fields
 
 if TYPE_CHECKING:
-    from ..store.history import CallRow
-    from ..store.transfers import Transfer
+    from ...local.store.history import CallRow
+    from ...local.store.transfers import Transfer
 
 # Clocks of two machines may differ, and an answer takes a moment: by less than this a beginning has not moved.
 SAME_S = 3.0

@@ -10,19 +10,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from .. import __version__
-from ..app import App
-from ..core.errors import SandboxError
-from ..core.job import Checkpoint, JobState
-from ..core.shown import values_in_use
-from ..core.usage import thinned
-from ..core.watch import Watch
-from ..fleet import unforeseen
-from ..jobs.service import once
-from ..jobs.values import Sight
-from ..mcp_server.results import plain_text, sentence
-from ..store.history import WantedCalls
-from ..waiting import Chores, within
+from ... import __version__
+from ...app import App
+from ...core.errors import SandboxError
+from ...core.jobs.job import Checkpoint, JobState
+from ...core.jobs.watch import Watch
+from ...core.resources.usage import thinned
+from ...core.texts.shown import values_in_use
+from ...local.store.history import WantedCalls
+from ...local.waiting import Chores, within
+from ...services.fleet import unforeseen
+from ...services.jobs.service import once
+from ...services.jobs.values import Sight
+from ..results import plain_text, sentence
 from .board import Board, Change, Looker, Row
 from .rows import Known, broken_job_row, job_id, job_row
 from .topics import CALLS, EVENTS, SANDBOXES, TRANSFERS, WORKSPACES, StateFile, WorkspaceLooks, look_at_disposables

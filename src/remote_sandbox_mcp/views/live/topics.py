@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..app import App
-from ..config import paths
-from ..core.errors import SandboxError
-from ..core.watch import Watch
-from ..core.workspace import Workspace, WorkspaceState
-from ..store.database import STATE_FILE, Database
-from ..store.history import HistoryRows, WantedCalls
-from ..store.watches import Watches
-from ..waiting import Chores
+from ...app import App
+from ...config import paths
+from ...core.errors import SandboxError
+from ...core.jobs.watch import Watch
+from ...core.lazy import lazy
+from ...core.workspaces.workspace import Workspace, WorkspaceState
+from ...local.store.database import STATE_FILE, Database
+from ...local.store.history import HistoryRows, WantedCalls
+from ...local.store.watches import Watches
+from ...local.waiting import Chores
 from .board import Board
 from .rows import Known, by_id, call_row, disposable_row, event_row, transfer_row, workspace_row
 
@@ -41,7 +41,7 @@ class StateFile:
         self._known = known
         self._version = -1
 
-    @functools.cached_property
+    @lazy
     def _database(self) -> Database:
         # A connection of its own: it is told of changes by all others, those of this process too.
         return Database(paths.state_folder() / STATE_FILE)
@@ -79,7 +79,7 @@ class StateFile:
         return [call_row(row) for row in found]
 
     async def close(self) -> None:
-        if "_database" in self.__dict__:
+        if StateFile._database.made(self):
             await asyncio.to_thread(self._database.close)
 
     def _read_version(self) -> int:

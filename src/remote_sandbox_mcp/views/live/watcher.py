@@ -8,17 +8,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ..app import UNASKED, App, View
-from ..core.disposable import DISPOSABLE_ID
-from ..core.errors import ConnectError, LostContact, SandboxError, Unsupported
-from ..core.job import Checkpoint, JobLook, JobState
-from ..core.sandbox import Sandbox
-from ..core.usage import Point, point_of, recent
-from ..core.watch import Watch
-from ..fleet import Member, unforeseen
-from ..jobs.values import Sight
-from ..probe.measure import measure
-from ..waiting import within
+from ...app import App
+from ...core.errors import ConnectError, LostContact, SandboxError, Unsupported
+from ...core.jobs.job import Checkpoint, JobLook, JobState
+from ...core.jobs.watch import Watch
+from ...core.resources.usage import Point, point_of, recent
+from ...core.sandboxes.disposable import DISPOSABLE_ID
+from ...core.sandboxes.sandbox import Sandbox
+from ...local.waiting import within
+from ...services.fleet import Member, unforeseen
+from ...services.jobs.values import Sight
+from ...services.probe.measure import measure
+from ...services.survey import UNASKED, View
 from .board import Board
 from .rows import machine_row
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ....core.network import Range, is_private, ranges
+from ....core.sandboxes.network import Range, is_private, ranges
 from . import kernel
 from .enter import GATEWAY, MTU, NAMESERVER, READY
 

@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ....core.errors import Unreachable
-from ....core.network import Address, HostRule, is_private, ranges, read_rule
-from ....processes import descriptors
-from ....waiting import within
+from ....core.sandboxes.network import Address, HostRule, is_private, ranges, read_rule
+from ....local.processes import descriptors
+from ....local.waiting import within
 from ...stream import carry_both_ways, over_asyncio
 from . import kernel
 from .enter import READY

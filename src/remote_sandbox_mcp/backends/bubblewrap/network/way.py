@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ....core.network import Network, Reach
-from ....processes.programs import find_helper
+from ....core.sandboxes.network import Network, Reach
+from ....local.processes.programs import find_helper
 from ..bwrap import STEP_DOWN_TO, SYSTEM_PATH, Footing, doubt_as_root, forbidding_switch
 from .enter import NAMESERVER, PROXY_PORT
 

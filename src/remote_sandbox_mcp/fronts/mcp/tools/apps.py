@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field
 
-from ...core.command import Running
-from ...core.port import DeployOrder
-from ...core.suites.report import TestReport
+from ....core.commands.command import Running
+from ....core.sandboxes.port import DeployOrder
+from ....core.suites.report import TestReport
+from ....views.app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
+from ....views.texts import told
 from ..clients import room
+from ..declaration import Declaration
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
-from ..texts import told
-from .app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
 from .containers import GET, SandboxId
-from .exec import RUN, patience
+from .exec import RUN, RUNS, STARTS, patience
 
+RUNS_TESTS = Declaration(starts=True, workspace=replace(RUNS, folder="path", handle="tmux_session", prepares=True))
 IN_REPORT_TEXT = ("passed", "failed", "skipped", "errors", "problem", "other_runners")
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(run_suite(server), title="Run a test suite", annotations=RUN)
-    server.offer(deploy(server), title="Start an app and give its address", annotations=RUN)
-    server.offer(forward(server), title="Bring a port to this machine", annotations=GET)
+    server.offer(run_suite(server), title="Run a test suite", annotations=RUN, declaration=RUNS_TESTS)
+    starts = Declaration(starts=True, workspace=STARTS)
+    server.offer(deploy(server), title="Start an app and give its address", annotations=RUN, declaration=starts)
+    forwards = Declaration(is_on_page=True)
+    server.offer(forward(server), title="Bring a port to this machine", annotations=GET, declaration=forwards)
 
 
 def run_suite(server: SandboxServer) -> Any:

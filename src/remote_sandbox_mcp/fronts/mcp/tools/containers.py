@@ -16,25 +16,37 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...core.check import text_argument
-from ...core.disposable import PENDING, Disposable, DisposableRules, Limits, SandboxOrder, gpus, megabytes, volume
-from ...core.errors import BadArgument, FileProblem, SandboxError
-from ...core.files import Problem
-from ...core.network import EVERY_HOST, unlisted
-from ...core.slurm import read_options
-from ...session import absolute
+from ....core.check import text_argument
+from ....core.errors import BadArgument, FileProblem, SandboxError
+from ....core.sandboxes.disposable import (
+    PENDING,
+    Disposable,
+    DisposableRules,
+    Limits,
+    SandboxOrder,
+    gpus,
+    megabytes,
+    volume,
+)
+from ....core.sandboxes.files import Problem
+from ....core.sandboxes.network import EVERY_HOST, unlisted
+from ....core.sandboxes.slurm import read_options
+from ....services.session import absolute
+from ....views.app_results import disposable_fields
+from ....views.results import exec_fields, exec_text, plain_text, sentence
+from ....views.sync_results import MOST_SHOWN, copied_fields, problem_fields
+from ....views.texts import files_text, taken_text, told
 from ..clients import calling, own_front, room
 from ..consent import Request, with_consent
+from ..declaration import Declaration
 from ..reporting import Reporting, beats, with_signs_of_life
-from ..results import ResultImages, exec_fields, exec_text, look, plain_text, reply, sentence
+from ..results import ResultImages, look, reply
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
-from ..texts import files_text, taken_text, told
 from ..toolbox import UNLISTED
-from .app_results import disposable_fields
-from .exec import RUN, patience
+from .exec import RUN, RUNS_COMMAND, patience
+from .files import READS, WRITES
 from .sync import ask_about_secrets
-from .sync_results import MOST_SHOWN, copied_fields, problem_fields
 
 MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
@@ -56,11 +68,15 @@ class Upload(TypedDict, total=False):
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE)
-    server.offer(run(server), title="Run a command in a sandbox", annotations=RUN)
-    server.offer(upload(server), title="Put files into a sandbox", annotations=END)
-    server.offer(download(server), title="Take files out of a sandbox", annotations=GET)
-    server.offer(delete(server), title="Throw a sandbox away", annotations=END)
+    make = Declaration(makes_sandbox=True, is_on_page=True)
+    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE, declaration=make)
+    server.offer(run(server), title="Run a command in a sandbox", annotations=RUN, declaration=RUNS_COMMAND)
+    put = replace(WRITES, paths=("files",))
+    server.offer(upload(server), title="Put files into a sandbox", annotations=END, declaration=put)
+    take = replace(READS, paths=("paths",))
+    server.offer(download(server), title="Take files out of a sandbox", annotations=GET, declaration=take)
+    end = Declaration(means_selected=False, answers_once=True, is_on_page=True)
+    server.offer(delete(server), title="Throw a sandbox away", annotations=END, declaration=end)
 
 
 def create(server: SandboxServer) -> Any:
@@ -159,7 +175,7 @@ def run(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, CommandShape]:
         """Run a command in a sandbox, as exec_bash does."""
         async with Reporting(ctx) as reporting:
-            report = await server.app.run(
+            report = await server.app.commands.run(
                 command,
                 cwd=cwd,
                 timeout_s=timeout,
@@ -252,7 +268,7 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
     if given == ["local_path"]:
         return copied_fields(path, await server.app.transfers.copy_in(file["local_path"], path, name=sandbox))
     data = decoded(file["content"], path) if given == ["content"] else file["text"].encode("utf-8", "surrogateescape")
-    written = await server.app.write(path, data, name=sandbox)
+    written = await server.app.files.write(path, data, name=sandbox)
     return {"path": plain_text(path), "size": written.size}
 
 

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...core.errors import BadArgument
+from ....core.errors import BadArgument
+from ....core.progress import Beat, Progress
+from ....services.commands import Row
+from ....views.exec_results import LONGEST_LINE, clip_for, row_head, rows_fields, rows_text
+from ....views.results import exec_fields, exec_text
 from ..clients import calling, room
+from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting, beats
-from ..results import exec_fields, exec_text, reply
+from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ExecShape
-from .exec_results import RowsProgress, clip_for, rows_fields, rows_text
 
 # Hints for clients. Most of them run read-only tools at the same time, and all others one after another.
 RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+RUNS = WorkspacePart(sends=True, brings=True, folder="cwd", scripts=("command",))
+STARTS = WorkspacePart(sends=True, folder="cwd", scripts=("command", "resume_command"))
+RUNS_COMMAND = Declaration(starts=True, names_its_work=True, workspace=RUNS, is_on_page=True)
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(run_command(server), title="Run a command", annotations=RUN)
+    first = replace(RUNS_COMMAND, is_first=True)
+    server.offer(run_command(server), title="Run a command", annotations=RUN, declaration=first)
 
 
 def run_command(server: SandboxServer) -> Any:
@@ -51,7 +60,7 @@ def run_command(server: SandboxServer) -> Any:
             several = functools.partial(run_on_several, server, ctx, sandbox_names, command, cwd, timeout_s)
             return await several(max_output_chars, as_root, session)
         async with Reporting(ctx) as reporting:
-            report = await server.app.run(
+            report = await server.app.commands.run(
                 command,
                 cwd=cwd,
                 timeout_s=timeout_s,
@@ -80,10 +89,10 @@ async def run_on_several(
     session: str,
 ) -> CallToolResult:
     """Run a command on several sandboxes at once."""
-    members = await server.app.several(names)
+    members = await server.app.commands.several(names)
     async with Reporting(ctx) as reporting:
         progress = RowsProgress(reporting, len(members))
-        rows = await server.app.run_on_each(
+        rows = await server.app.commands.run_on_each(
             members,
             command,
             cwd=cwd,
@@ -102,3 +111,25 @@ async def run_on_several(
 def patience(server: SandboxServer, ctx: Context[None, Any]) -> float:
     """Seconds within which this client is to be answered."""
     return calling.get().patience_s
+
+
+class RowsProgress:
+    """Reports each row as it ends and, in between, that the others still run."""
+
+    def __init__(self, reporting: Reporting, total: int) -> None:
+        self._reporting = reporting
+        self._total = total
+        self._ended = 0
+
+    def ended(self, row: Row) -> None:
+        self._ended += 1
+        self._reporting.add(self._ended, self._total, row_head(row)[:LONGEST_LINE])
+
+    def of(self, name: str) -> Progress:
+        def beat(beat: Beat, /) -> None:
+            # A sign of life must not take the place of a row.
+            if not self._reporting.has_unsent:
+                left = f"{self._ended} of {self._total} ended"
+                self._reporting.send(self._ended, self._total, f"{left}; {name}: {beat.line or 'nothing printed yet'}")
+
+        return beat

@@ -11,21 +11,28 @@ from typing import Annotated, Any, Literal
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...core.errors import BadArgument
-from ...core.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span
-from ...core.image import Image
-from ...core.pages import cursor_after
-from ...core.text import counted, without_broken_end
+from ....core.errors import BadArgument
+from ....core.sandboxes.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span
+from ....core.texts.image import Image
+from ....core.texts.pages import cursor_after
+from ....core.texts.text import counted, without_broken_end
+from ....views.app_results import moment
+from ....views.results import file_content, first_that_fit, lean, plain_text, size_of
+from ....views.texts import content_text, image_text, listing_text, matches_text
 from ..clients import room
-from ..results import ResultImages, file_content, first_that_fit, lean, look, plain_text, reply, size_of
+from ..declaration import Declaration, WorkspacePart
+from ..results import ResultImages, look, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
-from ..texts import content_text, image_text, listing_text, matches_text
-from .app_results import moment
 
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+
+PATHS = ("remote_path",)
+READS = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, only_looks=True))
+IN_FOLDER = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, folder="remote_path", only_looks=True))
+WRITES = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, brings=True))
 
 USUAL_BYTES, MOST_BYTES = 200_000, 10_000_000
 # Minimum per call, for files in which every byte takes many characters to show.
@@ -36,14 +43,14 @@ Cursor = Annotated[str, Field(description="next_cursor, to go on")]
 
 
 def offer(server: SandboxServer) -> None:
-    for tool, title, hints in (
-        (list_files(server), "List a folder", LOOK),
-        (read_file(server), "Read a file", LOOK),
-        (write_file(server), "Write a file", WRITE),
-        (edit_file(server), "Edit a file", EDIT),
-        (search_files(server), "Search files", LOOK),
+    for tool, title, hints, declaration in (
+        (list_files(server), "List a folder", LOOK, IN_FOLDER),
+        (read_file(server), "Read a file", LOOK, replace(READS, is_first=True)),
+        (write_file(server), "Write a file", WRITE, WRITES),
+        (edit_file(server), "Edit a file", EDIT, WRITES),
+        (search_files(server), "Search files", LOOK, IN_FOLDER),
     ):
-        server.offer(tool, title=title, annotations=hints)
+        server.offer(tool, title=title, annotations=hints, declaration=declaration)
 
 
 def list_files(server: SandboxServer) -> Any:
@@ -55,7 +62,7 @@ def list_files(server: SandboxServer) -> Any:
         cursor: Cursor = "",
     ) -> Annotated[CallToolResult, ListingShape]:
         """What is in a folder, by name; paths are relative to it. Folders that cannot be read are told in problems."""
-        found = await server.app.list(
+        found = await server.app.files.list(
             remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor
         )
         fields = listing_fields(found, room())
@@ -81,7 +88,7 @@ def read_file(server: SandboxServer) -> Any:
         # Lines without a count: up to the end of the file, bounded by max_bytes.
         lines = (line_count or 1_000_000_000) if start_line or line_count else 0
         span = Span(offset, max_bytes, max(1, start_line), lines)
-        return part_of_file(await server.app.read(remote_path, span, name=sandbox_name))
+        return part_of_file(await server.app.files.read(remote_path, span, name=sandbox_name))
 
     return read_remote_file
 
@@ -111,7 +118,7 @@ def write_file(server: SandboxServer) -> Any:
 
         Refused if the file changed since you read it."""
         data = decode(content, encoding)
-        written = await server.app.write(remote_path, data, create_only=create_only, name=sandbox_name)
+        written = await server.app.files.write(remote_path, data, create_only=create_only, name=sandbox_name)
         return reply({"size": written.size} | lean(created=written.created), f"{counted(written.size, 'byte')} written")
 
     return write_remote_file
@@ -129,7 +136,7 @@ def edit_file(server: SandboxServer) -> Any:
 
         Refused if it is not there, is not unique, or the file changed since you read it."""
         app = server.app
-        written, count = await app.edit(remote_path, old_text, new_text, every=replace_all, name=sandbox_name)
+        written, count = await app.files.edit(remote_path, old_text, new_text, every=replace_all, name=sandbox_name)
         return reply(
             {"size": written.size, "replacements": count}, f"{count} replaced, {counted(written.size, 'byte')}"
         )
@@ -151,7 +158,7 @@ def search_files(server: SandboxServer) -> Any:
 
         Binary files and .git are skipped."""
         search = Search(remote_path, glob, pattern, ignore_case, max_results)
-        found = await server.app.search(search, name=sandbox_name, cursor=cursor)
+        found = await server.app.files.search(search, name=sandbox_name, cursor=cursor)
         fields = found_fields(found, room())
         return reply(fields, matches_text(fields))
 

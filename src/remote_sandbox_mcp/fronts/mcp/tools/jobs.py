@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -12,35 +10,29 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...app import Report
-from ...core.command import RUN_ID, Running
-from ...core.errors import BadArgument, Unsupported
-from ...core.job import JobWait
-from ...core.progress import Beat, Progress
-from ...core.session_handle import read_handle
-from ...core.text import last_line
-from ...core.watch import WatchOrder
-from ...jobs.service import Wanted, Which
-from ...jobs.values import Ensure
-from ..clients import asked_by, room
-from ..reporting import Reporting, beats
-from ..results import exec_head, lean, reply, task_fields
-from ..server import SandboxName, SandboxServer
-from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
-from ..texts import tasks_text, told
-from ..toolbox import UNLISTED
-from ..watchdog import start_watchdog
-from .exec import ASK, END, RUN, patience
-from .job_results import (
+from ....core.jobs.job import JobWait
+from ....core.jobs.watch import WatchOrder
+from ....core.task import TaskState, outcome_of
+from ....core.texts.text import harmless
+from ....services.jobs.service import Wanted, Which
+from ....services.jobs.values import Ensure
+from ....views.job_results import (
     begun_fields,
-    fit_log,
     screen_fields,
-    seen_fields,
-    seen_text,
     session_fields,
     sight_fields,
-    waited_fields,
+    task_result,
 )
+from ....views.texts import tasks_text, told
+from ..clients import asked_by, room
+from ..declaration import Declaration, WorkspacePart
+from ..reporting import Reporting, beats
+from ..results import reply
+from ..server import SandboxName, SandboxServer
+from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
+from ..toolbox import UNLISTED
+from ..watchdog import start_watchdog
+from .exec import ASK, END, RUN, STARTS, patience
 
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 
@@ -62,24 +54,30 @@ Interval = Annotated[float, Field(description="Between looks, default 300")]
 Webhook = Annotated[str, Field(description="Only one that the operator allows")]
 AutoResume = Annotated[bool, Field(description="Run resume_command after a reboot or lost session")]
 Attempts = Annotated[int, Field(description="Default 1")]
+STARTS_JOB = Declaration(starts=True, names_its_work=True, workspace=STARTS)
+ASKS = Declaration(workspace=WorkspacePart(brings=True, handle="tmux_session"))
 NO_CURSOR = -1
-# Between two looks at a command that is waited for.
-PAUSE_S = 0.5
 STILL_RUNNING = "it was told to stop but is still running; ask again with check_background_task"
 STILL_QUEUED = "it was told to stop but is still in the queue; ask again with check_background_task"
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(start(server), title="Start a background job", annotations=RUN)
-    server.offer(check_task(server), title="Ask after a job or a running command", annotations=ASK)
-    server.offer(wait_for_task(server), title="Wait for a job", annotations=ASK)
-    server.offer(stop_task(server), title="End a job or a running command", annotations=END)
-    server.offer(list_tasks(server), title="List background jobs", annotations=ASK)
+    server.offer(start(server), title="Start a background job", annotations=RUN, declaration=STARTS_JOB)
+    check = replace(ASKS, is_card=True, is_on_page=True)
+    server.offer(check_task(server), title="Ask after a job or a running command", annotations=ASK, declaration=check)
+    server.offer(
+        wait_for_task(server), title="Wait for a job", annotations=ASK, declaration=replace(ASKS, only_waits=True)
+    )
+    stop = replace(ASKS, is_on_page=True)
+    server.offer(stop_task(server), title="End a job or a running command", annotations=END, declaration=stop)
+    of_all = Declaration(means_selected=False)
+    server.offer(list_tasks(server), title="List background jobs", annotations=ASK, declaration=of_all)
     server.offer(send_input(server), title="Type into a job", annotations=TYPE)
     # The same as check_background_task with screen, under the name that agents look for.
     server.offer(see_screen(server), title="See a job's window", annotations=ASK, is_listed=False)
     # For people, through the page in the browser: an agent starts a job anew, or leaves it to the watchdog.
-    server.offer(resume_task(server), title="Resume a job", annotations=RUN, is_listed=False)
+    resume = Declaration(is_on_page=True)
+    server.offer(resume_task(server), title="Resume a job", annotations=RUN, is_listed=False, declaration=resume)
 
 
 def start(server: SandboxServer) -> Any:
@@ -168,15 +166,11 @@ def check_task(server: SandboxServer) -> Any:
         command that outlasted exec_bash."""
         if screen:
             return await screen_reply(server, Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name))
-        # A command that outlasted exec_bash has a run id in place of a session name.
-        if RUN_ID.match(tmux_session):
-            report = await server.app.check(tmux_session, name=sandbox_name, room=room())
-            return run_reply(task_fields(report, last_n_lines), report)
         which = Which(session=tmux_session, watch_id=watch_id, log_file=log_file, sandbox=sandbox_name)
-        seen = await server.app.jobs.check(which, lines=last_n_lines, cursor=cursor(log_cursor))
-        seen, rest = fit_log(seen, room(), goes_on=log_cursor != NO_CURSOR)
-        fields = seen_fields(seen) | rest | lean(watch_id=watch_id or None)
-        return reply(fields, seen_text(seen, fields))
+        seen = await server.app.tasks.check(which, lines=last_n_lines, cursor=cursor(log_cursor), room=room())
+        goes_on = log_cursor != NO_CURSOR
+        fields, text = task_result(seen, room(), lines=last_n_lines, goes_on=goes_on, watch_id=watch_id or None)
+        return reply(fields, text)
 
     return check_background_task
 
@@ -192,8 +186,6 @@ def see_screen(server: SandboxServer) -> Any:
 
 
 async def screen_reply(server: SandboxServer, which: Which) -> CallToolResult:
-    if RUN_ID.match(which.session):
-        raise Unsupported(f"{which.session} is a command of exec_bash and runs without tmux, so it has no screen")
     seen, screen = await server.app.jobs.screen(which)
     fields = screen_fields(seen, screen, room())
     head = f"{fields['screen_size']}, cursor in line {screen.line}, column {screen.column}"
@@ -215,21 +207,17 @@ def wait_for_task(server: SandboxServer) -> Any:
         """Wait until a job ends, prints a line that fits, or is silent. Use this instead of asking again and again."""
         # Never longer than the client waits; the agent calls again.
         seconds = min(timeout_s, patience(server, ctx))
-        if RUN_ID.match(tmux_session):
-            if until_pattern or silence_s:
-                raise BadArgument("until_pattern and silence_s are for jobs; a command of exec_bash is awaited")
-            async with Reporting(ctx) as reporting:
-                report, ended = await run_end(server, tmux_session, seconds, sandbox_name, beats(reporting))
-            return run_reply(task_fields(report, last_n_lines) | {"reason": ended}, report)
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
         async with Reporting(ctx) as reporting:
-            waited = await server.app.jobs.wait(
-                which, wait, lines=last_n_lines, cursor=cursor(log_cursor), progress=beats(reporting)
+            waited = await server.app.tasks.wait(
+                which, wait, lines=last_n_lines, cursor=cursor(log_cursor), room=room(), progress=beats(reporting)
             )
-        seen, rest = fit_log(waited.seen, room(), goes_on=log_cursor != NO_CURSOR)
-        fields = waited_fields(replace(waited, seen=seen)) | rest | lean(watch_id=watch_id or None)
-        return reply(fields, f"{waited.why}: {seen_text(seen, fields)}")
+        fields, text = task_result(
+            waited.seen, room(), lines=last_n_lines, goes_on=log_cursor != NO_CURSOR, reason=waited.why,
+            watch_id=watch_id or None, matched_line=harmless(waited.line.encode("utf-8", "surrogateescape")),
+        )  # fmt: skip
+        return reply(fields, f"{waited.why}: {text}")
 
     return wait_background_task
 
@@ -242,19 +230,11 @@ def stop_task(server: SandboxServer) -> Any:
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, JobShape]:
         """End its whole process tree (TERM, then KILL), see that it is gone, and have nobody start it again."""
-        if RUN_ID.match(tmux_session):
-            report = await server.app.stop(tmux_session, name=sandbox_name, room=room())
-            trouble = {"error": STILL_RUNNING} if isinstance(report.seen, Running) else {}
-            return run_reply(task_fields(report, 50) | trouble, report)
-        if handle := read_handle(tmux_session):
-            closed = await server.app.sessions.close(handle, sandbox_name)
-            fields = {"tmux_session": str(handle), "running": False, "stopped": True}
-            return reply(fields, f"closed {handle} on {closed.sandbox}; its state is gone")
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
-        seen, rest = fit_log(await server.app.jobs.stop(which, grace_s=grace_s), room())
-        trouble = {} if seen.is_over else {"error": STILL_RUNNING if seen.is_running else STILL_QUEUED}
-        fields = seen_fields(seen) | rest | trouble
-        return reply(fields, seen_text(seen, fields))
+        seen = await server.app.tasks.stop(which, grace_s=grace_s, room=room())
+        outcome = outcome_of(seen)
+        trouble = "" if outcome.is_over else STILL_QUEUED if outcome.state is TaskState.PENDING else STILL_RUNNING
+        return reply(*task_result(seen, room(), error=trouble))
 
     return stop_background_task
 
@@ -268,8 +248,6 @@ def resume_task(server: SandboxServer) -> Any:
         resume_command: ResumeCommand = "",
     ) -> Annotated[CallToolResult, StartedShape]:
         """Start a job again now by its resume_command, whether it was interrupted or has ended."""
-        if RUN_ID.match(tmux_session):
-            raise Unsupported(f"{tmux_session} is a command of exec_bash, which cannot be resumed: run it again")
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         begun = await server.app.jobs.resume(
             which, asked_by=asked_by(ctx), command=resume_command, ensure=ensure(server)
@@ -290,9 +268,8 @@ def list_tasks(server: SandboxServer) -> Any:
         limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
     ) -> Annotated[CallToolResult, JobsShape]:
         """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
-        sights = await server.app.jobs.list(sandbox=sandbox_name, state=status, limit=limit)
-        sessions = await server.app.sessions.list(sandbox_name, status)
-        tasks = [*map(sight_fields, sights), *map(session_fields, sessions)][:limit]
+        sights, sessions = await server.app.tasks.list(sandbox=sandbox_name, state=status, limit=limit)
+        tasks = [*map(sight_fields, sights), *map(session_fields, sessions)]
         return reply({"tasks": tasks}, tasks_text(tasks))
 
     return list_background_tasks
@@ -321,29 +298,6 @@ def send_input(server: SandboxServer) -> Any:
 
 def cursor(given: int) -> int | None:
     return None if given == NO_CURSOR else given
-
-
-def run_reply(fields: dict[str, Any], report: Report) -> CallToolResult:
-    """Result for a command that outlasted exec_bash."""
-    without = ("running", "exit_code", "signal", "timed_out", "stopped")
-    return reply(fields, told(exec_head(report), fields, without=without))
-
-
-async def run_end(
-    server: SandboxServer, handle: str, seconds: float, name: str, progress: Progress
-) -> tuple[Report, str]:
-    """Wait for the end of a command that outlasted exec_bash."""
-    begun = time.monotonic()
-    deadline = begun + seconds
-    while True:
-        report = await server.app.check(handle, name=name, room=room())
-        if not isinstance(report.seen, Running):
-            return report, "ended"
-        if time.monotonic() + PAUSE_S > deadline:
-            return report, "timeout"
-        line = last_line((report.stdout.text or report.stderr.text).encode())
-        progress(Beat(time.monotonic() - begun, report.seen.stdout.total + report.seen.stderr.total, line))
-        await asyncio.sleep(PAUSE_S)
 
 
 def ensure(server: SandboxServer) -> Ensure:

@@ -7,15 +7,18 @@ from typing import Annotated, Any
 from mcp.types import CallToolResult
 from pydantic import Field
 
-from ...core.disposable import Disposable, NeedsHeaders, SandboxOrder
-from ..results import lean, reply
+from ....core.sandboxes.disposable import Disposable, NeedsHeaders, SandboxOrder
+from ....views.app_results import disposable_fields
+from ....views.results import lean
+from ....views.texts import told
+from ..declaration import Declaration
+from ..results import reply
 from ..server import SandboxServer
 from ..shapes import DisposableShape, EndpointShape, SnapshotShape
-from ..texts import told
-from .app_results import disposable_fields
 from .containers import GET, MAKE
 
 SandboxId = Annotated[str, Field(description="As create_sandbox returned it")]
+OF_ONE = Declaration(means_selected=False)
 # Only the header's name, never its value: a key must not be in a result.
 HEADERS = "its requests must carry the header {}, which no browser sends: forward_port gives an address that opens"
 
@@ -24,12 +27,12 @@ def offer(server: SandboxServer) -> None:
     """Listed only where the operator asks for them."""
     if not server.app.settings.expose_advanced_tools:
         return
-    server.offer(renew(server), title="Let a sandbox live longer", annotations=GET)
-    server.offer(pause(server), title="Pause a sandbox", annotations=GET)
-    server.offer(resume(server), title="Resume a sandbox", annotations=GET)
-    server.offer(snapshot(server), title="Keep a sandbox's files", annotations=MAKE)
+    server.offer(renew(server), title="Let a sandbox live longer", annotations=GET, declaration=OF_ONE)
+    server.offer(pause(server), title="Pause a sandbox", annotations=GET, declaration=OF_ONE)
+    server.offer(resume(server), title="Resume a sandbox", annotations=GET, declaration=OF_ONE)
+    server.offer(snapshot(server), title="Keep a sandbox's files", annotations=MAKE, declaration=OF_ONE)
     server.offer(restore(server), title="Make a sandbox of a snapshot", annotations=MAKE)
-    server.offer(endpoint(server), title="Show a port's address", annotations=GET)
+    server.offer(endpoint(server), title="Show a port's address", annotations=GET, declaration=OF_ONE)
 
 
 def made_reply(made: Disposable, first: str) -> CallToolResult:

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field
 
-from ...core.command import Excerpt, Running
-from ...core.image import recognise
-from ...core.interpreter import PythonOrder, PythonRecord
-from ...core.text import clip, harmless
+from ....core.commands.command import Excerpt, Running
+from ....core.commands.interpreter import PythonOrder, PythonRecord
+from ....core.texts.image import recognise
+from ....core.texts.text import clip, harmless
+from ....views.results import exec_head, lean, plain_text, truncation
+from ....views.texts import told
 from ..clients import room
 from ..reporting import Reporting, beats
-from ..results import ResultImages, exec_head, lean, plain_text, reply, truncation
+from ..results import ResultImages, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import PythonShape
-from ..texts import told
 from ..toolbox import UNLISTED
-from .exec import RUN, patience
+from .exec import RUN, RUNS, RUNS_COMMAND, patience
 
 if TYPE_CHECKING:
-    from ...interpreters.service import PythonReport
+    from ....services.sessions.python import PythonReport
 
 MEGABYTE = 1_000_000
+RUNS_PYTHON = replace(RUNS_COMMAND, workspace=replace(RUNS, scripts=(), prepares=True), is_on_page=False)
 GOES_ON = "the code did not end when it was interrupted and still runs; the session is busy until it ends"
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(run_code(server), title="Run Python", annotations=RUN)
+    server.offer(run_code(server), title="Run Python", annotations=RUN, declaration=RUNS_PYTHON)
 
 
 def run_code(server: SandboxServer) -> Any:

@@ -9,14 +9,16 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...core import check
-from ...core.errors import ConfigError, UnknownSandbox, Unsupported
-from ...core.workspace import Workspace
-from ..results import lean, plain_text, reply, sandbox_fields, sentence
+from ....core import check
+from ....core.errors import ConfigError, UnknownSandbox, Unsupported
+from ....core.workspaces.workspace import Workspace
+from ....views.app_results import app_fields, listed_fields
+from ....views.results import lean, plain_text, sandbox_fields, sentence
+from ....views.texts import sandbox_line, sandboxes_text
+from ..declaration import Declaration
+from ..results import reply
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
-from ..texts import sandbox_line, sandboxes_text
-from .app_results import app_fields, listed_fields
 
 LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 CHOOSE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -41,7 +43,7 @@ def offer(server: SandboxServer) -> None:
         disposables = await app.disposables.list()
         made = {it.id: listed_fields(it) for it in disposables}
         active, trouble = await active_sandbox(server, ctx)
-        surveying = app.survey(resources=check_resources, active=active)
+        surveying = app.survey.of_all(resources=check_resources, active=active)
         views, deployed, troubles = await asyncio.gather(
             surveying, app.apps.list(), app.disposables.troubles(disposables)
         )
@@ -71,14 +73,17 @@ def offer(server: SandboxServer) -> None:
     async def get_active_sandbox(ctx: Context[None, Any]) -> Annotated[CallToolResult, ActiveShape]:
         """The sandbox that is used when a call names none, and whether it answers."""
         name = await server.meant(ctx)
-        view = await app.view(app.fleet.member(name))
+        view = await app.survey.of(app.fleet.member(name))
         fields = sandbox_fields(view)
         text = sandbox_line(fields)
         fields.pop("is_active")
         return reply({"active_sandbox": fields.pop("name")} | fields, text)
 
-    server.offer(list_sandboxes, title="List sandboxes", annotations=LOOK)
-    server.offer(select_sandbox, title="Select a sandbox", annotations=CHOOSE)
+    server.offer(
+        list_sandboxes, title="List sandboxes", annotations=LOOK, declaration=Declaration(is_first=True, is_card=True)
+    )
+    select = Declaration(means_selected=False)
+    server.offer(select_sandbox, title="Select a sandbox", annotations=CHOOSE, declaration=select)
     server.offer(get_active_sandbox, title="Show the active sandbox", annotations=LOOK)
 
 

@@ -11,18 +11,12 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
-from ...core.check import in_range
-from ...core.errors import BadArgument
-from ...core.text import counted
-from ...core.transfer import Headway, Listener, Order, Outcome, Place
-from ..consent import Request, agreed, with_consent
-from ..reporting import Reporting
-from ..results import lean, plain_text, reply
-from ..server import SandboxName, SandboxServer
-from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
-from ..texts import told, transfers_text
-from ..toolbox import UNLISTED
-from .sync_results import (
+from ....core.check import in_range
+from ....core.errors import BadArgument
+from ....core.sync.transfer import Headway, Listener, Order, Outcome, Place
+from ....core.texts.text import counted
+from ....views.results import lean, plain_text
+from ....views.sync_results import (
     cancelled_fields,
     headway_text,
     listed_fields,
@@ -31,14 +25,23 @@ from .sync_results import (
     started_fields,
     transfer_fields,
 )
+from ....views.texts import told, transfers_text
+from ..consent import Request, agreed, with_consent
+from ..declaration import Declaration, WorkspacePart
+from ..reporting import Reporting
+from ..results import reply
+from ..server import SandboxName, SandboxServer
+from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
+from ..toolbox import UNLISTED
 
 if TYPE_CHECKING:
-    from ...store.transfers import Transfer
+    from ....local.store.transfers import Transfer
 
 SYNC = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 
+COPIES = Declaration(paths=("remote_path",), other_paths=("local_path",), workspace=WorkspacePart())
 # A transfer that ends this soon needs no second call.
 MOMENT_S = 3.0
 # Many clients give a call up after 60 s.
@@ -67,12 +70,15 @@ TaskId = Annotated[str, BeforeValidator(task_name), Field(description="As a sync
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(push(server), title="Copy to a sandbox", annotations=SYNC)
-    server.offer(pull(server), title="Copy from a sandbox", annotations=SYNC)
-    server.offer(check_task(server), title="Ask after a transfer", annotations=ASK)
-    server.offer(cancel_task(server), title="Cancel a transfer", annotations=END)
+    server.offer(push(server), title="Copy to a sandbox", annotations=SYNC, declaration=COPIES)
+    server.offer(pull(server), title="Copy from a sandbox", annotations=SYNC, declaration=COPIES)
+    waits = Declaration(only_waits=True)
+    server.offer(check_task(server), title="Ask after a transfer", annotations=ASK, declaration=waits)
+    cancel = Declaration(is_on_page=True)
+    server.offer(cancel_task(server), title="Cancel a transfer", annotations=END, declaration=cancel)
     if server.app.settings.expose_advanced_tools:
-        server.offer(push_in_background(server), title="Copy to a sandbox in the background", annotations=SYNC)
+        title, in_background = "Copy to a sandbox in the background", replace(COPIES, workspace=None)
+        server.offer(push_in_background(server), title=title, annotations=SYNC, declaration=in_background)
 
 
 def push(server: SandboxServer) -> Any:

@@ -8,21 +8,23 @@ from typing import Annotated, Any, Literal
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...config import paths
-from ...core.errors import ConnectError, LostContact, UnknownSandbox
-from ...core.text import harmless
-from ...core.watch import WatchOrder
-from ...jobs.service import Which
-from ...session import current
+from ....config import paths
+from ....core.errors import ConnectError, LostContact, UnknownSandbox
+from ....core.jobs.watch import WatchOrder
+from ....core.texts.text import harmless
+from ....services.jobs.records import watch_outcome
+from ....services.jobs.service import Which
+from ....services.session import current
+from ....views.job_results import checkpoint_fields, event_fields, fit_log, seen_fields, state_text, watch_fields
+from ....views.results import lean, sentence
+from ....views.texts import rows_text, told
 from ..clients import room
-from ..results import lean, reply, sentence
+from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
-from ..texts import rows_text, told
 from ..toolbox import UNLISTED
 from . import jobs
 from .exec import ASK, RUN
-from .job_results import checkpoint_fields, event_fields, fit_log, seen_fields, state_text, watch_fields
 
 SET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
@@ -35,7 +37,7 @@ def offer(server: SandboxServer) -> None:
     if not server.app.settings.expose_advanced_tools:
         return
     server.offer(watch_job(server), title="Watch a job that runs", annotations=RUN)
-    server.offer(start_watched(server), title="Start a watched job", annotations=RUN)
+    server.offer(start_watched(server), title="Start a watched job", annotations=RUN, declaration=jobs.STARTS_JOB)
     for make, title in (
         (list_watches, "List watches"),
         (get_watch, "Show a watch"),
@@ -142,7 +144,8 @@ def get_watch(server: SandboxServer) -> Any:
         """One watch, as the watchdog left it."""
         watch = await server.app.jobs.watching.get(watch_id)
         return watch_reply(
-            {"watch": watch_fields(watch, server.app.identity)}, f"{watch.status.value}: {watch.last_summary}"
+            {"watch": watch_fields(watch, server.app.identity)},
+            f"{watch_outcome(watch).state.value}: {watch.last_summary}",
         )
 
     return get_background_watch
@@ -245,7 +248,7 @@ def read_checkpoint(server: SandboxServer) -> Any:
 def watchdog_status(server: SandboxServer) -> Any:
     async def get_watchdog_status() -> Annotated[CallToolResult, WatchdogShape]:
         """Whether the watchdog is installed and runs, and when it last looked."""
-        from ...watchdog import service
+        from ....services.watchdog import service
 
         return status_reply(await service.status(paths.state_folder()))
 
@@ -258,8 +261,8 @@ def install(server: SandboxServer) -> Any:
         persist_current_sandboxes: Annotated[bool, Field(description="Hand over those of the environment")] = True,
     ) -> Annotated[CallToolResult, WatchdogShape]:
         """Have the watchdog start with the user's login (launchd, systemd), and hand it these sandboxes."""
-        from ...config.handed import hand_over
-        from ...watchdog import service
+        from ....config.handed import hand_over
+        from ....services.watchdog import service
 
         state = paths.state_folder()
         names = server.app.fleet.names if persist_current_sandboxes else ()
@@ -273,8 +276,8 @@ def install(server: SandboxServer) -> Any:
 def uninstall(server: SandboxServer) -> Any:
     async def uninstall_watchdog() -> Annotated[CallToolResult, WatchdogShape]:
         """Remove the watchdog's service, end it, and forget sandboxes handed over; watches and events stay."""
-        from ...config.handed import withdraw
-        from ...watchdog import service
+        from ....config.handed import withdraw
+        from ....services.watchdog import service
 
         status = await service.remove(paths.state_folder())
         await asyncio.to_thread(withdraw, paths.state_folder())

@@ -12,19 +12,32 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from ...core.errors import BadArgument
-from ...core.workspace import Linked, LinkOrder, Moved, Preview, Unlinked, Workspace, WorkspaceState, kept_there
-from ...session import absolute, client_folder
+from ....core.address import read_address
+from ....core.errors import BadArgument
+from ....core.workspaces.workspace import (
+    Linked,
+    LinkOrder,
+    Moved,
+    Preview,
+    Unlinked,
+    Workspace,
+    WorkspaceState,
+    kept_there,
+)
+from ....services.session import absolute, client_folder
+from ....views.results import lean, plain_text, sentence
+from ....views.texts import one_line, told
 from ..consent import Request, agreed
+from ..declaration import Declaration
 from ..reporting import Reporting
-from ..results import lean, plain_text, reply, sentence
+from ..results import reply
 from ..server import SandboxServer
 from ..shapes import WorkspaceShape
-from ..texts import one_line, told
 from ..toolbox import UNLISTED
 from .sync import listener
 
 LINK = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+LINKS = Declaration(means_selected=False, is_on_page=True, paths=("remote_path",))
 NONE = (
     "{folder} is in no workspace; link_workspace(remote_path='SANDBOX:FOLDER') makes one, so that what you edit here "
     "runs there"
@@ -35,7 +48,7 @@ HOW_TO_SEND_SECRETS = "to send one that is needed there, name its very path with
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(link(server), title="Edit here, run there", annotations=LINK)
+    server.offer(link(server), title="Edit here, run there", annotations=LINK, declaration=LINKS)
 
 
 def link(server: SandboxServer) -> Any:
@@ -114,9 +127,9 @@ class Verbs:
 
     async def _order(self, sandbox: str, remote_path: str, local_path: str) -> LinkOrder:
         app = self._server.app
-        named = app.transfers.sandbox_in(remote_path)
-        remote = remote_path[len(named) + 1 :] if named else remote_path
-        where = app.fleet.member(named or sandbox or await self._server.meant(self._ctx)).name
+        is_named = bool(sandbox or read_address(remote_path).sandbox)
+        target = app.fleet.address(remote_path, sandbox if is_named else await self._server.meant(self._ctx))
+        where, remote = target.sandbox, target.path
         folder = absolute(local_path or ".")
         known = self._linked(folder)
         if known:

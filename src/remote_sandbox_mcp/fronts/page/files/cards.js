@@ -114,16 +114,17 @@ function amount(value) {
   return Number(value).toLocaleString("en-US", { maximumFractionDigits: 2 });
 }
 
-// A job's state in one word: an end with another exit code than 0 is a failure.
-// What a person or the machine asked to end did not fail.
-const ASKED_TO_END = ["SIGTERM", "SIGINT"];
+// A job's outcome, which the server decides, in the words of this page's colours and filters.
+const LOOKS = { succeeded: "ended", interrupted: "gone" };
 
 export function jobState(job) {
-  const state = job.state || job.status || "unknown";
-  if (state === "ended" && ASKED_TO_END.includes(job.signal)) return "stopped";
-  if (state === "ended" && job.exit_code !== undefined && job.exit_code !== null && job.exit_code !== 0) return "failed";
-  return state;
+  return LOOKS[job.outcome] || job.outcome || job.state || job.status || "unknown";
 }
+
+// The word of a state for a reader.
+const WORDS = { ended: "succeeded", gone: "interrupted" };
+
+export const stateWord = (state) => t(WORDS[state] || state);
 
 export function ranFor(job, now) {
   const began = job.began ?? job.started_ts;
@@ -390,7 +391,7 @@ export function jobCard(row, now) {
       card.row = row;
       const state = jobState(row);
       attribute(node, "data-state", state);
-      put(parts.state, t(state));
+      put(parts.state, stateWord(state));
       put(parts.name, row.tmux_session);
       put(parts.command, row.trouble || row.command || "");
       put(parts.machine, row.sandbox);

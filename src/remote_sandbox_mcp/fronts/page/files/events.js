@@ -8,7 +8,7 @@ import { empty, fits, heading, remembered, searchBox, select } from "./parts.js"
 import { t } from "./words.js";
 
 const LOOKS = {
-  completed: "ended", running_restored: "running", resume_started: "running", interrupted: "gone",
+  succeeded: "ended", failed: "failed", stopped: "gone", completed: "ended", running_restored: "running", resume_started: "running", interrupted: "gone",
   ssh_unreachable: "unknown", resume_failed: "failed", config_missing: "failed", exhausted: "failed",
 };
 
@@ -74,11 +74,11 @@ function eventRow(first) {
   const summary = h("p.event-summary");
   const node = h("div.event", {}, time, h("span.event-mark", { "aria-hidden": "true" }), h("div.event-body", {}, h("p.event-head", {}, kind, job), summary));
   const update = (row) => {
-    attribute(node, "data-state", LOOKS[row.event_type] || "unknown");
+    attribute(node, "data-state", LOOKS[row.outcome || row.event_type] || "unknown");
     const when = new Date(row.created_ts * 1000);
     put(time, clock(row.created_ts, row.created_ts).slice(0, 5));
     attribute(time, "title", when.toLocaleString());
-    put(kind, t(row.event_type).replaceAll("_", " "));
+    put(kind, t(row.outcome || row.event_type).replaceAll("_", " "));
     job.hidden = !row.tmux_session;
     if (row.tmux_session) {
       job.href = jobLink(`${row.sandbox}/${row.tmux_session}`);

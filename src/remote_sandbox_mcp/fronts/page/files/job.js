@@ -1,6 +1,6 @@
 // One job: its facts, its log, and what can be done to it.
 
-import { jobState, progressOf, ranFor } from "./cards.js";
+import { jobState, progressOf, ranFor, stateWord } from "./cards.js";
 import { bar } from "./chart.js";
 import { attempt, attribute, h, put, replace, soon } from "./dom.js";
 import { Refused } from "./feed.js";
@@ -36,7 +36,7 @@ export function mount(root, { feed, id, keys }) {
     if (found && found !== listed) row = listed = found;
     const now = row ? jobState(row) : "unknown";
     attribute(head, "data-state", now);
-    put(state, t(now));
+    put(state, stateWord(now));
     stop.hidden = !BEGINS[now];
     resume.hidden = !row?.can_resume || Boolean(BEGINS[now]);
     const reached = row && progressOf(row);

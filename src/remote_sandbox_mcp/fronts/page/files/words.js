@@ -94,6 +94,7 @@ const ZH = {
   "running": "运行中",
   "pending": "排队中",
   "ended": "已结束",
+  "succeeded": "成功",
   "failed": "失败",
   "gone": "中断",
   "unknown": "未知",

@@ -1,0 +1,169 @@
+"""Tool results: structured content, a complete text and images, cut to what the client accepts."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcp_types import CallToolResult, ImageContent, TextContent
+
+from ...app import App
+from ...core.errors import BadArgument, SandboxError
+from ...core.sandboxes.files import FileSlice, Span
+from ...core.texts.image import MOST_BYTES, Image, recognise
+from ...core.texts.shown import each_text, shown, values_in_use
+from ...core.texts.text import visible
+from ...views.results import CUT, all_visible, error_fields, fit, lean, sentence, shorten, warning_of, with_fate
+from ...views.texts import one_line
+from .clients import calling
+
+if TYPE_CHECKING:
+    pass
+
+
+# Key of an error's code and fields in `_meta`. Not structured content: that would have to match the tool's output
+# schema, and strict clients reject the whole answer otherwise.
+T = TypeVar("T")
+ABOUT_ERROR = "remote-sandbox/error"
+
+
+# Length of a text that the client does not show to its model.
+MOST_DROPPED_TEXT = 2000
+
+
+# Number and bytes of images in one result.
+MOST_SHOWN, MOST_TOGETHER = 4, 3_000_000
+
+
+def reply(
+    structured: dict[str, Any], text: str, *, whole: bool = False, images: Sequence[ImageContent] = ()
+) -> CallToolResult:
+    """Every result passes here: invisible characters are shown, and it is cut to what the client accepts.
+
+    `whole`: an unknown client gets all of it, because a program asked for these very bytes.
+    """
+    client = calling.get()
+    fields, text = all_visible(without_known(structured)), without_known(text)
+    if warning := "" if client.hides_tokens else warning_of(fields):
+        fields, text = fields | {"warning": warning}, f"{text}\n{warning}"
+    most = 1 << 30 if whole and not client.name else client.result_chars
+    fitted = fit(fields, most)
+    if fitted is not fields:
+        fitted = {**fitted, "truncated": True, "cut": CUT}
+        text = f"{text}\n{CUT}"
+    # A text that the client never shows can be short.
+    longest = MOST_DROPPED_TEXT if client.drops_text else client.result_chars
+    return CallToolResult(
+        content=[TextContent(type="text", text=shorten(visible(text), longest)), *images], structured_content=fitted
+    )
+
+
+def without_known(value: T) -> T:
+    """A result, or its text, without the values that are known to be secret; the operator may want no tokens either."""
+    if calling.get().hides_tokens:
+        from ...core.texts.redact import without_tokens
+
+        return each_text(value, lambda text: without_tokens(shown(text)))  # type: ignore[no-any-return]
+    return each_text(value, shown) if values_in_use() else value
+
+
+def failure(problem: SandboxError, *, starts: bool = False) -> CallToolResult:
+    """An error as the agent reads it: a sentence, whether anything was started, and output until then."""
+    fields = error_fields(problem)
+    parts = [with_fate(fields["error"], problem, starts=starts)]
+    parts += [f"{name} so far:\n{fields[name]}" for name in ("stdout", "stderr") if name in fields]
+    about = {name: value for name, value in fields.items() if name not in ("error", "stdout", "stderr")}
+    return failed("\n".join(parts), about)
+
+
+def failed(text: str, about: dict[str, Any]) -> CallToolResult:
+    text, about = visible(without_known(text)), all_visible(without_known(about))
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True, _meta={ABOUT_ERROR: about})
+
+
+def about_error(answer: object) -> dict[str, Any]:
+    """An error's fields for programs: `code` and, after connection trouble, `outcome` and more."""
+    return dict((getattr(answer, "meta", None) or {}).get(ABOUT_ERROR, {}))
+
+
+def code_of(answer: object) -> str:
+    return str(about_error(answer).get("code", SandboxError.code))
+
+
+def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
+    """The answer to a call that named no sandbox, with the name of the one that was used."""
+    told = about_error(answer) if answer.is_error else dict(answer.structured_content or {})
+    if "sandbox" in told or told.get("code") == BadArgument.code:
+        return answer
+    told |= {"sandbox": sandbox}
+    # The text comes first; images may follow.
+    first, *others = answer.content
+    assert isinstance(first, TextContent)
+    if answer.is_error:
+        # Many errors name it themselves.
+        return failed(first.text if sandbox in first.text else f"on {sandbox}: {first.text}", told)
+    content = [TextContent(type="text", text=f"on {sandbox}: {first.text}"), *others]
+    return CallToolResult(content=content, structured_content=told)
+
+
+def told_moved(answer: CallToolResult, line: str) -> CallToolResult:
+    """The answer to a call in a workspace, with a line about what moved with it."""
+    if not line:
+        return answer
+    # It has names of files in it, which may come from the other machine.
+    line = visible(one_line(sentence(line)))
+    first, *others = answer.content
+    assert isinstance(first, TextContent)
+    text = f"{first.text}\nworkspace: {line}"
+    if answer.is_error:
+        return failed(text, about_error(answer) | {"workspace": line})
+    content = [TextContent(type="text", text=text), *others]
+    return CallToolResult(
+        content=content, structured_content=dict(answer.structured_content or {}) | {"workspace": line}
+    )
+
+
+class ResultImages:
+    """The images of one result; one that is not shown gets fields that say why."""
+
+    def __init__(self) -> None:
+        self.blocks: list[ImageContent] = []
+        self._bytes = 0
+
+    def add(self, image: Image, found: FileSlice) -> dict[str, Any]:
+        """The image's fields in the result, in place of its content."""
+        if not (problem := self._problem(image, found)):
+            data = base64.b64encode(found.data).decode()
+            self.blocks.append(ImageContent(type="image", data=data, mime_type=image.mime_type))
+            self._bytes += len(found.data)
+        fields = {"size": found.size, "mime_type": image.mime_type}
+        fields |= lean(width=image.width or None, height=image.height or None)
+        advice = f"not shown: {problem}. Copy it with download_files and local_dir" if problem else ""
+        return fields | lean(problem=advice)
+
+    def _problem(self, image: Image, found: FileSlice) -> str:
+        if max(found.size, len(found.data)) > MOST_BYTES:
+            return f"it has {found.size} bytes, and one with at most {MOST_BYTES} can be shown"
+        if image.problem:
+            return image.problem
+        if len(self.blocks) >= MOST_SHOWN or self._bytes + len(found.data) > MOST_TOGETHER:
+            return f"a result shows at most {MOST_SHOWN} images with {MOST_TOGETHER} bytes; ask for it in another call"
+        return ""
+
+
+async def look(app: App, path: str, *, usual: int, limit: int, name: str) -> tuple[FileSlice, Image | None]:
+    """The beginning of a file; an image is read completely.
+
+    A `limit` other than the usual one asks for just these bytes, so a part of an image is not shown as one.
+    """
+    found = await app.files.read(path, Span(limit=limit), name=name)
+    image = recognise(found.data)
+    if image is None or not found.more:
+        return found, image
+    if limit != usual:
+        return found, None
+    if found.size <= MOST_BYTES:
+        found = await app.files.read(path, Span(limit=MOST_BYTES), name=name)
+        image = recognise(found.data)
+    return found, image

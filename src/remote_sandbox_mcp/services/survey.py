@@ -1,0 +1,89 @@
+"""How sandboxes stand: whether they answer, and what they have."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..core.errors import (
+    ConnectError,
+    SandboxError,
+    Unsupported,
+)
+from ..core.resources.usage import Usage, idle_score
+from ..core.sandboxes.sandbox import Description
+from .fleet import Fleet, Member, unforeseen
+from .probe.measure import measure
+
+if TYPE_CHECKING:
+    pass
+
+UNASKED = "it was not asked, because only a pattern of `hosts` offers it; name it in a call, and it is opened"
+
+
+@dataclass(frozen=True)
+class View:
+    """A sandbox as it stands: what it is, whether it answers, what it has. `name` is that in the fleet.
+
+    `cause` is why it does not answer; `trouble` is the whole sentence, which also says what was tried.
+    """
+
+    name: str
+    description: Description
+    active: bool
+    alive: bool
+    trouble: str = ""
+    usage: Usage | None = None
+    usage_trouble: str = ""
+    cause: str = ""
+
+    @property
+    def score(self) -> float:
+        return idle_score(self.usage) if self.usage else 0.0
+
+
+class Survey:
+    """Asks sandboxes how they stand, all at once."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    async def of_all(self, *, resources: bool = False, active: str | None = None) -> list[View]:
+        """The state of every sandbox, asked at once. `active` is by default the configured one."""
+        members = await self._fleet.offered()
+        views = [self._seen(member, resources=resources, active=active) for member in members]
+        seen = await asyncio.gather(*views, return_exceptions=True)
+        return [self._row(member, view, active) for member, view in zip(members, seen, strict=True)]
+
+    def _row(self, member: Member, view: View | BaseException, active: str | None) -> View:
+        """Turn an unexpected exception into a problem of that one sandbox, so that all others are still listed."""
+        if isinstance(view, View):
+            return view
+        problem = unforeseen(view, f"looking at {member.name}")
+        return View(member.name, member.describe(), self._is_active(member, active), False, problem, cause=problem)
+
+    def _is_active(self, member: Member, active: str | None) -> bool:
+        return member.name == (self._fleet.default if active is None else active)
+
+    async def _seen(self, member: Member, *, resources: bool, active: str | None) -> View:
+        """Ask one sandbox, but a host that is offered with many others is not logged in to for a mere list."""
+        is_active = self._is_active(member, active)
+        if is_active or member.may_open_unasked:
+            return await self.of(member, resources=resources, active=active)
+        return View(member.name, member.describe(), is_active, False, UNASKED, cause=UNASKED)
+
+    async def of(self, member: Member, *, resources: bool = False, active: str | None = None) -> View:
+        is_active = self._is_active(member, active)
+        try:
+            sandbox = await member.open()
+            if not resources:
+                await sandbox.open()
+                return View(member.name, sandbox.description, is_active, True)
+            # A successful measurement also shows that it answers: one round trip instead of two.
+            usage = await measure(sandbox, cluster=member.slurm)
+            return View(member.name, sandbox.description, is_active, True, usage=usage)
+        except (ConnectError, Unsupported) as problem:
+            return View(member.name, member.describe(), is_active, False, str(problem), cause=problem.cause)
+        except SandboxError as problem:
+            return View(member.name, member.describe(), is_active, True, usage_trouble=str(problem))
