@@ -18,7 +18,8 @@ import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
-from remote_sandbox_mcp.processes.locks import holder
+from remote_sandbox_mcp.local.processes.locks import holder
+from tests.support import selection
 from tests.support.means import remove_copies
 from tests.support.platform import Platform
 from tests.support.slurm import Cluster, running_cluster
@@ -31,39 +32,6 @@ if TYPE_CHECKING:
 FOREIGN_PREFIXES = ("REMOTE_", "OPENSANDBOX_", "OPEN_SANDBOX_", "MCP_", "XDG_")
 # More would only crowd the machine that they all share: its users, ports and interfaces.
 MOST_WORKERS = 8
-# What takes longest is begun first, so that no worker is at work on it alone at the end; then come other groups, and
-# then the rest, which is short. Files, or groups as `group_of` names them.
-LONGEST = (
-    "platform",
-    "backends.test_slurm_jobs",
-    "tests/install/test_setup.py",
-    "tests/watchdog/test_systemd.py",
-    "tests/web/test_http.py",
-    "page.test_browser",
-    "tests/backends/test_slurm_jobs.py",
-    "backends.test_contract_allocation",
-    "tests/backends/test_allocations.py",
-    "tests/support/test_slurm.py",
-    "e2e.test_slurm_jobs",
-    "tests/e2e/test_cluster_survey.py",
-    "backends.test_engine",
-    "sync.test_safety",
-    "backends.test_plain",
-    "e2e.test_jobs",
-    "e2e.test_disconnect",
-    "tests/jobs/test_histories.py",
-    "tests/sync/test_properties.py",
-    "hub.test_replay",
-    "e2e.test_host_keys",
-    "e2e.test_hostile",
-    "e2e.test_sync",
-    "tests/support/test_workers.py",
-    "backends.test_outpost",
-    "backends.test_job_keeper",
-    "cli.test_setup",
-    "cli.test_platform",
-    "tests/sync/test_engine.py",
-)
 XDG_FOLDERS = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "CACHE_HOME", "RUNTIME_DIR")
 
 
@@ -84,22 +52,26 @@ def pytest_configure(config: pytest.Config) -> None:
     # While tests are collected, nothing becomes garbage, and the collector would look at everything again and again.
     gc.disable()
     read_certificates_once()
+    config.addinivalue_line("markers", "line: a test of the contract that depends on how a line carries it")
+    config.addinivalue_line("markers", "line_only: a backend that differs from another only in its line")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(selection.Record(config))
     if getattr(config.option, "dist", "") == "loadgroup":
         config.option.loadscopereorder = False
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    selection.add_options(parser)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return selection.is_left_unread(collection_path, config) or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    selection.select(config, items)
     if getattr(config.option, "loadgroup", False):
-        items.sort(key=turn_of)
-
-
-def turn_of(item: pytest.Item) -> int:
-    """When a test's group is handed out to a worker, compared with others."""
-    group, file = group_of(item), item.nodeid.partition("::")[0]
-    return next(
-        (turn for turn, name in enumerate(LONGEST) if name in (group, file)),
-        len(LONGEST) + (not group),
-    )
+        selection.order(config, items, group_of)
 
 
 @pytest.hookimpl(tryfirst=True)

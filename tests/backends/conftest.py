@@ -9,7 +9,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap import bwrap, cgroups
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.disposable import DisposableRules
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules
 from tests.support.means import needs_control_groups
 from tests.support.platform import IMAGE, Platform
 from tests.support.registry import Registry

@@ -19,12 +19,12 @@ from remote_sandbox_mcp.backends.slurm.allocation import PlainAllocation
 from remote_sandbox_mcp.backends.slurm.order import step_line, submission
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.disposable import Disposable, Limits, SandboxOrder
+from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, SandboxError, Unsupported
-from remote_sandbox_mcp.core.job import JobOrder
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.slurm import Cluster as Settings
+from remote_sandbox_mcp.core.jobs.job import JobOrder
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, Limits, SandboxOrder
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.slurm import Cluster as Settings
 from tests.support.allocations import make, provider_on, started
 from tests.support.server import entry, serve, until
 from tests.support.slurm import Cluster

@@ -22,18 +22,18 @@ from remote_sandbox_mcp.backends.opensandbox.api import Link
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.command import Command, Completed, Environment, Excerpt, Running
-from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Environment, Excerpt, Running
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, SandboxError, Unsupported
-from remote_sandbox_mcp.core.files import FileSlice, Span, Written
 from remote_sandbox_mcp.core.progress import Progress, silent
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.sync import archive
-from remote_sandbox_mcp.sync import archive as archive_far
-from remote_sandbox_mcp.transfers.service import TransferService
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.files import FileSlice, Span, Written
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.services.fleet import Fleet, Member
+from remote_sandbox_mcp.services.sync import archive
+from remote_sandbox_mcp.services.sync import archive as archive_far
+from remote_sandbox_mcp.services.transfers.service import TransferService
 from tests.backends.contract.basics import cancel, finish, said
-from tests.mcp_server.conftest import connected
+from tests.fronts.mcp.conftest import connected
 from tests.support.platform import WITHOUT_PYTHON
 from tests.support.trees import File, Folder, Node, differences, put, snapshot
 from tests.support.trees import Link as SymbolicLink

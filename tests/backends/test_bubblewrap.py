@@ -14,8 +14,8 @@ from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
 from remote_sandbox_mcp.backends.bubblewrap.network import way
 from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.network import Network, Reach
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.core.sandboxes.network import Network, Reach
 from tests.support.programs import look_in, plant
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.backends.command import sandbox as command_sandbox
-from remote_sandbox_mcp.backends.outpost import sandbox as outpost_sandbox
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.core.command import Command, Completed, Running
+from remote_sandbox_mcp.backends.link import sandbox as outpost_sandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import ConnectError, LostContact, Unreachable, Unsupported
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import finish
 from tests.support.commands import client_of, open_door, shell_of
 from tests.support.hubs import is_alive

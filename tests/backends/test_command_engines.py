@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import pytest
 
 from remote_sandbox_mcp.backends.shell.sandbox import ShellAlone
-from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import LostContact, SandboxError, Unreachable
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobState
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import finish
 from tests.backends.contract.basics import said
 from tests.backends.test_command import command_of, opened

@@ -17,17 +17,18 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
-from remote_sandbox_mcp.backends.outpost import doorway, pipe, program, relay
-from remote_sandbox_mcp.backends.outpost.client import LineLost
-from remote_sandbox_mcp.backends.outpost.far import wire
-from remote_sandbox_mcp.backends.outpost.relay import RELAY
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link import doorway, pipe, relay
+from remote_sandbox_mcp.backends.link.client import LineLost
+from remote_sandbox_mcp.backends.link.relay import RELAY
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import BrokenRules, Unreachable, Unsupported
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.port import PortClosed, Stream
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.core.sandboxes.port import PortClosed, Stream
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.far import program
+from remote_sandbox_mcp.far.outpost import wire
 from tests.backends.contract import Opener, PortContract
 from tests.backends.contract.basics import said
 from tests.backends.contract.ports import (

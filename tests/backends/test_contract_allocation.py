@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PortContract, PythonContract
 from tests.support.allocations import Place
 from tests.support.slurm import Cluster
@@ -27,5 +27,6 @@ def opener(shared_slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
     shared_slurm.reset()
 
 
+@pytest.mark.line_only
 class TestAllocation(Contract, JobContract, PortContract, PythonContract):
     pass

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.shell.sandbox import ShellAlone
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PortContract, PythonContract, RunContract
 from tests.support.commands import open_door, shell_of
 from tests.support.sshd import Fleet, Sshd
@@ -26,6 +26,7 @@ def opener(shared_sshd: Sshd) -> Iterator[Opener]:
     shared_sshd.reset()
 
 
+@pytest.mark.line_only
 class TestCommand(Contract, JobContract, PortContract, PythonContract):
     pass
 

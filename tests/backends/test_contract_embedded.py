@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.disposable import Provider, SandboxOrder, new_disposable_id
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.disposable import Provider, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PortContract
 from tests.support.means import require_bubblewrap
 
@@ -30,5 +30,6 @@ async def opener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Open
         await provider.close()
 
 
+@pytest.mark.line_only
 class TestEmbedded(Contract, JobContract, PortContract):
     pass

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command, Completed, Environment, Running
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Environment, Running
 from remote_sandbox_mcp.core.errors import LostContact, NotStarted, Unreachable
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.testing.sandbox import HOME, Answer, FakeSandbox, after
 from tests.backends.contract import FileContract, Opener, RunContract, counted, finish
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PythonContract
 
 

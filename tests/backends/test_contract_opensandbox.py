@@ -8,9 +8,9 @@ import pytest
 
 from remote_sandbox_mcp.backends.opensandbox.container import ContainerSandbox
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PythonContract
 
 # The first of them waits for the platform to come up.
@@ -30,5 +30,6 @@ async def opener(provider: OpenSandboxProvider) -> AsyncIterator[Opener]:
     await provider.delete(made)
 
 
+@pytest.mark.line_only
 class TestOpenSandbox(Contract, JobContract, PythonContract):
     pass

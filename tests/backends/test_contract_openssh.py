@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PortContract, RunContract, SessionContract
 from tests.support.means import require_program
 from tests.support.openssh import logins, master, open_it, over_openssh
@@ -31,6 +31,7 @@ def opener(shared_sshd: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Itera
     shared_sshd.reset()
 
 
+@pytest.mark.line_only
 class TestOpenSsh(Contract, JobContract, PortContract):
     pass
 

@@ -6,10 +6,10 @@ import pytest
 
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
-from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import Unsupported
-from remote_sandbox_mcp.core.job import JobLook
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.jobs.job import JobLook
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PythonContract
 from tests.support.sshd import Fleet
 

@@ -8,11 +8,11 @@ import pytest
 
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import Unsupported
-from remote_sandbox_mcp.core.job import JobLook
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.jobs.job import JobLook
+from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener
 from tests.support.platform import WITHOUT_PYTHON
 

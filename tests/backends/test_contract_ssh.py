@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, WholePythonContract
 from tests.support.sshd import Sshd
 

@@ -11,14 +11,14 @@ from typing import Any
 import asyncssh
 import pytest
 
-from remote_sandbox_mcp.asking import Answers, NoAnswer, Question, Questions, asking
 from remote_sandbox_mcp.backends.ssh import dialogue
 from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.dialogue import Codes
 from remote_sandbox_mcp.core.errors import CODE_NEEDED, ConfigError, LoginRefused, Unreachable
-from remote_sandbox_mcp.core.login import MOST_PROMPTS, MOST_ROUNDS, Challenge
-from remote_sandbox_mcp.core.machine import Login, Machine
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.login import MOST_PROMPTS, MOST_ROUNDS, Challenge
+from remote_sandbox_mcp.core.sandboxes.machine import Login, Machine
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
+from remote_sandbox_mcp.local.asking import Answers, NoAnswer, Question, Questions, asking
 from tests.support.sshd import HOST
 
 Round = Sequence[tuple[str, bool]]

@@ -15,12 +15,12 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap import disk, limits
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.backends.outpost import client
-from remote_sandbox_mcp.core.command import Command, Environment, Running
-from remote_sandbox_mcp.core.disposable import Disposable, Limits, SandboxOrder, Volume, new_disposable_id
+from remote_sandbox_mcp.backends.link import client
+from remote_sandbox_mcp.core.commands.command import Command, Environment, Running
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, SandboxError, Unsupported
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobState, JobWait
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, Limits, SandboxOrder, Volume, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.disposables import (
     as_ordinary_user,
     groups_of,
@@ -448,8 +448,8 @@ CRASHING = """
 import asyncio, sys
 from pathlib import Path
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command
+from remote_sandbox_mcp.core.sandboxes.disposable import Limits, SandboxOrder, new_disposable_id
 
 async def main():
     provider = EmbeddedProvider(Path(sys.argv[1]))

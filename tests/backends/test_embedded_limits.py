@@ -15,10 +15,10 @@ import pytest
 from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits, memory
 from remote_sandbox_mcp.backends.bubblewrap.cgroups import Group, ParentGroup
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
-from remote_sandbox_mcp.core.command import Command, new_run_id
-from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command, new_run_id
 from remote_sandbox_mcp.core.errors import ConnectError, LostContact
-from remote_sandbox_mcp.core.files import Span
+from remote_sandbox_mcp.core.sandboxes.disposable import Limits, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
 from tests.support.means import needs_control_groups, needs_mounts
 

@@ -20,8 +20,9 @@ from remote_sandbox_mcp.backends.command.way import LocalCommand, MachineWay
 from remote_sandbox_mcp.backends.engine.order import DEADLINE, ID, MARK, container_name, gpu_words, keeper, run_words
 from remote_sandbox_mcp.backends.engine.provider import EngineProvider
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Command, Completed, Environment
-from remote_sandbox_mcp.core.disposable import (
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Environment
+from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
+from remote_sandbox_mcp.core.sandboxes.disposable import (
     Disposable,
     DisposableRules,
     Limits,
@@ -29,10 +30,9 @@ from remote_sandbox_mcp.core.disposable import (
     Volume,
     new_disposable_id,
 )
-from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
-from remote_sandbox_mcp.core.machine import Engine as MachineEngine
-from remote_sandbox_mcp.core.sandbox import Description, Sandbox
-from remote_sandbox_mcp.probe.doctor import examine
+from remote_sandbox_mcp.core.sandboxes.machine import Engine as MachineEngine
+from remote_sandbox_mcp.core.sandboxes.sandbox import Description, Sandbox
+from remote_sandbox_mcp.services.probe.doctor import examine
 from tests.backends.contract import Opener, PythonContract
 from tests.support.disposables import ORDINARY_USER
 from tests.support.engine_place import NO_SHELL, PLAIN, WITH_PYTHON, Place

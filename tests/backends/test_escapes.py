@@ -25,11 +25,11 @@ from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
 from remote_sandbox_mcp.backends.bubblewrap.bwrap import Footing
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Command, Running
-from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command, Running
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.text import clip, harmless
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.texts.text import clip, harmless
 from tests.support.disposables import (
     SOURCE,
     as_ordinary_user,
@@ -398,8 +398,8 @@ AT_A_TERMINAL = """
 import asyncio, sys
 from pathlib import Path
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command
+from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder, new_disposable_id
 
 async def main():
     provider = EmbeddedProvider(Path(sys.argv[1]))

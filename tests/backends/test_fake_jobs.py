@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unreachable
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobRefused, JobState, JobWait
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.support.jobs import begin, look, order
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.far import follow as far
-from remote_sandbox_mcp.backends.outpost.far import glance
-from remote_sandbox_mcp.backends.outpost.far import tree as far_tree
-from remote_sandbox_mcp.backends.outpost.far.tree import Refusal, Survey
-from remote_sandbox_mcp.core.tree import Tree, TreeReader
+from remote_sandbox_mcp.core.sync.tree import Tree, TreeReader
+from remote_sandbox_mcp.far.lane import follow as far
+from remote_sandbox_mcp.far.lane import glance
+from remote_sandbox_mcp.far.lane import tree as far_tree
+from remote_sandbox_mcp.far.lane.tree import Refusal, Survey
 from tests.support.values import read_tree
 
 needs_inotify = pytest.mark.skipif(not Path("/proc/sys/fs/inotify").exists(), reason="this system has no inotify")

@@ -10,7 +10,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.network.frames import DROP, PASS, REFUSE, Filter, checksum, refusal
 from remote_sandbox_mcp.backends.bubblewrap.network.kernel import Routes
-from remote_sandbox_mcp.core.network import ranges
+from remote_sandbox_mcp.core.sandboxes.network import ranges
 
 SENDER = "10.0.2.100"
 

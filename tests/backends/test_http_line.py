@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from remote_sandbox_mcp.backends.link.client import NoOutpost
 from remote_sandbox_mcp.backends.opensandbox import container as opened
 from remote_sandbox_mcp.backends.opensandbox import transport
-from remote_sandbox_mcp.backends.opensandbox.http_bridge import PROTOCOL, BridgeServer
 from remote_sandbox_mcp.backends.opensandbox.http_line import HttpLine
-from remote_sandbox_mcp.backends.outpost.client import NoOutpost
-from remote_sandbox_mcp.core.disposable import Disposable, Platform
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, Platform
+from remote_sandbox_mcp.far.http_bridge import PROTOCOL, BridgeServer
 from tests.support.sshd import wait_until
 
 KEY = "key-of-the-line"

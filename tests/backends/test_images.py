@@ -15,9 +15,9 @@ import pytest
 from remote_sandbox_mcp.backends.bubblewrap import bwrap, images, seccomp
 from remote_sandbox_mcp.backends.bubblewrap.bwrap import Footing
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.backends.outpost import pipe
-from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.backends.link import pipe
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError
+from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder, new_disposable_id
 from tests.support.disposables import ORDINARY_USER, SOURCE, SYSTEM_PYTHON, made, provided, run, say, small_image
 
 SECRET = "the-secret-of-the-host"

@@ -15,15 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost import program
-from remote_sandbox_mcp.backends.outpost.far import jobplace, jobrecord
-from remote_sandbox_mcp.backends.outpost.far import jobstart as joblife
-from remote_sandbox_mcp.backends.outpost.far import jobstart as joblogin
-from remote_sandbox_mcp.backends.outpost.far.joblook import last_lines, read_gpu_memory
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.errors import LostContact
-from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobRefused, Jobs, JobState, JobWait
+from remote_sandbox_mcp.far import program
+from remote_sandbox_mcp.far.jobs import place as jobplace
+from remote_sandbox_mcp.far.jobs import record as jobrecord
+from remote_sandbox_mcp.far.jobs import start as joblife
+from remote_sandbox_mcp.far.jobs import start as joblogin
+from remote_sandbox_mcp.far.jobs.look import last_lines, read_gpu_memory
 from tests.backends.contract.basics import in_background
 from tests.support.jobs import (
     FOREVER,
@@ -476,7 +477,7 @@ async def test_a_start_whose_answer_is_lost_is_recovered(user: Sshd, line: Line,
 async def test_a_line_that_stays_away_leaves_the_start_open(
     line: Line, remote: OutpostSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.outpost.jobs.MEND_S", 0.5)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.link.jobs.MEND_S", 0.5)
     line.freeze()
     wanted = order("true")
     async with in_background(remote.jobs.start(wanted)) as starting:
@@ -533,7 +534,7 @@ async def test_a_start_and_a_look_take_one_round_trip(user: Sshd, tmp_path: Path
 async def test_a_wait_of_many_requests_finds_a_line_that_comes_in_pieces(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.outpost.jobs.WAIT_S", 0.2)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.link.jobs.WAIT_S", 0.2)
     job = (await begin(jobs, "seq 1 1000; printf lo; sleep 1; echo ss=2; sleep 60")).job_id
     waited = await jobs.wait(JobLook(job_id=job, lines=1), JobWait(seconds=10, pattern=r"^loss=\d$"))
     assert (waited.why, waited.line, waited.seen.log) == ("pattern", "loss=2", b"loss=2\n")

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unsupported
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, Jobs, JobState, JobWait, new_job_id
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobRefused, Jobs, JobState, JobWait, new_job_id
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import JobContract, Opener, WholeJobContract
 from tests.backends.contract.basics import said
 from tests.backends.contract.jobs import REFUSALS, STAYS, Interrupt

@@ -28,19 +28,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.outpost import pipe, program
-from remote_sandbox_mcp.backends.outpost.far import chunks, wire
-from remote_sandbox_mcp.backends.outpost.far import target as far_target
-from remote_sandbox_mcp.backends.outpost.far.expected import Expected
-from remote_sandbox_mcp.backends.outpost.far.large import SAME
-from remote_sandbox_mcp.backends.outpost.far.source import ENTRY, LARGEST_WHOLE, PIECE, Speaker
-from remote_sandbox_mcp.backends.outpost.far.target import ATTRIBUTES
-from remote_sandbox_mcp.backends.outpost.far.tree import Root, Survey, is_abandoned, look_at, machine_mark, own_stem
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane, _Request
+from remote_sandbox_mcp.backends.link import pipe
+from remote_sandbox_mcp.backends.link.lane import OutpostLane, _Request
 from remote_sandbox_mcp.core.errors import FileProblem, Unreachable
-from remote_sandbox_mcp.core.plan import Matcher
-from remote_sandbox_mcp.core.transfer import Reply, numbers
-from remote_sandbox_mcp.core.tree import Tree
+from remote_sandbox_mcp.core.sync.plan import Matcher
+from remote_sandbox_mcp.core.sync.transfer import Reply, numbers
+from remote_sandbox_mcp.core.sync.tree import Tree
+from remote_sandbox_mcp.far import program
+from remote_sandbox_mcp.far.lane import chunks
+from remote_sandbox_mcp.far.lane import target as far_target
+from remote_sandbox_mcp.far.lane.expected import Expected
+from remote_sandbox_mcp.far.lane.large import SAME
+from remote_sandbox_mcp.far.lane.source import ENTRY, LARGEST_WHOLE, PIECE, Speaker
+from remote_sandbox_mcp.far.lane.target import ATTRIBUTES
+from remote_sandbox_mcp.far.lane.tree import Root, Survey, is_abandoned, look_at, machine_mark, own_stem
+from remote_sandbox_mcp.far.outpost import wire
 from tests.backends.contract.basics import HOSTILE_NAMES
 from tests.support.announcements import announced, described
 from tests.support.pipe import SYSTEM_PATH, pythons

@@ -22,13 +22,13 @@ from remote_sandbox_mcp.backends.bubblewrap import bwrap, processes, seccomp, wa
 from remote_sandbox_mcp.backends.bubblewrap.bwrap import Footing
 from remote_sandbox_mcp.backends.bubblewrap.local import describe, open_local
 from remote_sandbox_mcp.backends.bubblewrap.network import way
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Running
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Environment, Missing, Running
 from remote_sandbox_mcp.core.errors import ConfigError, FileProblem, LostContact, Unsupported
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.network import Network, Reach
-from remote_sandbox_mcp.core.sandbox import Capabilities
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.core.sandboxes.network import Network, Reach
+from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities
 from tests.support.disposables import host_processes, marked_sleep, run, say
 from tests.support.means import needs_tun, readable_source
 from tests.support.pace import Deadline
@@ -416,8 +416,8 @@ NEAR_SIDE = """
 import asyncio, sys
 from pathlib import Path
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.core.commands.command import Command
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 
 async def main():
     sandbox = await open_local(LocalPlace(), Path(sys.argv[1]))

@@ -17,13 +17,13 @@ from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, local, memory
 from remote_sandbox_mcp.backends.bubblewrap import disk as disk_watch
 from remote_sandbox_mcp.backends.bubblewrap.disk import DiskUse
 from remote_sandbox_mcp.backends.bubblewrap.local import LocalSandbox, open_local
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import Limits
+from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, SandboxError
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.job import JobOrder
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.processes import descriptors
+from remote_sandbox_mcp.core.jobs.job import JobOrder
+from remote_sandbox_mcp.core.sandboxes.disposable import Limits
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.local.processes import descriptors
 from tests.support.disposables import host_processes, marked_sleep, python, run, say, until_gone
 from tests.support.means import needs_control_groups, require_bubblewrap
 from tests.support.server import until

@@ -20,10 +20,10 @@ from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.backends.shell import program
 from remote_sandbox_mcp.backends.shell import sandbox as shell_sandbox
 from remote_sandbox_mcp.backends.shell import talk as talk_module
-from remote_sandbox_mcp.core.command import Command, Environment
-from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, SandboxOrder
+from remote_sandbox_mcp.core.commands.command import Command, Environment
 from remote_sandbox_mcp.core.errors import BrokenRules, SandboxError
-from remote_sandbox_mcp.core.files import Span
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
+from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.lying_platform import (
     BOX_ID,
     INFO,

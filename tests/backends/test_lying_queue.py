@@ -17,13 +17,13 @@ from remote_sandbox_mcp.backends.slurm import allocation
 from remote_sandbox_mcp.backends.slurm import provider as provider_module
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
 from remote_sandbox_mcp.backends.slurm.queue import ClusterQueue
-from remote_sandbox_mcp.core.cluster import SlurmReply, cluster_fields, cluster_score, read_cluster
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, SandboxOrder
+from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import SandboxError, UnknownSandbox
-from remote_sandbox_mcp.core.queue import SEPARATOR, read_sacct, read_squeue
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.slurm import Cluster
+from remote_sandbox_mcp.core.jobs.queue import SEPARATOR, read_sacct, read_squeue
+from remote_sandbox_mcp.core.sandboxes.cluster import SlurmReply, cluster_fields, cluster_score, read_cluster
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.slurm import Cluster
 from tests.support.lying_slurm import ENDLESS, FAILS, HANGS, Lie, LyingPrograms
 from tests.support.tormentor import MEGABYTE, check_value, counted_memory, ends_well, torment
 

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.backends.outpost.far import jobfate, jobqueue, jobtools
-from remote_sandbox_mcp.backends.outpost.jobs import OutpostJobs, question_of
+from remote_sandbox_mcp.backends.link.jobs import OutpostJobs, question_of
 from remote_sandbox_mcp.core.errors import SandboxError
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobSeen, JobState, Submission, new_job_id
-from remote_sandbox_mcp.mcp_server.tools.job_results import seen_fields
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobSeen, JobState, Submission, new_job_id
+from remote_sandbox_mcp.far.jobs import fate as jobfate
+from remote_sandbox_mcp.far.jobs import queue as jobqueue
+from remote_sandbox_mcp.far.jobs import tools as jobtools
+from remote_sandbox_mcp.views.job_results import seen_fields
 from tests.support.lying_slurm import ENDLESS, FAILS, HANGS, ROW, UNIT, Lie, LoginNode, login_node, row_of
 from tests.support.tormentor import MEGABYTE, check_value, counted_memory, ends_well, torment
 

@@ -17,10 +17,11 @@ from remote_sandbox_mcp.backends.opensandbox import provider as egress
 from remote_sandbox_mcp.backends.opensandbox.order import request_of
 from remote_sandbox_mcp.backends.opensandbox.problems import NETWORK_POLICY, sentence
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider, gap_in
-from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import SandboxError, Unsupported
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder, new_disposable_id
 from tests.backends.contract import finish
-from tests.support.platform import AS_ROOT, IMAGE, Platform, free_port
+from tests.support.platform import AS_ROOT, IMAGE, Platform
+from tests.support.ports import free_block, free_port
 from tests.support.root import as_root
 
 pytestmark = [pytest.mark.xdist_group("platform"), pytest.mark.timeout(180)]
@@ -38,7 +39,7 @@ class Controlled(Platform):
     def __init__(self, beside: Platform, mode: str) -> None:
         self.bridge, self.engine, self.execd = beside.bridge, beside.engine, beside.execd
         self.folder = Path(tempfile.mkdtemp(prefix="platform-", dir="/tmp"))
-        self.port, self._ports = free_port(), 31_000 + random.randrange(10) * 100
+        self.port, self._ports = free_port(), free_block()
         self._mode, self._server = mode, None
 
     def _config(self) -> str:

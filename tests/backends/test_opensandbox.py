@@ -22,16 +22,8 @@ from remote_sandbox_mcp.backends.opensandbox.api import policy
 from remote_sandbox_mcp.backends.opensandbox.order import LABEL, MARK, label_name, mark_label, name_label, request_of
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.command import Command, Completed, Running
-from remote_sandbox_mcp.core.disposable import (
-    Disposable,
-    DisposableRules,
-    Limits,
-    NeedsHeaders,
-    SandboxOrder,
-    Volume,
-    new_disposable_id,
-)
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
+from remote_sandbox_mcp.core.commands.shell import quote
 from remote_sandbox_mcp.core.errors import (
     BadArgument,
     ConfigError,
@@ -42,10 +34,18 @@ from remote_sandbox_mcp.core.errors import (
     UnknownSandbox,
     Unsupported,
 )
-from remote_sandbox_mcp.core.files import Search, Span
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.secret import Secret
-from remote_sandbox_mcp.core.shell import quote
+from remote_sandbox_mcp.core.sandboxes.disposable import (
+    Disposable,
+    DisposableRules,
+    Limits,
+    NeedsHeaders,
+    SandboxOrder,
+    Volume,
+    new_disposable_id,
+)
+from remote_sandbox_mcp.core.sandboxes.files import Search, Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 from tests.backends.contract import finish
 from tests.backends.contract.basics import said
 from tests.support.pace import at_most
@@ -506,7 +506,7 @@ def test_a_port_is_refused_because_no_rule_of_a_platform_has_one() -> None:
 def test_the_sdk_is_imported_when_it_is_first_needed(platform: Platform) -> None:
     script = (
         "import sys; from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider as P;"
-        "from remote_sandbox_mcp.core.disposable import *;"
+        "from remote_sandbox_mcp.core.sandboxes.disposable import *;"
         "P(Platform(server_url='http://localhost:1'), DisposableRules(), 'm');"
         "print([name for name in ('opensandbox', 'httpx', 'pydantic') if name in sys.modules])"
     )

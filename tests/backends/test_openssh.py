@@ -21,7 +21,7 @@ from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.backends.ssh.openssh import arguments, choose_transport, distrust, explain, open_over_openssh
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import (
     ConnectError,
     HostKeyProblem,
@@ -30,10 +30,10 @@ from remote_sandbox_mcp.core.errors import (
     Unreachable,
     Unsupported,
 )
-from remote_sandbox_mcp.core.machine import Login, Machine
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.transfer import Order, Place
-from remote_sandbox_mcp.core.transport import TransportChoice
+from remote_sandbox_mcp.core.sandboxes.machine import Login, Machine
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.transport import TransportChoice
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
 from tests.support.means import require_program
 from tests.support.openssh import logins, master, open_it, over_openssh
 from tests.support.root import run_as_root

@@ -18,9 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.backends.mending import Pace
-from remote_sandbox_mcp.backends.outpost import program
-from remote_sandbox_mcp.backends.outpost.client import (
+from remote_sandbox_mcp.backends.link.client import (
     LARGEST,
     PONG_S,
     SILENCE_S,
@@ -29,14 +27,16 @@ from remote_sandbox_mcp.backends.outpost.client import (
     OutpostClient,
     Refusal,
 )
-from remote_sandbox_mcp.backends.outpost.far import wire
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.mending import Pace
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Command, Completed, Ending, Missing, Running, new_run_id
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Missing, Running, new_run_id
 from remote_sandbox_mcp.core.errors import FileProblem, LostContact, NotStarted
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.job import JobOrder, JobRefused, new_job_id
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobRefused, new_job_id
 from remote_sandbox_mcp.core.progress import Beat, StreamName
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.far import program
+from remote_sandbox_mcp.far.outpost import wire
 from tests.backends.contract.basics import ShellPrograms, begin, ended, finish, forgotten, in_background, is_alive, said
 from tests.support.line import Line
 from tests.support.pace import at_most

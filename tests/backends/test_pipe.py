@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost import pipe
+from remote_sandbox_mcp.backends.link import pipe
 from tests.support.hubs import is_alive
 from tests.support.server import until
 from tests.support.sshd import wait_until

@@ -20,11 +20,11 @@ from remote_sandbox_mcp.backends.shell.program import RUNS, start_values
 from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe, open_machine
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
-from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Running
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Environment, Missing, Running
+from remote_sandbox_mcp.core.commands.shell import quote
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, NotStarted, Unreachable, Unsupported
-from remote_sandbox_mcp.core.files import Search, Span
-from remote_sandbox_mcp.core.machine import Machine
-from remote_sandbox_mcp.core.shell import quote
+from remote_sandbox_mcp.core.sandboxes.files import Search, Span
+from remote_sandbox_mcp.core.sandboxes.machine import Machine
 from tests.backends.contract import Contract, Opener, finish
 from tests.backends.contract.basics import Programs, ShellPrograms, begin, ended, said
 from tests.support.line import Line

@@ -13,7 +13,7 @@ import pytest
 from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
-from remote_sandbox_mcp.core.job import JobLook, JobRefused, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobRefused, JobState, JobWait
 from tests.support.jobs import FOREVER, begin, clean, has_printed, look, order, run
 from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd

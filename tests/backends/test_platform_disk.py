@@ -11,14 +11,14 @@ import pytest
 
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.command import Command, Completed, Running
-from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import ConnectError, FileProblem, NotStarted, SandboxError
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobRefused, JobSeen, JobState
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.transfer import Order, Outcome, Place, unheard
-from remote_sandbox_mcp.sync.service import Syncs
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobRefused, JobSeen, JobState
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sync.transfer import Order, Outcome, Place, unheard
+from remote_sandbox_mcp.services.sync.service import Syncs
 from tests.backends.contract.basics import said, table
 from tests.support.platform import IMAGE, WITHOUT_PYTHON, Platform
 from tests.support.waiting import eventually

@@ -16,12 +16,18 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp.backends.link import client
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.backends.outpost import client
-from remote_sandbox_mcp.core.command import Command, Completed, Running
-from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, SandboxOrder, Volume, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import ConnectError, FileProblem, LostContact, SandboxError, Unreachable
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.disposable import (
+    Disposable,
+    DisposableRules,
+    SandboxOrder,
+    Volume,
+    new_disposable_id,
+)
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract.basics import in_background, said
 from tests.support.line import ThreadedLine
 from tests.support.pace import at_most

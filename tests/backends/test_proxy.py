@@ -12,7 +12,7 @@ import pytest
 from remote_sandbox_mcp.backends.bubblewrap.network import proxy
 from remote_sandbox_mcp.backends.bubblewrap.network.kernel import Routes
 from remote_sandbox_mcp.backends.bubblewrap.network.proxy import Guard, Proxy, Turned
-from remote_sandbox_mcp.core.network import Address
+from remote_sandbox_mcp.core.sandboxes.network import Address
 
 HERE = "127.0.0.1"
 

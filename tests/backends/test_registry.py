@@ -12,9 +12,9 @@ import pytest
 
 from remote_sandbox_mcp.backends.opensandbox.problems import LOGIN_WANTED, explained
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.disposable import DisposableRules, RegistryLogin, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxError
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, RegistryLogin, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 from tests.backends.contract.basics import said
 from tests.support.config_reading import read
 from tests.support.platform import Platform

@@ -17,27 +17,27 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.outpost.far.source import ENTRY, PIECE
-from remote_sandbox_mcp.backends.outpost.far.target import ATTRIBUTES
-from remote_sandbox_mcp.backends.outpost.far.wire import COPY, DONE, FILES, PART
 from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.backends.ssh.sftp_lane import SftpLane
 from remote_sandbox_mcp.core.errors import FileProblem, Unreachable, Unsupported
-from remote_sandbox_mcp.core.machine import Machine
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.transfer import Lane, Order, Place, Reply, numbers, unheard
-from remote_sandbox_mcp.core.tree import Tree, child, read_meta
-from remote_sandbox_mcp.sync.service import Syncs
+from remote_sandbox_mcp.core.sandboxes.machine import Machine
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sync.transfer import Lane, Order, Place, Reply, numbers, unheard
+from remote_sandbox_mcp.core.sync.tree import Tree, child, read_meta
+from remote_sandbox_mcp.far.lane.source import ENTRY, PIECE
+from remote_sandbox_mcp.far.lane.target import ATTRIBUTES
+from remote_sandbox_mcp.far.outpost.wire import COPY, DONE, FILES, PART
+from remote_sandbox_mcp.services.sync.service import Syncs
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.backends.contract.basics import HOSTILE_NAMES, said
+from tests.services.sync.conftest import Chunks
 from tests.support.announcements import announced, described
 from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd
 from tests.support.values import read_tree
 from tests.support.waiting import eventually
-from tests.sync.conftest import Chunks
 
 SECOND = 10**9
 LONG_AGO = 1_000_000_000

@@ -23,10 +23,18 @@ from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.problems import told
 from remote_sandbox_mcp.backends.shell.search import required
 from remote_sandbox_mcp.backends.shell.transport import Paused
-from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Observation, Running
-from remote_sandbox_mcp.core.disposable import Disposable
+from remote_sandbox_mcp.core.commands.command import (
+    Command,
+    Completed,
+    Ending,
+    Environment,
+    Missing,
+    Observation,
+    Running,
+)
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, FileProblem, LostContact, NotStarted
-from remote_sandbox_mcp.core.files import Match, Search, Span
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable
+from remote_sandbox_mcp.core.sandboxes.files import Match, Search, Span
 from tests.backends.contract.basics import HOSTILE_NAMES, cancel, finish, in_background, is_dead, said, table
 from tests.support.waiting import eventually
 

@@ -18,12 +18,12 @@ from opensandbox.exceptions import SandboxConnectionException
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.shell.jobs import read_jobs
 from remote_sandbox_mcp.backends.shell.program import ShellAnswer
-from remote_sandbox_mcp.backends.shell.search_lines import LONGEST_PARTIAL, search_lines
 from remote_sandbox_mcp.backends.shell.transport import Gone, Paused, ShellPlace
-from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, NotStarted, Unreachable, Unsupported
-from remote_sandbox_mcp.core.job import JobLook, JobRefused, Jobs, JobState, JobWait
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobRefused, Jobs, JobState, JobWait
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.far.shell.search_lines import LONGEST_PARTIAL, search_lines
 from tests.backends.contract import Opener, WholeJobContract
 from tests.backends.contract.jobs import REFUSALS, Interrupt
 from tests.backends.test_shell import HereLink, busybox, dash, link, opened

@@ -19,15 +19,12 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.far import jobcluster, jobfate, jobqueue, jobsubmit, jobtools, place
-from remote_sandbox_mcp.backends.outpost.far.files import Refused
-from remote_sandbox_mcp.backends.outpost.jobs import read_queue
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link.jobs import read_queue
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Environment
+from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import Unsupported
-from remote_sandbox_mcp.core.foreign import Fields
-from remote_sandbox_mcp.core.job import (
+from remote_sandbox_mcp.core.jobs.job import (
     ArrayCounts,
     Fate,
     JobLook,
@@ -39,8 +36,16 @@ from remote_sandbox_mcp.core.job import (
     JobWait,
     Submission,
 )
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.slurm import Cluster as ClusterSettings
+from remote_sandbox_mcp.core.sandboxes.foreign import Fields
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.slurm import Cluster as ClusterSettings
+from remote_sandbox_mcp.far.jobs import cluster as jobcluster
+from remote_sandbox_mcp.far.jobs import fate as jobfate
+from remote_sandbox_mcp.far.jobs import queue as jobqueue
+from remote_sandbox_mcp.far.jobs import submit as jobsubmit
+from remote_sandbox_mcp.far.jobs import tools as jobtools
+from remote_sandbox_mcp.far.outpost import place
+from remote_sandbox_mcp.far.outpost.files import Refused
 from tests.backends.contract import JobContract, Opener
 from tests.backends.contract.basics import eventually
 from tests.support.jobs import clean

@@ -16,11 +16,11 @@ from remote_sandbox_mcp.backends.slurm.allocation import USUAL_FOLDERS, LoginWay
 from remote_sandbox_mcp.backends.slurm.order import program
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
 from remote_sandbox_mcp.backends.slurm.queue import ClusterQueue
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules
+from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import SandboxError
-from remote_sandbox_mcp.core.queue import SEPARATOR
-from remote_sandbox_mcp.core.slurm import Cluster
+from remote_sandbox_mcp.core.jobs.queue import SEPARATOR
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules
+from remote_sandbox_mcp.core.sandboxes.slurm import Cluster
 
 BOX = Disposable(id="sb-0123456789ab", provider="slurm:cluster", key="7")
 

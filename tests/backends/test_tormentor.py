@@ -14,33 +14,33 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends import mending
+from remote_sandbox_mcp.backends.link import client as client_module
+from remote_sandbox_mcp.backends.link import jobs as jobs_module
+from remote_sandbox_mcp.backends.link import lane as lane_module
+from remote_sandbox_mcp.backends.link import sandbox as sandbox_module
+from remote_sandbox_mcp.backends.link.client import LineLost, NoOutpost, OutpostClient
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
+from remote_sandbox_mcp.backends.link.relay import PortRelay
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
-from remote_sandbox_mcp.backends.outpost import client as client_module
-from remote_sandbox_mcp.backends.outpost import jobs as jobs_module
-from remote_sandbox_mcp.backends.outpost import lane as lane_module
-from remote_sandbox_mcp.backends.outpost import sandbox as sandbox_module
-from remote_sandbox_mcp.backends.outpost.client import LineLost, NoOutpost, OutpostClient
-from remote_sandbox_mcp.backends.outpost.far import port as far
-from remote_sandbox_mcp.backends.outpost.far import wire
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
-from remote_sandbox_mcp.backends.outpost.relay import PortRelay
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.shell import jobs as shell_jobs
 from remote_sandbox_mcp.backends.shell import program, search
 from remote_sandbox_mcp.backends.shell import sandbox as shell_sandbox
 from remote_sandbox_mcp.backends.shell import talk as talk_module
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
-from remote_sandbox_mcp.core.command import Command, Environment, Running
-from remote_sandbox_mcp.core.disposable import Disposable
+from remote_sandbox_mcp.core.commands.command import Command, Environment, Running
 from remote_sandbox_mcp.core.errors import BrokenRules, FileProblem, SandboxError, Unreachable
-from remote_sandbox_mcp.core.files import Search, Span
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobWait
-from remote_sandbox_mcp.core.sandbox import Description
-from remote_sandbox_mcp.core.transfer import Order, Place
-from remote_sandbox_mcp.core.tree import FOLDER, Tree
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.sync.ends import End
-from remote_sandbox_mcp.sync.lanes import Lanes
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobWait
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable
+from remote_sandbox_mcp.core.sandboxes.files import Search, Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Description
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
+from remote_sandbox_mcp.core.sync.tree import FOLDER, Tree
+from remote_sandbox_mcp.far.outpost import port as far
+from remote_sandbox_mcp.far.outpost import wire
+from remote_sandbox_mcp.services.fleet import Fleet, Member
+from remote_sandbox_mcp.services.sync.ends import End
+from remote_sandbox_mcp.services.sync.lanes import Lanes
 from tests.support.tormentor import (
     BOMB,
     BRACKETS,
@@ -348,7 +348,7 @@ async def test_a_listing_without_end_is_given_up(
     listing: Callable[[int], bytes], bounded: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_module, "SILENT_S", IN_TIME_S)
-    monkeypatch.setattr("remote_sandbox_mcp.sync.ends.MOST_BYTES", 32 * MEGABYTE)
+    monkeypatch.setattr("remote_sandbox_mcp.services.sync.ends.MOST_BYTES", 32 * MEGABYTE)
     seen, line = await scanned(lambda _, number: listing(number))
     assert isinstance(seen, BrokenRules | FileProblem)
     assert line.sent < 100 * MEGABYTE
@@ -357,7 +357,7 @@ async def test_a_listing_without_end_is_given_up(
 
 
 async def test_folders_without_number_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.core.tree.MOST_FOLDERS", 5000)
+    monkeypatch.setattr("remote_sandbox_mcp.core.sync.tree.MOST_FOLDERS", 5000)
     parts = [wire.frame(wire.OUT, 0, numbered(at))[wire.HEADER.size :] for at in range(20)]
     seen, _ = await scanned(lambda _, number: b"".join(wire.frame(wire.OUT, number, part) for part in parts))
     assert isinstance(seen, FileProblem)

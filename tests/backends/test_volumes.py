@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.disposable import SandboxOrder, Volume, new_disposable_id
 from remote_sandbox_mcp.core.errors import BadArgument
+from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder, Volume, new_disposable_id
 from tests.backends.contract import finish
 from tests.support.platform import Platform
 

@@ -15,8 +15,8 @@ from remote_sandbox_mcp.config.allowances import USUAL_S, Allowance, allow, allo
 from remote_sandbox_mcp.config.paths import config_file, state_folder
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.gate import NotAllowed
-from remote_sandbox_mcp.core.transfer import Place
-from remote_sandbox_mcp.gate import Gate
+from remote_sandbox_mcp.core.sync.transfer import Place
+from remote_sandbox_mcp.services.gate.paths import Gate
 from tests.cli.conftest import COMMAND, Cli, entry
 from tests.support.server import serve
 from tests.support.sshd import Sshd

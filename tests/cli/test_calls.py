@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.history import CallRow, HistoryRows
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.history import CallRow, HistoryRows
 from tests.cli.conftest import DEADLINE_S, Cli
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from remote_sandbox_mcp.cli.main import VERBS
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.core.disposable import Disposable
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.disposables import DisposableRows, Kept, Owner
-from remote_sandbox_mcp.store.jobs import JobRecord, JobRecords
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.disposables import DisposableRows, Kept, Owner
+from remote_sandbox_mcp.local.store.jobs import JobRecord, JobRecords
 from tests.cli.conftest import COMMAND, DEADLINE_S, Cli, nobody
 
 BASH = """\

@@ -14,7 +14,7 @@ from tests.cli.conftest import COMMAND
 from tests.support.programs import without_bubblewrap
 from tests.support.terminal import terminal
 
-DEMO = [sys.executable, "-m", "remote_sandbox_mcp.cli.demo"]
+DEMO = [sys.executable, str(Path(__file__).parents[2] / "scripts/demo.py")]
 ROOT = Path(__file__).parents[2]
 
 
@@ -54,4 +54,4 @@ def test_make_starts_them(target: str, module: str) -> None:
     said = subprocess.run(
         ["make", "-n", "--no-print-directory", target], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    assert said.rstrip().endswith(f"-m remote_sandbox_mcp.cli.{module}")
+    assert said.rstrip().endswith(f"scripts/{module}.py")

@@ -32,7 +32,7 @@ STEPS = [
     "PATH",
     "containers",
 ]
-H200 = (Path(__file__).parents[1] / "probe/data/h200-idle.csv").read_text()
+H200 = (Path(__file__).parents[1] / "services/probe/data/h200-idle.csv").read_text()
 # A greeting of a start-up file, a GPU, and a clock that is an hour ahead.
 ODD = f"""\
 echo Welcome to the cluster

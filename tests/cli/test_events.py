@@ -4,9 +4,9 @@ import json
 import time
 
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.core.watch import Decision, Event, EventType, Watch
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.watches import Watches
+from remote_sandbox_mcp.core.jobs.watch import Decision, Event, EventType, Watch
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.watches import Watches
 from tests.cli.conftest import DEADLINE_S, Cli
 
 

@@ -14,9 +14,9 @@ import pytest
 from remote_sandbox_mcp import __version__
 from remote_sandbox_mcp.config.accepted import accept
 from remote_sandbox_mcp.config.workspace_file import find
-from remote_sandbox_mcp.core.workspace import Rules, Workspace
-from remote_sandbox_mcp.store.database import STATE_FILE
-from remote_sandbox_mcp.workspaces.records import WorkspaceRecords
+from remote_sandbox_mcp.core.workspaces.workspace import Rules, Workspace
+from remote_sandbox_mcp.local.store.database import STATE_FILE
+from remote_sandbox_mcp.services.workspaces.records import WorkspaceRecords
 from tests.support.doc_pages import ROOT
 
 PLUGIN = ROOT / "plugin"

@@ -35,10 +35,10 @@ def test_a_job_is_started_listed_followed_and_waited_for(cli: Cli, good: Sshd, w
     (good.home / "go-on").touch()
     assert following.communicate(DEADLINE_S) == (
         b"done\nEXIT_CODE=7\n",
-        b"remote-sandbox-mcp: waits ended with exit code 7\n",
+        b"remote-sandbox-mcp: waits failed with exit code 7\n",
     )
     waited = cli("jobs", "wait", waits)
-    assert (waited.code, waited.stderr) == (7, "remote-sandbox-mcp: waits ended with exit code 7\n")
+    assert (waited.code, waited.stderr) == (7, "remote-sandbox-mcp: waits failed with exit code 7\n")
     assert cli("jobs", "list", "--json").json["tasks"][0]["exit_code"] == 7
     assert cli("jobs", "logs", waits, "-n", "1").stdout == "EXIT_CODE=7\n"
 
@@ -53,7 +53,7 @@ def test_a_followed_log_is_shown_whole_however_fast_it_grew(cli: Cli, good: Sshd
     (good.home / "go-on").touch()
     shown, said = following.communicate(DEADLINE_S)
     assert shown.decode() == "äöü\n" * 300_000 + "the end\nEXIT_CODE=3\n"
-    assert said == b"remote-sandbox-mcp: fast ended with exit code 3\n"
+    assert said == b"remote-sandbox-mcp: fast failed with exit code 3\n"
 
     lines = cli("jobs", "logs", "fast", "-n", "50000")
     assert (lines.stdout, lines.stderr) == ("äöü\n" * 49_998 + "the end\nEXIT_CODE=3\n", "")
@@ -75,8 +75,8 @@ def test_a_job_is_stopped_and_a_mistake_is_one_sentence(cli: Cli, good: Sshd, wa
     assert "running" in cli("jobs", "show", waits).stdout
     assert cli("jobs", "stop", waits, "--json").json["stopped"] is True
     unknown = cli("jobs", "logs", "no-such-job")
-    assert (unknown.code, unknown.stdout) == (1, "")
-    assert unknown.stderr.startswith("remote-sandbox-mcp: no-such-job is missing: ")
+    assert (unknown.code, unknown.stdout) == (2, "")
+    assert unknown.stderr.startswith("remote-sandbox-mcp: shared knows no task 'no-such-job': ")
     nothing = cli("jobs", "start")
     assert (nothing.code, nothing.stderr) == (
         2,

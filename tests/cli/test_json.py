@@ -40,7 +40,7 @@ MISTAKES = [
         "exec --sandbox nowhere -- true",
         "jobs list --sandbox nowhere",
         "jobs start",
-        "jobs show run-0123456789abcdef",
+        "jobs resume run-0123456789abcdef",
     ),
     *("jobs attach none", "sessions --sandbox nowhere", "sessions close none:none", "push /nowhere nowhere:x"),
     *("pull dead:x", "transfers show none", "link nowhere:x", "unlink /", "create --on nowhere", "delete sb-none"),
@@ -106,7 +106,7 @@ def test_a_job_is_told_as_json_from_its_log_to_its_end(cli: Cli, good: Sshd) -> 
     assert (cli("jobs", "wait", "json", "--json").code, cli("jobs", "stop", "json", "--json").code) == (3, 0)
     for action in ("show", "logs", "stop", "wait"):
         unknown = cli("jobs", action, "no-such-job", "--json")
-        assert (unknown.code, "not known there" in unknown.json["error"]) == (1, True)
+        assert (unknown.code, unknown.json["code"]) == (2, "unknown_task")
 
 
 def test_a_timeout_is_one_document_and_124(cli: Cli, good: Sshd) -> None:

@@ -15,9 +15,7 @@ from remote_sandbox_mcp.backends.opensandbox.order import PlatformRequest
 from remote_sandbox_mcp.backends.opensandbox.problems import explained, sentence
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.config.schema import Configuration
-from remote_sandbox_mcp.core.checkup import Mark
-from remote_sandbox_mcp.core.command import Running
-from remote_sandbox_mcp.core.disposable import DisposableRules, Platform, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Running
 from remote_sandbox_mcp.core.errors import (
     BadArgument,
     ConfigError,
@@ -31,15 +29,17 @@ from remote_sandbox_mcp.core.errors import (
     Unreachable,
     Unsupported,
 )
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.machine import Machine
-from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.mcp_server.results import about_error, failure
-from remote_sandbox_mcp.probe.doctor import examine
-from remote_sandbox_mcp.store.transfers import FAILED
+from remote_sandbox_mcp.core.resources.checkup import Mark
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Platform, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.machine import Machine
+from remote_sandbox_mcp.core.sync.transfer import Listener, Order, Outcome, Place
+from remote_sandbox_mcp.fronts.mcp.results import about_error, failure
+from remote_sandbox_mcp.local.store.transfers import FAILED
+from remote_sandbox_mcp.services.fleet import Fleet, Member
+from remote_sandbox_mcp.services.probe.doctor import examine
+from remote_sandbox_mcp.services.transfers.background import BackgroundTransfers
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from remote_sandbox_mcp.transfers.background import BackgroundTransfers
 from tests.cli.conftest import Cli, at_a_terminal
 from tests.support import rewording
 from tests.support.disposable_house import House
@@ -89,7 +89,7 @@ async def test_the_doctor_tells_the_step_what_was_found_and_what_to_do(words: Wo
 async def test_a_list_tells_why_a_machine_does_not_answer_without_what_was_tried(words: Words) -> None:
     with closed_port() as port:
         app = compose(Configuration(machines=(Machine("gpu1", "127.0.0.1", port),)))
-        (view,) = await app.survey()
+        (view,) = await app.survey.of_all()
         await app.close()
     assert (view.alive, view.cause) == (False, f"{words(NOTHING_LISTENS)}; {words(CHECK_PORT)}")
     assert view.trouble == words(f"unable to open gpu1 ([127.0.0.1]:{port}): {NOTHING_LISTENS}; {CHECK_PORT}")
@@ -131,12 +131,12 @@ async def test_a_file_that_has_changed_is_refused_once(words: Words) -> None:
         return fake
 
     app = App(Fleet([Member("fake", lambda: fake.description, opener)]))
-    await app.read("~/a", Span())
+    await app.files.read("~/a", Span())
     fake.files["/home/fake/a"] = b"another"
     with pytest.raises(FileProblem) as refusal:
-        await app.write("~/a", b"two")
+        await app.files.write("~/a", b"two")
     assert refusal.value.reason == "stale"
-    await app.write("~/a", b"two")
+    await app.files.write("~/a", b"two")
     await app.close()
     assert fake.files["/home/fake/a"] == b"two"
 
@@ -174,7 +174,7 @@ RUN = "run-0123456789abcdef"
 )
 def test_a_tool_tells_whether_anything_was_started(words: Words, make: Any, said: str, about: dict[str, str]) -> None:
     problem = make()
-    answer = failure(problem, "exec_bash")
+    answer = failure(problem, starts=True)
     (content,) = answer.content
     assert getattr(content, "text", "").removeprefix(str(problem)).startswith(said)
     assert (getattr(content, "text", "") == str(problem)) == (not said)

@@ -8,12 +8,12 @@ from mcp import Client, StdioServerParameters
 
 from remote_sandbox_mcp.cli.render import Page
 from remote_sandbox_mcp.cli.sandboxes import show_cluster
-from remote_sandbox_mcp.core.cluster import ClusterUsage, GpuCount, OldestPending, Partition
+from remote_sandbox_mcp.core.sandboxes.cluster import ClusterUsage, GpuCount, OldestPending, Partition
 from tests.cli.conftest import COMMAND, Cli, Maker, entry, nobody
 from tests.support.pace import at_most
 from tests.support.sshd import Sshd, closed_port, silent_port
 
-DATA = Path(__file__).parents[1] / "probe/data"
+DATA = Path(__file__).parents[1] / "services/probe/data"
 GPU = f"""\
 mkdir -p ~/bin
 cat >~/bin/gpus.csv <<'EOF'

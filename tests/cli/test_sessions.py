@@ -18,7 +18,7 @@ def begun(cli: Cli, *names: str) -> None:
         app = compose(load(None))
         try:
             for name in names:
-                await app.run("cd /tmp", session=name)
+                await app.commands.run("cd /tmp", session=name)
         finally:
             await app.close()
 

@@ -23,10 +23,10 @@ from remote_sandbox_mcp.cli.setup import Chosen, Setup
 from remote_sandbox_mcp.cli.setup_dialogue import FromOptions, row_texts
 from remote_sandbox_mcp.config.load import load, parse_toml
 from remote_sandbox_mcp.config.schema import MachineEntry
-from remote_sandbox_mcp.core.checkup import Checkup, ok
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.machine import Machine
-from remote_sandbox_mcp.setup.machines import Candidate, Standing, Trial
+from remote_sandbox_mcp.core.resources.checkup import Checkup, ok
+from remote_sandbox_mcp.core.sandboxes.machine import Machine
+from remote_sandbox_mcp.services.setup.machines import Candidate, Standing, Trial
 from tests.cli.conftest import COMMAND, DEADLINE_S, Cli
 from tests.support.keyrings import Keyring, keyring_in_use
 from tests.support.second_factor import machine_with_code

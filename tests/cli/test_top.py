@@ -30,7 +30,7 @@ def screen(cli: Cli, good: Sshd, tmp_path: Path) -> Iterator[TmuxScreen]:
 
 
 def test_a_person_looks_reads_a_log_resumes_and_stops(cli: Cli, good: Sshd, screen: TmuxScreen) -> None:
-    screen.shows(" shared", "CPU ", "mem ", "> steps ", "exit 3", "by name")
+    screen.shows(" shared", "CPU ", "mem ", "> steps ", "failed (3)", "by name")
     screen.press("Enter")
     screen.shows("steps on shared: running", "step 1")
     (good.home / "go-on").touch()
@@ -45,7 +45,7 @@ def test_a_person_looks_reads_a_log_resumes_and_stops(cli: Cli, good: Sshd, scre
     screen.press("y")
     screen.shows("first on shared goes on", "running", "echo again")
     screen.press("s", "y")
-    screen.shows("first on shared is stopped", "exit 143")
+    screen.shows("first on shared is stopped", "stopped")
     screen.resize(40, 120)
     screen.shows("> first ", "COMMAND")
     screen.press("?")

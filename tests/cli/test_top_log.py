@@ -7,8 +7,10 @@ from typing import Any
 
 from remote_sandbox_mcp.cli.top_log import LogPane
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.jobs.service import JobService, Wanted
+from remote_sandbox_mcp.core.commands.session_handle import Sessions
+from remote_sandbox_mcp.services.fleet import Fleet, Member
+from remote_sandbox_mcp.services.jobs.service import JobService, Wanted
+from remote_sandbox_mcp.services.tasks import Tasks
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 
 
@@ -18,10 +20,11 @@ async def test_the_end_of_a_log_is_shown_however_much_was_printed_just_before_it
     async def opened() -> Any:
         return fake
 
-    service = JobService(Fleet([Member("box", lambda: fake.description, opened)]), Settings(), None)
+    fleet = Fleet([Member("box", lambda: fake.description, opened)])
+    service = JobService(fleet, Settings(), None)
     job_id = (await service.start(Wanted(command="train", session="train"))).started.job_id
     fake.jobs.print(job_id, b"begun\n")
-    app: Any = SimpleNamespace(jobs=service)
+    app: Any = SimpleNamespace(tasks=Tasks(fleet, service, lambda: Sessions({})))
     pane = LogPane(app, {"tmux_session": "train", "sandbox": "box"})
 
     def seen() -> str:
@@ -34,5 +37,5 @@ async def test_the_end_of_a_log_is_shown_however_much_was_printed_just_before_it
 
     await pane.follow(print_and_end)
     shown = seen().splitlines()
-    assert shown[:5] == [" train on box: ended: exit code 3", "äöü", "äöü", "the last line", "EXIT_CODE=3"]
+    assert shown[:5] == [" train on box: failed with exit code 3", "äöü", "äöü", "the last line", "EXIT_CODE=3"]
     await service.close()

@@ -78,7 +78,7 @@ def test_machines_are_sorted(key: str, order: str) -> None:
 
 
 def test_jobs_that_run_come_first_and_one_is_chosen_by_keys() -> None:
-    made = state(jobs=(job("old", state="ended", exit_code=3), job("b"), job("new", began=NOW)))
+    made = state(jobs=(job("old", state="ended", outcome="failed", exit_code=3), job("b"), job("new", began=NOW)))
     assert [row["tmux_session"] for row in made.shown_jobs()] == ["new", "b", "old"]
     assert "> new" in shown(made)
     for key in ("down", "j", "j", "k"):
@@ -86,7 +86,7 @@ def test_jobs_that_run_come_first_and_one_is_chosen_by_keys() -> None:
     assert "> b" in shown(made)
     assert made.press("enter") == Wish("log", "a/b")
     made.press("end")
-    assert "exit 3" in next(line for line in shown(made).splitlines() if line.startswith("> old"))
+    assert "failed (3)" in next(line for line in shown(made).splitlines() if line.startswith("> old"))
 
 
 def test_a_filter_is_typed_kept_and_dropped() -> None:

@@ -10,7 +10,7 @@ from tests.support.means import require_bubblewrap
 from tests.support.pace import at_most
 from tests.support.programs import without_bubblewrap
 
-TOUR = [sys.executable, "-m", "remote_sandbox_mcp.cli.tour"]
+TOUR = [sys.executable, str(Path(__file__).parents[2] / "scripts/tour.py")]
 
 
 def tour(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.transfers import Ledger
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.transfers import Ledger
 from tests.cli.conftest import Cli, at_a_terminal, entry
 from tests.support.line import ThreadedLine
 from tests.support.sshd import Sshd, wait_until

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.watch import Watch
-from remote_sandbox_mcp.processes.locks import holder
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.watches import Watches
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
+from remote_sandbox_mcp.core.jobs.watch import Watch
+from remote_sandbox_mcp.local.processes.locks import holder
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.watches import Watches
+from remote_sandbox_mcp.services.watchdog.daemon import LOCK_FILE
 from tests.cli.conftest import Cli, Maker, entry
 from tests.support.pace import at_most
 from tests.support.sshd import Sshd, wait_until

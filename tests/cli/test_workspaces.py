@@ -188,3 +188,47 @@ def test_the_local_sandbox_each_of_whose_processes_has_a_root_of_its_own_can_be_
     )
     assert (project / "made.txt").read_text() == "two"
     assert cli("unlink").code == 0
+
+
+# Jobs in one
+
+
+def test_a_job_runs_in_the_linked_folder_on_what_is_here_and_its_results_come_back(
+    cli: Cli, linked: Path, there: Path
+) -> None:
+    (linked / "src/b.txt").write_text("changed\n")
+    os.chdir(linked / "src")
+    begun = cli("jobs", "start", "--name", f"made-{linked.parent.name}", "--", "cat b.txt > made.txt; pwd >> made.txt")
+    assert (begun.code, begun.stdout) == (0, f"made-{linked.parent.name}\n")
+    assert "workspace: sent src/b.txt" in begun.stderr
+    waited = cli("jobs", "wait", f"made-{linked.parent.name}")
+    assert waited.code == 0, waited.stderr
+    assert (linked / "src/made.txt").read_text() == f"changed\n{there}/src\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("push", "a.py", "shard:x"), id="push"),
+        pytest.param(("push", "shard:x", "x"), id="push from"),
+        pytest.param(("pull", "shard:x", "x"), id="pull"),
+        pytest.param(("pull", "x", "shard:x"), id="pull to"),
+        pytest.param(("link", "shard:x"), id="link"),
+    ],
+)
+def test_every_verb_refuses_an_unknown_name_before_a_colon(
+    cli: Cli, good: Sshd, project: Path, words: tuple[str, ...]
+) -> None:
+    done = cli(*words)
+    assert done.code == 2
+    assert "no sandbox is named 'shard'; did you mean shared?" in done.stderr
+    assert "A path with a colon is written ./shard:x" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("push", "a.py", "shared:x"), ("pull", "shared:x", "x")], ids=["push", "pull"])
+def test_a_path_on_another_sandbox_than_the_named_one_is_refused(
+    cli: Cli, good: Sshd, project: Path, words: tuple[str, ...]
+) -> None:
+    done = cli(*words, "--sandbox", "local")
+    assert done.code == 2
+    assert "shared:x names another sandbox than local" in done.stderr

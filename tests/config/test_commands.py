@@ -14,8 +14,8 @@ from remote_sandbox_mcp.config.commands import COMMAND_READERS, read_commands
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.config.show import show
-from remote_sandbox_mcp.core.machine import CommandPlace
-from remote_sandbox_mcp.gate import private_files
+from remote_sandbox_mcp.core.sandboxes.machine import CommandPlace
+from remote_sandbox_mcp.services.gate.paths import private_files
 from tests.config.test_project_file import accepted_now
 from tests.config.test_services import put
 from tests.support.config_reading import HIDDEN, A, read, the_problem

@@ -6,8 +6,8 @@ import pytest
 
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.core.machine import LocalPlace, Machine
-from remote_sandbox_mcp.core.network import PACKAGE_INDEXES, Network, Reach
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace, Machine
+from remote_sandbox_mcp.core.sandboxes.network import PACKAGE_INDEXES, Network, Reach
 from tests.support.config_reading import HIDDEN, A, machines, read, ways
 
 

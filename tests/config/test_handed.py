@@ -13,10 +13,11 @@ import keyring.backends.fail
 import pytest
 
 from remote_sandbox_mcp.config import ring
-from remote_sandbox_mcp.config.handed import FILE, PLATFORM, hand_over, watchdog_environ, withdraw
+from remote_sandbox_mcp.config.handed import FILE, PLATFORM, files_of, hand_over, watchdog_environ, withdraw
 from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.schema import Origin
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.machine import Machine
+from remote_sandbox_mcp.core.sandboxes.machine import Machine
 from tests.support.keyrings import Keyring
 
 HIDDEN = "hunter2-do-not-show"
@@ -410,3 +411,20 @@ def test_nothing_heavy_is_imported_before_it_is_needed(state: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_two_configurations_keep_their_machines_of_one_name_apart(state: Path) -> None:
+    one, two = Origin("one", "/etc/one.toml"), Origin("two", "")
+    hand_over(["gpu2"], listed(GPU2), state, one)
+    hand_over(["gpu2"], listed({**GPU2, "host": "192.0.2.99"}), state, two)
+    hosts = [
+        [entry["host"] for entry in json.loads(watchdog_environ({}, state, identity)["REMOTE_SANDBOX_LIST"])]
+        for identity in ("one", "two", "")
+    ]
+    # Without a configuration, the newest entry counts.
+    assert hosts == [["192.0.2.2"], ["192.0.2.99"], ["192.0.2.99"]]
+    # One that has put it into its file does not take it away from the other.
+    hand_over(["gpu2"], {}, state, two)
+    assert "192.0.2.2" in watchdog_environ({}, state, "one")["REMOTE_SANDBOX_LIST"]
+    assert watchdog_environ({}, state, "two") == {}
+    assert files_of(state) == {"one": "/etc/one.toml", "two": ""}

@@ -10,7 +10,7 @@ from remote_sandbox_mcp.app import compose
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.core.errors import ConfigError, UnknownSandbox
-from remote_sandbox_mcp.gate import private_files
+from remote_sandbox_mcp.services.gate.paths import private_files
 from tests.support.config_reading import names
 from tests.support.means import require_program
 

@@ -7,8 +7,8 @@ import pytest
 
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.machine import Engine
-from remote_sandbox_mcp.core.slurm import Cluster
+from remote_sandbox_mcp.core.sandboxes.machine import Engine
+from remote_sandbox_mcp.core.sandboxes.slurm import Cluster
 from tests.support.config_reading import GOOD, HIDDEN, from_list, names, only, read, the_problem
 
 # --- what the published variables mean -------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.core.machine import Machine
-from remote_sandbox_mcp.core.transport import choose
+from remote_sandbox_mcp.core.sandboxes.machine import Machine
+from remote_sandbox_mcp.core.sandboxes.transport import choose
 from tests.support.means import require_program
 
 

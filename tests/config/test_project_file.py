@@ -16,7 +16,7 @@ from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.project_file import PROJECT_READERS, find_project
 from remote_sandbox_mcp.config.schema import Configuration, Settings
 from remote_sandbox_mcp.config.show import show
-from remote_sandbox_mcp.core.disposable import DisposableRules, Platform
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Platform
 from remote_sandbox_mcp.core.serving import Logging
 from tests.config.test_services import SEED, put
 from tests.support.config_reading import HIDDEN, the_problem

@@ -7,8 +7,8 @@ import pytest
 
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.show import show
-from remote_sandbox_mcp.core.disposable import RegistryLogin
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.disposable import RegistryLogin
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 from tests.support.config_reading import HIDDEN, read, the_problem
 
 LOGIN = f"user = 'bob'\npassword = '{HIDDEN}'\n"

@@ -15,7 +15,7 @@ import pytest
 from remote_sandbox_mcp.config import secrets
 from remote_sandbox_mcp.config.secrets import doubt, resolve_secret
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 from tests.support.pace import Deadline
 
 HIDDEN = "hunter2-do-not-show"

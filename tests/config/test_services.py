@@ -15,8 +15,8 @@ from remote_sandbox_mcp.config import services as own_platform
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.config.show import show
-from remote_sandbox_mcp.core.disposable import DisposableRules, Platform
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Platform
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 from remote_sandbox_mcp.core.serving import Http, Logging
 from tests.support.config_reading import HIDDEN, read, the_problem
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.machines import completed
 from remote_sandbox_mcp.config.show import show
-from remote_sandbox_mcp.core.network import PACKAGE_INDEXES
+from remote_sandbox_mcp.core.sandboxes.network import PACKAGE_INDEXES
 
 HIDDEN = "hunter2-do-not-show"
 

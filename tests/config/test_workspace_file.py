@@ -21,7 +21,7 @@ from remote_sandbox_mcp.config.workspace_file import (
     rules_of,
 )
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.workspace import DEFAULT_PULL, Rules, Workspace
+from remote_sandbox_mcp.core.workspaces.workspace import DEFAULT_PULL, Rules, Workspace
 
 EVERYTHING = """
 sandbox = "gpu1:projects/vision"

@@ -6,7 +6,7 @@ import pytest
 
 from remote_sandbox_mcp.core import check
 from remote_sandbox_mcp.core.client import client_named
-from remote_sandbox_mcp.core.command import new_run_id
+from remote_sandbox_mcp.core.commands.command import new_run_id
 from remote_sandbox_mcp.core.errors import BadArgument
 
 

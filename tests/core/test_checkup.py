@@ -4,11 +4,11 @@ import doctest
 
 import pytest
 
-from remote_sandbox_mcp.core import checkup
-from remote_sandbox_mcp.core.checkup import Checkup, ClusterFindings, Findings, Mark, Step
 from remote_sandbox_mcp.core.errors import SandboxError
-from remote_sandbox_mcp.core.machine import Engine, Hop, Login, Machine
-from remote_sandbox_mcp.core.usage import Gpu, Usage
+from remote_sandbox_mcp.core.resources import checkup
+from remote_sandbox_mcp.core.resources.checkup import Checkup, ClusterFindings, Findings, Mark, Step
+from remote_sandbox_mcp.core.resources.usage import Gpu, Usage
+from remote_sandbox_mcp.core.sandboxes.machine import Engine, Hop, Login, Machine
 
 CLUSTER = Machine("cluster", "login.example.org", login=Login("alice"))
 TOLD = """\

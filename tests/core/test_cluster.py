@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from remote_sandbox_mcp.core import cluster
-from remote_sandbox_mcp.core.cluster import (
+from remote_sandbox_mcp.core.sandboxes import cluster
+from remote_sandbox_mcp.core.sandboxes.cluster import (
     ClusterUsage,
     GpuCount,
     Partition,

@@ -11,8 +11,8 @@ import pytest
 from tests.support.syntax import parsed
 
 import remote_sandbox_mcp
-from remote_sandbox_mcp.core.disposable import Traits
-from remote_sandbox_mcp.core.sandbox import Capabilities
+from remote_sandbox_mcp.core.sandboxes.disposable import Traits
+from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities
 
 ROOT = Path(remote_sandbox_mcp.__file__).parent
 KINDS = {"ssh", "local", "embedded", "opensandbox"}
@@ -21,7 +21,7 @@ MAY_NAME_KINDS = {"backends", "config", "testing"}
 READERS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split", "replace"}
 READERS |= {"find", "index", "count", "lower", "search", "match", "fullmatch", "findall"}
 # What tomllib says of a file; it has no field for the place before Python 3.14.
-FOREIGN_WORDS = {"config/load.py", "setup/toml_text.py"}
+FOREIGN_WORDS = {"config/load.py", "services/setup/toml_text.py"}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_no_module_above_the_backends_reads_the_words_of_an_error(modules: dict[
         for line in read_sentences(tree)
     ]
     # The watchdog logs an error once, until it is another.
-    assert [place for place in found if not place.startswith("watchdog/daemon.py:")] == []
+    assert [place for place in found if not place.startswith("services/watchdog/daemon.py:")] == []
 
 
 @pytest.mark.parametrize(

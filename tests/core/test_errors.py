@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 
-from remote_sandbox_mcp.core import disposable, errors, text
+from remote_sandbox_mcp.core import errors
 from remote_sandbox_mcp.core.errors import LoginRefused, SandboxError
+from remote_sandbox_mcp.core.sandboxes import disposable
+from remote_sandbox_mcp.core.texts import text
 
 
 def _branches(branch: type[SandboxError]) -> list[type[SandboxError]]:

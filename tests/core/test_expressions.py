@@ -11,13 +11,13 @@ from collections.abc import Callable
 import pytest
 from tests.support.expressions import Expression, all_expressions, objection
 
-from remote_sandbox_mcp.backends.outpost.far.files import glob_test
+from remote_sandbox_mcp.core.resources.report import _json_object
 from remote_sandbox_mcp.core.suites import golang, javascript, python_pytest, python_unittest, rust_cargo, tap
 from remote_sandbox_mcp.core.suites.junit import parse_junit
 from remote_sandbox_mcp.core.suites.reading import _COBERTURA, Case, Verdict, failures_of
 from remote_sandbox_mcp.core.suites.verdict import recognise
-from remote_sandbox_mcp.core.usage_report import _json_object
-from remote_sandbox_mcp.sync.archive import _complaints
+from remote_sandbox_mcp.far.outpost.files import glob_test
+from remote_sandbox_mcp.services.sync.archive import _complaints
 
 ENDS_WELL = "once its first lines are there it fits, since what follows may be empty; each line is taken in one way"
 LABELS = "every further part begins with a dot, which is in no other"
@@ -35,11 +35,11 @@ REVIEWED = {
     "backends.shell.search: '\\\\\\\\.|\\\\[\\\\^?\\\\]?(?:\\\\\\\\.|[^\\\\]\\\\\\\\])*\\": SHORT_PATTERNS,
     "backends.shell.search: to_bytes(search.pattern)": COMPILED,
     "backends.shell.jobs: to_bytes(pattern)": COMPILED,
-    "backends.shell.search_lines: pattern": IN_ANOTHER,
-    "backends.outpost.far.chunks: re.escape(mark)": "a plain text",
-    "backends.outpost.far.files: to_bytes(pattern)": IN_ANOTHER,
-    "backends.outpost.far.jobwork: to_bytes(pattern)": IN_ANOTHER,
-    "backends.outpost.far.jobfate: pattern": "texts of ours, looked for in the last 4,096 bytes of a file",
+    "far.shell.search_lines: pattern": IN_ANOTHER,
+    "far.lane.chunks: re.escape(mark)": "a plain text",
+    "far.outpost.files: to_bytes(pattern)": IN_ANOTHER,
+    "far.jobs.work: to_bytes(pattern)": IN_ANOTHER,
+    "far.jobs.fate: pattern": "texts of ours, looked for in the last 4,096 bytes of a file",
     "config.commands: '[a-z0-9][a-z0-9.-]*(?:/[a-z0-9][a-z0-9.": OWN_FILES,
     "config.readers: '(?!-)[\\\\w.-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f": OWN_FILES,
     "config.readers: '(?:[\\\\w-]+(?:\\\\.[\\\\w-]+)*|\\\\[[0-9A-Fa-f": LABELS,
@@ -47,11 +47,11 @@ REVIEWED = {
     "config.readers: f'https?://{_AUTHORITY.pattern}(?:/[\\\\w.": LABELS,
     "config.ssh_config: '\\\\s*([A-Za-z0-9]+)(?:(?:\\\\s*=\\\\s*|\\\\s+)": OWN_FILES,
     "config.ssh_config: '(?:\"[^\"]*\"|\\'[^\\']*\\'|[^\\\\s\"\\'])+'": OWN_FILES,
-    "core.ignore: b'(?:%s)\\\\Z' % b'|'.join(expressions)": BY_WRITER,
-    "core.network: f'(?=.{{1,255}}\\\\Z)(?:\\\\*\\\\.)?{_LABEL}(?": LABELS,
+    "core.sync.ignore: b'(?:%s)\\\\Z' % b'|'.join(expressions)": BY_WRITER,
+    "core.sandboxes.network: f'(?=.{{1,255}}\\\\Z)(?:\\\\*\\\\.)?{_LABEL}(?": LABELS,
     "core.permission: f'({_LABEL}(?:\\\\.{_LABEL})*|\\\\[[0-9a-f:.": LABELS,
-    "core.redact: f'\\\\b(?:{programs})(?![\\\\w.-])'": "names of programs, of ours",
-    "core.redact: f'[ \\\\t]-{letter}[ \\\\t]{{0,4}}(?=[^\\\\s-]": "a letter",
+    "core.texts.redact: f'\\\\b(?:{programs})(?![\\\\w.-])'": "names of programs, of ours",
+    "core.texts.redact: f'[ \\\\t]-{letter}[ \\\\t]{{0,4}}(?=[^\\\\s-]": "a letter",
     "core.suites.detect: f'\\\\b{runner}\\\\b'": "the name of a runner, of ours",
     "core.suites.javascript: '^  ● (.+)\\\\n((?:\\\\n|    .*\\\\n)*)'": ENDS_WELL,
     "core.suites.javascript: '^ ?FAIL  (.+)\\\\n((?:(?! ?FAIL  |⎯).*\\\\n": ENDS_WELL,
@@ -59,10 +59,10 @@ REVIEWED = {
     "core.suites.reading: f\"panicked at (?:'[^\\\\n]*', )?({_NAME}\\\\": MESSAGES,
     "core.suites.reading: f'({_NAME}\\\\.(?:go|rs)):{_LINE}'": MESSAGES,
     "core.suites.python_unittest: '(?<![\\\\w.])[\\\\w.]{1,300} \\\\([\\\\w.<>]{1,": TITLES,
-    "core.usage_report: pattern": "texts of ours, tried at the beginning of a key",
-    "setup.toml_text: '\"(?:[^\"\\\\\\\\\\\\n]|\\\\\\\\.)*\"|\\\\\\'[^\\\\\\'\\\\n]": OWN_FILES,
-    "setup.toml_text: f'^[ \\\\t]*\\\\[[ \\\\t]*{name}[ \\\\t]*\\\\][^\\\\": OWN_FILES,
-    "setup.toml_text: f'^[ \\\\t]*{key}[ \\\\t]*=[ \\\\t]*\\\\['": OWN_FILES,
+    "core.resources.report: pattern": "texts of ours, tried at the beginning of a key",
+    "services.setup.toml_text: '\"(?:[^\"\\\\\\\\\\\\n]|\\\\\\\\.)*\"|\\\\\\'[^\\\\\\'\\\\n]": OWN_FILES,
+    "services.setup.toml_text: f'^[ \\\\t]*\\\\[[ \\\\t]*{name}[ \\\\t]*\\\\][^\\\\": OWN_FILES,
+    "services.setup.toml_text: f'^[ \\\\t]*{key}[ \\\\t]*=[ \\\\t]*\\\\['": OWN_FILES,
     "testing.jobs: pattern.encode()": "a sandbox for tests",
 }
 

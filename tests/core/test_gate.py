@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.files import Problem
 from remote_sandbox_mcp.core.gate import (
     HIDDEN,
     OWN,
@@ -23,11 +22,12 @@ from remote_sandbox_mcp.core.gate import (
     is_project,
     why_shut,
 )
-from remote_sandbox_mcp.core.ignore import Ignore
-from remote_sandbox_mcp.core.incoming import Sieve
-from remote_sandbox_mcp.core.plan import make_plan
-from remote_sandbox_mcp.core.transfer import Order, Place
-from remote_sandbox_mcp.core.tree import Tree
+from remote_sandbox_mcp.core.sandboxes.files import Problem
+from remote_sandbox_mcp.core.sync.ignore import Ignore
+from remote_sandbox_mcp.core.sync.incoming import Sieve
+from remote_sandbox_mcp.core.sync.plan import make_plan
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
+from remote_sandbox_mcp.core.sync.tree import Tree
 
 HOME = "/home/me"
 STATE = Closed(ResolvedPath("/home/me/state"), OWN, reading=True, ever=True)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core import ignore, secret_names
-from remote_sandbox_mcp.core.ignore import Ignore
+from remote_sandbox_mcp.core.sync import ignore, secret_names
+from remote_sandbox_mcp.core.sync.ignore import Ignore
 
 # (what it shows, lines, paths left out, paths kept); a path that ends in a slash is a folder.
 TABLE: list[tuple[str, list[bytes], list[bytes], list[bytes]]] = [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.images import WEBP_LOSSLESS, WEBP_LOSSY, gif, jpeg, png, webp_extended
 
-from remote_sandbox_mcp.core.image import Image, recognise
+from remote_sandbox_mcp.core.texts.image import Image, recognise
 
 WHOLE = {
     "png": (png(), Image("image/png", 3, 2, True)),

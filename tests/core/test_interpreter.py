@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.support.pythons import record_line
 
-from remote_sandbox_mcp.core.command import Excerpt
-from remote_sandbox_mcp.core.interpreter import (
+from remote_sandbox_mcp.core.commands.command import Excerpt
+from remote_sandbox_mcp.core.commands.interpreter import (
     LARGEST_RECORD,
     PythonRecord,
     find_record,

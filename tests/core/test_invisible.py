@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.command import Excerpt
-from remote_sandbox_mcp.core.text import clip, harmless, replace_shown, reveal, reveal_file, visible
+from remote_sandbox_mcp.core.commands.command import Excerpt
+from remote_sandbox_mcp.core.texts.text import clip, harmless, replace_shown, reveal, reveal_file, visible
 
 TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "rm -rf")
 

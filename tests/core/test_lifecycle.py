@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.job import JOB_ID, Checkpoint, Fate, JobSeen, JobStarted, JobState, QueueSeen
-from remote_sandbox_mcp.core.lifecycle import (
+from remote_sandbox_mcp.core.jobs.job import JOB_ID, Checkpoint, Fate, JobSeen, JobStarted, JobState, QueueSeen
+from remote_sandbox_mcp.core.jobs.lifecycle import (
     announcements,
     decide,
     question,
@@ -22,8 +22,8 @@ from remote_sandbox_mcp.core.lifecycle import (
     take_back,
     why_not_resumable,
 )
-from remote_sandbox_mcp.core.text import span
-from remote_sandbox_mcp.core.watch import Decision, Event, EventType, NoContact, Policy, Resume, Status, Watch
+from remote_sandbox_mcp.core.jobs.watch import Decision, Event, EventType, NoContact, Policy, Resume, Status, Watch
+from remote_sandbox_mcp.core.texts.text import span
 
 NOW = 1_000_000.0
 JOB = "job-0123456789abcdef"
@@ -78,17 +78,20 @@ def play(first: Watch, *sights: JobSeen | NoContact, step: float = 300.0) -> lis
 @pytest.mark.parametrize(
     ("end", "says"),
     [
-        (ENDED, "train on gpu1 has ended with exit code 0 after 2 h 3 min"),
-        (seen(JobState.ENDED, exit_code=1, ending="exited", seconds=5), "has ended with exit code 1 after 5 s"),
+        (ENDED, "train on gpu1 succeeded with exit code 0 after 2 h 3 min"),
+        (
+            seen(JobState.ENDED, exit_code=1, ending="exited", seconds=5),
+            "train on gpu1 failed with exit code 1 after 5 s",
+        ),
         (seen(JobState.ENDED, exit_code=143, signal="SIGTERM", ending="stopped"), "was stopped .* 143 .SIGTERM. after"),
-        (seen(JobState.ENDED, job_id="", foreign=True), "has ended with an unknown exit code"),
+        (seen(JobState.ENDED, job_id="", foreign=True), "it has ended, and its exit code is not known"),
         (
             seen(JobState.ENDED, exit_code=137, ending="out_of_memory", fate=Fate.OUT_OF_MEMORY),
-            "has ended with exit code 137 after 2 h 3 min: it used more memory than it was given$",
+            "failed with exit code 137 after 2 h 3 min: it used more memory than it was given$",
         ),
         (
             seen(JobState.ENDED, ending="cancelled", fate=Fate.CANCELLED, reason="it was cancelled by root"),
-            "train on gpu1 has ended after 2 h 3 min: it was cancelled by root$",
+            "train on gpu1 was stopped after 2 h 3 min: it was cancelled by root$",
         ),
     ],
     ids=["0", "1", "stopped", "not ours", "out of memory", "cancelled"],
@@ -97,7 +100,8 @@ def test_a_job_that_ended_completes_its_watch_and_is_never_resumed(state: str, e
     decision = decide(STATES[state], end, NOW)
     after, (event,) = decision.watch, decision.events
     assert decision.resume is None
-    assert (after.status, after.last_state, after.last_exit_code) == (Status.COMPLETED, "completed", end.exit_code)
+    assert (after.status, after.last_exit_code) == (Status.COMPLETED, end.exit_code)
+    assert event.payload["failed"] == (after.last_state == "failed") == ("failed with" in event.summary)
     assert event.type is EventType.COMPLETED
     expected = {"exit_code": end.exit_code, "signal": end.signal, "ending": end.ending}
     assert {name: event.payload[name] for name in expected} == expected

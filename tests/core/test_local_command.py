@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remote_sandbox_mcp.core.local_command import is_gits
+from remote_sandbox_mcp.core.commands.local_command import is_gits
 
 COMMIT = """git add -A && git commit -m "$(cat <<'EOF'
 Say `make test` and $(date) in a message; it's only text

@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from remote_sandbox_mcp.core.login import LONGEST_PROMPT, Kind, Prompt, challenge
-from remote_sandbox_mcp.core.totp import Totp, read_seed
+from remote_sandbox_mcp.core.sandboxes.login import LONGEST_PROMPT, Kind, Prompt, challenge
+from remote_sandbox_mcp.core.sandboxes.totp import Totp, read_seed
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from remote_sandbox_mcp.core.network import (
+from remote_sandbox_mcp.core.sandboxes.network import (
     PACKAGE_INDEXES,
     is_private,
     is_private_range,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.command import Excerpt
-from remote_sandbox_mcp.core.text import clip, harmless, last_line
+from remote_sandbox_mcp.core.commands.command import Excerpt
+from remote_sandbox_mcp.core.texts.text import clip, harmless, last_line
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from remote_sandbox_mcp.core.permission import (
     is_loopback,
     read_address,
 )
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 
 SLACK = "https://hooks.slack.com/services/T012"
 PREFIXES = (SLACK, "https://ci.example.com:8443/", "http://localhost:3000", "https://oapi.dingtalk.com/robot?token=abc")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.core.plan import PIECE, FilePart, Matcher, joined, read_index
+from remote_sandbox_mcp.core.sync.plan import PIECE, FilePart, Matcher, joined, read_index
 
 
 def cut(data: bytes, mark: bytes, least: int, most: int) -> list[bytes]:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.support.values import is_empty, read_tree
 
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
-from remote_sandbox_mcp.core.plan import LARGE, UNKNOWN, Attributes, Item, Plan, check_deletion, make_plan
-from remote_sandbox_mcp.core.transfer import Order, Place
-from remote_sandbox_mcp.core.tree import FOLDER, Tree
+from remote_sandbox_mcp.core.sync.plan import LARGE, UNKNOWN, Attributes, Item, Plan, check_deletion, make_plan
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
+from remote_sandbox_mcp.core.sync.tree import FOLDER, Tree
 
 HERE, FAR = Place("", "/s"), Place("gpu1", "/t")
 PUSH = Order(source=HERE, target=FAR)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.job import ArrayCounts, JobSeen, JobState, QueueSeen, split_element
-from remote_sandbox_mcp.core.queue import (
+from remote_sandbox_mcp.core.jobs.job import ArrayCounts, JobSeen, JobState, QueueSeen, split_element
+from remote_sandbox_mcp.core.jobs.queue import (
     SEPARATOR,
     Queued,
     counts_text,

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core import redact
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.machine import Login, Machine
-from remote_sandbox_mcp.core.redact import (
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.machine import Login, Machine
+from remote_sandbox_mcp.core.sandboxes.secret import Secret, texts_in_use
+from remote_sandbox_mcp.core.texts import redact
+from remote_sandbox_mcp.core.texts.redact import (
     HIDDEN,
     end_safely,
     hide_in,
@@ -23,8 +24,7 @@ from remote_sandbox_mcp.core.redact import (
     without_secrets,
     without_tokens,
 )
-from remote_sandbox_mcp.core.secret import Secret, texts_in_use
-from remote_sandbox_mcp.core.shown import shown, spellings, tokens_in
+from remote_sandbox_mcp.core.texts.shown import shown, spellings, tokens_in
 
 
 @pytest.mark.parametrize(

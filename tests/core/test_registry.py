@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import RegistryLogin, canonical_host, host_of, login_for
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.disposable import RegistryLogin, canonical_host, host_of, login_for
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 
 LOGINS = {host: RegistryLogin(f"user of {host}", Secret("x")) for host in ("docker.io", "ghcr.io", "localhost:5000")}
 

@@ -11,7 +11,7 @@ import pytest
 from remote_sandbox_mcp.core.suites import golang, javascript, python_pytest, python_unittest, rust_cargo, tap
 from remote_sandbox_mcp.core.suites.junit import parse_junit, read_junit
 from remote_sandbox_mcp.core.suites.reading import Reading
-from remote_sandbox_mcp.core.text import harmless
+from remote_sandbox_mcp.core.texts.text import harmless
 
 BEGUN = "===== test session starts =====\n"
 DATA = Path(__file__).with_name("data") / "runners"

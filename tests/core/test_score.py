@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, gpu_state, idle_score
+from remote_sandbox_mcp.core.resources.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, gpu_state, idle_score
 
 SOMEBODY = GpuProcess(4242, "alice", "python", 1000)
 

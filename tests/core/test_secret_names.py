@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core import secret_names
-from remote_sandbox_mcp.core.ignore import Ignore, is_secret_path
-from remote_sandbox_mcp.core.secret_names import is_secret_name
-from remote_sandbox_mcp.core.workspace import Rules, left_out_lines
+from remote_sandbox_mcp.core.sync import secret_names
+from remote_sandbox_mcp.core.sync.ignore import Ignore, is_secret_path
+from remote_sandbox_mcp.core.sync.secret_names import is_secret_name
+from remote_sandbox_mcp.core.workspaces.workspace import Rules, left_out_lines
 
 SECRETS = {
     "settings": (".env", ".env.prod", ".env-prod", ".env_prod", "prod.env", ".envrc", "terraform.tfvars"),

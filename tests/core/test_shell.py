@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.shell import join, quote
+from remote_sandbox_mcp.core.commands.shell import join, quote
 
 SHELLS = [["bash", "-c"], ["dash", "-c"], ["busybox", "ash", "-c"], ["zsh", "-c"]]
 TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.slurm import Cluster, read_options, words
+from remote_sandbox_mcp.core.sandboxes.slurm import Cluster, read_options, words
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.watch import Allowed, WatchOrder, make_policy, read_object, read_plan
+from remote_sandbox_mcp.core.jobs.watch import Allowed, WatchOrder, make_policy, read_object, read_plan
 
 
 def refuse(_: str) -> str:

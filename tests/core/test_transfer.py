@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.files import Problem
-from remote_sandbox_mcp.core.transfer import DEFAULT_EXCLUDES, Headway, Order, Outcome, Place, unheard
+from remote_sandbox_mcp.core.sandboxes.files import Problem
+from remote_sandbox_mcp.core.sync.transfer import DEFAULT_EXCLUDES, Headway, Order, Outcome, Place, unheard
 
 # Names that are not UTF-8 come as surrogates, and JSON keeps them.
 TEXTS = st.text(max_size=12) | st.sampled_from(["", "a\udcff", "日本 語", "two\nlines", "!*.c"])

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.machine import Machine, OpenSsh
-from remote_sandbox_mcp.core.transport import choose
+from remote_sandbox_mcp.core.sandboxes.machine import Machine, OpenSsh
+from remote_sandbox_mcp.core.sandboxes.transport import choose
 
 
 def machine(transport: str = "auto", ssh: OpenSsh | None = None) -> Machine:

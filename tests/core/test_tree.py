@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.values import read_tree
 
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.core.files import Problem
-from remote_sandbox_mcp.core.tree import FOLDER, MOST, Meta, Tree, child, is_name, read_meta, size_of
+from remote_sandbox_mcp.core.sandboxes.files import Problem
+from remote_sandbox_mcp.core.sync.tree import FOLDER, MOST, Meta, Tree, child, is_name, read_meta, size_of
 
 END: dict[str, Any] = {"kind": "dir", "path": "/t", "real": "/t", "home": "/home/me"}
 
@@ -181,7 +181,7 @@ def test_an_impossible_listing_is_refused(part: bytes) -> None:
 
 
 def test_a_listing_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.core.tree.MOST_BYTES", 1000)
+    monkeypatch.setattr("remote_sandbox_mcp.core.sync.tree.MOST_BYTES", 1000)
     with pytest.raises(FileProblem):
         read_tree(END, [squeezed(bytes(10_000_000))])
     with pytest.raises(FileProblem):

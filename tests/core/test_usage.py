@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, as_resources
-from remote_sandbox_mcp.core.usage_report import parse_usage
+from remote_sandbox_mcp.core.resources.report import parse_usage
+from remote_sandbox_mcp.core.resources.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, as_resources
 
 COLUMNS = (
     "index,uuid,name,driver_version,utilization.gpu,utilization.memory,memory.total,memory.used,memory.free,"

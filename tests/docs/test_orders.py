@@ -7,13 +7,15 @@ from typing import Any, get_args
 import pytest
 from typing_extensions import get_type_hints
 
-from remote_sandbox_mcp.backends.outpost.far import handover, jobwork, lane, post
-from remote_sandbox_mcp.backends.outpost.far.files import WORKERS
 from remote_sandbox_mcp.backends.ssh import sftp_lane
 from remote_sandbox_mcp.core import orders
+from remote_sandbox_mcp.far.jobs import work as jobwork
+from remote_sandbox_mcp.far.lane import lane
+from remote_sandbox_mcp.far.outpost import handover, post
+from remote_sandbox_mcp.far.outpost.files import WORKERS
 from tests.support.doc_pages import ROOT
 
-PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## The orders on the wire\n")[2].partition("\n## ")[0]
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", re.M)
 ROWS = [{found[0]: found for found in ROW.findall(table)} for table in re.findall(r"(?:^\|.*\|\n)+", SECTION, re.M)]
@@ -61,7 +63,7 @@ def test_the_table_names_files_that_send_the_order(rows: dict[str, Any]) -> None
     package = ROOT / "src/remote_sandbox_mcp"
     for verb, _, *_ in rows.values():
         for file in re.findall(r"`(.+?)`", rows[verb][1]):
-            places = [package / file, package / "backends" / file, package / "backends/outpost" / file]
+            places = [package / file, package / "backends/link" / file]
             (found,) = [place for place in places if place.exists()]
             assert f'"verb": "{verb}"' in found.read_text(encoding="utf-8"), (verb, file)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.cli.main import parser
-from remote_sandbox_mcp.core.network import PACKAGE_INDEXES
+from remote_sandbox_mcp.core.sandboxes.network import PACKAGE_INDEXES
 from tests.support.doc_pages import PAGES, ROOT, blocks, heading_levels, prose, short, tables
 from tests.support.doc_sentences import is_said, texts
 from tests.support.sshd import wait_until

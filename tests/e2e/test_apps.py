@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.jobs import JobRecords
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.jobs import JobRecords
 from tests.support.server import Server, entry, serve
 from tests.support.sshd import Sshd, free_port
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.core.usage_report import parse_usage
+from remote_sandbox_mcp.core.resources.report import parse_usage
 from tests.support.pace import at_most
 from tests.support.server import Server, entry, serve, text_of
 from tests.support.slurm import ACCOUNT, Cluster
@@ -83,7 +83,9 @@ def test_the_limits_of_my_account_and_its_qos_are_told(slurm_with_accounting: Cl
     # So large that no other test meets them.
     slurm.admin("sacctmgr", "-i", "add", "qos", "long", "MaxTRESPU=cpu=9000", "MaxWall=9-00:00:00")
     slurm.admin("sacctmgr", "-i", "modify", "user", slurm.login.user, "set", "MaxJobs=7000", "qos+=long")
-    said = slurm.run("sh", "-c", files("remote_sandbox_mcp.probe").joinpath("cluster.sh").read_text(), "cluster", "0")
+    said = slurm.run(
+        "sh", "-c", files("remote_sandbox_mcp.far.probe").joinpath("cluster.sh").read_text(), "cluster", "0"
+    )
     cluster = parse_usage(f"@@ load\n 1 1 1\n{said}").cluster
     assert cluster is not None
     assert cluster.limits == (

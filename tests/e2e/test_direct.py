@@ -11,7 +11,7 @@ import pytest
 
 from remote_sandbox_mcp.app import App, compose
 from remote_sandbox_mcp.config.schema import Configuration
-from remote_sandbox_mcp.core.transfer import Order, Outcome, unheard
+from remote_sandbox_mcp.core.sync.transfer import Order, Outcome, unheard
 from tests.support.sshd import HOST, Fleet, Sshd
 
 SIZE = 24 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.shell import quote
+from remote_sandbox_mcp.core.commands.shell import quote
 from tests.support.pace import at_most
 from tests.support.server import Server, entry, serve, until
 from tests.support.sshd import Sshd

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.shell import quote
-from tests.mcp_server.pin import FILE
+from remote_sandbox_mcp.core.commands.shell import quote
+from tests.fronts.mcp.pin import FILE
 from tests.support.server import Server, check_answer, error_of
 from tests.support.sshd import Sshd
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.processes.locks import holder
+from remote_sandbox_mcp.local.processes.locks import holder
 from tests.support.line import Line
 from tests.support.server import Server, entry, serve, until
 from tests.support.sshd import Sshd

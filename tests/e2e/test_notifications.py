@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
 
-from remote_sandbox_mcp.waiting import within
+from remote_sandbox_mcp.local.waiting import within
 from tests.support.server import Wire, serve, wire
 
 ADVANCED = {"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1"}

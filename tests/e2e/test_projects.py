@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.processes.locks import holder
-from remote_sandbox_mcp.processes.process import module_words
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE
+from remote_sandbox_mcp.local.processes.locks import holder
+from remote_sandbox_mcp.local.processes.process import module_words
+from remote_sandbox_mcp.services.watchdog.daemon import LOCK_FILE
 from tests.support import warm
 from tests.support.pace import at_most
 from tests.support.server import COMMAND, Server, entry, environment, serve, until

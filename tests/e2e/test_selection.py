@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.session import client_of, is_launcher
+from remote_sandbox_mcp.services.session import client_of, is_launcher
 from tests.support.hubs import is_alive
 from tests.support.server import Entry, Wire, arguments, environment, serve, wire
 from tests.support.sshd import wait_until

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.far import sudo
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.core.shell_session import AS_BEFORE
+from remote_sandbox_mcp.core.commands.shell_session import AS_BEFORE
+from remote_sandbox_mcp.far.outpost import sudo
 from tests.support.means import require_program
 from tests.support.root import as_root, run_as_root
 from tests.support.server import Server, entry, serve, text_of

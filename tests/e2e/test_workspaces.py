@@ -15,7 +15,7 @@ from mcp.types import ElicitResult
 
 from remote_sandbox_mcp.config.accepted import accept
 from remote_sandbox_mcp.config.workspace_file import find
-from remote_sandbox_mcp.core import workspace as bounds
+from remote_sandbox_mcp.core.workspaces import workspace as bounds
 from tests.support import warm
 from tests.support.hubs import kill_hub
 from tests.support.in_process import serve_here

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from remote_sandbox_mcp.hub_contact.place import HubPlace, NoHub
+from remote_sandbox_mcp.services.hub_contact.place import HubPlace, NoHub
 from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
 from tests.support.root import as_root, run_as_root
 from tests.support.server import Wire, entry, environment, wire
@@ -127,7 +127,7 @@ def environ_of(pid: int) -> bytes:
 def test_a_hub_of_another_version_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = HubPlace(environment(tmp_path, ()))
     with monkeypatch.context() as patch:
-        patch.setattr("remote_sandbox_mcp.hub_contact.place.__version__", "0.0.1")
+        patch.setattr("remote_sandbox_mcp.services.hub_contact.place.__version__", "0.0.1")
         older = HubPlace(environment(tmp_path, ()))
     assert older.socket != ours.socket
     older.make()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from mcp_types import ElicitResult
 
-from remote_sandbox_mcp.asking import NoAnswer, Question
-from remote_sandbox_mcp.core.login import challenge
+from remote_sandbox_mcp.core.sandboxes.login import challenge
+from remote_sandbox_mcp.fronts.mcp.forms import Form, Forms
 from remote_sandbox_mcp.hub.transcript import Transcript, is_answer
-from remote_sandbox_mcp.mcp_server.forms import Form, Forms
-from remote_sandbox_mcp.session import Session, begin
+from remote_sandbox_mcp.local.asking import NoAnswer, Question
+from remote_sandbox_mcp.services.session import Session, begin
 from tests.support.hubs import kill_hub
 from tests.support.second_factor import Factor, assert_found_nowhere, machine_with_code
 from tests.support.server import entry, serve

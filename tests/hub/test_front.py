@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp.fronts.mcp.early import first_memory
 from remote_sandbox_mcp.hub.transcript import MOST_VERSIONS, Transcript
-from remote_sandbox_mcp.hub_contact.hello import say_version
-from remote_sandbox_mcp.hub_contact.place import HubPlace
-from remote_sandbox_mcp.mcp_server.early import first_memory
-from remote_sandbox_mcp.session import REMEMBERED_VERSIONS
+from remote_sandbox_mcp.services.hub_contact.hello import say_version
+from remote_sandbox_mcp.services.hub_contact.place import HubPlace
+from remote_sandbox_mcp.services.session import REMEMBERED_VERSIONS
 from tests.support.server import environment
 
 # The front as it is, but for its patience.

@@ -18,15 +18,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from remote_sandbox_mcp.hub_contact.hello import say_http_hello
-from remote_sandbox_mcp.hub_contact.place import HubPlace, reach
-from remote_sandbox_mcp.hub_contact.starting import start
+from remote_sandbox_mcp.services.hub_contact.hello import say_http_hello
+from remote_sandbox_mcp.services.hub_contact.place import HubPlace, reach
+from remote_sandbox_mcp.services.hub_contact.starting import start
+from tests.fronts.http.conftest import Service, connected, service
 from tests.support.hub_desk import Desk, desk_in
 from tests.support.hub_place import done, logins
 from tests.support.hubs import hub_pid, hub_pids, is_alive, kill_hub
 from tests.support.server import Caller, arguments, entry, environment, until, wire
 from tests.support.sshd import Sshd, wait_until
-from tests.web.conftest import Service, connected, service
 
 KEY = "a-key-of-the-operators"
 BOTH_MODES = ("legacy", "auto")

@@ -16,12 +16,13 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.core.client import Call, Calls, begin_call
-from remote_sandbox_mcp.core.command import Completed
+from remote_sandbox_mcp.core.commands.command import Completed
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.journal import Journal, is_kept
+from remote_sandbox_mcp.fronts.mcp.declaration import PLAIN, Declaration
+from remote_sandbox_mcp.fronts.mcp.journal import Journal, is_kept
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
-from tests.mcp_server.conftest import member
+from tests.fronts.mcp.conftest import member
 from tests.support.hubs import kill_hub
 from tests.support.server import entry, until, wire
 from tests.support.sshd import Sshd, wait_until
@@ -81,17 +82,17 @@ async def test_calls_are_made_even_if_they_cannot_be_recorded(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("tool", "hints", "arguments", "expected"),
     [
-        pytest.param("exec_bash", CHANGES, {}, False, id="a command has a name of its own"),
-        pytest.param("edit_remote_file", CHANGES, {}, True, id="an edit"),
-        pytest.param("write_remote_file", REPEATABLE, {}, False, id="the same content twice is the same file"),
-        pytest.param("write_remote_file", REPEATABLE, {"create_only": True}, True, id="a file that must be new"),
-        pytest.param("delete_sandbox", REPEATABLE, {}, True, id="a second deletion would fail"),
-        pytest.param("list_sandboxes", READS, {}, False, id="reading"),
-        pytest.param("no_such_tool", None, {}, False, id="a tool without annotations"),
+        pytest.param(Declaration(names_its_work=True), CHANGES, {}, False, id="a command has a name of its own"),
+        pytest.param(PLAIN, CHANGES, {}, True, id="an edit"),
+        pytest.param(PLAIN, REPEATABLE, {}, False, id="the same content twice is the same file"),
+        pytest.param(PLAIN, REPEATABLE, {"create_only": True}, True, id="a file that must be new"),
+        pytest.param(Declaration(answers_once=True), REPEATABLE, {}, True, id="a second deletion would fail"),
+        pytest.param(PLAIN, READS, {}, False, id="reading"),
+        pytest.param(PLAIN, None, {}, False, id="a tool without annotations"),
     ],
 )
 def test_only_calls_that_must_not_be_repeated_are_recorded(
-    tool: str, hints: ToolAnnotations, arguments: dict[str, Any], expected: bool
+    tool: Declaration, hints: ToolAnnotations, arguments: dict[str, Any], expected: bool
 ) -> None:
     assert is_kept(tool, hints, arguments) is expected
 
@@ -144,10 +145,10 @@ async def test_a_command_that_is_cancelled_before_it_is_found_again_is_stopped()
     fake = FakeSandbox({"sleep 600": Answer(then=after(600))})
     first, second = App(Fleet([member(fake)])), App(Fleet([member(fake)]))
     begin_call(Call("session 1.5"))
-    await first.run("sleep 600", patience_s=0.05)
+    await first.commands.run("sleep 600", patience_s=0.05)
     begin_call(Call("session 1.5", again=True, waited_s=1.0))
     fake.delay_s = 0.2
-    again = asyncio.ensure_future(second.run("sleep 600"))
+    again = asyncio.ensure_future(second.commands.run("sleep 600"))
     await asyncio.sleep(0.05)
     again.cancel()
     await asyncio.wait((again,))
@@ -170,13 +171,13 @@ async def test_a_write_that_is_made_again_is_not_refused_for_what_it_has_written
     """The process that wrote the file died before it could note the new version or answer."""
     fake, path = FakeSandbox(), f"written {is_written}"
     app = App(Fleet([member(fake)]))
-    await app.write(path, b"old")
+    await app.files.write(path, b"old")
     await fake.write(path, b"new" if is_written else b"another's")
     begin_call(Call("session 1.5", again=True))
     if is_written:
-        assert (await app.write(path, b"new")).size == 3
-        assert (await app.write(path, b"newer")).size == 5
+        assert (await app.files.write(path, b"new")).size == 3
+        assert (await app.files.write(path, b"newer")).size == 5
     else:
         with pytest.raises(FileProblem, match="changed since"):
-            await app.write(path, b"new")
+            await app.files.write(path, b"new")
     await app.close()

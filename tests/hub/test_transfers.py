@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.transfers import Ledger, Transfer
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.transfers import Ledger, Transfer
 from tests.support.hub_desk import Desk, desk_in
 from tests.support.hub_place import Place
 from tests.support.line import ThreadedLine

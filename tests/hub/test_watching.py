@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.watch import Status, Watch
+from remote_sandbox_mcp.core.jobs.watch import Status, Watch
 from remote_sandbox_mcp.hub.watching import HubWatchdog
-from remote_sandbox_mcp.processes.locks import holder
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.watches import Watches
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, take_lock
-from remote_sandbox_mcp.watchdog.service import until
+from remote_sandbox_mcp.local.processes.locks import holder
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.watches import Watches
+from remote_sandbox_mcp.services.watchdog.daemon import LOCK_FILE, take_lock
+from remote_sandbox_mcp.services.watchdog.service import until
 from tests.support.hub_desk import Desk, desk_in
 from tests.support.hub_place import done, logins
 from tests.support.server import entry

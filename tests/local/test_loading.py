@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.processes import loading
+from remote_sandbox_mcp.local.processes import loading
 
 PARAMETERS = [
     pytest.param({"frozen": True}, id="frozen"),
@@ -90,7 +90,7 @@ def test_all_is_as_usual_once_everything_is_loaded() -> None:
     steps = (
         "import dataclasses, gc",
         "was = dict(vars(dataclasses))",
-        "from remote_sandbox_mcp.processes import loading",
+        "from remote_sandbox_mcp.local.processes import loading",
         "loading.begin()",
         "assert not gc.isenabled()",
         "loading.end()",

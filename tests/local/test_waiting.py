@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from remote_sandbox_mcp.core.errors import Unreachable
-from remote_sandbox_mcp.waiting import Chores, within
+from remote_sandbox_mcp.local.waiting import Chores, within
 
 
 async def after(seconds: float, result: str = "done") -> str:

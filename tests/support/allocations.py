@@ -9,10 +9,16 @@ from remote_sandbox_mcp.backends.slurm.allocation import LoginWay
 from remote_sandbox_mcp.backends.slurm.provider import SlurmProvider
 from remote_sandbox_mcp.backends.slurm.queue import ClusterQueue
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, Limits, SandboxOrder, new_disposable_id
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.slurm import Cluster as Settings
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.disposable import (
+    Disposable,
+    DisposableRules,
+    Limits,
+    SandboxOrder,
+    new_disposable_id,
+)
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.slurm import Cluster as Settings
 from tests.support.server import until
 from tests.support.slurm import Cluster
 

@@ -6,8 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-from remote_sandbox_mcp.backends.outpost.far.source import ENTRY, names_in_order
-from remote_sandbox_mcp.backends.outpost.far.wire import FILES
+from remote_sandbox_mcp.far.lane.source import ENTRY, names_in_order
+from remote_sandbox_mcp.far.outpost.wire import FILES
 
 PLAIN_FILE = "f644"
 

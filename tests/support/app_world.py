@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from remote_sandbox_mcp.apps.deploy import Deployments, Start, no_endpoint
-from remote_sandbox_mcp.apps.forwards import Forwards, Get
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobStarted, new_job_id
-from remote_sandbox_mcp.core.port import Deployment, DeployOrder
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobStarted, new_job_id
 from remote_sandbox_mcp.core.progress import Beat
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.port import Deployment, DeployOrder
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.services.apps.deploy import Deployments, Start, no_endpoint
+from remote_sandbox_mcp.services.apps.forwards import Forwards, Get
 
 PYTHON = "/usr/bin/python3"
 

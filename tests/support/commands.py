@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from remote_sandbox_mcp.backends.command.sandbox import open_behind
 from remote_sandbox_mcp.backends.command.way import LocalCommand
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.sandbox import Description, Sandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.sandbox import Description, Sandbox
 from tests.support.root import as_root
 from tests.support.sshd import Sshd
 

@@ -9,7 +9,7 @@ from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.machines import completed
 from remote_sandbox_mcp.config.schema import Configuration
 from remote_sandbox_mcp.config.show import show
-from remote_sandbox_mcp.core.machine import Hop, Machine
+from remote_sandbox_mcp.core.sandboxes.machine import Hop, Machine
 
 HIDDEN = "hunter2-do-not-show"
 GOOD = {"name": "good", "host": "192.0.2.9", "user": "ubuntu", "password": HIDDEN}

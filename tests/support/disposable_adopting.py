@@ -9,26 +9,26 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_sandbox_mcp.core.disposable import DisposableRules, Offer, Traits
-from remote_sandbox_mcp.disposable.verbs import Disposables
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.store.mark import mark_in
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Offer, Traits
+from remote_sandbox_mcp.local.store.mark import mark_in
+from remote_sandbox_mcp.services.disposable.verbs import Disposables
+from remote_sandbox_mcp.services.fleet import Fleet
 
 if TYPE_CHECKING:
-    from remote_sandbox_mcp.store.disposables import DisposableRows
+    from remote_sandbox_mcp.local.store.disposables import DisposableRows
 
 HEAVY = (
     "sqlite3",
     "remote_sandbox_mcp.backends.bubblewrap",
     "remote_sandbox_mcp.backends.opensandbox",
-    "remote_sandbox_mcp.disposable.service",
-    "remote_sandbox_mcp.store.disposables",
+    "remote_sandbox_mcp.services.disposable.service",
+    "remote_sandbox_mcp.local.store.disposables",
 )
 
 
 def rows_in(folder: Path) -> DisposableRows:
-    from remote_sandbox_mcp.store.database import Database
-    from remote_sandbox_mcp.store.disposables import DisposableRows
+    from remote_sandbox_mcp.local.store.database import Database
+    from remote_sandbox_mcp.local.store.disposables import DisposableRows
 
     return DisposableRows(Database(folder / "state.db"))
 

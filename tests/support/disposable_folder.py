@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder
 from remote_sandbox_mcp.core.errors import ConnectError
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.support.disposable_house import ANSWERS

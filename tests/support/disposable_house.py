@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, Offer, Provider
-from remote_sandbox_mcp.disposable.lease import Life
-from remote_sandbox_mcp.disposable.registry import look
-from remote_sandbox_mcp.disposable.verbs import Disposables
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.disposables import DisposableRows, Kept, Owner
-from remote_sandbox_mcp.store.mark import mark_in
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules, Offer, Provider
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.disposables import DisposableRows, Kept, Owner
+from remote_sandbox_mcp.local.store.mark import mark_in
+from remote_sandbox_mcp.services.disposable.lease import Life
+from remote_sandbox_mcp.services.disposable.registry import look
+from remote_sandbox_mcp.services.disposable.verbs import Disposables
+from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.support.pace import Deadline

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.disposable import DisposableRules, Provider, SandboxOrder
+from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import SandboxError
-from remote_sandbox_mcp.core.job import JobOrder
+from remote_sandbox_mcp.core.jobs.job import JobOrder
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Provider, SandboxOrder
 from tests.support.disposable_folder import FolderProvider
 from tests.support.disposable_house import House
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.disposable import Disposable, SandboxOrder, new_disposable_id
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.commands.command import Command, Completed
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.support.means import readable_source, require_bubblewrap
 from tests.support.pace import Deadline
 
@@ -114,8 +114,8 @@ SERVER = """
 import asyncio, json, sys
 from pathlib import Path
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import Limits, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command
+from remote_sandbox_mcp.core.sandboxes.disposable import Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import SandboxError
 
 async def tried(sandbox, script, timeout_s):

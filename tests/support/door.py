@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.fleet import Member
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.services.fleet import Member
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 
 

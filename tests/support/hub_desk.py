@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.processes.locks import holder
+from remote_sandbox_mcp.local.processes.locks import holder
 from tests.support.server import COMMAND, Entry, Wire, environment, wire
 from tests.support.sshd import wait_until
 from tests.support.warm import Heard, start
@@ -25,9 +25,9 @@ class Desk:
         self.started: list[Heard] = []
 
     def client(
-        self, *entries: Entry, local: bool = False, forks_hubs: bool = True, **env: str
+        self, *entries: Entry, local: bool = False, forks_hubs: bool = True, config_file: Path | None = None, **env: str
     ) -> AbstractContextManager[Wire]:
-        return wire(self.home, *entries, local=local, env=env, forks_hubs=forks_hubs)
+        return wire(self.home, *entries, local=local, env=env, forks_hubs=forks_hubs, config_file=config_file)
 
     def start(self, *words: str, **env: str) -> Heard:
         process = start([COMMAND, *words], environment(self.home, (), env))

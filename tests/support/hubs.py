@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from remote_sandbox_mcp.hub_contact.place import HubPlace
+from remote_sandbox_mcp.services.hub_contact.place import HubPlace
 from tests.support.server import Wire
 from tests.support.sshd import wait_until
 from tests.support.warm import start_hub

@@ -19,10 +19,10 @@ from mcp.server.mcpserver.tools import Tool
 
 from remote_sandbox_mcp.app import Stock, compose
 from remote_sandbox_mcp.config.source import ConfigSource
-from remote_sandbox_mcp.mcp_server.clients import OneClient
-from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.mcp_server.upkeep import Upkeep
-from remote_sandbox_mcp.session import Session
+from remote_sandbox_mcp.fronts.mcp.clients import OneClient
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.fronts.mcp.upkeep import Upkeep
+from remote_sandbox_mcp.services.session import Session
 from tests.support.server import Entry, Server, environment, write_config
 from tests.support.signatures import SIGNATURES
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.core.command import Running
+from remote_sandbox_mcp.core.commands.command import Running
 from remote_sandbox_mcp.core.errors import LostContact, NotStarted, UnknownSandbox, Unreachable
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobSeen, JobStarted, JobState
-from remote_sandbox_mcp.core.watch import Decision, Event, Unsent, Watch
-from remote_sandbox_mcp.jobs.supervise import WatchSupervisor
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.jobs import JobRecords
-from remote_sandbox_mcp.store.watches import Effect, Watches
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobSeen, JobStarted, JobState
+from remote_sandbox_mcp.core.jobs.watch import Decision, Event, Unsent, Watch
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.jobs import JobRecords
+from remote_sandbox_mcp.local.store.watches import Effect, Watches
+from remote_sandbox_mcp.services.jobs.supervise import WatchSupervisor
 
 BEGINNING = 1_000_000.0
 
@@ -199,10 +199,10 @@ class World:
     def machine(self, name: str = "gpu1") -> Machine:
         return self.machines.setdefault(name, Machine(self, name, strict=self.strict))
 
-    async def get(self, name: str) -> Any:
-        if name not in self.machines:
-            raise UnknownSandbox(f"no sandbox is named {name!r}")
-        return Sandbox(self.machines[name])
+    async def get(self, watch: Watch) -> Any:
+        if watch.sandbox not in self.machines:
+            raise UnknownSandbox(f"no sandbox is named {watch.sandbox!r}")
+        return Sandbox(self.machines[watch.sandbox])
 
     async def announce(self, channel: str, watch: Watch, event: Event) -> None:
         self.step()

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.backends.outpost.far.place import machine_name, node_name
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobState, JobWait
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobState, JobWait
+from remote_sandbox_mcp.far.outpost.place import machine_name, node_name
 from tests.support.pipe import PipeMachine, as_user, pipe_machine
 from tests.support.root import run_as_root
 from tests.support.sshd import Sshd

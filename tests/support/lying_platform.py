@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remote_sandbox_mcp.backends.opensandbox.order import ID, MARK
-from remote_sandbox_mcp.core.disposable import Platform
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.disposable import Platform
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 
 KEY = "the-key-of-the-platform"
 INSTALLATION = "tests"

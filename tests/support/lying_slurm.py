@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote_sandbox_mcp.backends.outpost import program
-from remote_sandbox_mcp.backends.outpost.client import OutpostClient
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.sandbox import Capabilities, Description
+from remote_sandbox_mcp.backends.link.client import OutpostClient
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities, Description
+from remote_sandbox_mcp.far import program
 from tests.support.pipe import SYSTEM_PATH, Pipe
 
 PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "srun")

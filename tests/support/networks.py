@@ -108,8 +108,8 @@ SERVER = """
 import asyncio, json, sys
 from pathlib import Path
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import SandboxError
 
 async def main():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.core.watch import Event, EventType, Policy, Watch
+from remote_sandbox_mcp.core.jobs.watch import Event, EventType, Policy, Watch
 from tests.support.pace import Deadline
 
 HIDDEN = "hunter2-do-not-show"

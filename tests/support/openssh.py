@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.shell.sandbox import ShellAlone
 from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.openssh import choose_transport, open_over_openssh
 from remote_sandbox_mcp.core.client import Variables
-from remote_sandbox_mcp.core.machine import Machine, OpenSsh
+from remote_sandbox_mcp.core.sandboxes.machine import Machine, OpenSsh
 from tests.support.sshd import Sshd, wait_until
 
 

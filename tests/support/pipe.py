@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from remote_sandbox_mcp.backends.outpost import program
-from remote_sandbox_mcp.backends.outpost.client import OutpostClient
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.sandbox import Capabilities, Description
+from remote_sandbox_mcp.backends.link.client import OutpostClient
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities, Description
+from remote_sandbox_mcp.far import program
 from tests.support.root import as_root
 from tests.support.sshd import Sshd, wait_until
 

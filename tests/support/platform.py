@@ -8,16 +8,17 @@ import os
 import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import urllib.request
 from pathlib import Path
 
-from remote_sandbox_mcp.core import disposable
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes import disposable
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 from tests.support.engine import CACHE, START_S, Engine, made_image
+from tests.support.ports import free_block
+from tests.support.ports import free_port as free_port
 from tests.support.root import as_root
 from tests.support.sshd import wait_until
 
@@ -46,7 +47,7 @@ class Platform:
         self.engine = Engine((*NETWORK, f"--bridge={self.bridge.name}"), disk_mb)
         self.folder = Path(tempfile.mkdtemp(prefix="platform-", dir="/tmp"))
         self.port = free_port()
-        self._ports = 20_000 + random.randrange(100) * 100
+        self._ports = free_block()
         self._server: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Platform:
@@ -213,10 +214,3 @@ class Bridge:
 
     def remove(self) -> None:
         subprocess.run([*as_root(), "ip", "link", "del", self.name], check=False, capture_output=True)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

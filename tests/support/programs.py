@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.processes import programs
+from remote_sandbox_mcp.local.processes import programs
 
 
 def without_bubblewrap(*words: str) -> list[str]:

@@ -8,7 +8,7 @@ import shlex
 import zlib
 from typing import Any
 
-from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.testing.sandbox import Answer
 
 

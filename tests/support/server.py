@@ -25,7 +25,7 @@ from mcp.client.stdio import StdioServerParameters, get_default_environment, std
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CallToolResult
 
-from remote_sandbox_mcp.processes.locks import holder
+from remote_sandbox_mcp.local.processes.locks import holder
 from tests.support.pace import Deadline
 from tests.support.sshd import Sshd
 from tests.support.warm import NURSERY, Spoken, may_fork, speak, start_hub
@@ -444,6 +444,7 @@ def wire(
     finds_hub: bool = True,
     forks_hubs: bool = True,
     is_child: bool = False,
+    config_file: Path | None = None,
 ) -> Iterator[Wire]:
     """The command, which finds a hub, with nobody but the test on its line; its modules are loaded already.
 
@@ -455,6 +456,8 @@ def wire(
     if hub and finds_hub:
         start_hub(given)
     words, pipe = arguments(home, local=local, hub=hub), subprocess.PIPE
+    if config_file:
+        words[words.index("--config") + 1] = str(config_file)
     process: subprocess.Popen[bytes] | Spoken
     with (home / "stderr").open("ab") as errlog:
         if finds_hub and not is_child and may_fork(env or {}):

@@ -41,8 +41,8 @@ SIGNATURES = Signatures()
 def read_all_for_forks() -> None:
     """Read those of every tool: servers of processes that are forked from this one find them."""
     from remote_sandbox_mcp.app import App
-    from remote_sandbox_mcp.fleet import Fleet
-    from remote_sandbox_mcp.mcp_server.server import build
+    from remote_sandbox_mcp.fronts.mcp.server import build
+    from remote_sandbox_mcp.services.fleet import Fleet
 
     Tool.from_function = SIGNATURES.tool_of
     tools = build(App(Fleet([])))._toolbox

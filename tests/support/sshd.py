@@ -6,10 +6,8 @@ import fcntl
 import itertools
 import os
 import pwd
-import random
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,14 +18,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from remote_sandbox_mcp.core.machine import Hop, Login, Machine
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.machine import Hop, Login, Machine
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 from tests.support.pace import Deadline
+from tests.support.ports import HOST as HOST
+from tests.support.ports import closed_port as closed_port
+from tests.support.ports import free_port as free_port
+from tests.support.ports import silent_port as silent_port
 from tests.support.root import as_root
 
 Auth = Literal["key", "password", "encrypted_key", "certificate"]
 
-HOST = "127.0.0.1"
 PASSWORD = 'it\'s $HOME, "sweet": home'
 PASSPHRASE = "open, sesame"
 SSHD = "/usr/sbin/sshd"
@@ -35,8 +36,6 @@ RUN_FOLDER = Path("/run/sshd")
 _PAM_FOLDER = Path("/etc/pam.d")
 PATH_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin")
 
-# Below the ephemeral range: no outgoing connection takes the port of a machine that is stopped for a while.
-_PORTS = range(20_000, 32_768)
 # The owner's pid is in the name: workers do not clash, and the users of a run that was killed are known as such.
 _USER_NAME = re.compile(r"rsmcp-(\d+)-\d+\Z")
 _USER_FILES = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow", "/etc/subuid", "/etc/subgid")
@@ -363,29 +362,6 @@ def with_mounts(mounts: Mapping[str, Path], words: list[str]) -> list[str]:
     for place, ours in mounts.items():
         words = ["sh", "-c", _WITH_MOUNT, "sh", str(ours), place, *words]
     return ["unshare", "--mount", *words] if mounts else words
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    while True:
-        with socket.socket() as sock, suppress(OSError):
-            sock.bind((HOST, random.choice(_PORTS)))
-            return int(sock.getsockname()[1])
-
-
-@contextmanager
-def silent_port() -> Iterator[int]:
-    """A port that accepts connections and never says a word."""
-    with socket.create_server((HOST, 0), backlog=128) as server:
-        yield server.getsockname()[1]
-
-
-@contextmanager
-def closed_port() -> Iterator[int]:
-    """A port that refuses connections, and that nobody else can begin to listen on."""
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        yield sock.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], object], *, what: str, seconds: float = 10.0) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from remote_sandbox_mcp.core.machine import Machine
+from remote_sandbox_mcp.core.sandboxes.machine import Machine
 from tests.support.means import require_program
 from tests.support.root import WHY_NOT, can_be_root
 from tests.support.sshd import HOST, Auth, Fleet, Sshd, closed_port, fleet_users, silent_port, wait_until

@@ -19,9 +19,9 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.backends.outpost.far import wire
 from remote_sandbox_mcp.core.errors import SandboxError
-from remote_sandbox_mcp.core.tree import Tree
+from remote_sandbox_mcp.core.sync.tree import Tree
+from remote_sandbox_mcp.far.outpost import wire
 
 # TORMENT=2000 looks longer.
 torment = settings(

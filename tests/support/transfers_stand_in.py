@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from remote_sandbox_mcp.core.errors import LoginRefused, Unreachable
-from remote_sandbox_mcp.core.files import Problem
-from remote_sandbox_mcp.core.transfer import Headway, Listener, Order, Outcome, Place
-from remote_sandbox_mcp.transfers.background import BackgroundTransfers
+from remote_sandbox_mcp.core.sandboxes.files import Problem
+from remote_sandbox_mcp.core.sync.transfer import Headway, Listener, Order, Outcome, Place
+from remote_sandbox_mcp.services.transfers.background import BackgroundTransfers
 
 COMMAND = (sys.executable, str(Path(__file__)))
 CONFIGURATION = "the one in use"

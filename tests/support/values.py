@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from remote_sandbox_mcp.core.plan import Plan
 from remote_sandbox_mcp.core.suites.report import TestReport
-from remote_sandbox_mcp.core.tree import Tree, TreeReader
+from remote_sandbox_mcp.core.sync.plan import Plan
+from remote_sandbox_mcp.core.sync.tree import Tree, TreeReader
 
 
 def read_tree(end: dict[str, Any], parts: Iterable[bytes]) -> Tree:

@@ -197,7 +197,7 @@ class LaneNursery(Nursery):
     """One that has the program of lanes and nothing else, in an interpreter that was started as theirs are."""
 
     def _reach(self) -> socket.socket:
-        from remote_sandbox_mcp.backends.outpost import program
+        from remote_sandbox_mcp.far import program
 
         line, theirs = line_for_orders()
         with theirs:
@@ -207,7 +207,8 @@ class LaneNursery(Nursery):
 
     def fork_lanes(self, patch: pytest.MonkeyPatch) -> Callable[..., object]:
         """From now on the lanes of this machine come from here, and all else that has a line from what is given."""
-        from remote_sandbox_mcp.backends.outpost import pipe, program
+        from remote_sandbox_mcp.backends.link import pipe
+        from remote_sandbox_mcp.far import program
 
         usual, words = pipe._spawn, [sys.executable, "-IS", "-c", program.loader(program.LANE)]
 
@@ -226,8 +227,8 @@ NURSERY, LANE_NURSERY = Nursery(), LaneNursery()
 
 def start_hub(env: Mapping[str, str]) -> None:
     """Start the hub that a front with these variables would start; where that starts none, it says so itself."""
-    from remote_sandbox_mcp.hub_contact import place as places
-    from remote_sandbox_mcp.hub_contact.starting import LOGIN
+    from remote_sandbox_mcp.services.hub_contact import place as places
+    from remote_sandbox_mcp.services.hub_contact.starting import LOGIN
 
     given = {name: value for name, value in env.items() if name in places.LIVED_BY | LOGIN}
 
@@ -332,7 +333,7 @@ class Loaded:
 
     def _let_in(self, line: socket.socket) -> None:
         """Any user of this computer can find the name and connect; what is forked has the rights of this one."""
-        from remote_sandbox_mcp.hub_contact.place import NoHub, check_peer
+        from remote_sandbox_mcp.services.hub_contact.place import NoHub, check_peer
 
         try:
             check_peer(line)
@@ -424,8 +425,8 @@ def order_fork(
 def fork_hubs(line: socket.socket) -> None:
     """From now on this process has hubs forked where it would start them."""
     from remote_sandbox_mcp.hub import http_front
-    from remote_sandbox_mcp.hub_contact import asking, starting
-    from remote_sandbox_mcp.hub_contact.place import LIVED_BY, HubPlace
+    from remote_sandbox_mcp.services.hub_contact import asking, starting
+    from remote_sandbox_mcp.services.hub_contact.place import LIVED_BY, HubPlace
 
     def start(place: HubPlace, lock: int, listener: int) -> None:
         given = {name: value for name, value in os.environ.items() if name in LIVED_BY | starting.LOGIN}
@@ -450,7 +451,7 @@ def prepared(order: dict[str, Any], given: list[int]) -> Callable[[], int]:
     words = order["words"]
     if words[0] == LANES:
         return functools.partial(be_a_lane, words[1])
-    from remote_sandbox_mcp.processes import programs
+    from remote_sandbox_mcp.local.processes import programs
 
     # What this process would have found at its own start.
     programs._here = programs.Programs(os.environ.get("PATH", os.defpath))
@@ -486,8 +487,8 @@ def load_everything() -> None:
 
 def load_what_is_loaded_late() -> None:
     """Libraries that the program imports when it first needs them, and what it makes once and keeps."""
-    from remote_sandbox_mcp.backends.outpost import program
     from remote_sandbox_mcp.backends.ssh import connection
+    from remote_sandbox_mcp.far import program
     from tests.support import signatures
 
     connection.load()

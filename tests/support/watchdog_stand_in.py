@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote_sandbox_mcp.watchdog.daemon import (
+from remote_sandbox_mcp.services.watchdog.daemon import (
     LOG_FILE,
     AlreadyWatched,
     Intervals,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.core.job import JobStarted
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.watch import Event, Policy, Watch
-from remote_sandbox_mcp.jobs.supervise import WatchSupervisor
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.jobs import JobRecords
-from remote_sandbox_mcp.store.watches import Watches
+from remote_sandbox_mcp.core.jobs.job import JobStarted
+from remote_sandbox_mcp.core.jobs.watch import Event, Policy, Watch
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.jobs import JobRecords
+from remote_sandbox_mcp.local.store.watches import Watches
+from remote_sandbox_mcp.services.jobs.supervise import WatchSupervisor
 
 AGAIN = 'echo "again $STEP"; echo \'{"step": 8}\' > ckpt.json; until test -e go; do sleep 0.05; done; exit 3'
 POLICY = Policy(
@@ -33,7 +33,7 @@ class Scene:
             self.watches, JobRecords(self.database), self._get, self._hear, clock=lambda: self.now
         )
 
-    async def _get(self, name: str) -> Sandbox:
+    async def _get(self, watch: Watch) -> Sandbox:
         return self.sandbox
 
     async def _hear(self, channel: str, watch: Watch, event: Event) -> None:

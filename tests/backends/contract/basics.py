@@ -11,11 +11,11 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command, Completed, Environment, Missing, Running
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Environment, Missing, Running
+from remote_sandbox_mcp.core.commands.shell import quote
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.shell import quote
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.support.waiting import DEADLINE_S, eventually
 
 Opener = Callable[[Environment], Awaitable[Sandbox]]

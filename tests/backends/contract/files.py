@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.files import FileSlice, Match, Search, Span
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.files import FileSlice, Match, Search, Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 
 from .basics import HOSTILE_NAMES, Basics, refusal, table, write_all
 
@@ -70,6 +70,7 @@ class FileContract(Basics):
     @pytest.mark.parametrize(
         "data", **table({"empty": b"", "bytes": bytes(range(256)), "large": b"0123456\n" * 300_000})
     )
+    @pytest.mark.line
     async def test_what_was_written_is_read(self, sandbox: Sandbox, folder: str, data: bytes) -> None:
         written = await sandbox.write(f"{folder}/file", data)
         found = await sandbox.read(f"{folder}/file", Span(limit=len(data)))
@@ -129,6 +130,7 @@ class FileContract(Basics):
         assert first.version != second.version
         assert (await sandbox.read(f"{folder}/made/on/the/way/file", Span())).version == second.version
 
+    @pytest.mark.line
     async def test_only_the_expected_version_is_replaced(self, sandbox: Sandbox, folder: str) -> None:
         path = f"{folder}/file"
         first = await sandbox.write(path, b"1", expected="")
@@ -166,6 +168,7 @@ class FileContract(Basics):
         assert {entry.path: entry.kind for entry in found.entries}[f"{folder}/a.d"] == "dir"
         assert (found.truncated, found.problems) == (False, ())
 
+    @pytest.mark.line
     async def test_a_recursive_listing_has_everything_once(self, sandbox: Sandbox, folder: str) -> None:
         await write_all(sandbox, folder, TREE)
         found = await sandbox.list(folder, recursive=True)
@@ -197,6 +200,7 @@ class FileContract(Basics):
     # Searching
 
     @pytest.mark.parametrize(("asked", "expected"), **table(SEARCHES))
+    @pytest.mark.line
     async def test_a_search_finds(
         self, sandbox: Sandbox, folder: str, asked: dict[str, Any], expected: list[tuple[str, int, str]]
     ) -> None:

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.job import (
+from remote_sandbox_mcp.core.jobs.job import (
     JobLook,
     JobOrder,
     JobRefused,
@@ -34,9 +33,10 @@ from remote_sandbox_mcp.core.job import (
     screen_script,
     why_no_screen,
 )
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.jobs.attach import Attached, Window, attach
-from remote_sandbox_mcp.waiting import within
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.local.waiting import within
+from remote_sandbox_mcp.services.jobs.attach import Attached, Window, attach
 from tests.support.jobs import begin, has_printed, look, not_running, run
 from tests.support.pace import at_most
 from tests.support.waiting import eventually

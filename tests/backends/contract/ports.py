@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command, Running
+from remote_sandbox_mcp.core.commands.command import Command, Running
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
-from remote_sandbox_mcp.core.port import PortClosed, Stream
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.port import PortClosed, Stream
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.support.waiting import eventually
 
 from .basics import Basics, read_pid, said

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.core.command import Completed, Environment, Running
+from remote_sandbox_mcp.core.commands.command import Completed, Environment, Running
+from remote_sandbox_mcp.core.commands.interpreter import PythonOrder, PythonRecord
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted
-from remote_sandbox_mcp.core.image import recognise
-from remote_sandbox_mcp.core.interpreter import PythonOrder, PythonRecord
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.interpreters.service import PythonReport
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.texts.image import recognise
+from remote_sandbox_mcp.services.fleet import Fleet, Member
+from remote_sandbox_mcp.services.sessions.python import PythonReport
 from tests.support.waiting import eventually
 
 from .basics import Basics, Opener, cancel, ended, is_dead

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from remote_sandbox_mcp.core.command import (
+from remote_sandbox_mcp.core.commands.command import (
     Command,
     Completed,
     Ending,
@@ -19,9 +19,9 @@ from remote_sandbox_mcp.core.command import (
     Running,
     new_run_id,
 )
-from remote_sandbox_mcp.core.files import Span
 from remote_sandbox_mcp.core.progress import Beat
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.files import Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.support.pace import at_most
 from tests.support.waiting import eventually
 

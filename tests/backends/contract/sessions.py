@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command, Completed, Ending
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending
+from remote_sandbox_mcp.core.commands.shell import quote
+from remote_sandbox_mcp.core.commands.shell_session import AS_BEFORE, LOST
 from remote_sandbox_mcp.core.errors import NotStarted
 from remote_sandbox_mcp.core.progress import silent
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.shell import quote
-from remote_sandbox_mcp.core.shell_session import AS_BEFORE, LOST
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.jobs.records import KnownJobs
-from remote_sandbox_mcp.shells.service import ShellService
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.services.fleet import Fleet, Member
+from remote_sandbox_mcp.services.jobs.records import KnownJobs
+from remote_sandbox_mcp.services.sessions.shell import ShellService
 
 from .basics import Basics, finish, prepare, said
 

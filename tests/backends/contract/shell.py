@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Missing, Observation
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Environment, Missing, Observation
+from remote_sandbox_mcp.core.commands.shell import quote
 from remote_sandbox_mcp.core.errors import NotStarted
-from remote_sandbox_mcp.core.files import Search, Span
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.shell import quote
+from remote_sandbox_mcp.core.sandboxes.files import Search, Span
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.support.pace import at_most
 from tests.support.waiting import eventually
 
@@ -94,10 +94,12 @@ class ShellContract(Basics):
     # How commands start
 
     @pytest.mark.parametrize(("script", "expected"), **table(SCRIPTS))
+    @pytest.mark.line
     async def test_a_script_arrives_as_it_is(self, sandbox: Sandbox, script: str, expected: bytes) -> None:
         done = await finish(sandbox, script)
         assert (done.stdout.head, done.exit_code) == (expected, 0)
 
+    @pytest.mark.line
     async def test_a_script_of_a_megabyte_runs(self, sandbox: Sandbox) -> None:
         script = "x=0\n" + "x=$((x + 1)) # and a comment that makes it long enough, then some more\n" * 15_000
         done = await finish(sandbox, f"{script}echo $x; exit 7")
@@ -108,6 +110,7 @@ class ShellContract(Basics):
         assert done.exit_code != 0
         assert done.stderr.head
 
+    @pytest.mark.line
     async def test_standard_input_is_empty(self, sandbox: Sandbox) -> None:
         assert await said(sandbox, "cat; read x; echo $?; cat | wc -c", timeout_s=10) == b"1\n0\n"
 
@@ -116,6 +119,7 @@ class ShellContract(Basics):
         assert await said(sandbox, "pwd -P; cd; pwd -P", cwd=cwd) == f"{home}\n{home}\n".encode()
 
     @pytest.mark.parametrize("cwd", **table(FOLDERS))
+    @pytest.mark.line
     async def test_commands_start_where_asked(self, sandbox: Sandbox, home: str, folder: str, cwd: str) -> None:
         await prepare(sandbox, f"{folder}/a")
         where = cwd.format(folder=folder, relative=posixpath.relpath(folder, home))
@@ -138,6 +142,7 @@ class ShellContract(Basics):
         assert f"{folder}/ran" not in [entry.path for entry in (await sandbox.list(folder)).entries]
         assert isinstance(await sandbox.observe(command.run_id), Missing)
 
+    @pytest.mark.line
     async def test_the_environment_is_given(self, opener: Opener) -> None:
         values = {"PLAIN": "1", "HARD": 'it\'s "x" $HOME `id`\n\\ 日本 \udcff'}
         sandbox = await opener(Environment(init=("greet() { echo hi; }", "UNSEEN=2; false"), env=values))
@@ -148,6 +153,7 @@ class ShellContract(Basics):
         finally:
             await sandbox.close()
 
+    @pytest.mark.line
     async def test_the_shell_is_the_one_that_was_asked_for(self, opener: Opener) -> None:
         sandbox = await opener(Environment(shell=("sh", "-e", "-u", "-c")))
         try:
@@ -167,6 +173,7 @@ class ShellContract(Basics):
     # How commands end
 
     @pytest.mark.parametrize(("number", "name"), [(6, "SIGABRT"), (9, "SIGKILL"), (11, "SIGSEGV"), (15, "SIGTERM")])
+    @pytest.mark.line
     async def test_a_death_by_signal_is_told(self, sandbox: Sandbox, number: int, name: str) -> None:
         done = await finish(sandbox, f"printf x; kill -{number} $$; sleep 5")
         assert (done.exit_code, done.ending, done.stdout.head) == (128 + number, Ending.EXITED, b"x")
@@ -206,6 +213,7 @@ class ShellContract(Basics):
         await eventually(lambda: is_dead(sandbox, pid), bool, "the process to end")
 
     @pytest.mark.parametrize("output", ["", ">/dev/null 2>&1"], ids=["holds the output", "lets go"])
+    @pytest.mark.line
     async def test_who_is_left_behind_delays_nobody(self, sandbox: Sandbox, output: str) -> None:
         done = await finish(sandbox, f"sleep 60 {output} & echo $!")
         pid = int(done.stdout.head)

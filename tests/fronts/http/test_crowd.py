@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.secret import Secret
-from remote_sandbox_mcp.web import connections, serve
-from remote_sandbox_mcp.web.gate import HttpGate, Receive, Scope, Send
-from remote_sandbox_mcp.web.listener import Terms, listen
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
+from remote_sandbox_mcp.fronts.http import connections, serve
+from remote_sandbox_mcp.fronts.http.gate import HttpGate, Receive, Scope, Send
+from remote_sandbox_mcp.fronts.http.listener import Terms, listen
+from tests.fronts.http.conftest import Service, service
 from tests.support.hubs import hub_pid
 from tests.support.pace import at_most
-from tests.web.conftest import Service, service
 
 CROWD = 1050
 FEW = 256

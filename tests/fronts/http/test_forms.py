@@ -7,10 +7,10 @@ from typing import Any
 
 from mcp.types import ElicitResult
 
+from tests.fronts.http.conftest import connected, service
 from tests.support.second_factor import assert_found_nowhere, machine_with_code
 from tests.support.server import entry
 from tests.support.sshd import Fleet
-from tests.web.conftest import connected, service
 
 
 async def test_a_form_asks_for_the_code_over_http_in_both_eras(fleet: Fleet, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.secret import Secret
-from remote_sandbox_mcp.web.gate import Asked, HttpGate
-from remote_sandbox_mcp.web.listener import LOOPBACK_NAMES, Terms
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
+from remote_sandbox_mcp.fronts.http.gate import Asked, HttpGate
+from remote_sandbox_mcp.fronts.http.listener import LOOPBACK_NAMES, Terms
 
 KEY = "the-right-key"
 FOREIGN_KEY = "cl\N{LATIN SMALL LETTER E WITH ACUTE}"

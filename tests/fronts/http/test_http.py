@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fronts.http.conftest import Service, connected, service
 from tests.support.pace import at_most
 from tests.support.server import COMMAND, Entry, arguments, entry, environment, until
 from tests.support.sshd import Sshd, free_port, wait_until
-from tests.web.conftest import Service, connected, service
 
 both_modes = pytest.mark.parametrize("mode", ["legacy", "auto"])
 # One second is what is promised, to clients on other machines.

@@ -10,9 +10,9 @@ import pytest
 
 from remote_sandbox_mcp.config.secrets import key_in
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.secret import Secret
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
 from remote_sandbox_mcp.core.serving import Http
-from remote_sandbox_mcp.web.listener import LOOPBACK_NAMES, agree
+from remote_sandbox_mcp.fronts.http.listener import LOOPBACK_NAMES, agree
 
 KEY = Secret("k" * 20)
 MAKES = (

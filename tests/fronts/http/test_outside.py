@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from mcp.types import ElicitResult
 
+from tests.fronts.http.conftest import connected, service
 from tests.support.means import require_bubblewrap
-from tests.web.conftest import connected, service
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])

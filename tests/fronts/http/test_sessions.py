@@ -12,12 +12,12 @@ import pytest
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.clients import Conversations, HttpSessions
-from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.session import MOST_OF_MANY, Selection, Session, begin
+from remote_sandbox_mcp.fronts.mcp.clients import Conversations, HttpSessions
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.session import MOST_ALONE, Selection, Session, begin
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.mcp_server.conftest import member
+from tests.fronts.mcp.conftest import member
 from tests.support.server import until
 
 SESSIONS = 200
@@ -74,12 +74,12 @@ async def test_clients_that_cannot_be_told_apart_have_so_many_calls_at_work_and_
         await go_on.wait()
 
     monkeypatch.setattr(server, "_make", work)
-    monkeypatch.setattr("remote_sandbox_mcp.mcp_server.server.outcome_of", str)
+    monkeypatch.setattr("remote_sandbox_mcp.fronts.mcp.server.outcome_of", str)
     begin(Session(is_of_many=True))
-    calls = [asyncio.ensure_future(server.call_tool("list_sandboxes", {})) for _ in range(MOST_OF_MANY + 20)]
-    await until(lambda: at_work >= MOST_OF_MANY, "the calls to be at work")
+    calls = [asyncio.ensure_future(server.call_tool("list_sandboxes", {})) for _ in range(MOST_ALONE + 20)]
+    await until(lambda: at_work >= MOST_ALONE, "the calls to be at work")
     await asyncio.sleep(0)
-    assert at_work == MOST_OF_MANY
+    assert at_work == MOST_ALONE
     go_on.set()
     await asyncio.gather(*calls)
     await app.close()

@@ -14,10 +14,10 @@ from mcp.server.mcpserver.tools import Tool
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.bubblewrap.local import describe, open_local
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.transfer import Lane
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.mcp_server.server import build
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.core.sync.transfer import Lane
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.support.means import require_bubblewrap
 from tests.support.server import Caller

@@ -1,4 +1,4 @@
-"""Writes tools.json anew, for a change of the tool list that is meant: python -m tests.mcp_server.pin."""
+"""Writes tools.json anew, for a change of the tool list that is meant: python -m tests.fronts.mcp.pin."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mcp import Client
 from mcp.types import Tool
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.server import build
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.services.fleet import Fleet
 
 FILE = Path(__file__).with_name("tools.json")
-HOW = "clients rely on this list. If the change is meant: .venv/bin/python -m tests.mcp_server.pin, and tell it"
+HOW = "clients rely on this list. If the change is meant: .venv/bin/python -m tests.fronts.mcp.pin, and tell it"
 
 
 def surface(tools: Iterable[Tool]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.ahead import Opening, sandbox_in
-from remote_sandbox_mcp.session import KeptSelection
-from tests.mcp_server.test_early import COMMAND, LEGACY
+from remote_sandbox_mcp.fronts.mcp.ahead import Opening, sandbox_in
+from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.session import KeptSelection
+from tests.fronts.mcp.test_early import COMMAND, LEGACY
 from tests.support.door import Door
 from tests.support.server import environment, until
 
@@ -25,7 +25,7 @@ from tests.support.server import environment, until
 HUB_BEFORE_A_CALL = """
 import asyncio, os, sys
 from remote_sandbox_mcp.hub import conversation, serve
-from remote_sandbox_mcp.hub_contact.place import HubPlace
+from remote_sandbox_mcp.services.hub_contact.place import HubPlace
 
 async def look(*_):
     print(sorted({"mcp", "mcp_types", "pydantic"} & set(sys.modules)))
@@ -39,7 +39,7 @@ asyncio.run(begin())
 
 # The SDK as a server loads it, and what is made of it then and with its first use.
 SDK_AS_LOADED = """
-from remote_sandbox_mcp.mcp_server import ahead
+from remote_sandbox_mcp.fronts.mcp import ahead
 ahead.load(".stdio")
 from mcp_types import CallToolRequestParams as Params
 from pydantic import BaseModel, TypeAdapter

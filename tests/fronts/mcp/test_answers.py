@@ -16,16 +16,16 @@ from mcp.types import CallToolResult, Implementation
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.client import KNOWN
-from remote_sandbox_mcp.core.command import Command, Completed, Excerpt
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Excerpt
 from remote_sandbox_mcp.core.errors import FileProblem, SandboxError, Unreachable
 from remote_sandbox_mcp.core.progress import Progress, silent
-from remote_sandbox_mcp.core.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, as_resources
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.mcp_server.texts import sandboxes_text
+from remote_sandbox_mcp.core.resources.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, as_resources
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.mcp_server.conftest import connected, member
-from tests.mcp_server.test_tool_list import GOOD
+from remote_sandbox_mcp.views.texts import sandboxes_text
+from tests.fronts.mcp.conftest import connected, member
+from tests.fronts.mcp.test_tool_list import GOOD
 from tests.support.server import Caller, error_of, text_of
 
 LONG = "".join(f'{number}: a "line" of text äöü\n' for number in range(20_000)).encode()

@@ -13,12 +13,12 @@ import pytest
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import Unreachable
-from remote_sandbox_mcp.core.job import ArrayCounts, Fate, JobLook, JobState, Submission
-from remote_sandbox_mcp.core.slurm import Cluster
-from remote_sandbox_mcp.core.watch import Decision, Status
-from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.core.jobs.job import ArrayCounts, Fate, JobLook, JobState, Submission
+from remote_sandbox_mcp.core.jobs.watch import Decision, Status
+from remote_sandbox_mcp.core.sandboxes.slurm import Cluster
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.server import Caller, text_of
 
 UNWATCHED: dict[str, Any] = {"watch": False}
@@ -199,7 +199,7 @@ async def test_what_the_cluster_did_is_told_by_its_word(tools: Caller, fake: Fak
     answer = await tools.ask("check_background_task", tmux_session="t")
     fields = answer.structured_content or {}
     assert (fields["fate"], "exit_code" in fields) == ("time_limit", False)
-    assert fields["error"] == "it was interrupted and has no exit status: its time limit was reached"
+    assert fields["error"] == "interrupted: its time limit was reached"
     assert text_of(answer).startswith(f"on fake: {fields['error']}; job 1\n")
 
 

@@ -13,12 +13,12 @@ from mcp.types import CallToolResult, ElicitResult
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.disposable import DisposableRules
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.session import MOST_REFUSALS
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.session import MOST_REFUSALS
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.server import Caller, serve
 
 ATTACKER = "attacker.example:443"

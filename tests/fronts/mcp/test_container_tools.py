@@ -16,13 +16,13 @@ from mcp.types import PromptReference, ResourceTemplateReference
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.disposable import DisposableRules
-from remote_sandbox_mcp.core.network import EVERY_HOST
-from remote_sandbox_mcp.core.port import Stream
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server import reporting
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules
+from remote_sandbox_mcp.core.sandboxes.network import EVERY_HOST
+from remote_sandbox_mcp.core.sandboxes.port import Stream
+from remote_sandbox_mcp.fronts.mcp import reporting
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.means import needs_tun
 from tests.support.server import Caller
 from tests.support.sshd import free_port

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.mcp_server.early import AnswerMemory, stamp_of
+from remote_sandbox_mcp.fronts.mcp.early import AnswerMemory, stamp_of
 from tests.support.sshd import wait_until
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))

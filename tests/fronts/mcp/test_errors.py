@@ -8,7 +8,7 @@ import re
 import pytest
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.core.command import Command, Completed, Excerpt, Running
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Excerpt, Running
 from remote_sandbox_mcp.core.errors import (
     ConfigError,
     ConnectError,
@@ -21,9 +21,9 @@ from remote_sandbox_mcp.core.errors import (
     Unsupported,
 )
 from remote_sandbox_mcp.core.progress import Progress, silent
-from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.server import Caller
 
 SECRET = "hunter2-correct-horse"

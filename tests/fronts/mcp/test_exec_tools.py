@@ -14,14 +14,14 @@ from mcp import Client
 from mcp.types import Implementation
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.core.command import Command, Completed, Ending, Running
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Running
 from remote_sandbox_mcp.core.errors import NotStarted
 from remote_sandbox_mcp.core.progress import Progress, silent
-from remote_sandbox_mcp.core.text import harmless
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.server import build
+from remote_sandbox_mcp.core.texts.text import harmless
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.server import Caller, until
 
 ENDLESS = Answer("so far\n", "a warning\n", then=after(math.inf))
@@ -336,11 +336,12 @@ async def test_a_command_that_outlasts_the_call_is_handed_over(app: App, fake: F
         handle = started["tmux_session"]
         assert started == {"running": True, "tmux_session": handle, "stdout": "so far\n"}
         seen = await tools.call("check_background_task", tmux_session=handle)
-        assert seen == {"tmux_session": handle, "running": True, "log_tail": "so far"}
+        assert seen == {"tmux_session": handle, "running": True, "outcome": "running", "log_tail": "so far"}
         release.set()
         while seen["running"]:
             seen = await tools.call("check_background_task", tmux_session=handle)
-        assert seen == {"tmux_session": handle, "running": False, "exit_code": 3, "log_tail": "so far\nthe rest"}
+        ended = {"running": False, "outcome": "failed", "exit_code": 3}
+        assert seen == {"tmux_session": handle, **ended, "log_tail": "so far\nthe rest"}
     assert len(fake.commands) == 1
 
 
@@ -366,17 +367,22 @@ async def test_what_was_handed_over_can_be_stopped(app: App, fake: FakeSandbox) 
 
 
 @pytest.mark.parametrize("tool", ["check_background_task", "stop_background_task"])
-async def test_a_run_that_is_not_there_is_told_as_lost(tools: Caller, tool: str) -> None:
-    seen = await tools.call(tool, tmux_session=MISSING)
-    assert seen == {"tmux_session": MISSING, "running": False, "error": "the run is lost: it is not known here"}
+async def test_a_run_that_nobody_began_is_an_unknown_task(tools: Caller, tool: str) -> None:
+    problem = await tools.fail(tool, tmux_session=MISSING)
+    assert (problem["code"], problem["error"].startswith(f"fake knows no task '{MISSING}'")) == ("unknown_task", True)
 
 
 @pytest.mark.parametrize("tool", ["check_background_task", "wait_background_task", "stop_background_task"])
 @pytest.mark.parametrize("handle", ["bg-1", "run-../../etc", "run-ABCDEFGH"])
 async def test_what_is_no_handle_of_a_run_is_the_name_of_a_job(tools: Caller, tool: str, handle: str) -> None:
-    seen = await tools.call(tool, tmux_session=handle)
-    assert not seen["running"]
-    assert seen["error"].startswith("the job is not known there")
+    problem = await tools.fail(tool, tmux_session=handle)
+    assert (problem["code"], problem["error"].startswith("fake knows no task ")) == ("unknown_task", True)
+
+
+async def test_for_an_unknown_task_the_name_is_told_that_was_probably_meant(tools: Caller) -> None:
+    await tools.call("exec_bash_background", command="x", session_name="train-large", watch=False)
+    problem = await tools.fail("check_background_task", tmux_session="train-lagre")
+    assert "did you mean train-large?" in problem["error"]
 
 
 @pytest.mark.parametrize("tool", ["check_background_task", "wait_background_task", "stop_background_task"])

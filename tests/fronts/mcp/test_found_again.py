@@ -16,18 +16,18 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import Unreachable
-from remote_sandbox_mcp.core.job import JobSeen, JobState
-from remote_sandbox_mcp.core.transfer import Order, Place
-from remote_sandbox_mcp.core.watch import Status, Watch
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.jobs import commands
-from remote_sandbox_mcp.jobs import service as background
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.jobs import RowChange, RunRecords
-from remote_sandbox_mcp.store.transfers import RUNNING, Ledger, Transfer
-from remote_sandbox_mcp.store.watches import Watches
+from remote_sandbox_mcp.core.jobs.job import JobSeen, JobState
+from remote_sandbox_mcp.core.jobs.watch import Status, Watch
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.jobs import RowChange, RunRecords
+from remote_sandbox_mcp.local.store.transfers import RUNNING, Ledger, Transfer
+from remote_sandbox_mcp.local.store.watches import Watches
+from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.jobs import commands
+from remote_sandbox_mcp.services.jobs import service as background
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.server import Caller, until
 
 LONG = {"long": Answer(stdout="begun\n", then=after(math.inf)), "echo hi": Answer(stdout="hi\n")}
@@ -204,7 +204,7 @@ async def test_a_job_asked_for_on_the_wrong_machine_is_said_to_be_elsewhere(
     async with server(fake, other) as tools:
         await tools.call("exec_bash_background", command="x", session_name="t", sandbox_name="other", **QUIET)
         for tool in ("check_background_task", "wait_background_task", "stop_background_task"):
-            seen = await tools.call(tool, tmux_session="t", sandbox_name="fake")
+            seen = await tools.fail(tool, tmux_session="t", sandbox_name="fake")
             assert "it is on other; pass sandbox_name='other'" in seen["error"]
         typed = await tools.fail("send_background_input", tmux_session="t", text="y", sandbox_name="fake")
         assert "it is on other; pass sandbox_name='other'" in typed["error"]
@@ -220,9 +220,9 @@ async def test_a_job_of_another_computer_is_found_by_asking_the_connected_machin
     monkeypatch.setenv(paths.HOME, str(tmp_path / "another"))
     async with server(other, fake) as tools:
         await tools.call("list_sandboxes")
-        seen = await tools.call("check_background_task", tmux_session="t", sandbox_name="other")
+        seen = await tools.fail("check_background_task", tmux_session="t", sandbox_name="other")
         assert "it is on fake" in seen["error"]
-        seen = await tools.call("check_background_task", tmux_session=handle, sandbox_name="other")
+        seen = await tools.fail("check_background_task", tmux_session=handle, sandbox_name="other")
         assert "it is on fake" in seen["error"]
 
 
@@ -231,7 +231,7 @@ async def test_a_command_is_looked_for_where_it_was_started(fake: FakeSandbox, o
         handle = (await first.run("long", sandbox_name="fake"))["tmux_session"]
     async with server(other, fake) as tools:
         assert (await tools.call("check_background_task", tmux_session=handle))["running"]
-        wrong = await tools.call("check_background_task", tmux_session=handle, sandbox_name="other")
+        wrong = await tools.fail("check_background_task", tmux_session=handle, sandbox_name="other")
         assert "it is on fake; pass sandbox_name='fake'" in wrong["error"]
 
 
@@ -292,7 +292,7 @@ async def test_a_session_made_by_hand_is_stopped_and_said_to_have_ended(fake: Fa
     async with server(fake) as tools:
         assert (await tools.call("check_background_task", tmux_session="theirs"))["running"]
         stopped = await tools.call("stop_background_task", tmux_session="theirs")
-        assert stopped == {"tmux_session": "theirs", "running": False, "stopped": True}
+        assert stopped == {"tmux_session": "theirs", "running": False, "outcome": "stopped", "stopped": True}
 
 
 # One machine of two names
@@ -353,7 +353,7 @@ async def test_the_stored_state_of_a_watch_is_shown_without_its_machine(other: F
 
 
 async def test_a_watched_end_is_told_without_its_machine(other: FakeSandbox, watch: Watch) -> None:
-    from remote_sandbox_mcp.core.lifecycle import decide
+    from remote_sandbox_mcp.core.jobs.lifecycle import decide
 
     database = Database(paths.state_folder() / STATE_FILE)
     Watches(database).commit(decide(watch, JobSeen(state=JobState.ENDED, exit_code=4), 200.0), 200.0)

@@ -14,14 +14,14 @@ import pytest
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.secret import Secret
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.history import History, MadeCall
-from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.history import CallRow, HistoryRows, WantedCalls
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.history import CallRow, HistoryRows, WantedCalls
+from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.history import History, MadeCall
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 
 
 def kept() -> Sequence[CallRow]:
@@ -81,7 +81,7 @@ async def test_a_full_disk_loses_rows_and_no_call(app: App, monkeypatch: pytest.
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("remote_sandbox_mcp.store.history._fields", full)
+    monkeypatch.setattr("remote_sandbox_mcp.local.store.history._fields", full)
     async with connected(app) as tools:
         assert not (await tools.client.call_tool("list_sandboxes", {})).is_error
         await asyncio.sleep(0)

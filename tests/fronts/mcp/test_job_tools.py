@@ -10,14 +10,14 @@ import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.command import Running
+from remote_sandbox_mcp.core.commands.command import Running
 from remote_sandbox_mcp.core.errors import LostContact, NotStarted, Unreachable
+from remote_sandbox_mcp.core.jobs.watch import Status
 from remote_sandbox_mcp.core.permission import Hook, Notify
-from remote_sandbox_mcp.core.sandbox import Capabilities
-from remote_sandbox_mcp.core.watch import Status
-from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.pace import Deadline
 from tests.support.server import Caller
 
@@ -92,7 +92,7 @@ async def test_an_interrupted_job_has_no_exit_code_but_a_reason(tools: Caller, f
     fake.jobs.vanish(job_of(fake), "the machine was restarted", rebooted=True)
     seen = await tools.call("check_background_task", tmux_session="t")
     assert "exit_code" not in seen
-    assert seen["error"] == "it was interrupted and has no exit status: the machine was restarted"
+    assert (seen["outcome"], seen["error"]) == ("interrupted", "interrupted: the machine was restarted")
 
 
 async def test_a_wait_ends_with_a_line_with_silence_or_with_its_time(tools: Caller, fake: FakeSandbox) -> None:
@@ -262,7 +262,8 @@ async def test_stopping_a_job_ends_its_watch(tools: Caller, fake: FakeSandbox) -
     watches = {it["id"]: it["status"] for it in (await tools.call("list_background_watches"))["watches"]}
     assert watches == {ids[0]: "completed", ids[1]: "cancelled"}
     events = (await tools.call("list_background_watch_events"))["events"]
-    assert [(it["watch_id"], it["event_type"]) for it in events] == [(ids[0], "completed")]
+    told = [(it["watch_id"], it["event_type"], it["outcome"], it["failed"]) for it in events]
+    assert told == [(ids[0], "completed", "stopped", False)]
 
 
 async def test_of_two_watches_over_a_session_only_the_newer_goes_on(tools: Caller, fake: FakeSandbox) -> None:
@@ -287,7 +288,7 @@ async def test_a_job_is_resumed_for_the_client_that_asks(tools: Caller, fake: Fa
     (event,) = (await tools.call("list_background_watch_events"))["events"]
     assert (event["event_type"], event["payload"]["asked_by"]) == ("resume_started", "mcp")
     told = (await tools.fail("resume_background_task", tmux_session="run-0123456789abcdef"))["error"]
-    assert "is a command of exec_bash, which cannot be resumed" in told
+    assert "run-0123456789abcdef is a command of exec_bash and no job" in told
 
 
 async def test_events_are_read_with_a_cursor(tools: Caller) -> None:

@@ -14,9 +14,9 @@ from mcp.types import ElicitResult
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.server import build
-from tests.mcp_server.conftest import Nearby, connected, member
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.services.fleet import Fleet
+from tests.fronts.mcp.conftest import Nearby, connected, member
 from tests.support.server import Caller, text_of
 
 SECRETS = (

@@ -17,15 +17,15 @@ import pytest
 import remote_sandbox_mcp
 from remote_sandbox_mcp.app import App, compose
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.allowances import Allowance, allow, disallow
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.transfer import Lane, Order, Place
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.server import build
-from tests.mcp_server.conftest import Nearby, connected, member
+from remote_sandbox_mcp.core.sync.transfer import Lane, Order, Place
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.services.fleet import Fleet
+from tests.fronts.mcp.conftest import Nearby, connected, member
 from tests.support.server import Caller, until
 
 SECRET = "the user's key"

@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import json, logging, sys
 from remote_sandbox_mcp.core.serving import Logging
-from remote_sandbox_mcp.mcp_server import logs
+from remote_sandbox_mcp.fronts.mcp import logs
 told = logs.begin(Logging(**json.loads(sys.argv[1])))
 lines = json.loads(sys.argv[2])
 for name, level, text in lines:

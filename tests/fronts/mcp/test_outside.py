@@ -13,11 +13,11 @@ from mcp.types import ElicitResult, ListRootsResult, Root
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.allowances import allowances
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.clients import OneClient
-from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.session import Session
-from tests.mcp_server.conftest import Nearby, member
+from remote_sandbox_mcp.fronts.mcp.clients import OneClient
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.session import Session
+from tests.fronts.mcp.conftest import Nearby, member
 from tests.support.server import Caller
 
 MODES = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])

@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 
 from remote_sandbox_mcp.app import App
-from tests.mcp_server.conftest import connected
+from tests.fronts.mcp.conftest import connected
 from tests.support.server import Caller
 
 NAMES = ("test-in-sandbox", "debug-in-sandbox", "deploy-to-sandbox")

@@ -10,7 +10,7 @@ import pytest
 from remote_sandbox_mcp import __version__
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
-from tests.mcp_server.conftest import connected
+from tests.fronts.mcp.conftest import connected
 from tests.support.server import serve, wire
 
 NESTED = (b"[" * 5000, b'{"a":' * 5000)

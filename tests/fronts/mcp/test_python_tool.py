@@ -9,11 +9,11 @@ import math
 from mcp.types import CallToolResult, ImageContent, TextContent
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.image import recognise
-from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.core.commands.command import Command
+from remote_sandbox_mcp.core.texts.image import recognise
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.images import png
 from tests.support.pythons import order_in, python_answer, record_line
 from tests.support.server import Caller

@@ -8,9 +8,9 @@ import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.errors import Unreachable
-from remote_sandbox_mcp.fleet import Fleet, Member
+from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.server import Caller
 
 FIRST = {"name": "fake", "kind": "fake", "is_active": True, "connection_alive": True}
@@ -140,5 +140,6 @@ async def test_a_path_cannot_lead_an_upload_into_another_sandbox(
 ) -> None:
     (tmp_path / "mine").write_text("x")
     file = {"path": "other:copy", "local_path": str(tmp_path / "mine")}
-    await tools.call("upload_files", sandbox_id="fake", files=[file])
+    assert "another sandbox" in (await tools.fail("upload_files", sandbox_id="fake", files=[file]))["error"]
+    await tools.call("upload_files", sandbox_id="fake", files=[{**file, "path": "./other:copy"}])
     assert (clean_environment / "other:copy").read_text() == "x"

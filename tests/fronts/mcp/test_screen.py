@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remote_sandbox_mcp.core.job import screen_script
+from remote_sandbox_mcp.core.jobs.job import screen_script
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
 from tests.support.server import Caller
 
@@ -33,4 +33,4 @@ async def test_what_has_no_screen_says_why(tools: Caller, fake: FakeSandbox) -> 
     await tools.call("exec_bash_background", command="x", session_name="d", watch=False)
     assert "d runs without tmux, so it has no screen" in (await tools.fail("read_screen", tmux_session="d"))["error"]
     told = (await tools.fail("read_screen", tmux_session="run-0123456789abcdef"))["error"]
-    assert "is a command of exec_bash and runs without tmux" in told
+    assert "is a command of exec_bash and no job" in told

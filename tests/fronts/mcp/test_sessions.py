@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.core.commands.session_handle import SessionHandle, Sessions, SessionSeen
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.session_handle import SessionHandle, Sessions, SessionSeen
-from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.server import Caller
 
 
@@ -65,9 +65,17 @@ async def test_a_session_is_closed_by_its_handle_where_it_is(tools: Caller) -> N
     assert [(it["tmux_session"], it["sandbox"]) for it in left] == [("shell:main", "other"), ("python:m", "other")]
 
 
-@pytest.mark.parametrize("tool", ["check_background_task", "wait_background_task", "send_background_input"])
-async def test_a_session_is_no_job(tools: Caller, tool: str) -> None:
-    assert "shell:two is a session and no job" in (await tools.fail(tool, tmux_session="shell:two"))["error"]
+async def test_a_session_is_no_job(tools: Caller) -> None:
+    problem = await tools.fail("send_background_input", tmux_session="shell:two")
+    assert "shell:two is a session and no job" in problem["error"]
+
+
+@pytest.mark.parametrize("tool", ["check_background_task", "wait_background_task"])
+async def test_a_session_is_checked_and_waited_for_as_every_task(tools: Caller, tool: str) -> None:
+    seen = await tools.call(tool, tmux_session="shell:two")
+    assert (seen["tmux_session"], seen["outcome"], seen["running"]) == ("shell:two", "idle", False)
+    problem = await tools.fail(tool, tmux_session="shell:three")
+    assert (problem["code"], "there is no session of that name" in problem["error"]) == ("unknown_task", True)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "-x", "a" * 61, "a b", "ä", "a\n"])

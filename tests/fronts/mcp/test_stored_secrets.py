@@ -18,14 +18,14 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends.bubblewrap.local import describe, open_local
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.secret import Secret
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.history import HistoryRows, WantedCalls
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.history import HistoryRows, WantedCalls
+from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
-from tests.mcp_server.conftest import connected, member
+from tests.fronts.mcp.conftest import connected, member
 from tests.support.means import require_bubblewrap
 from tests.support.server import Caller
 

@@ -10,11 +10,11 @@ import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
-from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.core.sync.transfer import Listener, Order, Outcome, Place
+from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.transfers.records import TransferRecords
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from remote_sandbox_mcp.transfers.records import TransferRecords
-from tests.mcp_server.conftest import Nearby, connected, member
+from tests.fronts.mcp.conftest import Nearby, connected, member
 from tests.support.server import Caller
 
 

@@ -13,13 +13,13 @@ from mcp.server.apps import APP_MIME_TYPE, EXTENSION_ID
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.transfer import Listener, Order, Outcome, Place
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.mcp_server.toolbox import CARDS
+from remote_sandbox_mcp.core.sync.transfer import Listener, Order, Outcome, Place
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.fronts.mcp.toolbox import CARDS
+from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from tests.mcp_server.conftest import connected, member
-from tests.mcp_server.pin import FILE, HOW, surface
+from tests.fronts.mcp.conftest import connected, member
+from tests.fronts.mcp.pin import FILE, HOW, surface
 from tests.support.pythons import python_answer
 from tests.support.server import Caller, error_of
 
@@ -134,11 +134,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "exec_bash": {"command": "true"},
     "run_python": {"code": "1"},
     "exec_bash_background": {"command": "true", "ensure_watchdog": False},
-    "wait_background_task": {"tmux_session": "run-0123456789abcdef"},
+    "wait_background_task": {"tmux_session": "prompt", "timeout_s": 0},
     "list_background_tasks": {},
     "send_background_input": {"tmux_session": "prompt", "text": "yes"},
-    "check_background_task": {"tmux_session": "run-0123456789abcdef"},
-    "stop_background_task": {"tmux_session": "run-0123456789abcdef"},
+    "check_background_task": {"tmux_session": "prompt"},
+    "stop_background_task": {"tmux_session": "prompt"},
     "list_remote_files": {"remote_path": "~"},
     "read_remote_file": {"remote_path": "~/notes.txt"},
     "write_remote_file": {"remote_path": "~/new", "content": "x"},
@@ -175,7 +175,7 @@ async def prepared(tools: Caller, app: App, tool: str) -> dict[str, Any]:
         for sandbox in (await app.fleet.get("fake"), await app.fleet.get("other")):
             assert isinstance(sandbox, FakeSandbox)
             sandbox.answers = python_answer
-    if tool == "send_background_input":
+    if given.get("tmux_session") == "prompt":
         await tools.call("exec_bash_background", command="ask", session_name="prompt", watch=False)
     if "task_id" in given:
         order = Order(source=Place("", "/etc/hostname"), target=Place("", "/nowhere/x"))

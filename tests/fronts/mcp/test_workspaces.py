@@ -18,19 +18,21 @@ from mcp import Client
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.client import Call, begin_call
-from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.errors import FileProblem, SandboxError, Unreachable
-from remote_sandbox_mcp.core.transfer import Headway, Listener
-from remote_sandbox_mcp.core.workspace import Linked, LinkOrder, Moved, Preview, Rules, Workspace
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.mcp_server import workspace as heeding
-from remote_sandbox_mcp.mcp_server.clients import OneClient
-from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.mcp_server.workspace import PARTS, InWorkspace, Workspaces
-from remote_sandbox_mcp.session import Session, begin
+from remote_sandbox_mcp.core.sync.transfer import Headway, Listener
+from remote_sandbox_mcp.core.workspaces.workspace import Linked, LinkOrder, Moved, Preview, Rules, Workspace
+from remote_sandbox_mcp.fronts.mcp import workspace as heeding
+from remote_sandbox_mcp.fronts.mcp.clients import OneClient
+from remote_sandbox_mcp.fronts.mcp.declaration import WorkspacePart
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.fronts.mcp.tools.exec import RUNS_COMMAND
+from remote_sandbox_mcp.fronts.mcp.workspace import InWorkspace, Workspaces
+from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.session import Session, begin
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
-from tests.mcp_server.conftest import member
-from tests.mcp_server.pin import FILE
+from tests.fronts.mcp.conftest import member
+from tests.fronts.mcp.pin import FILE
 from tests.support.server import Caller, text_of, until
 
 OURS = Workspace("w1", "/home/ann/p", "fake", "/data/p")
@@ -194,7 +196,7 @@ def test_a_shell_that_keeps_its_state_begins_in_the_workspace_and_stays_where_it
     ours = replace(OURS, remote=str(tmp_path), rules=Rules(init=("seen=$PWD; echo init",)))
 
     def script(**given: str) -> str:
-        inside = InWorkspace(Workspaces(App(Fleet([]))), ours, PARTS["exec_bash"], {"session": "main", **given})
+        inside = InWorkspace(Workspaces(App(Fleet([]))), ours, RUNS_COMMAND, {"session": "main", **given})
         assert inside.arguments.get("cwd") == (f"{tmp_path}/sub" if "cwd" in given else None)
         return str(inside.arguments["command"])
 
@@ -205,11 +207,12 @@ def test_a_shell_that_keeps_its_state_begins_in_the_workspace_and_stays_where_it
     assert script(command="ls", cwd="sub").endswith("\nls")
 
 
-def test_the_table_names_arguments_that_the_tools_have() -> None:
+def test_declarations_name_arguments_that_the_tools_have() -> None:
     tools = json.loads(FILE.read_text())
-    for name, part in PARTS.items():
+    for name, tool in build(App(Fleet([]))).declarations.items():
         if name in tools:
-            named = [part.folder, part.handle, *part.paths, *part.scripts]
+            part = tool.workspace or WorkspacePart()
+            named = [part.folder, part.handle, *tool.paths, *tool.other_paths, *part.scripts]
             optional = {"", "resume_command"}
             assert set(named) - optional <= set(tools[name]), name
 

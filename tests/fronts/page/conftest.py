@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fronts.http.conftest import Service, service
 from tests.support.page import Browser
 from tests.support.server import entry
 from tests.support.sshd import Fleet, Sshd
-from tests.web.conftest import Service, service
 
 PASSWORD_WORD = "a-password-of-the-operators"
 # A call of more than this outlasts its call.

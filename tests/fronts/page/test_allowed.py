@@ -12,18 +12,18 @@ import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.allowances import Allowance, allow, allowances
-from remote_sandbox_mcp.core.secret import Secret
-from remote_sandbox_mcp.fleet import Fleet
-from remote_sandbox_mcp.live.service import Live
-from remote_sandbox_mcp.mcp_server.server import build
-from remote_sandbox_mcp.page.allowing import Allowing
-from remote_sandbox_mcp.page.app import PageApp
-from remote_sandbox_mcp.page.http import PageRefusal
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
+from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.fronts.page.allowing import Allowing
+from remote_sandbox_mcp.fronts.page.app import PageApp
+from remote_sandbox_mcp.fronts.page.http import PageRefusal
+from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.views.live.service import Live
+from tests.fronts.http.conftest import Service, service
 from tests.support.chromium import Opener, chromium, require_chromium, tabs
 from tests.support.dashboards import CONFIG, Dashboard, dashboard
 from tests.support.page import Browser
 from tests.support.server import serve
-from tests.web.conftest import Service, service
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser as Chromium

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remote_sandbox_mcp.config.allowances import Allowance, allow
+from tests.fronts.http.conftest import connected
 from tests.support.chromium import Opener, Tab, chromium, fresh, require_chromium, tabs
 from tests.support.dashboards import Dashboard, dashboard
 from tests.support.hubs import kill_hub
 from tests.support.server import Caller, entry
 from tests.support.sshd import Fleet, Sshd
-from tests.web.conftest import connected
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
-DATA = Path(__file__).parents[1] / "probe/data"
+DATA = Path(__file__).parents[2] / "services/probe/data"
 VIEWS = ("fleet", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls")
 BUSY = (DATA / "h200-busy.csv").read_text().rstrip()
 FREE = "1, GPU-0f, NVIDIA H200, 580.159.04, 0, 0, 143771, 4, 143153, 31, 76.1, 700.00, Default, Disabled"

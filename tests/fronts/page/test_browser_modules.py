@@ -15,7 +15,7 @@ from tests.support.chromium import Opener, Tab, chromium, tabs
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Route
 
-FILES = resources.files("remote_sandbox_mcp.page").joinpath("files")
+FILES = resources.files("remote_sandbox_mcp.fronts.page").joinpath("files")
 TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
 ORIGIN = "http://page.example.org"
 CARD = {"index": 0, "mem_total_mb": 1000, "mem_used_mb": 5, "util_pct": 0, "processes": []}
@@ -460,15 +460,15 @@ async def test_a_job_that_is_known_by_its_log_alone_is_in_no_list(tab: Tab) -> N
         // The newer one counts, be it of the log or of the list.
         list({ state: "pending", can_resume: true });
         found.push([await state(), feed.rows("jobs").size]);
-        world.hear("end", { state: "ended", exit_code: 1, can_resume: false });
+        world.hear("end", { state: "ended", outcome: "failed", exit_code: 1, can_resume: false });
         found.push([await state(), feed.rows("jobs").get("gpu1/train").state]);
         // Whether it can be resumed is told by the list alone.
         found.push(main.querySelector(".button.primary").hidden);
-        list({ state: "ended", exit_code: 0 });
+        list({ state: "ended", outcome: "succeeded", exit_code: 0 });
         found.push(await state());
     """
     found = await job_view(tab, script)
-    assert found == [["running", 0], ["pending", 1], ["failed", "pending"], False, "ended"]
+    assert found == [["running", 0], ["pending", 1], ["failed", "pending"], False, "succeeded"]
 
 
 async def test_jobs_that_are_left_out_are_counted(tab: Tab) -> None:
@@ -577,10 +577,10 @@ async def test_a_gpu_is_free_held_busy_or_unknown(tab: Tab) -> None:
 
 
 JOBS = {
-    "done": ({"state": "ended", "exit_code": 0}, "ended"),
-    "failed": ({"state": "ended", "exit_code": 1}, "failed"),
-    "asked to end": ({"state": "ended", "exit_code": 143, "signal": "SIGTERM"}, "stopped"),
-    "killed, as where memory ends": ({"state": "ended", "exit_code": 137, "signal": "SIGKILL"}, "failed"),
+    "done": ({"state": "ended", "outcome": "succeeded"}, "ended"),
+    "failed": ({"state": "ended", "outcome": "failed"}, "failed"),
+    "asked to end": ({"state": "ended", "outcome": "stopped", "exit_code": 143}, "stopped"),
+    "interrupted": ({"state": "gone", "outcome": "interrupted"}, "gone"),
 }
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.page.conftest import PASSWORD_WORD
+from tests.fronts.http.conftest import Service
+from tests.fronts.page.conftest import PASSWORD_WORD
 from tests.support.page import Browser
 from tests.support.sshd import Sshd
-from tests.web.conftest import Service
 
 
 def test_a_call_has_the_answer_that_an_agent_gets(browser: Browser, machine: Sshd) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.page.conflicts import MOST_BYTES, read_here
+from remote_sandbox_mcp.fronts.page.conflicts import MOST_BYTES, read_here
 from tests.support.page import Browser
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.secret import Secret
-from remote_sandbox_mcp.page import entering
-from remote_sandbox_mcp.page.entering import Door
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
+from remote_sandbox_mcp.fronts.page import entering
+from remote_sandbox_mcp.fronts.page.entering import Door
+from tests.fronts.http.conftest import Service, service
 from tests.support.hubs import hub_pid, kill_hub
 from tests.support.page import Browser
 from tests.support.sshd import Sshd
-from tests.web.conftest import Service, service
 
 API = ("stream", "log", "calls", "events", "choices")
 

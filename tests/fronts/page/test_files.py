@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fronts.http.conftest import Service
 from tests.support.page import Browser
-from tests.web.conftest import Service
 
 POLICY = ("default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "require-trusted-types-for 'script'")
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fronts.http.conftest import connected
 from tests.support.chromium import Opener, Tab, chromium, fresh, require_chromium, tabs
 from tests.support.dashboards import Dashboard, dashboard
 from tests.support.engine_place import WITH_PYTHON, Place
 from tests.support.server import Caller, entry
 from tests.support.slurm import Cluster
 from tests.support.sshd import Sshd
-from tests.web.conftest import connected
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from remote_sandbox_mcp.mcp_server.resources import FILES, SCRIPTS, as_value, cards_page
+from remote_sandbox_mcp.fronts.mcp.resources import FILES, SCRIPTS, as_value, cards_page
 from tests.support.chromium import chromium
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import pytest
 
 from remote_sandbox_mcp.app import App, compose
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.core.disposable import SandboxOrder
-from remote_sandbox_mcp.core.job import JobSeen, JobState
-from remote_sandbox_mcp.jobs.values import Wanted
-from remote_sandbox_mcp.page import logs
-from remote_sandbox_mcp.page.logs import LogGlance, LogStream
-from remote_sandbox_mcp.page.streams import HEARTBEAT
-from remote_sandbox_mcp.waiting import within
+from remote_sandbox_mcp.core.jobs.job import JobSeen, JobState
+from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder
+from remote_sandbox_mcp.fronts.page import logs
+from remote_sandbox_mcp.fronts.page.logs import LogStream
+from remote_sandbox_mcp.fronts.page.streams import HEARTBEAT
+from remote_sandbox_mcp.local.waiting import within
+from remote_sandbox_mcp.services.jobs.values import Wanted
 from tests.support.server import environment, write_config
 
 SOON_S = 20.0
@@ -54,15 +55,19 @@ async def test_the_log_of_a_job_ends_with_its_sandbox(app: App) -> None:
     assert told[-1] == "end"
 
 
+def piece(seen: JobSeen, log: bytes, to: int, size: int) -> JobSeen:
+    return replace(seen, log=log, cursor=to, log_size=size)
+
+
 class Pieces:
     """A log that grows faster than it is read."""
 
     kind = "job"
 
-    def __init__(self, *glances: LogGlance) -> None:
+    def __init__(self, *glances: JobSeen) -> None:
         self._glances = list(glances)
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> LogGlance:
+    async def look(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
         return self._glances.pop(0)
 
 
@@ -71,9 +76,9 @@ async def test_a_reader_that_is_too_slow_is_told_what_it_missed(app: App) -> Non
     size = 100 << 20
     stream = LogStream(app, "local", "x")
     stream._source = Pieces(
-        LogGlance(running, b"caf\xc3", 4, size),
-        LogGlance(running, "é\n".encode()[1:] + b"end", size - logs.FIRST_BYTES + 5, size),
-        LogGlance(ended, b"!", size, size),
+        piece(running, b"caf\xc3", 4, size),
+        piece(running, "é\n".encode()[1:] + b"end", size - logs.FIRST_BYTES + 5, size),
+        piece(ended, b"!", size, size),
     )
     told = [read(part) async for part in stream.events()]
     texts = [data for name, data in told if name == "text"]
@@ -85,7 +90,7 @@ async def test_a_reader_that_is_too_slow_is_told_what_it_missed(app: App) -> Non
 async def test_a_log_that_was_replaced_is_read_from_its_beginning(app: App) -> None:
     running, ended = (JobSeen(state=state, session="x") for state in (JobState.RUNNING, JobState.ENDED))
     stream = LogStream(app, "local", "x")
-    stream._source = Pieces(LogGlance(running, b"one\xc3", 4, 4), LogGlance(ended, b"new", 3, 3))
+    stream._source = Pieces(piece(running, b"one\xc3", 4, 4), piece(ended, b"new", 3, 3))
     texts = [data for name, data in [read(part) async for part in stream.events()] if name == "text"]
     assert [(text["text"], text["from"], text["to"]) for text in texts] == [("one", 0, 4), ("new", 0, 3)]
 
@@ -95,12 +100,12 @@ class Silent:
 
     kind = "job"
 
-    def __init__(self, glance: LogGlance) -> None:
+    def __init__(self, glance: JobSeen) -> None:
         self.answers = asyncio.Event()
         self.was_cancelled = False
         self._glance = glance
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> LogGlance:
+    async def look(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
         try:
             await self.answers.wait()
         except asyncio.CancelledError:
@@ -112,7 +117,7 @@ class Silent:
 async def test_something_is_sent_while_a_machine_does_not_answer(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "HEARTBEAT_S", 0.02)
     stream = LogStream(app, "local", "x")
-    stream._source = silent = Silent(LogGlance(JobSeen(state=JobState.ENDED, session="x"), b"late", 4, 4))
+    stream._source = silent = Silent(piece(JobSeen(state=JobState.ENDED, session="x"), b"late", 4, 4))
     events = stream.events()
     for _ in range(2):
         assert await within(anext(events), SOON_S) == HEARTBEAT
@@ -125,7 +130,7 @@ async def test_something_is_sent_while_a_machine_does_not_answer(app: App, monke
 async def test_a_browser_that_goes_ends_the_look_at_a_silent_machine(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "HEARTBEAT_S", 0.02)
     stream = LogStream(app, "local", "x")
-    stream._source = silent = Silent(LogGlance(JobSeen(state=JobState.ENDED, session="x")))
+    stream._source = silent = Silent(JobSeen(state=JobState.ENDED, session="x"))
     events = stream.events()
     assert await within(anext(events), SOON_S) == HEARTBEAT
     await events.aclose()

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.page.conftest import CONFIG, PASSWORD_WORD
+from tests.fronts.http.conftest import Service, service
+from tests.fronts.page.conftest import CONFIG, PASSWORD_WORD
 from tests.support.hubs import hub_pid, kill_hub
 from tests.support.page import Browser
 from tests.support.server import entry
 from tests.support.sshd import Sshd, wait_until
-from tests.web.conftest import Service, service
 
 TOPICS = ("about", "machines", "trends", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls")
 

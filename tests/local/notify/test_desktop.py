@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.jobs.watch import Unsent
 from remote_sandbox_mcp.core.permission import Notify
-from remote_sandbox_mcp.core.watch import Unsent
-from remote_sandbox_mcp.notify import announcer as desktop
-from remote_sandbox_mcp.notify import program
-from remote_sandbox_mcp.notify.announcer import Announcer
+from remote_sandbox_mcp.local.notify import announcer as desktop
+from remote_sandbox_mcp.local.notify import program
+from remote_sandbox_mcp.local.notify.announcer import Announcer
 from tests.support import notify_scenes as scenes
 from tests.support.notify_scenes import HIDDEN, NASTY, called, event, watch
 from tests.support.programs import look_in
@@ -34,7 +34,7 @@ async def test_notify_send_gets_plain_words(tmp_path: Path, session: dict[str, s
     seen = called(record)
     *options, title, body = seen["argv"]
     assert options == ["--app-name=remote-sandbox-mcp", "--"]
-    assert title == "Job --help on gpu1: completed"
+    assert title == "Job --help on gpu1: succeeded"
     assert body.startswith("‹b›50% ＆amp; done‹/b› ＼074img＼076 evil")
     assert not set(body) & set("<>&\\\n\r\0\x1b\x07\u202e")
     assert session.items() <= seen["env"].items()
@@ -50,7 +50,7 @@ async def test_osascript_gets_its_text_as_arguments_and_never_as_source(tmp_path
         *("-e", "display notification (item 2 of argv) with title (item 1 of argv)"),
         *("-e", "end run"),
     ]
-    assert title == "Job -e on gpu1: completed"
+    assert title == "Job -e on gpu1: succeeded"
     assert body.endswith('"; do shell script "x')
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.jobs.watch import EventType, Unsent
 from remote_sandbox_mcp.core.permission import Notify
-from remote_sandbox_mcp.core.watch import EventType, Unsent
-from remote_sandbox_mcp.notify import announcer as file
-from remote_sandbox_mcp.notify import messages
-from remote_sandbox_mcp.notify.announcer import Announcer
+from remote_sandbox_mcp.local.notify import announcer as file
+from remote_sandbox_mcp.local.notify import messages
+from remote_sandbox_mcp.local.notify.announcer import Announcer
 from tests.support.notify_scenes import NASTY, event, watch
 
 

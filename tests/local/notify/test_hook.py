@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp.core.jobs.watch import Unsent
 from remote_sandbox_mcp.core.permission import Hook, Notify
-from remote_sandbox_mcp.core.watch import Unsent
-from remote_sandbox_mcp.notify import messages, program
-from remote_sandbox_mcp.notify.announcer import Announcer
+from remote_sandbox_mcp.local.notify import messages, program
+from remote_sandbox_mcp.local.notify.announcer import Announcer
 from tests.support import notify_scenes as scenes
 from tests.support.notify_scenes import HIDDEN, NASTY, called, event, is_running, wait_until, watch
 
@@ -41,6 +41,9 @@ async def test_a_hook_gets_the_event_and_a_clean_environment(tmp_path: Path, cle
         "XDG_X": "1",
         "RSMCP_EVENT_FILE": str(file),
         "RSMCP_EVENT_TYPE": "completed",
+        "RSMCP_OUTCOME": "succeeded",
+        "RSMCP_FAILED": "false",
+        "RSMCP_EXIT_CODE": "0",
         "RSMCP_WATCH_ID": "5",
         "RSMCP_SANDBOX_NAME": "gpu1",
         "RSMCP_TMUX_SESSION": "bg-1",

@@ -18,11 +18,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from remote_sandbox_mcp.core.jobs.watch import Unsent
 from remote_sandbox_mcp.core.permission import Notify
-from remote_sandbox_mcp.core.secret import Secret
-from remote_sandbox_mcp.core.watch import Unsent
-from remote_sandbox_mcp.notify import messages, webhook
-from remote_sandbox_mcp.notify.announcer import Announcer
+from remote_sandbox_mcp.core.sandboxes.secret import Secret
+from remote_sandbox_mcp.local.notify import messages, webhook
+from remote_sandbox_mcp.local.notify.announcer import Announcer
 from tests.support.notify_scenes import HIDDEN, event, watch
 
 KEY = "SEC-key"
@@ -114,7 +114,7 @@ async def test_slack_gets_text_that_calls_nobody(server: Server, tmp_path: Path)
     server.answer = OK["slack"]
     await tell(server, tmp_path, "slack", KEY, "<!channel> a & b\nnext")
     assert server.message == {
-        "text": "train on gpu1: completed\n&lt;!channel&gt; a &amp; b next\nwatch 5",
+        "text": "train on gpu1: succeeded\n&lt;!channel&gt; a &amp; b next\nwatch 5",
     }
 
 
@@ -123,7 +123,7 @@ async def test_feishu_gets_text_that_calls_nobody(server: Server, tmp_path: Path
     await tell(server, tmp_path, "feishu", summary='<at user_id="all">x</at>')
     assert server.message == {
         "msg_type": "text",
-        "content": {"text": 'train on gpu1: completed\n‹at user_id="all"›x‹/at›\nwatch 5'},
+        "content": {"text": 'train on gpu1: succeeded\n‹at user_id="all"›x‹/at›\nwatch 5'},
     }
 
 
@@ -140,7 +140,7 @@ async def test_feishu_is_signed_in_the_body(server: Server, tmp_path: Path) -> N
 async def test_dingtalk_is_signed_in_the_address(server: Server, tmp_path: Path) -> None:
     server.answer = OK["dingtalk"]
     await tell(server, tmp_path, "dingtalk", KEY)
-    assert server.message == {"msgtype": "text", "text": {"content": "train on gpu1: completed\ndone\nwatch 5"}}
+    assert server.message == {"msgtype": "text", "text": {"content": "train on gpu1: succeeded\ndone\nwatch 5"}}
     ((path, _, _),) = server.got
     query = parse_qs(urlsplit(path).query)
     (stamp,), (sign,) = query["timestamp"], query["sign"]
@@ -306,6 +306,6 @@ async def test_a_secret_that_cannot_be_had_is_told_by_its_place(server: Server, 
 
 
 def test_the_http_library_is_imported_only_for_a_webhook() -> None:
-    code = "import sys; import remote_sandbox_mcp.notify.announcer; print('httpx' in sys.modules)"
+    code = "import sys; import remote_sandbox_mcp.local.notify.announcer; print('httpx' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

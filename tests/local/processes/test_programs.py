@@ -13,9 +13,9 @@ import pytest
 
 from remote_sandbox_mcp.config.secrets import resolve_secret
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.processes import programs
-from remote_sandbox_mcp.processes.ownership import who_else_on_the_way
-from remote_sandbox_mcp.processes.programs import NotUsed, Programs, by_path, find_chosen, find_helper
+from remote_sandbox_mcp.local.processes import programs
+from remote_sandbox_mcp.local.processes.ownership import who_else_on_the_way
+from remote_sandbox_mcp.local.processes.programs import NotUsed, Programs, by_path, find_chosen, find_helper
 from tests.support.programs import plant
 from tests.support.sshd import wait_until
 

@@ -9,9 +9,7 @@ from pathlib import Path
 import remote_sandbox_mcp
 
 SOURCE = Path(remote_sandbox_mcp.__file__).parent
-FINDER = "processes/programs.py"
-# Sent to machines and containers, and run there.
-FAR = ("backends/opensandbox/http_bridge.py",)
+FINDER = "local/processes/programs.py"
 LOOKUPS = {"which", "find_executable", "get_exec_path"}
 SEARCHING = {"execvp", "execvpe", "execlp", "execlpe", "spawnvp", "spawnlp", "spawnvpe", "posix_spawnp", "system"}
 SHELLS = {"popen", "getoutput", "getstatusoutput", "create_subprocess_shell", "subprocess_shell"}
@@ -23,21 +21,21 @@ STARTERS = {
     "backends/bubblewrap/network/enter.py": "bubblewrap's path, which find_helper found",
     "backends/bubblewrap/network/frames.py": "the path of slirp4netns, which find_helper found",
     "backends/bubblewrap/network/way.py": "our own Python",
-    "backends/outpost/pipe.py": "words of by_path and find_helper, and our own Python",
+    "backends/link/pipe.py": "words of by_path and find_helper, and our own Python",
     "backends/shell/patterns.py": "our own Python",
     "backends/ssh/connection.py": "by_path",
     "backends/ssh/openssh.py": "find_chosen and find_helper",
     "cli/browser.py": "find_helper",
     "config/openssh.py": "find_chosen",
     "config/secrets.py": "by_path",
-    "hub_contact/starting.py": "/bin/sh, and our own Python",
-    "notify/program.py": "by_path",
-    "platform_server/life.py": "find_chosen",
-    "platform_server/needs.py": "find_chosen",
-    "processes/process.py": "find_helper",
-    "session.py": "find_helper",
-    "setup/clients.py": "find_chosen",
-    "watchdog/manager.py": "find_helper",
+    "services/hub_contact/starting.py": "/bin/sh, and our own Python",
+    "local/notify/program.py": "by_path",
+    "services/platform_server/life.py": "find_chosen",
+    "services/platform_server/needs.py": "find_chosen",
+    "local/processes/process.py": "find_helper",
+    "services/session.py": "find_helper",
+    "services/setup/clients.py": "find_chosen",
+    "services/watchdog/manager.py": "find_helper",
 }
 
 
@@ -45,7 +43,7 @@ def near_files() -> Iterator[tuple[str, ast.AST]]:
     """All files of the program that run on this computer."""
     for file in sorted(SOURCE.rglob("*.py")):
         name = str(file.relative_to(SOURCE))
-        if "/far/" not in name and name not in FAR:
+        if not name.startswith("far/"):
             yield name, ast.parse(file.read_text(encoding="utf-8"))
 
 
@@ -142,4 +140,4 @@ def test_no_program_inherits_our_variables_but_what_a_person_runs_in_setup() -> 
         if isinstance(call.func, ast.Attribute) and not call.func.attr.startswith("exec")
         if not any(keyword.arg == "env" for keyword in call.keywords)
     }
-    assert inheriting == {"setup/clients.py"}
+    assert inheriting == {"services/setup/clients.py"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.store import chunks as module
-from remote_sandbox_mcp.store.chunks import Chunks
+from remote_sandbox_mcp.local.store import chunks as module
+from remote_sandbox_mcp.local.store.chunks import Chunks
 
 A, B, C = (bytes([number]) * 32 for number in range(3))
 

@@ -14,23 +14,23 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import Disposable, Limits
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.transfer import Headway
-from remote_sandbox_mcp.core.watch import EventType, Resume, Status, Watch
-from remote_sandbox_mcp.store.database import Database, migrations, statements
-from remote_sandbox_mcp.store.disposables import DisposableRows, Owner
-from remote_sandbox_mcp.store.history import HistoryRows, WantedCalls
-from remote_sandbox_mcp.store.jobs import JobRecord, JobRecords, RunRecords
-from remote_sandbox_mcp.store.sessions import CallRecord, CallRows
-from remote_sandbox_mcp.store.transfers import Ledger
-from remote_sandbox_mcp.store.watches import Heartbeat, Watches
+from remote_sandbox_mcp.core.jobs.watch import EventType, Resume, Status, Watch
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, Limits
+from remote_sandbox_mcp.core.sync.transfer import Headway
+from remote_sandbox_mcp.local.store.database import Database, migrations, statements
+from remote_sandbox_mcp.local.store.disposables import DisposableRows, Owner
+from remote_sandbox_mcp.local.store.history import HistoryRows, WantedCalls
+from remote_sandbox_mcp.local.store.jobs import JobRecord, JobRecords, RunRecords
+from remote_sandbox_mcp.local.store.sessions import CallRecord, CallRows
+from remote_sandbox_mcp.local.store.transfers import Ledger
+from remote_sandbox_mcp.local.store.watches import Heartbeat, Watches
 
 OPEN_AND_WRITE = """
 import sys
 from contextlib import suppress
 from pathlib import Path
-from remote_sandbox_mcp.store.database import Database
+from remote_sandbox_mcp.local.store.database import Database
 database = Database(Path(sys.argv[1]))
 sys.stdin.read()
 with database.writing() as connection:
@@ -272,8 +272,8 @@ def test_every_statement_has_a_name_and_one_end(name: str) -> None:
 
 
 def test_sqlite_is_not_loaded_before_it_is_needed() -> None:
-    modules = "sys, remote_sandbox_mcp.transfers.background, remote_sandbox_mcp.store.chunks, "
-    modules += "remote_sandbox_mcp.jobs.supervise, remote_sandbox_mcp.disposable.verbs"
+    modules = "sys, remote_sandbox_mcp.services.transfers.background, remote_sandbox_mcp.local.store.chunks, "
+    modules += "remote_sandbox_mcp.services.jobs.supervise, remote_sandbox_mcp.services.disposable.verbs"
     program = f"import {modules}; print('sqlite3' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import Disposable, Limits
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.disposables import (
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, Limits
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.disposables import (
     CREATING,
     ENDING,
     FULL,
@@ -40,9 +40,9 @@ KEPT = Kept(disposable=IT, timeout_s=600.0, owner=ME, idle_since=100.0)
 RESERVE = """
 import sys
 from pathlib import Path
-from remote_sandbox_mcp.core.disposable import Disposable, new_disposable_id
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.disposables import DisposableRows, Kept
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, new_disposable_id
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.disposables import DisposableRows, Kept
 rows = DisposableRows(Database(Path(sys.argv[1])))
 rows.living()
 sys.stdin.read()

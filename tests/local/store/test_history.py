@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.store import history
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.history import CallRow, HistoryRows, WantedCalls
+from remote_sandbox_mcp.local.store import history
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.history import CallRow, HistoryRows, WantedCalls
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.job import JobSeen, JobStarted, JobState
-from remote_sandbox_mcp.core.port import DeployOrder
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.jobs import JobRecord, JobRecords
+from remote_sandbox_mcp.core.jobs.job import JobSeen, JobStarted, JobState
+from remote_sandbox_mcp.core.sandboxes.port import DeployOrder
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.jobs import JobRecord, JobRecords
 
 JOB = JobRecord(
     job_id="job-00000001",

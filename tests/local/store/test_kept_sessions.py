@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.sessions import KeptSession, KeptSessionRows
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.sessions import KeptSession, KeptSessionRows
 
 
 def test_sessions_are_noted_listed_removed_and_pruned(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.store.database import Database, migrations
-from remote_sandbox_mcp.store.jobs import (
+from remote_sandbox_mcp.local.store.database import Database, migrations
+from remote_sandbox_mcp.local.store.jobs import (
     ENDED,
     GONE,
     KEPT_S,

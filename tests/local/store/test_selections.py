@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.disposables import Owner
-from remote_sandbox_mcp.store.sessions import SelectedSandbox, SelectionRows
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.disposables import Owner
+from remote_sandbox_mcp.local.store.sessions import SelectedSandbox, SelectionRows
 
 CLIENT, OTHER = Owner(10, "a"), Owner(11, "b")
 OLD, OLD_TOO, NEW, NEW_TOO = Owner(20, "c"), Owner(21, "d"), Owner(22, "e"), Owner(23, "f")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.files import Problem
-from remote_sandbox_mcp.core.transfer import Headway, Order, Outcome, Place
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.transfers import (
+from remote_sandbox_mcp.core.sandboxes.files import Problem
+from remote_sandbox_mcp.core.sync.transfer import Headway, Order, Outcome, Place
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.transfers import (
     CANCELLED,
     COMPLETED,
     FAILED,

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.job import JobStarted
-from remote_sandbox_mcp.core.watch import Decision, Event, EventType, Policy, Resume, Status, Watch
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.watches import DONE, FAILED, PENDING, Heartbeat, Watches
+from remote_sandbox_mcp.core.jobs.job import JobStarted
+from remote_sandbox_mcp.core.jobs.watch import Decision, Event, EventType, Policy, Resume, Status, Watch
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.watches import DONE, FAILED, PENDING, Heartbeat, Watches
 
 NOW = 1_000_000.0
 FULL = Watch(
@@ -56,9 +56,9 @@ HAMMER = """
 import sys, time
 from dataclasses import replace
 from pathlib import Path
-from remote_sandbox_mcp.core.watch import Decision, Event, EventType
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.watches import Watches
+from remote_sandbox_mcp.core.jobs.watch import Decision, Event, EventType
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.watches import Watches
 watches, wins = Watches(Database(Path(sys.argv[1]))), 0
 sys.stdin.read()
 while wins < 25:
@@ -69,8 +69,8 @@ while wins < 25:
 TAKE = """
 import sys
 from pathlib import Path
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.watches import Watches
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.watches import Watches
 watches = Watches(Database(Path(sys.argv[1])))
 sys.stdin.read()
 print(*(effect.id for effect in watches.pending(2e9) if watches.take(effect)))
@@ -78,9 +78,9 @@ print(*(effect.id for effect in watches.pending(2e9) if watches.take(effect)))
 ADD_AND_CANCEL = """
 import sys
 from pathlib import Path
-from remote_sandbox_mcp.core.watch import Watch
-from remote_sandbox_mcp.store.database import Database
-from remote_sandbox_mcp.store.watches import Watches
+from remote_sandbox_mcp.core.jobs.watch import Watch
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.watches import Watches
 watches = Watches(Database(Path(sys.argv[1])))
 sys.stdin.read()
 for number in range(20):
@@ -387,7 +387,7 @@ def test_a_writer_killed_in_mid_transaction_leaves_nothing(watches: Watches) -> 
     program = """
 import os, sys
 from pathlib import Path
-from remote_sandbox_mcp.store.database import Database
+from remote_sandbox_mcp.local.store.database import Database
 with Database(Path(sys.argv[1])).writing() as connection:
     connection.execute("UPDATE watches SET status = 'exhausted'")
     os.kill(os.getpid(), 9)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
-from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from tests.support.app_world import World, deploying
 from tests.support.means import require_bubblewrap
 

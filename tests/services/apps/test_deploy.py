@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.apps.deploy import check_health, check_url
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable, Unsupported
-from remote_sandbox_mcp.core.job import JobLook
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.port import Health, Stream
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.jobs.job import JobLook
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.core.sandboxes.port import Health, Stream
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.services.apps.deploy import check_health, check_url
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.support.app_world import World, deploying, fetch, web_server
 from tests.support.sshd import Sshd, free_port

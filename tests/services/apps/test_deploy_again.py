@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from remote_sandbox_mcp.apps.deploy import SAME, Book, Deployments
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
-from remote_sandbox_mcp.core.job import JobLook, JobSeen, JobState
-from remote_sandbox_mcp.core.port import Deployment, Health
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobSeen, JobState
+from remote_sandbox_mcp.core.sandboxes.port import Deployment, Health
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.services.apps.deploy import SAME, Book, Deployments
 from tests.support.app_world import World, fetch, web_server
 from tests.support.sshd import free_port
 from tests.support.waiting import eventually

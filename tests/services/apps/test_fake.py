@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
-from remote_sandbox_mcp.core.port import PortClosed, Stream
+from remote_sandbox_mcp.core.sandboxes.port import PortClosed, Stream
 from remote_sandbox_mcp.testing.sandbox import MOST_UNREAD, FakeSandbox
 from tests.backends.contract.ports import digest_all, pattern_sum, read_exactly, send_all
 

@@ -16,20 +16,20 @@ from pathlib import Path
 import httpx
 import pytest
 
-from remote_sandbox_mcp.apps import forwards as forwards_module
-from remote_sandbox_mcp.apps import guests
-from remote_sandbox_mcp.apps.forwards import Forwards
 from remote_sandbox_mcp.backends import stream as stream_module
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.backends.stream import over_asyncio
-from remote_sandbox_mcp.core.command import Command, Running
+from remote_sandbox_mcp.core.commands.command import Command, Running
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable, Unsupported
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.port import Forward, Stream
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.processes import descriptors
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.core.sandboxes.port import Forward, Stream
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.local.processes import descriptors
+from remote_sandbox_mcp.services.apps import forwards as forwards_module
+from remote_sandbox_mcp.services.apps import guests
+from remote_sandbox_mcp.services.apps.forwards import Forwards
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.backends.contract.ports import (
     MEGABYTE,

@@ -6,9 +6,9 @@ import doctest
 
 import pytest
 
-from remote_sandbox_mcp.core import port
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.port import DeployOrder, Forward, check_path, is_well, read_status, request_text
+from remote_sandbox_mcp.core.sandboxes import port
+from remote_sandbox_mcp.core.sandboxes.port import DeployOrder, Forward, check_path, is_well, read_status, request_text
 
 
 def order(**fields: object) -> DeployOrder:

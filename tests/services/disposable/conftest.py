@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import DisposableRules, Provider
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Provider
 from tests.support.disposable_house import Clock, House
 
 Build = Callable[..., House]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder
+from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import UnknownSandbox
-from remote_sandbox_mcp.core.files import Span
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobState
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobState
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder
+from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.disposable_house import House, until
 from tests.support.means import require_bubblewrap
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules
-from remote_sandbox_mcp.disposable.policy import (
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules
+from remote_sandbox_mcp.local.store.disposables import Kept, Owner
+from remote_sandbox_mcp.services.disposable.policy import (
     SandboxFate,
     fate,
     is_about_to_expire,
@@ -16,7 +17,6 @@ from remote_sandbox_mcp.disposable.policy import (
     is_visible,
     pause_for,
 )
-from remote_sandbox_mcp.store.disposables import Kept, Owner
 
 ME, LIVING, DEAD = Owner(1, "a"), Owner(2, "b"), Owner(3, "c")
 NOW = 10_000.0

@@ -11,11 +11,11 @@ import pytest
 from mcp.shared.subscriptions import ResourceUpdated
 
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.command import Command, Completed
-from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder
+from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import ConnectError, SandboxError, UnknownSandbox
-from remote_sandbox_mcp.store.disposables import Owner
-from remote_sandbox_mcp.waiting import within
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder
+from remote_sandbox_mcp.local.store.disposables import Owner
+from remote_sandbox_mcp.local.waiting import within
 from tests.support.disposable_house import House, until
 from tests.support.platform import API_KEY, IMAGE, Platform
 from tests.support.server import serve

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from remote_sandbox_mcp.backends import bubblewrap, opensandbox
-from remote_sandbox_mcp.core.disposable import DisposableRules, Limits, SandboxOrder, Traits, Volume
 from remote_sandbox_mcp.core.errors import UNCONFIRMED, BadArgument, ConfigError
-from remote_sandbox_mcp.disposable.policy import checked, is_plain, provider_for
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Limits, SandboxOrder, Traits, Volume
+from remote_sandbox_mcp.services.disposable.policy import checked, is_plain, provider_for
 
 ALONE = {bubblewrap.KIND: bubblewrap.TRAITS}
 BOTH = {**ALONE, opensandbox.KIND: opensandbox.TRAITS}

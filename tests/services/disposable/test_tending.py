@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import DisposableRules, SandboxOrder
+from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.errors import SandboxError, UnknownSandbox, Unreachable, Unsupported
-from remote_sandbox_mcp.core.job import JobOrder, JobSeen
-from remote_sandbox_mcp.disposable import reaper as tending
-from remote_sandbox_mcp.store.disposables import Owner
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobSeen
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder
+from remote_sandbox_mcp.local.store.disposables import Owner
+from remote_sandbox_mcp.services.disposable import reaper as tending
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import House, until
 

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from remote_sandbox_mcp.config.handed import PLATFORM
-from remote_sandbox_mcp.core.command import Command, Completed, Running
-from remote_sandbox_mcp.core.disposable import SandboxOrder
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import (
     ConnectError,
     FileProblem,
@@ -18,13 +17,14 @@ from remote_sandbox_mcp.core.errors import (
     Unreachable,
     Unsupported,
 )
-from remote_sandbox_mcp.core.files import Search, Span
-from remote_sandbox_mcp.core.job import JobLook, JobOrder, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobWait
 from remote_sandbox_mcp.core.permission import Notify
-from remote_sandbox_mcp.core.port import Stream
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.jobs.records import KnownJobs
-from remote_sandbox_mcp.jobs.start import Starting
+from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder
+from remote_sandbox_mcp.core.sandboxes.files import Search, Span
+from remote_sandbox_mcp.core.sandboxes.port import Stream
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.services.jobs.records import KnownJobs
+from remote_sandbox_mcp.services.jobs.start import Starting
 from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import House, begun, until
 

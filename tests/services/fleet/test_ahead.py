@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from remote_sandbox_mcp import fleet
 from remote_sandbox_mcp.core.errors import LoginRefused, Unreachable
+from remote_sandbox_mcp.services import fleet
 from tests.support.door import Door
 from tests.support.server import until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remote_sandbox_mcp.core.errors import UnknownSandbox
-from remote_sandbox_mcp.fleet import Fleet
+from remote_sandbox_mcp.services.fleet import Fleet
 from tests.support.disposable_house import a_machine
 
 

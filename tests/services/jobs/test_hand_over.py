@@ -11,11 +11,11 @@ import pytest
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.handed import FILE
-from remote_sandbox_mcp.core.watch import Watch, WatchOrder
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.jobs.values import Wanted, Which
+from remote_sandbox_mcp.core.jobs.watch import Watch, WatchOrder
+from remote_sandbox_mcp.hub.rounds import supervision
+from remote_sandbox_mcp.services.fleet import Fleet, Member
+from remote_sandbox_mcp.services.jobs.values import Wanted, Which
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
-from remote_sandbox_mcp.watchdog.work import supervision
 
 GPU1 = {"name": "gpu1", "host": "192.0.2.1", "user": "me", "key_file": "/keys/one"}
 

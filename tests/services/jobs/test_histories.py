@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.job import JobState
-from remote_sandbox_mcp.core.watch import Policy, Status
+from remote_sandbox_mcp.core.jobs.job import JobState
+from remote_sandbox_mcp.core.jobs.watch import Policy, Status
 from tests.support.job_world import Died, Machine, World, unheard
 
 POLICIES = st.builds(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.job import JobStarted
-from remote_sandbox_mcp.core.watch import Policy, Status
+from remote_sandbox_mcp.core.jobs.job import JobStarted
+from remote_sandbox_mcp.core.jobs.watch import Policy, Status
 from tests.support.jobs import FOREVER, begin, has_printed, in_thread, jobs_on, not_running
 from tests.support.sshd import Fleet, Sshd
 from tests.support.watched import POLICY, Scene

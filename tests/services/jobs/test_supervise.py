@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.job import JobState
-from remote_sandbox_mcp.core.watch import Decision, Event, EventType, Policy, Status, Watch
-from remote_sandbox_mcp.jobs import effects, supervise
-from remote_sandbox_mcp.jobs import effects as attempts
-from remote_sandbox_mcp.store.jobs import JobRecord
+from remote_sandbox_mcp.core.jobs.job import JobState
+from remote_sandbox_mcp.core.jobs.watch import Decision, Event, EventType, Policy, Status, Watch
+from remote_sandbox_mcp.local.store.jobs import JobRecord
+from remote_sandbox_mcp.services.jobs import effects, supervise
+from remote_sandbox_mcp.services.jobs import effects as attempts
 from tests.support.job_world import BEGINNING, World, unheard
 
 QUIET = Policy(notify_local=False)

@@ -10,8 +10,8 @@ import pytest
 
 from remote_sandbox_mcp.config.load import parse_toml
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.platform_server import needs
-from remote_sandbox_mcp.platform_server.needs import Images, PlatformFolder, render
+from remote_sandbox_mcp.services.platform_server import needs
+from remote_sandbox_mcp.services.platform_server.needs import Images, PlatformFolder, render
 from tests.support.programs import look_in
 
 

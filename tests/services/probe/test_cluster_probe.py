@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import remote_sandbox_mcp.probe
-from remote_sandbox_mcp.core.checkup import ClusterFindings, parse_cluster_findings
-from remote_sandbox_mcp.core.cluster import ClusterUsage, GpuCount, OldestPending
-from remote_sandbox_mcp.core.usage_report import parse_usage
+import remote_sandbox_mcp.far.probe
+from remote_sandbox_mcp.core.resources.checkup import ClusterFindings, parse_cluster_findings
+from remote_sandbox_mcp.core.resources.report import parse_usage
+from remote_sandbox_mcp.core.sandboxes.cluster import ClusterUsage, GpuCount, OldestPending
 
-SCRIPT = Path(remote_sandbox_mcp.probe.__file__).with_name("cluster.sh")
+SCRIPT = Path(remote_sandbox_mcp.far.probe.__file__).with_name("cluster.sh")
 TOOLS = [
     "awk",
     "cat",

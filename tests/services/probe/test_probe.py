@@ -14,15 +14,15 @@ from typing import cast
 import pytest
 from tests.support.pace import at_most
 
-import remote_sandbox_mcp.probe
-from remote_sandbox_mcp.core.command import Command, Completed, Ending, Environment, Excerpt, Running
+import remote_sandbox_mcp.far.probe
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Environment, Excerpt, Running
 from remote_sandbox_mcp.core.errors import SandboxError
-from remote_sandbox_mcp.core.sandbox import Description, Sandbox
-from remote_sandbox_mcp.core.usage import Usage, idle_score
-from remote_sandbox_mcp.core.usage_report import parse_usage
-from remote_sandbox_mcp.probe.measure import measure
+from remote_sandbox_mcp.core.resources.report import parse_usage
+from remote_sandbox_mcp.core.resources.usage import Usage, idle_score
+from remote_sandbox_mcp.core.sandboxes.sandbox import Description, Sandbox
+from remote_sandbox_mcp.services.probe.measure import measure
 
-PROBE = Path(remote_sandbox_mcp.probe.__file__).with_name("probe.sh")
+PROBE = Path(remote_sandbox_mcp.far.probe.__file__).with_name("probe.sh")
 # nvidia-smi's answers were recorded on an H200; those of rocm-smi follow the fields of its releases 5 and 6.
 DATA = Path(__file__).with_name("data")
 H200_IDLE, H200_BUSY, H200_APPS = (DATA / f"h200-{name}.csv" for name in ("idle", "busy", "apps"))

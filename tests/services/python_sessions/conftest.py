@@ -9,11 +9,11 @@ import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends.bubblewrap.local import describe, open_local
-from remote_sandbox_mcp.core.interpreter import PythonOrder
-from remote_sandbox_mcp.core.machine import LocalPlace
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.fleet import Fleet, Member
-from remote_sandbox_mcp.interpreters.service import PythonReport
+from remote_sandbox_mcp.core.commands.interpreter import PythonOrder
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.services.fleet import Fleet, Member
+from remote_sandbox_mcp.services.sessions.python import PythonReport
 from tests.support.means import require_bubblewrap
 
 Run = Callable[..., Awaitable[PythonReport]]

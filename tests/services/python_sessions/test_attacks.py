@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.commands.command import Command, Completed
+from remote_sandbox_mcp.core.commands.interpreter import PythonRecord
 from remote_sandbox_mcp.core.errors import NotStarted
-from remote_sandbox_mcp.core.interpreter import PythonRecord
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.interpreters import service
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.services.sessions import python as service
 from tests.support.waiting import eventually
 
 from .conftest import Run

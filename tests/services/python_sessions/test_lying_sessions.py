@@ -15,14 +15,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.commands.command import Command
+from remote_sandbox_mcp.core.commands.interpreter import MOST_IMAGES
 from remote_sandbox_mcp.core.errors import SandboxError
-from remote_sandbox_mcp.core.image import MOST_BYTES
-from remote_sandbox_mcp.core.interpreter import MOST_IMAGES
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.interpreters.service import PythonReport
-from remote_sandbox_mcp.mcp_server.tools.job_results import session_fields
-from remote_sandbox_mcp.mcp_server.tools.python import result_of
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.texts.image import MOST_BYTES
+from remote_sandbox_mcp.fronts.mcp.tools.python import result_of
+from remote_sandbox_mcp.services.sessions.python import PythonReport
+from remote_sandbox_mcp.views.job_results import session_fields
 from tests.support.images import png
 from tests.support.tormentor import (
     BRACKETS,

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from remote_sandbox_mcp.core.commands.interpreter import PythonRecord
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unsupported
-from remote_sandbox_mcp.core.interpreter import PythonRecord
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.support.waiting import eventually
 
 from .conftest import Run

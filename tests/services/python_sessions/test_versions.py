@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Excerpt
-from remote_sandbox_mcp.core.interpreter import PythonOrder, PythonRecord, find_record, read_record
-from remote_sandbox_mcp.interpreters.service import command_line, program_files
+from remote_sandbox_mcp.core.commands.command import Excerpt
+from remote_sandbox_mcp.core.commands.interpreter import PythonOrder, PythonRecord, find_record, read_record
+from remote_sandbox_mcp.services.sessions.python import command_line, program_files
 from tests.support.pipe import as_user, pythons
 from tests.support.sshd import Sshd, wait_until
 

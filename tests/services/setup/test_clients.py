@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.setup import clients
-from remote_sandbox_mcp.setup.clients import McpClient, StartCommand, State
-from remote_sandbox_mcp.setup.journal import SetupChange, SetupJournal
-from remote_sandbox_mcp.setup.undo import undo
+from remote_sandbox_mcp.services.setup import clients
+from remote_sandbox_mcp.services.setup.clients import McpClient, StartCommand, State
+from remote_sandbox_mcp.services.setup.journal import SetupChange, SetupJournal
+from remote_sandbox_mcp.services.setup.undo import undo
 from tests.support.programs import look_in
 
 OURS = "/opt/bin/remote-sandbox-mcp"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.setup.json_text import NotEditable, put, read, remove
+from remote_sandbox_mcp.services.setup.json_text import NotEditable, put, read, remove
 
 PATH = ("mcpServers", "ours")
 OURS = {"command": "us"}

@@ -6,8 +6,8 @@ import pytest
 
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.setup import config_file
-from remote_sandbox_mcp.setup.machines import Finder, named
+from remote_sandbox_mcp.services.setup import config_file
+from remote_sandbox_mcp.services.setup.machines import Finder, named
 
 SSH_CONFIG = """Include more
 Host gpu1 gpu-?

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from remote_sandbox_mcp.setup.json_text import NotEditable
-from remote_sandbox_mcp.setup.toml_text import add_hosts, add_table, add_to_list, hunks, read, without
+from remote_sandbox_mcp.services.setup.json_text import NotEditable
+from remote_sandbox_mcp.services.setup.toml_text import add_hosts, add_table, add_to_list, hunks, read, without
 
 
 @pytest.mark.parametrize(

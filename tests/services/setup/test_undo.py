@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.setup import config_file, keeping
-from remote_sandbox_mcp.setup.config_file import NewMachine
-from remote_sandbox_mcp.setup.journal import SetupJournal
-from remote_sandbox_mcp.setup.undo import undo
+from remote_sandbox_mcp.services.setup import config_file, keeping
+from remote_sandbox_mcp.services.setup.config_file import NewMachine
+from remote_sandbox_mcp.services.setup.journal import SetupJournal
+from remote_sandbox_mcp.services.setup.undo import undo
 from tests.support.keyrings import Keyring, keyring_in_use
 
 PASSWORD = "hunter2-do-not-show"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command, Completed, Excerpt
-from remote_sandbox_mcp.core.shell_session import (
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Excerpt
+from remote_sandbox_mcp.core.commands.shell_session import (
     AS_BEFORE,
     LEFT_NOTHING,
     ShellSession,
@@ -21,7 +21,7 @@ from remote_sandbox_mcp.core.shell_session import (
     state_text,
     wrap,
 )
-from remote_sandbox_mcp.shells.service import _pieces
+from remote_sandbox_mcp.services.sessions.shell import _pieces
 
 SESSION = ShellSession("main", "0123")
 LARGE = "\n".join(f'y=$((${{y-0}} + 1)) # it\'s "line" \\ {number}' for number in range(24_000)) + "\necho $y $LINENO"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
-from remote_sandbox_mcp.backends.outpost.sandbox import OutpostSandbox
-from remote_sandbox_mcp.core.command import Environment
-from remote_sandbox_mcp.core.machine import LocalPlace
+from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
+from remote_sandbox_mcp.core.commands.command import Environment
+from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from tests.support.means import require_bubblewrap
 
 HOME = "/home/sandbox"

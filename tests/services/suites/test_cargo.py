@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.suites.report import TestReport
-from remote_sandbox_mcp.suites.service import run_tests
+from remote_sandbox_mcp.services.suites.service import run_tests
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
 
 CARGO = shutil.which("cargo") or ""

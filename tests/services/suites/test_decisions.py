@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command, Excerpt, Running
+from remote_sandbox_mcp.core.commands.command import Command, Excerpt, Running
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, SandboxError, Unreachable
-from remote_sandbox_mcp.core.files import FileSlice, Span
 from remote_sandbox_mcp.core.progress import Beat
+from remote_sandbox_mcp.core.sandboxes.files import FileSlice, Span
 from remote_sandbox_mcp.core.suites.report import TestReport
-from remote_sandbox_mcp.suites import service
-from remote_sandbox_mcp.suites.service import results_of, run_tests
+from remote_sandbox_mcp.services.suites import service
+from remote_sandbox_mcp.services.suites.service import results_of, run_tests
 from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.support.values import succeeded
 

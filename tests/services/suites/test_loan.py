@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.suites import loan
+from remote_sandbox_mcp.services.suites import loan
 
 
 @pytest.mark.skipif(

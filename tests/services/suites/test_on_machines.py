@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Command, Completed, Running
-from remote_sandbox_mcp.core.sandbox import Sandbox
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.core.suites.report import TestReport
-from remote_sandbox_mcp.suites.service import results_of, run_tests
+from remote_sandbox_mcp.services.suites.service import results_of, run_tests
 from tests.support.sshd import Fleet
 
 CASES = 30_000

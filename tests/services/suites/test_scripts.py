@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import remote_sandbox_mcp.suites
+import remote_sandbox_mcp.far.suites
 from remote_sandbox_mcp.core.suites.suite import Collected, SuiteFolder, parse_collected, parse_look
 
-FOLDER = Path(remote_sandbox_mcp.suites.__file__).parent
+FOLDER = Path(remote_sandbox_mcp.far.suites.__file__).parent
 SHELLS = [
     pytest.param(shell, id=" ".join(shell))
     for shell in (["sh"], ["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["zsh", "--emulate", "sh"])

@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.transfer import Headway, Lane, Order, Outcome, Place
-from remote_sandbox_mcp.sync.engine import Synchronization
-from remote_sandbox_mcp.sync.service import Syncs
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sync.transfer import Headway, Lane, Order, Outcome, Place
+from remote_sandbox_mcp.services.sync.engine import Synchronization
+from remote_sandbox_mcp.services.sync.service import Syncs
 from tests.support.server import until
 from tests.support.warm import LANE_NURSERY
 

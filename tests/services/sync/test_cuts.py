@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
 from tests.support.in_process import serve_here
 from tests.support.line import ThreadedLine
 from tests.support.server import entry

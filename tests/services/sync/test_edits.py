@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.transfer import Outcome, Place
+from remote_sandbox_mcp.core.sync.transfer import Outcome, Place
+from tests.services.sync.conftest import Pool
 from tests.support.trees import MIB, File, Folder, Link, Node, put, snapshot
-from tests.sync.conftest import Pool
 
 MINE = b"what its user wrote just now"
 OLD, NEW = File(100, 1, mtime=10**18), File(200, 2, mtime=2 * 10**18)

@@ -18,19 +18,19 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.outpost import pipe
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
+from remote_sandbox_mcp.backends.link import pipe
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, Unreachable, Unsupported
-from remote_sandbox_mcp.core.transfer import Lane, Outcome, Place, unheard
-from remote_sandbox_mcp.sync import ends
-from remote_sandbox_mcp.sync.ends import End
-from remote_sandbox_mcp.sync.engine import Synchronization
-from remote_sandbox_mcp.sync.lanes import Lanes
+from remote_sandbox_mcp.core.sync.transfer import Lane, Outcome, Place, unheard
+from remote_sandbox_mcp.services.sync import ends
+from remote_sandbox_mcp.services.sync.ends import End
+from remote_sandbox_mcp.services.sync.engine import Synchronization
+from remote_sandbox_mcp.services.sync.lanes import Lanes
+from tests.services.sync.conftest import Pool
 from tests.support.pace import at_most
 from tests.support.root import run_as_root, tmpfs
 from tests.support.trees import MIB, File, Folder, Link, Node, differences, leftovers, noise, put, snapshot, touch
 from tests.support.values import is_empty
-from tests.sync.conftest import Pool
 
 # More than one span of a file, and twice what is on its way before a line is known: it can be cut in its middle.
 LARGE_SIZE = 40 * MIB

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.backends.here import locate, read_file
-from remote_sandbox_mcp.backends.outpost.far.tree import Refusal, Root, stat_exactly
 from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.gate import ResolvedPath
-from remote_sandbox_mcp.core.transfer import Order, Place
-from tests.sync.conftest import Pool
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
+from remote_sandbox_mcp.far.lane.tree import Refusal, Root, stat_exactly
+from tests.services.sync.conftest import Pool
 
 
 @pytest.fixture

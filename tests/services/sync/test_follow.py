@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.outpost.far import wire
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
-from remote_sandbox_mcp.core.command import Command
+from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.errors import FileProblem, Unreachable
-from remote_sandbox_mcp.core.transfer import Lane, Reply
-from remote_sandbox_mcp.core.tree import FOLDER, Tree
-from remote_sandbox_mcp.sync import follow as follow_module
-from remote_sandbox_mcp.sync.follow import Followed, Follower
+from remote_sandbox_mcp.core.sync.transfer import Lane, Reply
+from remote_sandbox_mcp.core.sync.tree import FOLDER, Tree
+from remote_sandbox_mcp.far.outpost import wire
+from remote_sandbox_mcp.services.sync import follow as follow_module
+from remote_sandbox_mcp.services.sync.follow import Followed, Follower
 from tests.support.server import until
 from tests.support.sshd import Fleet, Sshd
 
@@ -238,7 +238,7 @@ async def test_an_answer_that_makes_no_sense_is_refused(end: dict[str, Any], par
 
 
 async def test_many_small_answers_may_not_add_up_to_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.core.tree.MOST_FOLDERS", 3)
+    monkeypatch.setattr("remote_sandbox_mcp.core.sync.tree.MOST_FOLDERS", 3)
     liar = Liar()
     follower = Follower(liar.open, Followed(name="there", path="/x"))
     for number in range(5, 8):

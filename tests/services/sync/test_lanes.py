@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import SandboxError, Unreachable, Unsupported
-from remote_sandbox_mcp.core.transfer import Reply
-from remote_sandbox_mcp.sync import lanes as lanes_module
-from remote_sandbox_mcp.sync.lanes import Lanes
+from remote_sandbox_mcp.core.sync.transfer import Reply
+from remote_sandbox_mcp.services.sync import lanes as lanes_module
+from remote_sandbox_mcp.services.sync.lanes import Lanes
 
 
 class StandIn:
@@ -127,7 +127,7 @@ async def test_the_quickest_answer_counts(opener: Opener, monkeypatch: pytest.Mo
     lanes = Lanes("x", opener, 8)
     assert lanes.round_trip_s == float("inf")
     clock = iter([10.0, 10.5, 20.0, 20.1, 30.0, 30.9])
-    monkeypatch.setattr("remote_sandbox_mcp.sync.lanes.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("remote_sandbox_mcp.services.sync.lanes.time.perf_counter", lambda: next(clock))
     for expected in (0.5, 0.1, 0.1):
         await lanes.take()
         assert lanes.round_trip_s == pytest.approx(expected)

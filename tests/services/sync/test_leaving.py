@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.outpost.far import tree
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.transfer import Place
-from remote_sandbox_mcp.core.workspace import SECRET_LIKE
-from tests.sync.conftest import Pool
+from remote_sandbox_mcp.core.sync.transfer import Place
+from remote_sandbox_mcp.core.workspaces.workspace import SECRET_LIKE
+from remote_sandbox_mcp.far.lane import tree
+from tests.services.sync.conftest import Pool
 
 FILES = 5000
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
 from remote_sandbox_mcp.core.errors import Unreachable
+from tests.services.sync.conftest import Pool
 from tests.support.trees import CHANGE_LISTS, TREES, Change, Folder, Snapshot, differences, leftovers, put, snapshot
 from tests.support.values import is_empty
-from tests.sync.conftest import Pool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 _numbers = itertools.count()

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.outpost.far import wire
-from remote_sandbox_mcp.backends.outpost.far.large import SAME
-from remote_sandbox_mcp.backends.outpost.far.source import ENTRY, PIECE, names_in_order
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, SandboxError, Unreachable
-from remote_sandbox_mcp.core.plan import PIECE as INDEXED
-from remote_sandbox_mcp.core.transfer import Order, Outcome, Place
-from remote_sandbox_mcp.core.tree import FOLDER
-from remote_sandbox_mcp.sync.ends import End
-from remote_sandbox_mcp.sync.engine import Synchronization
-from remote_sandbox_mcp.sync.lanes import Lanes
+from remote_sandbox_mcp.core.sync.plan import PIECE as INDEXED
+from remote_sandbox_mcp.core.sync.transfer import Order, Outcome, Place
+from remote_sandbox_mcp.core.sync.tree import FOLDER
+from remote_sandbox_mcp.far.lane.large import SAME
+from remote_sandbox_mcp.far.lane.source import ENTRY, PIECE, names_in_order
+from remote_sandbox_mcp.far.outpost import wire
+from remote_sandbox_mcp.services.sync.ends import End
+from remote_sandbox_mcp.services.sync.engine import Synchronization
+from remote_sandbox_mcp.services.sync.lanes import Lanes
+from tests.services.sync.conftest import Pool
 from tests.support.trees import MIB, File, Folder, Link, Snapshot, noise, put, snapshot
-from tests.sync.conftest import Pool
 
 TOKEN = "token"
 LAST = (wire.END, wire.FAIL)

@@ -6,8 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from remote_sandbox_mcp.core.transfer import Headway, unheard
-from remote_sandbox_mcp.sync.meter import FAST, RATE_OVER_S, TOLD_EVERY_S, TRY_AGAIN_S, WINDOW_S, Meter, Squeeze
+from remote_sandbox_mcp.core.sync.transfer import Headway, unheard
+from remote_sandbox_mcp.services.sync.meter import (
+    FAST,
+    RATE_OVER_S,
+    TOLD_EVERY_S,
+    TRY_AGAIN_S,
+    WINDOW_S,
+    Meter,
+    Squeeze,
+)
 
 MB = 1_000_000
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.sync.streams import Together
+from remote_sandbox_mcp.services.sync.streams import Together
 
 
 class Workers:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.core.files import Problem
-from remote_sandbox_mcp.core.tree import leads_out
-from remote_sandbox_mcp.sync.unpacking import pack, unpack
+from remote_sandbox_mcp.core.sandboxes.files import Problem
+from remote_sandbox_mcp.core.sync.tree import leads_out
+from remote_sandbox_mcp.services.sync.unpacking import pack, unpack
 from tests.support.trees import File, Folder, Link, Node, differences, put, snapshot
 
 MOST = 1 << 20

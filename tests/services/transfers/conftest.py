@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.transfer import Order
-from remote_sandbox_mcp.transfers.background import BackgroundTransfers
+from remote_sandbox_mcp.core.sync.transfer import Order
+from remote_sandbox_mcp.services.transfers.background import BackgroundTransfers
 from tests.support.pace import Deadline
 from tests.support.transfers_stand_in import COMMAND, CONFIGURATION
 

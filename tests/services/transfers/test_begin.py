@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.transfer import Headway
-from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, FAILED, RUNNING, TransferEnd
-from remote_sandbox_mcp.transfers.background import BackgroundTransfers
-from remote_sandbox_mcp.transfers.records import KEPT_S, TransferRecords
+from remote_sandbox_mcp.core.sync.transfer import Headway
+from remote_sandbox_mcp.local.store.transfers import CANCELLED, COMPLETED, FAILED, RUNNING, TransferEnd
+from remote_sandbox_mcp.services.transfers.background import BackgroundTransfers
+from remote_sandbox_mcp.services.transfers.records import KEPT_S, TransferRecords
+from tests.services.transfers.conftest import pieces, turns
 from tests.support.pace import at_most
 from tests.support.server import until
 from tests.support.transfers_stand_in import act, pretend
-from tests.transfers.conftest import pieces, turns
 
 
 async def test_a_quick_one_is_over_within_the_wait(transfers: BackgroundTransfers, state: Path, play: Path) -> None:

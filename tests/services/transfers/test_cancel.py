@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from remote_sandbox_mcp.processes.locks import Lock, holder
-from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, RUNNING
-from remote_sandbox_mcp.transfers.background import BackgroundTransfers
+from remote_sandbox_mcp.local.processes.locks import Lock, holder
+from remote_sandbox_mcp.local.store.transfers import CANCELLED, COMPLETED, RUNNING
+from remote_sandbox_mcp.services.transfers.background import BackgroundTransfers
+from tests.services.transfers.conftest import ServerMaker, turns
 from tests.support.server import until
 from tests.support.transfers_stand_in import act, pretend
-from tests.transfers.conftest import ServerMaker, turns
 
 
 async def test_one_of_this_process(transfers: BackgroundTransfers, state: Path, play: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Running
+from remote_sandbox_mcp.core.commands.command import Running
 from remote_sandbox_mcp.core.errors import FileProblem, HostKeyProblem, LostContact, SandboxError, Unreachable
-from remote_sandbox_mcp.core.text import size
-from remote_sandbox_mcp.core.transfer import Headway, Listener, Outcome
-from remote_sandbox_mcp.sync import patience as persisting
-from remote_sandbox_mcp.sync.patience import CALL, TRANSFER, CutOff, Ear, Patience, adding_up, persist
-from remote_sandbox_mcp.transfers.records import TransferLog
+from remote_sandbox_mcp.core.sync.transfer import Headway, Listener, Outcome
+from remote_sandbox_mcp.core.texts.text import size
+from remote_sandbox_mcp.services.sync import patience as persisting
+from remote_sandbox_mcp.services.sync.patience import CALL, TRANSFER, CutOff, Ear, Patience, adding_up, persist
+from remote_sandbox_mcp.services.transfers.records import TransferLog
 
 DONE = Outcome(synced_type="file")
 SENDING = [Headway("sending", files=count) for count in (0, 1)]

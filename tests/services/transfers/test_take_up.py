@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.processes.locks import Lock
-from remote_sandbox_mcp.store.transfers import CANCELLED, COMPLETED, QUEUED, RUNNING, TransferEnd
-from remote_sandbox_mcp.transfers.background import BackgroundTransfers
-from remote_sandbox_mcp.transfers.records import TransferRecords
+from remote_sandbox_mcp.local.processes.locks import Lock
+from remote_sandbox_mcp.local.store.transfers import CANCELLED, COMPLETED, QUEUED, RUNNING, TransferEnd
+from remote_sandbox_mcp.services.transfers.background import BackgroundTransfers
+from remote_sandbox_mcp.services.transfers.records import TransferRecords
+from tests.services.transfers.conftest import ServerMaker, check_one_at_a_time, pieces, turns
 from tests.support.pace import at_most
 from tests.support.server import until
 from tests.support.transfers_stand_in import CONFIGURATION, act, pretend
-from tests.transfers.conftest import ServerMaker, check_one_at_a_time, pieces, turns
 
 
 async def test_a_server_that_is_killed_is_followed_by_who_takes_up(

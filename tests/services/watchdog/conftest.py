@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.watch import Watch
-from remote_sandbox_mcp.processes.locks import holder
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.watches import Watches
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, LOG_FILE
+from remote_sandbox_mcp.core.jobs.watch import Watch
+from remote_sandbox_mcp.local.processes.locks import holder
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.watches import Watches
+from remote_sandbox_mcp.services.watchdog.daemon import LOCK_FILE, LOG_FILE
 from tests.support.sshd import wait_until
 from tests.support.watchdog_stand_in import QUICK
 
-COMMAND = (sys.executable, str(Path(__file__).parents[1] / "support" / "watchdog_stand_in.py"))
+COMMAND = (sys.executable, str(Path(__file__).parents[2] / "support" / "watchdog_stand_in.py"))
 WATCH = Watch(sandbox="gpu1", session="train")
 
 

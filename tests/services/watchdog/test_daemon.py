@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from remote_sandbox_mcp.store.database import STATE_FILE
-from remote_sandbox_mcp.watchdog.daemon import LOCK_FILE, LOG_FILE, Pulse, pause_after
+from remote_sandbox_mcp.local.store.database import STATE_FILE
+from remote_sandbox_mcp.services.watchdog.daemon import LOCK_FILE, LOG_FILE, Pulse, pause_after
+from tests.services.watchdog.conftest import WATCH, Post, ended
 from tests.support.pace import at_most
 from tests.support.sshd import wait_until
-from tests.watchdog.conftest import WATCH, Post, ended
 
 
 def test_a_second_one_says_who_is_there_and_leaves(post: Post) -> None:

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.hub_contact import starting
-from remote_sandbox_mcp.hub_contact.place import LIVED_BY
-from remote_sandbox_mcp.watchdog.ensure import LONGEST_S, ensure_running
+from remote_sandbox_mcp.services.hub_contact import starting
+from remote_sandbox_mcp.services.hub_contact.place import LIVED_BY
+from remote_sandbox_mcp.services.watchdog.ensure import LONGEST_S, ensure_running
+from tests.services.watchdog.conftest import WATCH, Post, variables
 from tests.support.pace import at_most
 from tests.support.sshd import wait_until
-from tests.watchdog.conftest import WATCH, Post, variables
 
 ENSURE = """
 import asyncio, os, pathlib, sys
-from remote_sandbox_mcp.watchdog.ensure import ensure_running
+from remote_sandbox_mcp.services.watchdog.ensure import ensure_running
 sys.stdin.readline()
 print(asyncio.run(ensure_running(pathlib.Path(os.environ["REMOTE_SANDBOX_MCP_HOME"]), None)))
 """

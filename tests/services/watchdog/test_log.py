@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.watchdog.daemon import KEPT, OwnLog
+from remote_sandbox_mcp.services.watchdog.daemon import KEPT, OwnLog
 
 PRINTS = """
 import logging, os, pathlib, sys
-from remote_sandbox_mcp.watchdog.daemon import OwnLog
+from remote_sandbox_mcp.services.watchdog.daemon import OwnLog
 handler = OwnLog(pathlib.Path(sys.argv[1]) / "watchdog.log", largest=1000)
 logging.basicConfig(level=logging.INFO, handlers=[handler])
 for number in range(100):

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.processes.locks import Lock, holder
-from remote_sandbox_mcp.watchdog.daemon import Intervals, Rounds, Supervision
-from remote_sandbox_mcp.watchdog.service import until
+from remote_sandbox_mcp.local.processes.locks import Lock, holder
+from remote_sandbox_mcp.services.watchdog.daemon import Intervals, Rounds, Supervision
+from remote_sandbox_mcp.services.watchdog.service import until
 
 QUICK = Intervals(changes_s=0.01, settings_s=0.05, shortest_rest_s=0.001, idle_s=0.02)
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError, SandboxError
-from remote_sandbox_mcp.processes.locks import LockHolder
-from remote_sandbox_mcp.processes.process import module_words
-from remote_sandbox_mcp.watchdog import launchd, service, systemd
-from remote_sandbox_mcp.watchdog.manager import Facts, Program, Service, fixed, is_passing, make_program, which
-from remote_sandbox_mcp.watchdog.service import notes
+from remote_sandbox_mcp.local.processes.locks import LockHolder
+from remote_sandbox_mcp.local.processes.process import module_words
+from remote_sandbox_mcp.services.watchdog import launchd, service, systemd
+from remote_sandbox_mcp.services.watchdog.manager import Facts, Program, Service, fixed, is_passing, make_program, which
+from remote_sandbox_mcp.services.watchdog.service import notes
 from tests.support.programs import look_in
 
 PLAIN = Program(Path("/home/a/.state"), ("/usr/bin/python3", "-m", "remote_sandbox_mcp", "watchdog", "run"))

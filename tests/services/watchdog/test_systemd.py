@@ -30,10 +30,10 @@ BACK_S = 30
 ENSURE = """
 import asyncio, time
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.core.watch import Watch
-from remote_sandbox_mcp.store.database import STATE_FILE, Database
-from remote_sandbox_mcp.store.watches import Watches
-from remote_sandbox_mcp.watchdog.ensure import ensure_running
+from remote_sandbox_mcp.core.jobs.watch import Watch
+from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
+from remote_sandbox_mcp.local.store.watches import Watches
+from remote_sandbox_mcp.services.watchdog.ensure import ensure_running
 state = paths.state_folder()
 Watches(Database(state / STATE_FILE)).add(Watch(sandbox="gpu1", session="train", due=time.time() + 3600))
 print(asyncio.run(ensure_running(state, None)))

@@ -13,14 +13,14 @@ import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends import here
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
-from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
+from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.core.files import FileSlice, Span, Written
-from remote_sandbox_mcp.core.sandbox import Description, Sandbox
-from remote_sandbox_mcp.core.transfer import Lane
-from remote_sandbox_mcp.core.workspace import LinkOrder, Moved, Rules, Workspace
-from remote_sandbox_mcp.fleet import Fleet, Member
+from remote_sandbox_mcp.core.sandboxes.files import FileSlice, Span, Written
+from remote_sandbox_mcp.core.sandboxes.sandbox import Description, Sandbox
+from remote_sandbox_mcp.core.sync.transfer import Lane
+from remote_sandbox_mcp.core.workspaces.workspace import LinkOrder, Moved, Rules, Workspace
+from remote_sandbox_mcp.services.fleet import Fleet, Member
 from tests.support.warm import LANE_NURSERY
 
 NAME = "x"

@@ -11,9 +11,9 @@ import pytest
 
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.workspace import MOST_NAMED, Rules
-from remote_sandbox_mcp.workspaces import passes, trash
-from tests.workspaces.conftest import World, contents, write
+from remote_sandbox_mcp.core.workspaces.workspace import MOST_NAMED, Rules
+from remote_sandbox_mcp.services.workspaces import passes, trash
+from tests.services.workspaces.conftest import World, contents, write
 
 MIB = 1 << 20
 PROJECT = {".gitignore": "secret.txt\ndata/\n", "sub/.gitignore": "inner.txt\n", "a.py": "1", "sub/b.py": "2"}

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.transfer import Lane, Reply
-from remote_sandbox_mcp.core.tree import Tree, TreeReader
-from remote_sandbox_mcp.core.workspace import Moved
-from remote_sandbox_mcp.sync.follow import Follower
-from remote_sandbox_mcp.workspaces import looks
+from remote_sandbox_mcp.core.sync.transfer import Lane, Reply
+from remote_sandbox_mcp.core.sync.tree import Tree, TreeReader
+from remote_sandbox_mcp.core.workspaces.workspace import Moved
+from remote_sandbox_mcp.services.sync.follow import Follower
+from remote_sandbox_mcp.services.workspaces import looks
+from tests.services.workspaces.conftest import World, contents, write
 from tests.support.server import until
-from tests.workspaces.conftest import World, contents, write
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ async def test_an_unchanged_workspace_is_not_compared_again(world: World, monkey
     await world.bring()
     world.sandbox.asked.clear()
     with monkeypatch.context() as patch:
-        patch.setattr("remote_sandbox_mcp.workspaces.passes.reconcile", None)
+        patch.setattr("remote_sandbox_mcp.services.workspaces.passes.reconcile", None)
         assert (await world.bring()).is_quiet
         assert (await world.send()).is_quiet
     assert world.sandbox.asked == {"follow": 1}

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.app import App, machine_member
-from remote_sandbox_mcp.backends.outpost.lane import OutpostLane
-from remote_sandbox_mcp.core.machine import Machine
-from remote_sandbox_mcp.core.workspace import LinkOrder
-from remote_sandbox_mcp.fleet import Fleet as Members
+from remote_sandbox_mcp.backends.link.lane import OutpostLane
+from remote_sandbox_mcp.core.sandboxes.machine import Machine
+from remote_sandbox_mcp.core.workspaces.workspace import LinkOrder
+from remote_sandbox_mcp.services.fleet import Fleet as Members
+from tests.services.workspaces.conftest import contents, write
 from tests.support.line import ThreadedLine
 from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd
-from tests.workspaces.conftest import contents, write
 
 
 @asynccontextmanager

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.core.command import Command, Completed
+from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
-from remote_sandbox_mcp.core.reconcile import SideLost
-from remote_sandbox_mcp.core.workspace import LinkOrder, Preview, Unlinked, mark_of
-from remote_sandbox_mcp.workspaces.service import WorkspaceService
-from tests.workspaces.conftest import FolderSandbox, World, contents, write
+from remote_sandbox_mcp.core.workspaces.reconcile import SideLost
+from remote_sandbox_mcp.core.workspaces.workspace import LinkOrder, Preview, Unlinked, mark_of
+from remote_sandbox_mcp.services.workspaces.service import WorkspaceService
+from tests.services.workspaces.conftest import FolderSandbox, World, contents, write
 
 FIRST = {"a.py": "print(1)\n", "src/b.py": "b = 2\n"}
 

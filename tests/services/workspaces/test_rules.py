@@ -12,8 +12,8 @@ from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.accepted import accept, withdraw
 from remote_sandbox_mcp.config.workspace_file import NAME, find
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError
-from remote_sandbox_mcp.core.workspace import Rules
-from tests.workspaces.conftest import World, contents, write
+from remote_sandbox_mcp.core.workspaces.workspace import Rules
+from tests.services.workspaces.conftest import World, contents, write
 
 
 def accepted(folder: Path, text: str) -> None:

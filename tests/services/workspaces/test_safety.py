@@ -16,18 +16,18 @@ import pytest
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
-from remote_sandbox_mcp.core.files import FileSlice, Span, Written
 from remote_sandbox_mcp.core.gate import NotAllowed
-from remote_sandbox_mcp.core.reconcile import SideLost
-from remote_sandbox_mcp.core.transfer import Reply
-from remote_sandbox_mcp.core.workspace import Rules, mark_of
-from remote_sandbox_mcp.sync.meter import Tally
-from remote_sandbox_mcp.sync.sending import BATCH_FILES
+from remote_sandbox_mcp.core.sandboxes.files import FileSlice, Span, Written
+from remote_sandbox_mcp.core.sync.transfer import Reply
+from remote_sandbox_mcp.core.workspaces.reconcile import SideLost
+from remote_sandbox_mcp.core.workspaces.workspace import Rules, mark_of
+from remote_sandbox_mcp.services.sync.meter import Tally
+from remote_sandbox_mcp.services.sync.sending import BATCH_FILES
+from tests.services.workspaces.conftest import FolderSandbox, World, contents, write
 from tests.support.doc_pages import ROOT
 from tests.support.means import require_program
 from tests.support.root import exfat, tmpfs
 from tests.support.waiting import eventually
-from tests.workspaces.conftest import FolderSandbox, World, contents, write
 
 MIB = 1 << 20
 
@@ -349,7 +349,7 @@ async def in_step_again(world: World) -> bool:
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from tests.workspaces.conftest import World
+from tests.services.workspaces.conftest import World
 
 async def main(folder, verb, count):
     world = World(Path(folder))
@@ -449,7 +449,7 @@ async def test_a_preview_names_secrets_and_a_large_project_needs_a_confirmation(
     assert preview.secrets == (".env", "conf/id_rsa")
     included = world.order(rules=Rules(includes=("id_rsa",)))
     assert (await world.app.workspaces.preview(included)).secrets == (".env",)
-    monkeypatch.setattr("remote_sandbox_mcp.core.workspace.MOST_UNASKED_FILES", 1)
+    monkeypatch.setattr("remote_sandbox_mcp.core.workspaces.workspace.MOST_UNASKED_FILES", 1)
     with pytest.raises(BadArgument, match="2 files") as told:
         await world.link()
     assert (told.value.reason, world.app.workspaces.all(), world.there.exists()) == ("confirm", [], False)

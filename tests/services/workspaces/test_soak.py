@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.core.workspace import Moved
+from remote_sandbox_mcp.core.workspaces.workspace import Moved
+from tests.services.workspaces.conftest import World
 from tests.support.root import tmpfs
-from tests.workspaces.conftest import World
 
 EDITS, SEED = int(os.environ.get("SOAK_EDITS", "500")), int(os.environ.get("SOAK_SEED", "1"))
 NAMES = ("a", "b", "c", "d")

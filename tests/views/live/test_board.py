@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.cluster import ClusterUsage, GpuCount, Partition
-from remote_sandbox_mcp.core.job import Checkpoint, JobSeen, JobState
-from remote_sandbox_mcp.core.usage import Cpu, Gpu, Memory, Point, Usage, point_of, recent, thinned
-from remote_sandbox_mcp.core.watch import Policy, Watch
-from remote_sandbox_mcp.jobs.values import Sight
-from remote_sandbox_mcp.live.board import Board, Change, Looker, difference, settled
-from remote_sandbox_mcp.live.rows import finite, hidden, job_row
-from remote_sandbox_mcp.live.service import shown_first
+from remote_sandbox_mcp.core.jobs.job import Checkpoint, JobSeen, JobState
+from remote_sandbox_mcp.core.jobs.watch import Policy, Watch
+from remote_sandbox_mcp.core.resources.usage import Cpu, Gpu, Memory, Point, Usage, point_of, recent, thinned
+from remote_sandbox_mcp.core.sandboxes.cluster import ClusterUsage, GpuCount, Partition
+from remote_sandbox_mcp.services.jobs.values import Sight
+from remote_sandbox_mcp.views.live.board import Board, Change, Looker, difference, settled
+from remote_sandbox_mcp.views.live.rows import finite, hidden, job_row
+from remote_sandbox_mcp.views.live.service import shown_first
 
 LARGEST = Partition("b", idle_cpus=6, cpus=8, gpus=(GpuCount("x", 1, 4),))
 A, B, C = {"n": 1}, {"n": 2}, {"n": 3}

@@ -14,16 +14,16 @@ import pytest
 
 from remote_sandbox_mcp.app import App, compose
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.core.disposable import SandboxOrder
-from remote_sandbox_mcp.core.transfer import Order, Place
-from remote_sandbox_mcp.core.watch import WatchOrder
-from remote_sandbox_mcp.core.workspace import LinkOrder
-from remote_sandbox_mcp.history import MadeCall
-from remote_sandbox_mcp.jobs.values import Sight, Wanted, Which
-from remote_sandbox_mcp.live import watcher
-from remote_sandbox_mcp.live.board import Board, Looker
-from remote_sandbox_mcp.live.rows import job_row, session_of
-from remote_sandbox_mcp.live.service import TOPICS, Live
+from remote_sandbox_mcp.core.jobs.watch import WatchOrder
+from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
+from remote_sandbox_mcp.core.workspaces.workspace import LinkOrder
+from remote_sandbox_mcp.services.history import MadeCall
+from remote_sandbox_mcp.services.jobs.values import Sight, Wanted, Which
+from remote_sandbox_mcp.views.live import watcher
+from remote_sandbox_mcp.views.live.board import Board, Looker
+from remote_sandbox_mcp.views.live.rows import job_row, session_of
+from remote_sandbox_mcp.views.live.service import TOPICS, Live
 from tests.support.pace import at_most
 from tests.support.server import entry, environment, write_config
 from tests.support.sshd import Fleet, Sshd
@@ -197,7 +197,7 @@ async def test_a_job_is_followed_from_its_start_to_its_end(tmp_path: Path, sshd:
 async def test_the_checkpoint_of_a_running_job_is_looked_at_while_somebody_looks(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.live.watcher.FILE_S", 0.2)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.watcher.FILE_S", 0.2)
     async with looked_at(tmp_path, sshd, topics=("jobs",)) as (app, view):
         watch = WatchOrder(checkpoint_path="progress.json", checkpoint_format="json", notify_local=False)
         order = Wanted(
@@ -216,7 +216,7 @@ async def test_the_checkpoint_of_a_running_job_is_looked_at_while_somebody_looks
 async def test_running_jobs_are_shown_before_newer_ones_that_are_over_and_the_rest_is_counted(
     tmp_path: Path, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.live.service.MOST_JOBS", 1)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.service.MOST_JOBS", 1)
     machine = fleet.machine("many-jobs")
     async with looked_at(tmp_path, machine) as (app, view):
         await app.jobs.start(Wanted(command="sleep 60", session="first", sandbox=machine.name))
@@ -235,7 +235,7 @@ async def test_a_job_whose_row_cannot_be_made_is_its_own_trouble(
             raise RecursionError
         return job_row(sight, *rest)
 
-    monkeypatch.setattr("remote_sandbox_mcp.live.service.job_row", made)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.service.job_row", made)
     async with looked_at(tmp_path, sshd) as (app, view):
         for name in ("bad", "good"):
             await app.jobs.start(Wanted(command="sleep 60", session=name, sandbox=sshd.name))
@@ -260,8 +260,8 @@ async def test_a_look_that_fails_in_an_unforeseen_way_is_logged_once_and_made_ag
             raise RecursionError("deep")
         board.put("sandboxes", {"made": {"id": "made"}})
 
-    monkeypatch.setattr("remote_sandbox_mcp.live.service.PROVIDERS_S", 0.02)
-    monkeypatch.setattr("remote_sandbox_mcp.live.service.look_at_disposables", look)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.service.PROVIDERS_S", 0.02)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.service.look_at_disposables", look)
     async with looked_at(tmp_path) as (_, view):
         await view.row("sandboxes", "made")
         assert caplog.text.count("looking at what goes on failed") == 1
@@ -329,8 +329,8 @@ async def test_a_disposable_sandbox_is_shown_with_its_ports_and_is_not_kept_aliv
 async def test_a_workspace_says_how_it_stands_and_what_is_in_conflict(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.live.topics.COMPARE_S", 0.3)
-    monkeypatch.setattr("remote_sandbox_mcp.live.topics.REST_AFTER_LOOK", 0.0)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.COMPARE_S", 0.3)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.REST_AFTER_LOOK", 0.0)
     project = tmp_path / "project"
     project.mkdir()
     (project / "file").write_text("one\n")
@@ -357,8 +357,8 @@ async def test_a_workspace_says_how_it_stands_and_what_is_in_conflict(
 async def test_a_workspace_that_is_busy_holds_up_no_other(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.live.topics.COMPARE_S", 0.3)
-    monkeypatch.setattr("remote_sandbox_mcp.live.topics.REST_AFTER_LOOK", 0.0)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.COMPARE_S", 0.3)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.REST_AFTER_LOOK", 0.0)
     async with looked_at(tmp_path, sshd) as (app, view):
         linked = {}
         for name in ("busy", "free"):
