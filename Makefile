@@ -4,18 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
+# `make test ALL=1`: the whole contract also for backends that differ from another only in their line.
+WHICH := $(if $(ALL),--all)
 # Whatever the environment says: a suite that compiles its tests anew in each worker takes half a minute longer.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-.PHONY: run tour setup tools test check clients bench screenshots chaos pin clean
+.PHONY: run tour setup tools quick lint test check clients bench screenshots chaos pin clean
 
 run: setup ## The hub, the sandbox on this computer and the page, until Ctrl-C; the tour where nobody looks
 	@scripts/system-packages bubblewrap
-	@$(BIN)/python -m remote_sandbox_mcp.cli.demo
+	@$(BIN)/python scripts/demo.py
 
 tour: setup ## A short guided tour on the local sandbox
 	@scripts/system-packages bubblewrap
-	@$(BIN)/python -m remote_sandbox_mcp.cli.tour
+	@$(BIN)/python scripts/tour.py
 
 setup: $(READY) ## Build .venv with the remote-sandbox-mcp command
 
@@ -40,17 +42,24 @@ test: tools ## All tests, on real parts; what cannot run here is left out, and t
 	@$(BIN)/python -m compileall -q src tests
 	@# Read all tests once, beside the start of the engine: what pytest makes of them is kept for its workers.
 	@$(PYTEST) --collect-only -q >/dev/null & $(BIN)/python -m tests.support.engine && wait
-	@$(PYTEST) -n auto --dist loadgroup || { echo "once more, and with nothing beside it: what failed" >&2; \
-		$(PYTEST) -n 1 --dist loadgroup --last-failed --last-failed-no-failures none; }
+	@$(PYTEST) -n auto --dist loadgroup $(WHICH) || { echo "once more, and with nothing beside it: what failed" >&2; \
+		$(PYTEST) -n 1 --dist loadgroup $(WHICH) --last-failed --last-failed-no-failures none --second-try; }
 
-check: tools ## Format, lint, types, import contract, shell scripts, tests
+quick: tools ## After each change: format, lint, types, and the tests that start no machine and no container
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	@$(PYTEST) --quick -n 2 --dist loadgroup $(ARGS)
+
+lint: tools ## Format, lint, types, import contract, shell scripts: what the hooks of pre-commit run, too
 	@scripts/system-packages shellcheck
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	git ls-files -z '*.sh' scripts .ci | xargs -0 shellcheck
-	@$(MAKE) --no-print-directory test
+	git ls-files -z '*.sh' scripts .ci ':!scripts/*.py' | xargs -0 shellcheck
+
+check: lint test ## What CI runs: lint and tests
 
 clients: tools ## Every tool through the Inspector, SDKs and adapters; Claude Code and Codex in a workspace; axe on the page
 	@scripts/system-packages bubblewrap

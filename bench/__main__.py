@@ -22,7 +22,20 @@ from .report import Row
 from .stage import Stage
 
 SUBJECTS = (
-    *("exec", "distance", "burst", "survey", "output", "start", "hub", "local", "embedded", "opensandbox", "jobs"),
+    *(
+        "exec",
+        "distance",
+        "burst",
+        "survey",
+        "output",
+        "start",
+        "cli",
+        "hub",
+        "local",
+        "embedded",
+        "opensandbox",
+        "jobs",
+    ),
     *("slurm", "workspace", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
 )
 

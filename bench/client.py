@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from remote_sandbox_mcp.processes.locks import holder
+from remote_sandbox_mcp.local.processes.locks import holder
 
 from .problems import BenchError
 

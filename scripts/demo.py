@@ -1,4 +1,4 @@
-"""`python -m remote_sandbox_mcp.cli.demo` (make run): the page, how to tell an agent, what to try; else the tour."""
+"""`make run`: the page, how to tell an agent, what to try; else the tour."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 
-from .render import Page, command_path, styled
+from remote_sandbox_mcp.cli.render import Page, command_path, styled
 
 SAY = (
     "Make a sandbox, write a small web page in it, deploy it, and give me its address.",
@@ -15,21 +15,21 @@ SAY = (
 
 
 def main() -> int:
-    from .browser import browser_here
+    from remote_sandbox_mcp.cli.browser import browser_here
 
     # A program that calls make wants it to end.
     if not sys.stdout.isatty() and browser_here(os.environ) is None:
-        from . import tour
+        import tour
 
         return tour.main()
     _introduce(Page(), command_path())
-    from .main import main as run
+    from remote_sandbox_mcp.cli.main import main as run
 
     return run(["dashboard"])
 
 
 def _introduce(page: Page, program: str) -> None:
-    from .welcome import agent_lines
+    from remote_sandbox_mcp.cli.welcome import agent_lines
 
     word = shlex.quote(program)
     page.print(

@@ -1,4 +1,4 @@
-"""`python -m remote_sandbox_mcp.cli.tour`: the real server on the embedded sandbox, called as an agent would."""
+"""`make tour`: the real server on the embedded sandbox, called as an agent would."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import Unsupported
-from ..core.shell import quote
-from ..processes.process import module_words
-from .render import Page, command_path, styled
+from remote_sandbox_mcp.cli.render import Page, command_path, styled
+from remote_sandbox_mcp.core.commands.shell import quote
+from remote_sandbox_mcp.core.errors import Unsupported
+from remote_sandbox_mcp.local.processes.process import module_words
 
 # A call waits only two seconds for its command, so that the chapter about long commands is short.
 CONFIG = "[server]\npatience_s = 2\n"
@@ -119,7 +119,7 @@ class Tour:
     async def ask(self, tool: str, arguments: dict[str, Any]) -> Answer:
         result = await self._client.call_tool(tool, arguments)
         if result.is_error:
-            from ..mcp_server.results import about_error
+            from remote_sandbox_mcp.fronts.mcp.results import about_error
 
             # An agent reads the text of an error.
             return {"error": result.content[0].text, **about_error(result)}
@@ -166,7 +166,7 @@ def _duration(seconds: float) -> str:
 
 async def guide(page: Page) -> int:
     """The whole tour; returns 1 where a chapter did not go as announced."""
-    from ..backends.bubblewrap import local
+    from remote_sandbox_mcp.backends.bubblewrap import local
 
     page.print(
         styled(("A tour of remote-sandbox-mcp", "bold")), "The real server, called over MCP as your agent would."

@@ -10,8 +10,8 @@ from statistics import median
 from tempfile import mkdtemp
 
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.commands.command import Command
+from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder, new_disposable_id
 
 from ..measure import in_turns, timed
 from ..mux import spawn_and_wait

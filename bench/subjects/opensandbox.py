@@ -14,11 +14,11 @@ from tests.support.platform import IMAGE, USER, Platform
 from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.opensandbox.api import POLL
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
-from remote_sandbox_mcp.core.command import Command
-from remote_sandbox_mcp.core.disposable import Disposable, DisposableRules, SandboxOrder, new_disposable_id
-from remote_sandbox_mcp.core.sandbox import Sandbox
-from remote_sandbox_mcp.core.transfer import Order, Place
-from remote_sandbox_mcp.sync.service import Syncs
+from remote_sandbox_mcp.core.commands.command import Command
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
+from remote_sandbox_mcp.services.sync.service import Syncs
 
 from ..measure import Contestant, Times, in_turns, timed
 from ..report import Row, Target

@@ -118,7 +118,7 @@ def look(server: Server, expected: int) -> None:
 
 def probe_here(count: int) -> None:
     """The probe's own work, as often at once as there are machines."""
-    script = str(files("remote_sandbox_mcp.probe").joinpath("probe.sh"))
+    script = str(files("remote_sandbox_mcp.far.probe").joinpath("probe.sh"))
     pids = [os.posix_spawnp("sh", ["sh", script], os.environ, file_actions=NOWHERE) for _ in range(count)]
     for pid in pids:
         os.waitpid(pid, 0)
