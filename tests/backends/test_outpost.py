@@ -693,6 +693,89 @@ async def test_a_run_that_ended_while_the_line_was_away_is_reported(
     assert (done.exit_code, done.stdout.head) == (5, b"first then")
 
 
+class Tap:
+    """Input that goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def give(self, part: bytes | None) -> None:
+        self._parts.put_nowait(part)
+
+    def __aiter__(self) -> Tap:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if (part := await self._parts.get()) is None:
+            raise StopAsyncIteration
+        return part
+
+
+async def test_input_is_passed_on_as_it_comes(remote: OutpostSandbox) -> None:
+    tap, ears = Tap(), Ears()
+    async with in_background(remote.run(Command("cat", input=tap), progress=ears)) as running:
+        for part in (b"one\n", b"two\n"):
+            tap.give(part)
+            await eventually(lambda: remote.open(), lambda _, part=part: ears.stdout.endswith(part), "its echo")
+        tap.give(None)
+        done = await running
+    assert isinstance(done, Completed)
+    assert (done.exit_code, done.stdout.head) == (0, b"one\ntwo\n")
+
+
+async def test_input_is_read_no_faster_than_the_command_takes_it(remote: OutpostSandbox) -> None:
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 1 << 16
+            yield b"x" * (1 << 16)
+            await asyncio.sleep(0)
+
+    async with in_background(remote.run(Command("sleep 600", input=endless()))):
+        await eventually(lambda: remote.open(), lambda _: read >= 1 << 18, "the window to be full")
+        for _ in range(20):
+            await remote.open()
+        # The window, the pipe that the command does not read, and the part that waits.
+        assert read <= (1 << 18) + (1 << 16) + (1 << 17)
+
+
+async def test_a_cut_before_the_end_of_the_input_stops_the_command(
+    user: Sshd, line: Line, remote: OutpostSandbox
+) -> None:
+    tap = Tap()
+    tap.give(b"half of ")
+    command = Command("cat > copy; touch whole", input=tap)
+    async with in_background(remote.run(command)) as running:
+        await eventually(
+            lambda: said(remote, "cat copy 2>/dev/null || true"), lambda seen: seen == b"half of ", "a part"
+        )
+        line.cut()
+        with pytest.raises(LostContact, match="before all of the command's standard input") as lost:
+            await running
+    assert lost.value.outcome == "lost"
+    seen = await eventually(
+        lambda: remote.observe(command.run_id), lambda seen: not isinstance(seen, Running), "the run's end"
+    )
+    assert isinstance(seen, Completed)
+    assert seen.ending is Ending.STOPPED
+    assert not (user.home / "whole").exists()
+
+
+async def test_a_cut_after_the_whole_input_loses_nothing(user: Sshd, line: Line, remote: OutpostSandbox) -> None:
+    script = f"cat; {PROGRAMS.waits_for(f'{user.home}/go', b' first', b' then')}; exit 5"
+    command = Command(script, input=b"given")
+    async with in_background(remote.run(command)) as running:
+        await eventually(lambda: remote.observe(command.run_id), lambda seen: seen.stdout.total == 11, "the run")
+        line.cut()
+        await eventually(lambda: is_lost(remote), bool, "the cut to be seen")
+        await remote.write("go", b"")
+        done = await running
+    assert isinstance(done, Completed)
+    assert (done.exit_code, done.stdout.head) == (5, b"given first then")
+
+
 async def test_a_start_that_was_lost_on_its_way_is_made_once(line: Line, remote: OutpostSandbox) -> None:
     line.freeze()
     async with in_background(remote.run(Command("echo >> started; exit 5"))) as running:

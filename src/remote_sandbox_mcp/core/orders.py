@@ -52,6 +52,8 @@ class RunOrder(TypedDict):
     only_in: NotRequired[str]
     # Run it as root. Never written down, here or there.
     sudo: NotRequired[SudoOrder]
+    # Its standard input comes in INPUT frames. Otherwise it is the bytes behind the order, or empty.
+    streamed: NotRequired[bool]
 
 
 class RunAnswer(TypedDict):

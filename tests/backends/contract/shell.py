@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -63,6 +63,11 @@ while :; do sleep 0.1; done
 """
 
 
+async def stream_of(parts: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
 class ShellContract(Basics):
     """What a real shell, real processes and a real file system add."""
 
@@ -113,6 +118,28 @@ class ShellContract(Basics):
     @pytest.mark.line
     async def test_standard_input_is_empty(self, sandbox: Sandbox) -> None:
         assert await said(sandbox, "cat; read x; echo $?; cat | wc -c", timeout_s=10) == b"1\n0\n"
+
+    @pytest.mark.parametrize(
+        "data", [b"x\n", bytes(range(256)), b"0123456789abcdef" * 20_000], ids=["line", "bytes", "large"]
+    )
+    @pytest.mark.line
+    async def test_standard_input_arrives_as_it_is(self, sandbox: Sandbox, data: bytes) -> None:
+        assert await said(sandbox, "cat", input=data, keep=400_000) == data
+
+    @pytest.mark.line
+    async def test_a_stream_of_input_arrives_whole_and_ends(self, sandbox: Sandbox) -> None:
+        parts = [b"", b"first\n", bytes(range(256)) * 4000, b"\0last"]
+        expected = b"".join(parts)
+        assert await said(sandbox, "cat; exit 0", input=stream_of(parts), keep=2_000_000) == expected
+
+    @pytest.mark.line
+    async def test_a_command_may_leave_input_unread(self, sandbox: Sandbox) -> None:
+        done = await finish(sandbox, "head -c 3; exit 6", input=stream_of([b"abc", *[b"x" * 65536] * 20]))
+        assert (done.stdout.head, done.exit_code) == (b"abc", 6)
+
+    async def test_two_at_once_have_their_own_input(self, sandbox: Sandbox) -> None:
+        both = (said(sandbox, "cat", input=text) for text in (b"one", b"two"))
+        assert await asyncio.gather(*both) == [b"one", b"two"]
 
     @pytest.mark.parametrize("cwd", ["", "~", "."])
     async def test_commands_start_at_home(self, sandbox: Sandbox, home: str, cwd: str) -> None:

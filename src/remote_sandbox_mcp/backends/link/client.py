@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +30,8 @@ SMALL = 64 << 10
 # The most bytes of a BEAT, which has the end of a run's output in JSON; one comes every second or two.
 LONGEST_BEAT = 16 << 10
 LAST_HEARD = 4096
+# Bytes of a run's input in one frame.
+INPUT_PART = 1 << 16
 SPARE_BEATS, BEATS_A_SECOND = 100, 10
 # The far side gives a request up after WORKER_S, and the slowest line carries SLOWEST bytes a second: so long we wait.
 ANSWER_S, SLOWEST = WORKER_S + 30.0, 8 << 10
@@ -108,6 +110,45 @@ def _is_greeting(kind: int, number: int, length: int) -> None:
         raise ValueError(f"a frame of kind {kind} with {length} bytes instead of a greeting")
 
 
+class RunInput:
+    """The near side of a run's streamed input: sends parts, and never more than the far side has room for."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._sent = self._taken = 0
+        self._is_closed = self._is_whole = False
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the command has all of it, or wants no more."""
+        return self._is_closed or (self._is_whole and self._taken == self._sent)
+
+    def note(self, taken: int, is_closed: bool) -> None:
+        """Take the far side's word on how much it has passed on. Raises ValueError where that cannot be true."""
+        if not (is_closed or self._taken < taken) or not self._taken <= taken <= self._sent or self._is_closed:
+            raise ValueError(f"{taken} bytes of input taken, of {self._sent}")
+        self._taken, self._is_closed = taken, is_closed
+        if is_closed or self._sent - taken + INPUT_PART <= wire.INPUT_WINDOW:
+            self._room.set()
+
+    async def pump(self, source: AsyncIterable[bytes]) -> None:
+        """Send all of it, as the far side takes it."""
+        async for data in source:
+            for at in range(0, len(data), INPUT_PART):
+                await self._room.wait()
+                if self._is_closed:
+                    return
+                part = data[at : at + INPUT_PART]
+                self._send(part)
+                self._sent += len(part)
+                if self._sent - self._taken + INPUT_PART > wire.INPUT_WINDOW:
+                    self._room.clear()
+        self._is_whole = True
+        self._send(b"")
+
+
 @dataclass
 class Exchange:
     """One request and what has come back for it so far; at most `room` more bytes may come."""
@@ -126,6 +167,8 @@ class Exchange:
     released: bool = False
     # Called each time output has come.
     on_output: Callable[[], None] | None = None
+    # The input of a run whose input is streamed.
+    input: RunInput | None = None
 
     def part(self, kind: int) -> bytes:
         return bytes(self.parts.get(kind, b""))
@@ -141,7 +184,7 @@ class Exchange:
         return bytes(self.parts.get(self.latest, b"")[-LAST_HEARD:])
 
     def has_room(self, kind: int, length: int) -> bool:
-        return length <= (LONGEST_BEAT if kind == wire.BEAT else self.room)
+        return length <= (LONGEST_BEAT if kind in (wire.BEAT, wire.TAKEN) else self.room)
 
     def take(self, kind: int, body: bytes) -> None:
         """Take a frame and count its bytes; `room` is negative afterwards if they were too many.
@@ -150,6 +193,10 @@ class Exchange:
         """
         if kind == wire.BEAT:
             self._beat(Fields.read(body))
+            return
+        if kind == wire.TAKEN and self.input:
+            said = Fields.read(body)
+            self.input.note(said.whole("bytes"), said.flag("closed"))
             return
         self.room -= len(body) or wire.EMPTY
         if self.room < 0:
@@ -212,6 +259,16 @@ class OutpostClient:
         """Send a request; the exchange fills as answers come, with up to `room` bytes."""
         body = json.dumps(order).encode() + (b"\0" + raw if raw else b"")
         return self._begin(wire.REQUEST, body, room)
+
+    def open_input(self, exchange: Exchange) -> RunInput:
+        """The input of a run whose order says that it is streamed."""
+
+        def send(part: bytes) -> None:
+            if self.is_alive and self._open.get(exchange.number) is exchange:
+                self.line.write(wire.frame(wire.INPUT, exchange.number, part))
+
+        exchange.input = RunInput(send)
+        return exchange.input
 
     async def ping(self) -> None:
         """Make one round trip. Raises LineLost, Unreachable."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -194,23 +194,25 @@ class OutpostSandbox:
         self.forget(command.run_id)
 
     async def _run(self, command: Command, patience_s: float | None, progress: Progress) -> Completed | Running:
-        order = self._order(command)
+        order, given = self._order(command), command.input if isinstance(command.input, bytes) else b""
         if command.as_root:
             order["sudo"] = await self._elevation.order()
         client = first = await self._reach()
         watch = _Watch(command, patience_s, progress)
-        exchange = watch.listen(client.begin(order, room=room_of_run(command.keep)))
+        exchange = watch.listen(client.begin(order, given, room=room_of_run(command.keep)))
+        stop_feeding = self._feed(client, exchange, command.input)
         try:
             while True:
                 try:
                     seen = await watch.follow(client, exchange)
                     return seen or await self._handed_over(watch, exchange)
                 except LineLost:
+                    self._stop_unfed(watch, exchange, "the connection was cut")
                     client = await self._mend(watch, exchange)
                     # The repeated order starts nothing unless it reaches the place of the first one, where a run with
                     # the same id is found again instead of started twice.
                     order["only_in"] = first.hello["place"]
-                    exchange = watch.listen(client.begin(order, room=room_of_run(command.keep)))
+                    exchange = watch.listen(client.begin(order, given, room=room_of_run(command.keep)))
         except asyncio.CancelledError:
             # After a cut the exchange on the new line only watches the run, so the run is stopped by its id.
             if not client.cancel(exchange) or client is not first or is_again():
@@ -226,11 +228,53 @@ class OutpostSandbox:
             # The run may have started, whatever the far side answered.
             so_far = watch.snapshot(exchange)
             raise LostContact.while_running(self.description.name, str(problem), so_far) from None
+        finally:
+            stop_feeding()
+
+    def _feed(
+        self, client: OutpostClient, exchange: Exchange, given: bytes | AsyncIterable[bytes]
+    ) -> Callable[[], object]:
+        """Begin to pass on a streamed input; returns what ends that."""
+        if isinstance(given, bytes):
+            return lambda: None
+        return asyncio.create_task(self._pump(client, exchange, given)).cancel
+
+    async def _pump(self, client: OutpostClient, exchange: Exchange, source: AsyncIterable[bytes]) -> None:
+        try:
+            await client.open_input(exchange).pump(source)
+        except OSError:
+            # Standard input that cannot be read: the command must not take what came for all of it.
+            client.cancel(exchange)
+
+    def _stop_unfed(self, watch: _Watch, exchange: Exchange, why: str) -> None:
+        """Stop a run that can no longer get the rest of its input. Raises LostContact then."""
+        if exchange.input is None or exchange.input.is_over:
+            return
+        self._chores.start(self._stop_quietly(watch.command.run_id))
+        message = (
+            f"{why} before all of the command's standard input had reached {self.description.name}; the command was "
+            "stopped there. What it did before that is not known; check before repeating it"
+        )
+        raise LostContact(message, outcome="lost", so_far=watch.snapshot(exchange))
 
     def _order(self, command: Command) -> RunOrder:
         script = self._environment.source(command.script)
-        if problem := too_long(script):
+        if problem := too_long(script) or self._check_input(command):
             raise NotStarted(f"{self.description.name}: {problem}")
+        order = self._plain_order(command, script)
+        if not isinstance(command.input, bytes):
+            order["streamed"] = True
+        return order
+
+    def _check_input(self, command: Command) -> str:
+        """Why the command's input cannot be sent; "" if it can."""
+        if command.as_root and command.input != b"":
+            return "a command that runs as root gets no standard input; put it into a file there"
+        if isinstance(command.input, bytes) and len(command.input) > LARGEST - len(command.script) * 12:
+            return f"{len(command.input)} bytes of input are more than can be sent with a command; use a file there"
+        return ""
+
+    def _plain_order(self, command: Command, script: str) -> RunOrder:
         return {
             "verb": "run",
             "id": command.run_id,
@@ -244,6 +288,7 @@ class OutpostSandbox:
 
     async def _handed_over(self, watch: _Watch, exchange: Exchange) -> Completed | Running:
         """The state of a run that goes on after its call: asked for once more, because its latest output says most."""
+        self._stop_unfed(watch, exchange, "its caller waited no longer")
         # If the machine cannot answer, what has come so far is returned, with the run's id.
         with contextlib.suppress(ConnectError, FileProblem, asyncio.TimeoutError, TimeoutError):
             command = watch.command

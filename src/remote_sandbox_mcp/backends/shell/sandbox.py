@@ -44,6 +44,7 @@ START_S, SNAPSHOT_S = 15.0, 5.0
 ASK_S, CLAIM_S = 1.0, 60.0
 # How long after a run's time limit the far side may take to end it and to answer.
 OVERTIME_S = 60.0
+MOST_INPUT = 16 << 20
 
 
 class ShellSandbox:
@@ -197,12 +198,30 @@ class ShellSandbox:
             raise BadArgument(program.NO_NUL)
         if not fits(values["exports"]) or not fits(values["words"]):
             raise NotStarted(f"{self.description.name}: {TOO_LONG} {self._shell.place.at}")
-        if fits(script):
-            return {**values, "script": script}
         try:
+            if given := await self._whole_input(command):
+                coded = base64.b64encode(given)
+                values = {**values, "input": await self._shell.upload(f"{command.run_id}.input", coded)}
+            if fits(script):
+                return {**values, "script": script}
             return {**values, "from": await self._shell.upload(f"{command.run_id}.script", to_bytes(script))}
         except NoRoom:
             raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
+
+    async def _whole_input(self, command: Command) -> bytes:
+        """The command's input up to its end: a shell is given it before the command starts. Raises NotStarted."""
+        given = bytearray(command.input) if isinstance(command.input, bytes) else bytearray()
+        if not isinstance(command.input, bytes):
+            async for part in command.input:
+                given += part
+                if len(given) > MOST_INPUT:
+                    break
+        if len(given) > MOST_INPUT:
+            most = f"{MOST_INPUT >> 20} MiB of standard input"
+            raise NotStarted(
+                f"{self.description.name}: without python3 there, a command gets {most} at most; use a file"
+            )
+        return bytes(given)
 
     def _seen(self, command: Command, answer: ShellAnswer) -> Observation:
         if answer.text("state") == "refused":

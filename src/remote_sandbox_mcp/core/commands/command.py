@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -50,6 +50,8 @@ class Command:
     run_id: str = field(default_factory=new_run_id)
     # Only where the sandbox's capabilities allow it.
     as_root: bool = False
+    # Its standard input: bytes are sent together with the start; a stream is passed on while the command runs.
+    input: bytes | AsyncIterable[bytes] = field(default=b"", repr=False, compare=False)
 
 
 class Ending(str, Enum):

@@ -84,7 +84,8 @@ class Sandbox(Protocol):
         """Run to the end, or until `patience_s` is over (the run goes on and can be observed).
 
         The command's own timeout ends its whole tree: TERM, two seconds, KILL. Cancelling this call stops the run.
-        After a cut we reconnect and return the true result; the command never starts twice.
+        After a cut we reconnect and return the true result; the command never starts twice. A cut that comes before
+        the end of a streamed input stops the run, because the rest could not be given to it (LostContact).
         Raises NotStarted, or LostContact where the outcome cannot be learned in time.
         """
         ...

@@ -13,7 +13,24 @@ from .look import look
 from .output import Listener, OutputStream, widen_pipe
 from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text
 from .sudo import RootProcess, SudoRefused, variables_of
-from .wire import BEAT, CANCEL, END, ERR, ERR_TAIL, FAIL, FREE, OUT, OUT_TAIL, REQUEST, frame, json_frame, split_frames
+from .wire import (
+    BEAT,
+    CANCEL,
+    END,
+    ERR,
+    ERR_TAIL,
+    FAIL,
+    FREE,
+    INPUT,
+    OUT,
+    OUT_TAIL,
+    REQUEST,
+    TAKEN,
+    frame,
+    json_frame,
+    split_frames,
+    write_all,
+)
 
 MYPY = False
 if MYPY:
@@ -55,7 +72,48 @@ class Feed:
             for at, (kind, request, body) in enumerate(frames):
                 if kind == REQUEST:
                     self.behind = frames[at + 1 :]
-                    return request, json.loads(body.decode())
+                    head, _, raw = body.partition(b"\0")
+                    return request, dict(json.loads(head.decode()), input=raw)
+
+
+class RunInput:
+    """A command's standard input, which comes in parts while it runs."""
+
+    def __init__(self) -> None:
+        self.read_end, self.fd = os.pipe()
+        os.set_blocking(self.fd, False)
+        self.waiting = bytearray()
+        self.taken = 0
+        # No more parts will come; and: the pipe is closed, by us or by the command.
+        self.is_whole = self.is_closed = False
+
+    def add(self, part: bytes) -> None:
+        self.waiting += part
+        self.is_whole = self.is_whole or not part
+
+    def write(self) -> bool:
+        """Write as much as the command reads now; whether something changed."""
+        taken = self.taken
+        try:
+            while self.waiting:
+                count = os.write(self.fd, self.waiting[: 1 << 16])
+                del self.waiting[:count]
+                self.taken += count
+        except BlockingIOError:
+            return self.taken != taken
+        except OSError:
+            # The command has closed its input: the rest is for nobody.
+            self.close()
+            return True
+        if self.is_whole:
+            self.close()
+        return self.taken != taken or self.is_closed
+
+    def close(self) -> None:
+        if not self.is_closed:
+            os.close(self.fd)
+        self.is_closed = True
+        self.waiting.clear()
 
 
 def hear_signals() -> int:
@@ -95,6 +153,7 @@ class Keeper:
         self.kill_at = 0.0
         self.main = 0
         self.childless = False
+        self.input: "RunInput | None" = None
         # The parent of a command that runs as root: only that process may signal it.
         self.root: "RootProcess | None" = None
         # Read before there is an order: once there is one, a caller waits.
@@ -162,7 +221,12 @@ class Keeper:
     def start(self, keep: int) -> None:
         given = self.order.pop("sudo", None)
         if given is None:
-            self.main = self.launch(self.script_arguments(), self.out_pipe[1], self.err_pipe[1])
+            source = self.open_input()
+            try:
+                self.main = self.launch(self.script_arguments(), self.out_pipe[1], self.err_pipe[1], source)
+            finally:
+                if source:
+                    os.close(source)
         else:
             self.main = self.launch_as_root(RootProcess(given, str(self.order["id"])))
         os.close(self.out_pipe[1])
@@ -170,6 +234,21 @@ class Keeper:
         self.out = OutputStream(self.folder.file(b"out"), keep)
         self.err = OutputStream(self.folder.file(b"err"), keep)
         self.streams = {self.out_pipe[0]: self.out, self.err_pipe[0]: self.err}
+
+    def open_input(self) -> int:
+        """The descriptor of the command's input: a pipe, a file that has lost its name, or 0, which is /dev/null."""
+        if self.order.get("streamed"):
+            self.input = RunInput()
+            return self.input.read_end
+        if not self.order["input"]:
+            return 0
+        fd = self.folder.create(b"input")
+        write_all(fd, self.order["input"])
+        os.close(fd)
+        path = self.folder.file(b"input")
+        fd = os.open(path, os.O_RDONLY)
+        os.unlink(path)
+        return fd
 
     def launch_as_root(self, root: RootProcess) -> int:
         """Start the shell as a child of a process that runs as root. Raises SudoRefused."""
@@ -187,7 +266,7 @@ class Keeper:
             self.status, self.ended_at = root.status, time.monotonic()
         return root.pid
 
-    def launch(self, script: "list[str]", out: int, err: int) -> int:
+    def launch(self, script: "list[str]", out: int, err: int, given: int) -> int:
         """Start the shell in the caller's folder: the configured one, else bash, else sh."""
         environment = self.environment()
         folder = start_folder(str(self.order["cwd"]))
@@ -202,7 +281,8 @@ class Keeper:
             for shell in shells:
                 argv = [to_bytes(word) for word in shell + script]
                 try:
-                    return insist(functools.partial(start_process, argv, environment, out, err), self.wait_for_room)
+                    start = functools.partial(start_process, argv, environment, out, err, given)
+                    return insist(start, self.wait_for_room)
                 except FileNotFoundError:
                     if shell is shells[-1]:
                         raise
@@ -234,6 +314,8 @@ class Keeper:
             time.sleep(seconds)
         elif self.is_cancelled(frames):
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        else:
+            self.feed.behind += frames
 
     def script_arguments(self) -> "list[str]":
         script = str(self.order["script"])
@@ -249,6 +331,8 @@ class Keeper:
         self.folder.remove()
         for fd in self.out_pipe + self.err_pipe:
             os.close(fd)
+        if self.input:
+            self.input.close()
 
     def explain(self, problem: OSError) -> None:
         if problem.filename == "cwd":
@@ -268,6 +352,8 @@ class Keeper:
                 self.heed_signals()
             elif fd == self.feed.fd:
                 self.heed_outpost()
+            elif self.input and fd == self.input.fd:
+                self.feed_command(self.input)
             else:
                 self.take(fd)
         now = time.monotonic()
@@ -327,12 +413,33 @@ class Keeper:
         frames = self.feed.take()
         if frames is None:
             self.poller.unregister(self.feed.fd)
+            if self.input and not self.input.is_whole and not self.input.is_closed:
+                # The rest of the input cannot come any more, and its end would look like a whole one.
+                self.stop("stopped")
         else:
             self.heed(frames)
 
     def heed(self, frames: "list[tuple[int, int, bytes]]") -> None:
         if self.is_cancelled(frames):
             self.stop("stopped")
+        parts = [body for kind, request, body in frames if kind == INPUT and request == self.request]
+        if self.input and parts and not self.input.is_closed:
+            for part in parts:
+                self.input.add(part)
+            self.poller.register(self.input.fd, select.POLLOUT)
+            self.feed_command(self.input)
+
+    def feed_command(self, given: RunInput) -> None:
+        """Give the command what it reads of its input, and tell the near side, which then sends more."""
+        if given.is_closed:
+            return
+        fd = given.fd
+        if given.write():
+            state = {"bytes": given.taken, "closed": given.is_closed}
+            self.listener.send(json_frame(TAKEN, self.request, state))
+        if given.is_closed or not given.waiting:
+            # It is closed by now, perhaps; poll forgets a descriptor by its number.
+            self.poller.unregister(fd)
 
     def is_cancelled(self, frames: "list[tuple[int, int, bytes]]") -> bool:
         return any(kind == CANCEL and request == self.request for kind, request, _ in frames)
@@ -394,6 +501,8 @@ class Keeper:
             pass
         self.out.close()
         self.err.close()
+        if self.input:
+            self.input.close()
         if self.root:
             self.root.close()
         # Unlocked before the answer, because the near side may send `forget` as soon as it has that.

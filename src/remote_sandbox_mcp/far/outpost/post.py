@@ -15,7 +15,7 @@ from .keeper import Feed, keep
 from .look import look
 from .output import Listener
 from .place import RUN_NAME, forget_run, place_id, prune_runs
-from .wire import CANCEL, END, FAIL, FREE, HELLO, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
+from .wire import CANCEL, END, FAIL, FREE, HELLO, INPUT, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
 
 MYPY = False
 if MYPY:
@@ -73,6 +73,8 @@ class Start:
         self.order = order
         self.head = head
         self.raw = raw
+        # Frames with input that came before it could be started.
+        self.input = b""
         self.give_up_at = time.monotonic() + FORK_S
 
     def is_run(self, run_id: str) -> bool:
@@ -148,6 +150,8 @@ class Post:
             self.cancel(request)
         elif kind == REQUEST:
             self.accept(request, body)
+        elif kind == INPUT:
+            self.pass_input(request, body)
         else:
             self.fail(request, "unknown", "a frame of kind %d is not known here" % kind)
 
@@ -159,6 +163,19 @@ class Post:
             if child.request == request and not child.answered:
                 try:
                     self.tell_to_end(child)
+                except OSError:
+                    # It has ended, which is noticed when its pipe is read.
+                    pass
+
+    def pass_input(self, request: int, body: bytes) -> None:
+        """Pass on a part of a run's input. The near side keeps to a window, so a keeper is never far behind."""
+        for start in self.delayed:
+            if start.request == request:
+                start.input += frame(INPUT, request, body)
+        for child in self.children.values():
+            if child.request == request and child.keeps_runs and not child.answered:
+                try:
+                    write_all(child.feed, frame(INPUT, request, body))
                 except OSError:
                     # It has ended, which is noticed when its pipe is read.
                     pass
@@ -196,7 +213,7 @@ class Post:
         order = start.order
         try:
             if order["verb"] == "run":
-                self.hand_over(start.request, str(order["id"]), start.head)
+                self.hand_over(start, str(order["id"]))
             else:
                 self.spawn(str(order["verb"]), order, start.raw, start.request)
         except OSError as problem:
@@ -269,22 +286,23 @@ class Post:
         os.close(theirs)
         return self.adopt(ours, Child(pid, 0, feed))
 
-    def hand_over(self, request: int, run_id: str, head: bytes) -> None:
+    def hand_over(self, start: Start, run_id: str) -> None:
         """Give a run to a keeper that waits, or to a new one."""
         self.handed += 1
         if not self.handed % PRUNE_EVERY:
             self.prune()
         keeper = self.idle.pop() if self.idle else self.hire()
         try:
-            self.give(keeper, request, run_id, head)
+            self.give(keeper, start, run_id)
         except BrokenPipeError:
             # It was killed while it waited, and has not read the order.
             keeper.request = 0
-            self.give(self.hire(), request, run_id, head)
+            self.give(self.hire(), start, run_id)
 
-    def give(self, keeper: Child, request: int, run_id: str, head: bytes) -> None:
-        keeper.request, keeper.run_id, keeper.answered = request, run_id, False
-        write_all(keeper.feed, frame(REQUEST, request, head))
+    def give(self, keeper: Child, start: Start, run_id: str) -> None:
+        keeper.request, keeper.run_id, keeper.answered = start.request, run_id, False
+        body = start.head + b"\0" + start.raw if start.raw else start.head
+        write_all(keeper.feed, frame(REQUEST, start.request, body) + start.input)
 
     def has_begun(self, run_id: str) -> bool:
         """Whether a keeper of ours has this run, or is about to begin it."""

@@ -13,10 +13,13 @@ MAX_BODY = 64 << 20
 # What an empty frame counts where bytes are limited: handling it costs time even so.
 EMPTY = 1 << 10
 
-# From the near side.
-REQUEST, CANCEL, PING = 1, 2, 3
+# From the near side. INPUT is a part of a run's standard input, an empty one its end.
+REQUEST, CANCEL, PING, INPUT = 1, 2, 3, 4
 # From the far side. Every request is answered by any number of the others and exactly one END or FAIL.
 HELLO, OUT, ERR, OUT_TAIL, ERR_TAIL, BEAT, END, FAIL, PONG = 10, 11, 12, 13, 14, 15, 16, 17, 18
+# How many bytes of its input a run has taken. At most INPUT_WINDOW more than that may be on their way to it.
+TAKEN = 19
+INPUT_WINDOW = 1 << 18
 # From a keeper to its outpost only: the keeper is free for a run.
 FREE = 30
 # On a lane, from a source to a target: small entries whole, parts of large files, parts the target has already, any of

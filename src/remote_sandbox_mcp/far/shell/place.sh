@@ -397,6 +397,7 @@ launch() {
 	(
 		cd "$rs_cwd" || exit
 		if [ -n "$rs_log" ]; then exec >>"$rs_log" 2>&1; else exec >"$rs_dir/out.pipe" 2>"$rs_dir/err.pipe"; fi
+		[ ! -e "$rs_dir/input" ] || exec <"$rs_dir/input"
 		# By eval, not as arguments of a program, which every user of the machine can read.
 		eval "$rs_value"
 		# With SHLVL below 1, bash takes itself for a shell started by sshd and reads .bashrc, as the login shell did.

@@ -8,6 +8,7 @@
 #   RSM_CWD      start: the folder, empty for home
 #   RSM_SHELL    start: the shell, which must exist, empty for bash or else sh; RSM_SEEK: a PATH to find it, or empty
 #   RSM_EXPORTS  start: an export command for the command's variables, or empty
+#   RSM_INPUT    start: a file that holds its standard input in base64, or empty
 #   RSM_LIMIT    start: its time limit in hundredths of a second
 #   RSM_ONLY_IN  start: the place (see place.sh) in which an earlier start was tried, or empty
 #   RSM_REVOKE   stop: not empty if a run that does not exist must never start
@@ -37,7 +38,7 @@ hello() {
 }
 
 refuse() {
-	rm -f "${RSM_FROM-}"
+	rm -f "${RSM_FROM-}" "${RSM_INPUT-}"
 	echo 'state refused'
 	tell why "$1"
 	exit
@@ -184,9 +185,14 @@ begin() {
 	rs_said=$(furnish_run 2>&1) || abandon "${rs_said##*: }"
 	[ ! -e "$rs_dir.never" ] || abandon 'it was stopped before it started'
 	[ -z "${RSM_FROM-}" ] || rs_said=$(mv "$RSM_FROM" "$rs_dir/command" 2>&1) || abandon "${rs_said##*: }"
+	[ -z "${RSM_INPUT-}" ] || rs_said=$(decode_input 2>&1) || abandon "${rs_said##*: }"
 	# Pass on what the keeper prints until its end, or until the connection is gone.
 	start_keeper keep | cat
 	report
+}
+
+decode_input() {
+	(umask 077 && LC_ALL=C base64 -d <"$RSM_INPUT" >"$rs_dir/input") && rm -f "$RSM_INPUT"
 }
 
 # The keeper of one run: starts the command, ends it at its time limit, writes down how it ended.
@@ -381,7 +387,7 @@ forget() {
 	for rs_id in $RSM_IDS; do
 		rs_dir=$rs_base/$rs_id
 		judge_run
-		[ "$rs_state" = running ] || { discard_folder && rm -f "$rs_dir.never" "$rs_dir.script"; }
+		[ "$rs_state" = running ] || { discard_folder && rm -f "$rs_dir.never" "$rs_dir.script" "$rs_dir.input"; }
 	done
 	echo 'state forgotten'
 }
