@@ -280,7 +280,7 @@ async def test_a_malformed_answer_of_one_machine_does_not_affect_the_others() ->
             return machine.sandbox
 
         members.append(Member(f"gpu{at}", lambda: Description("gpu", "ssh"), opener))
-    views = await asyncio.wait_for(App(Fleet(members)).survey(), IN_TIME_S)
+    views = await asyncio.wait_for(App(Fleet(members)).survey.of_all(), IN_TIME_S)
     alive = [view.alive for view in views]
     assert alive == [True, *[False] * (len(GREETINGS) - 1), True, True]
     assert all(view.trouble for view in views if not view.alive)

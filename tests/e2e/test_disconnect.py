@@ -107,7 +107,8 @@ async def test_a_machine_that_is_gone_leaves_an_unknown_outcome_and_a_handle(
         assert (await server.fail("exec_bash", command="true"))["outcome"] == "not_started"
         line.refuse(False)
         seen = await server.call("check_background_task", tmux_session=handle)
-        assert seen == {"tmux_session": handle, "running": False, "exit_code": 5, "log_tail": "begun\ndone"}
+        end = {"running": False, "outcome": "failed", "exit_code": 5, "log_tail": "begun\ndone"}
+        assert seen == {"tmux_session": handle, **end}
         assert times_begun(machine) == 1
 
 

@@ -207,7 +207,7 @@ async def test_a_command_that_outlasts_the_call_goes_on_and_can_be_asked_after(m
         handle = started["tmux_session"]
         assert started == {"running": True, "tmux_session": handle, "stdout": "one\n"}
         seen = await server.call("check_background_task", tmux_session=handle)
-        assert seen == {"tmux_session": handle, "running": True, "log_tail": "one"}
+        assert seen == {"tmux_session": handle, "running": True, "outcome": "running", "log_tail": "one"}
         (machine.home / "may-end").touch()
 
         async def ended() -> dict[str, object] | None:
@@ -230,7 +230,7 @@ async def test_a_command_that_outlasted_its_call_is_known_to_the_next_server_and
         handle = (await server.run("echo one; setsid sleep 644 & sleep 644"))["tmux_session"]
     async with serve(tmp_path, entry(machine)) as server:
         seen = await server.call("check_background_task", tmux_session=handle)
-        assert seen == {"tmux_session": handle, "running": True, "log_tail": "one"}
+        assert seen == {"tmux_session": handle, "running": True, "outcome": "running", "log_tail": "one"}
         stopped = await server.call("stop_background_task", tmux_session=handle)
         assert stopped["running"] is False
         assert stopped["stopped"] is True
@@ -246,4 +246,5 @@ async def test_a_command_that_outlasted_its_call_still_ends_at_its_own_timeout(m
         # Its keeper still has to write that down.
         seen = await server.call("wait_background_task", tmux_session=handle, timeout_s=20)
         assert seen.pop("reason") == "ended"
-        assert seen == {"tmux_session": handle, "running": False, "exit_code": 124, "timed_out": True}
+        end = {"running": False, "outcome": "failed", "exit_code": 124, "timed_out": True}
+        assert seen == {"tmux_session": handle, **end}

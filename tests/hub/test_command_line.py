@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,5 +149,109 @@ def test_a_shell_has_the_size_and_the_keys_of_this_terminal(machine: Sshd, desk:
     assert b"/dev/pts/" in seen
     # It is given back as it was.
     assert termios.tcgetattr(terminal) == before
+    os.close(inside)
+    os.close(terminal)
+
+
+def piped(desk: Desk, machine: Entry, given: bytes, *words: str, **env: str) -> tuple[int, bytes, bytes]:
+    with tempfile.TemporaryFile() as file:
+        file.write(given)
+        file.seek(0)
+        how = environment(desk.home, (machine,), env)
+        done = subprocess.run([COMMAND, *words], env=how, stdin=file, capture_output=True, timeout=40)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("hub", ["1", ""])
+def test_standard_input_reaches_the_command(machine: Sshd, desk: Desk, hub: str) -> None:
+    env = {} if hub else {"REMOTE_SANDBOX_NO_HUB": "1"}
+    data = bytes(range(256)) * 2000
+    assert piped(desk, entry(machine), data, "exec", "cat", **env) == (0, data, b"")
+    assert piped(desk, entry(machine), b"x", "exec", "-n", "cat; echo end", **env) == (0, b"end\n", b"")
+
+
+def test_a_pipe_is_passed_on_as_it_comes(machine: Sshd, desk: Desk) -> None:
+    how = environment(desk.home, (entry(machine),), {})
+    words = [COMMAND, "exec", "while read -r line; do echo got $line; done; exit 4"]
+    with subprocess.Popen(words, env=how, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        for word in (b"one", b"two"):
+            process.stdin.write(word + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"got " + word + b"\n"
+        process.stdin.close()
+        assert process.wait(30) == 4
+
+
+def test_files_go_through_the_hubs_connection_from_the_folder_of_the_verb(
+    machine: Sshd, desk: Desk, tmp_path: Path
+) -> None:
+    who = entry(machine)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "a.txt").write_text("one\n")
+    how = environment(desk.home, (who,), {"REMOTE_SANDBOX_HUB_IDLE_S": "60"})
+
+    def in_folder(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [COMMAND, *words],
+            env=how,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    connection = in_folder("exec", "echo $SSH_CONNECTION")[1]
+    assert in_folder("push", "here", f"{machine.name}:copied")[0] == 0
+    assert in_folder("exec", "cat copied/a.txt")[:2] == (0, "one\n")
+    assert in_folder("pull", f"{machine.name}:copied", "back")[0] == 0
+    assert (tmp_path / "back" / "a.txt").read_text() == "one\n"
+    code, out, error = in_folder("link", f"{machine.name}:linked", "here", "--yes", "--json")
+    assert code == 0, error
+    assert json.loads(out)["local_path"] == str(tmp_path / "here")
+    states = json.loads(in_folder("workspaces", "--json")[1])["workspaces"]
+    assert [state["status"] for state in states] == ["in step"]
+    assert in_folder("unlink", "here")[0] == 0
+    table = json.loads(in_folder("top", "--json")[1])
+    assert machine.name in {row["name"] for row in table["machines"]}
+    # One login for all of them.
+    assert in_folder("exec", "echo $SSH_CONNECTION")[1] == connection
+    assert len(desk.hubs) == 1
+
+
+def test_a_forward_of_the_command_line_ends_with_it(machine: Sshd, desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        process = begin(desk, entry(machine), "forward", machine.name, str(port))
+        address = process.stdout.readline().decode().strip()
+        local = int(address.rsplit(":", 1)[1].strip("/"))
+        with socket.create_connection(("127.0.0.1", local), timeout=10) as client:
+            client.sendall(b"hello")
+            # Some are opened only to see whether something listens.
+            while server.accept()[0].recv(5) != b"hello":
+                pass
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", local), timeout=10).close()
+
+
+def test_a_stopped_terminal_stops_nobody_else(machine: Sshd, desk: Desk) -> None:
+    """A terminal that is not read, as after Ctrl-S, while a shell in it prints without end."""
+    import pty
+
+    terminal, inside = pty.openpty()
+    env = environment(desk.home, (entry(machine),), {"TERM": "xterm-256color"})
+    process = at_a_terminal([COMMAND, "shell", machine.name], env, inside)
+    while not os.read(terminal, 4096):
+        pass
+    os.write(terminal, b"yes\n")
+    assert os.read(terminal, 1)
+    assert run(desk, entry(machine), "exec", "echo quick")[:2] == (0, "quick\n")
+    process.kill()
+    process.wait(20)
     os.close(inside)
     os.close(terminal)

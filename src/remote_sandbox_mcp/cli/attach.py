@@ -86,6 +86,7 @@ class Seat:
         while data := await self._attached.read():
             self._is_changed = self._is_changed or b"\x1b" in data
             terminal.show(data)
+            await terminal.keep_up()
 
 
 async def _type(attached: Attached, keys: asyncio.Queue[bytes]) -> None:

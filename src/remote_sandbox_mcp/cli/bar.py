@@ -62,7 +62,14 @@ class Bar:
         from rich.console import Console
         from rich.live import Live
 
-        console = Console(file=streams.stderr(), highlight=False, emoji=False, markup=False, width=streams.width())
+        console = Console(
+            file=streams.stderr(),
+            highlight=False,
+            emoji=False,
+            markup=False,
+            width=streams.width(),
+            _environ=streams.caller().environ,
+        )
         self._live = Live(
             get_renderable=lambda: self._picture(console.width - MARGIN),
             console=console,

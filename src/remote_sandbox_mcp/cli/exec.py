@@ -7,7 +7,7 @@ import contextlib
 import functools
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -41,14 +41,15 @@ def add_arguments(subparsers: Any) -> None:
         "exec",
         help="run a command in a sandbox",
         usage="remote-sandbox-mcp exec [--sandbox NAME | --on NAME,NAME | --all] [--cwd DIR] [--timeout S] "
-        "[--json] [--config FILE] [--] COMMAND...",
+        "[-n] [--json] [--config FILE] [--] COMMAND...",
         description="Runs a command to its end and prints what it prints, as it comes where the machine has python3 "
         "(of each stream the first 2 MB, and the last at its end). One argument is shell source, several are "
         "the words of one command. Ends with the command's exit code, 124 after a timeout, 255 without a connection. "
-        "Ctrl-C stops the command there. Its standard input is empty. With --on or --all it runs on several sandboxes "
-        "at once, and what each printed follows its name when it has ended; then the exit code is 0 if all of theirs "
-        "are, else 1. In a linked folder (see link) it runs in the workspace: what changed here is sent before, what "
-        "it made comes back, and standard error says what moved.",
+        "Ctrl-C stops the command there. What is piped into it, or redirected, is the command's standard input (not "
+        "with -n); a terminal's keys are not, see shell. With --on or --all it runs on several sandboxes at once, "
+        "without an input, and what each printed follows its name when it has ended; then the exit code is 0 if all of "
+        "theirs are, else 1. In a linked folder (see link) it runs in the workspace: what changed here is sent before, "
+        "what it made comes back, and standard error says what moved.",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -61,6 +62,7 @@ def add_arguments(subparsers: Any) -> None:
     where.add_argument("--all", action="store_true", help="on all that are configured, at once")
     parser.add_argument("--cwd", metavar="DIR", default="", help="folder to start in (default: home, or the workspace)")
     parser.add_argument("--timeout", metavar="S", type=float, help="seconds after which it is ended (default: never)")
+    parser.add_argument("-n", "--no-input", action="store_true", help="leave standard input alone, as ssh -n does")
     add_json(parser, help="for programs: what exec_bash returns")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="shell source, or words")
 
@@ -104,6 +106,7 @@ async def _run(app: App, options: argparse.Namespace) -> int:
             limit=AGENT_CHARS if options.json else MOST_CHARS,
             name=inside.sandbox if inside else options.sandbox,
             progress=show,
+            input=_input(options),
         )
         if inside:
             await inside.bring()
@@ -119,6 +122,18 @@ async def _run(app: App, options: argparse.Namespace) -> int:
                 raise
             return _stopped(caught[0]) if caught else _unwritten(show.unwritten)
     return await show.tell(report, inside.moved.line() if inside else "")
+
+
+def _input(options: argparse.Namespace) -> bytes | AsyncIterable[bytes]:
+    """Standard input for the command: what is piped or redirected, but not a terminal or /dev/null."""
+    import os
+    import stat
+
+    given = streams.stdin()
+    if options.no_input or given is None or given.isatty():
+        return b""
+    is_device = stat.S_ISCHR(os.fstat(given.fileno()).st_mode)
+    return b"" if is_device else streams.given_bytes()
 
 
 async def _run_on_several(app: App, names: list[str] | Literal["all"], options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from .verb import add_json, complain, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
+    from ..core.sandboxes.port import Forward
 
 # The person at the terminal may choose any port; forward_ports of the configuration is for agents.
 ANY_PORT = ("1-65535",)
@@ -35,8 +36,18 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _forward(app: App, options: argparse.Namespace) -> int:
-    await app.apps.reconfigure(ANY_PORT, ())
-    opened = await app.apps.forward(options.sandbox, options.port, local_port=options.local_port)
+    from ..services.apps.forwards import Forwards
+
+    # Of its own: it ends with this verb, and the ports that agents may choose stay as they are.
+    forwards = Forwards(app.fleet.get, ANY_PORT)
+    name = app.fleet.member(options.sandbox).name
+    try:
+        return await _hold(await forwards.open(name, options.port, local_port=options.local_port), options)
+    finally:
+        await forwards.close()
+
+
+async def _hold(opened: Forward, options: argparse.Namespace) -> int:
     if options.json:
         from ..views.app_results import forward_fields
         from .render import print_json
@@ -46,9 +57,9 @@ async def _forward(app: App, options: argparse.Namespace) -> int:
         say(opened.url)
         if not opened.answers:
             complain(f"nothing listens on port {opened.port} yet; the address works as soon as something does")
-    return await until_stopped(_hold(), f"{opened.url} is closed")
+    return await until_stopped(_wait(), f"{opened.url} is closed")
 
 
-async def _hold() -> int:
+async def _wait() -> int:
     await asyncio.Event().wait()
     return 0

@@ -36,7 +36,12 @@ VERBS = (
     *("allow", "disallow", "watchdog", "hub", "login", "platform", "hosts", "config", "completion", "hook"),
 )
 # Verbs that the hub carries out, with its connections.
-BY_HUB = frozenset({"exec", "shell", "jobs", "sandboxes", "sessions", "create", "delete", "events", "calls"})
+BY_HUB = frozenset(
+    {
+        *("exec", "shell", "jobs", "sandboxes", "sessions", "create", "delete", "events", "calls", "top", "forward"),
+        *("push", "pull", "transfers", "link", "unlink", "workspaces"),
+    }
+)
 # Verbs whose file is named after another one.
 SHARED = {"link": "workspaces", "unlink": "workspaces", "disallow": "allow"}
 

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import io
 import os
+import select
+import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -16,6 +18,10 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
     from ..app import App
+
+
+# Bytes that may wait for a slow reader, and those of one read of the input.
+MOST_WAITING, ONE_READ = 1 << 20, 1 << 16
 
 
 class Caller:
@@ -101,6 +107,8 @@ class QueuedOutput(io.TextIOBase):
         self._encoding = encoding
         self._queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._waiting = 0
         # Nobody reads it any more.
         self.is_cut = False
 
@@ -118,13 +126,25 @@ class QueuedOutput(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
+        self.put(text.encode(self._encoding, "replace"))
+        return len(text)
+
+    def put(self, data: bytes) -> None:
+        """Write bytes as they are."""
         if self.is_cut:
             raise BrokenPipeError
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write_all, daemon=True)
-            self._thread.start()
-        self._queue.put(text.encode(self._encoding, "replace"))
-        return len(text)
+        # A progress bar is drawn in a thread of its own.
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, daemon=True)
+                self._thread.start()
+            self._waiting += len(data)
+        self._queue.put(data)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether its reader is slow, such as a terminal that was stopped by Ctrl-S: then give it no more."""
+        return self._waiting > MOST_WAITING
 
     def flush(self) -> None:
         """The thread writes as soon as it can."""
@@ -152,17 +172,51 @@ class QueuedOutput(io.TextIOBase):
                 write_all(self._fd, b"" if self.is_cut else data)
             except OSError:
                 self.is_cut = True
+            with self._lock:
+                self._waiting -= len(data)
 
 
 def write_all(fd: int, data: bytes) -> None:
     """Write all of it, also where another program has made the descriptor non-blocking. Raises OSError."""
-    import select
-
     rest = memoryview(data)
     while rest:
         select.select([], [fd], [])
         with contextlib.suppress(BlockingIOError):
             rest = rest[os.write(fd, rest) :]
+
+
+async def given_bytes() -> AsyncIterator[bytes]:
+    """Standard input in parts, as it comes. Raises OSError."""
+    fd, loop, ready = _own_input(stdin().fileno()), asyncio.get_running_loop(), asyncio.Event()
+    try:
+        try:
+            loop.add_reader(fd, ready.set)
+        except PermissionError:
+            # A regular file, which is always ready.
+            while data := await asyncio.to_thread(os.read, fd, ONE_READ):
+                yield data
+            return
+        while True:
+            await ready.wait()
+            ready.clear()
+            # It may have been read since it was ready, and this must not wait.
+            if not select.select([fd], [], [], 0)[0]:
+                continue
+            with contextlib.suppress(BlockingIOError):
+                if not (data := os.read(fd, ONE_READ)):
+                    return
+                yield data
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+def _own_input(fd: int) -> int:
+    """A descriptor for the same input. That of a pipe never blocks, even where another process reads from it, too."""
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        with contextlib.suppress(OSError):
+            return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
+    return os.dup(fd)
 
 
 def encoding_of(environ: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from . import streams
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 ONE_READ = 1 << 14
+BEHIND_S = 0.05
 
 
 def is_at_hand() -> bool:
@@ -56,8 +57,11 @@ def taken_over(*, whole_screen: bool) -> Iterator[None]:
 
 def show(text: str | bytes) -> None:
     """Write all of it, also where the terminal takes only a part at a time."""
-    data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+    data, out = text if isinstance(text, bytes) else text.encode("utf-8", "replace"), streams.stdout()
     with contextlib.suppress(OSError):
+        if isinstance(out, streams.QueuedOutput):
+            # A terminal that was stopped by Ctrl-S must not stop the hub.
+            return out.put(data)
         while data:
             try:
                 data = data[os.write(streams.stdout().fileno(), data) :]
@@ -65,6 +69,19 @@ def show(text: str | bytes) -> None:
                 import select
 
                 select.select([], [streams.stdout().fileno()], [], 1.0)
+
+
+def is_behind() -> bool:
+    """Whether the terminal takes less than it is shown."""
+    out = streams.stdout()
+    return isinstance(out, streams.QueuedOutput) and out.is_behind
+
+
+async def keep_up() -> None:
+    """Wait until the terminal has shown most of what it was given."""
+    # Not in a thread: a stopped terminal would hold one of the few that all verbs share.
+    while is_behind():  # noqa: ASYNC110
+        await asyncio.sleep(BEHIND_S)
 
 
 @contextlib.asynccontextmanager

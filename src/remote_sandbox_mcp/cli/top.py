@@ -194,6 +194,8 @@ class Top:
         from . import terminal
         from .top_screen import draw
 
+        if terminal.is_behind():
+            return
         rows, columns = terminal.size()
         lines = self._log.draw(rows, columns) if self._log else draw(self._state, rows, columns, now=time.time())
         terminal.show(self._frame.update(lines, columns))

@@ -176,7 +176,7 @@ def _show_preview(preview: Preview, as_json: bool) -> None:
 
 def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
     if as_json:
-        from ..fronts.mcp.tools.workspaces import linked_fields
+        from ..views.workspace_results import linked_fields
         from .render import print_json
 
         return print_json(linked_fields(linked))
@@ -199,7 +199,7 @@ async def _unlink(app: App, options: argparse.Namespace) -> int:
 
     gone = await app.workspaces.unlink(absolute(options.folder or "."))
     if options.json:
-        from ..fronts.mcp.tools.workspaces import unlinked_fields
+        from ..views.workspace_results import unlinked_fields
         from .render import print_json
 
         print_json(unlinked_fields(gone))
@@ -219,7 +219,7 @@ async def _workspaces(app: App, options: argparse.Namespace) -> int:
     workspaces = app.workspaces.all()
     states = await asyncio.gather(*map(app.workspaces.state, workspaces))
     if options.json:
-        from ..fronts.mcp.tools.workspaces import state_fields
+        from ..views.workspace_results import state_fields
         from .render import print_json
 
         print_json({"workspaces": [state_fields(state) for state in states]})
@@ -231,8 +231,9 @@ async def _workspaces(app: App, options: argparse.Namespace) -> int:
 async def _decide(app: App, options: argparse.Namespace) -> None:
     """Raises BadArgument where the current folder is not linked."""
     from ..core.errors import BadArgument
+    from ..services.session import client_folder
 
-    if not (workspace := app.workspaces.find(os.getcwd())):
+    if not (workspace := app.workspaces.find(client_folder())):
         raise BadArgument("the current folder is not linked; go to the folder whose conflicts you want to decide")
     moved = await app.workspaces.decide(workspace, _absolute(options.keep_local), _absolute(options.keep_remote))
     if line := moved.line():
@@ -241,7 +242,9 @@ async def _decide(app: App, options: argparse.Namespace) -> None:
 
 def _absolute(paths: Sequence[str]) -> list[str]:
     """Paths as a shell completes them: relative to the current folder."""
-    return [os.path.abspath(path) for path in paths]
+    from ..services.session import absolute
+
+    return [absolute(path) for path in paths]
 
 
 def _show_states(states: Sequence[WorkspaceState]) -> None:
@@ -333,7 +336,9 @@ def _when(at: float) -> str:
 
 def _real(path: str) -> str:
     """An absolute path without links in the folders on its way."""
-    above, name = os.path.split(os.path.abspath(path))
+    from ..services.session import absolute
+
+    above, name = os.path.split(absolute(path))
     return os.path.join(os.path.realpath(above), name)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -112,7 +112,7 @@ class CommandService:
     async def run(
         self, script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000, name: str = "",
         patience_s: float | None = None, room: int | None = None, progress: Progress = silent, as_root: bool = False,
-        session: str = "",
+        session: str = "", input: bytes | AsyncIterable[bytes] = b"",
     ) -> Report:  # fmt: skip
         """Run a script within the caller's patience; returns up to `limit` characters per stream, `room` in all.
 
@@ -121,7 +121,7 @@ class CommandService:
         check_run(script, cwd, timeout_s, limit, session)
         member = self._fleet.member(name)
         run_id = name_for_call("run") or new_run_id()
-        command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=run_id, as_root=as_root)
+        command = Command(script, cwd, timeout_s, 2 * limit + 8, run_id, as_root, input)
         clip = functools.partial(make_report, limit=limit, room=room)
         return await self._run(member, command, clip, patience_s, progress, session=session)
 

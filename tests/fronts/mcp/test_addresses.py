@@ -32,7 +32,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 }
 OTHER_END = ("sync_local_to_remote", "sync_remote_to_local")
 # Read before the tools are loaded, or no table of facts about tools.
-MAY_NAME_TOOLS = ("mcp_server/tools/", "fronts/mcp/ahead.py", "cli/tour.py")
+MAY_NAME_TOOLS = ("fronts/mcp/tools/", "fronts/mcp/ahead.py")
 
 
 def filled(value: Any, path: str) -> Any:
