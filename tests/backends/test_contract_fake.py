@@ -12,8 +12,8 @@ from remote_sandbox_mcp.core.commands.command import Command, Completed, Environ
 from remote_sandbox_mcp.core.errors import LostContact, NotStarted, Unreachable
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
-from remote_sandbox_mcp.testing.sandbox import HOME, Answer, FakeSandbox, after
 from tests.backends.contract import FileContract, Opener, RunContract, counted, finish
+from tests.support.fakes.sandbox import HOME, Answer, FakeSandbox, after
 
 
 class FakePrograms:

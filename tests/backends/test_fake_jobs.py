@@ -8,7 +8,7 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unreachable
 from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobRefused, JobState, JobWait
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.jobs import begin, look, order
 
 

@@ -493,15 +493,18 @@ async def test_a_folder_that_another_user_makes_later_is_not_used(fleet: Fleet, 
 # Files
 
 
-async def test_a_machine_without_sftp_says_so(fleet: Fleet, known: Known) -> None:
+async def test_a_machine_without_sftp_has_files_but_no_lanes(fleet: Fleet, known: Known) -> None:
     only_commands = (
         'ForceCommand case "$SSH_ORIGINAL_COMMAND" in *sftp*) exit 1;; *) exec sh -c "$SSH_ORIGINAL_COMMAND";; esac'
     )
     sshd = fleet.machine(python=False, extra_config=[only_commands])
     async with opened(known(sshd.machine())) as sandbox:
         assert await said(sandbox, "echo x > file; cat file") == b"x\n"
+        assert (await sandbox.read("file", Span())).data == b"x\n"
+        assert (await sandbox.write("other", b"y")).size == 1
+        assert len((await sandbox.list("~")).entries) >= 2
         with pytest.raises(Unsupported, match="neither python3 nor SFTP"):
-            await sandbox.read("file", Span())
+            await sandbox.open_lane()
         assert len((await sandbox.search(Search("~", pattern="^x"))).matches) == 1
 
 

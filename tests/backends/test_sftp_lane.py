@@ -30,10 +30,10 @@ from remote_sandbox_mcp.far.lane.source import ENTRY, PIECE
 from remote_sandbox_mcp.far.lane.target import ATTRIBUTES
 from remote_sandbox_mcp.far.outpost.wire import COPY, DONE, FILES, PART
 from remote_sandbox_mcp.services.sync.service import Syncs
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.backends.contract.basics import HOSTILE_NAMES, said
 from tests.services.sync.conftest import Chunks
 from tests.support.announcements import announced, described
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd
 from tests.support.values import read_tree

@@ -39,10 +39,10 @@ from remote_sandbox_mcp.local.store.transfers import FAILED
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.services.probe.doctor import examine
 from remote_sandbox_mcp.services.transfers.background import BackgroundTransfers
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.cli.conftest import Cli, at_a_terminal
 from tests.support import rewording
 from tests.support.disposable_house import House
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.rewording import Words
 from tests.support.sshd import Sshd, closed_port
 

@@ -11,7 +11,7 @@ from remote_sandbox_mcp.core.commands.session_handle import Sessions
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.services.jobs.service import JobService, Wanted
 from remote_sandbox_mcp.services.tasks import Tasks
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from tests.support.fakes.sandbox import FakeSandbox
 
 
 async def test_the_end_of_a_log_is_shown_however_much_was_printed_just_before_it() -> None:

@@ -16,8 +16,8 @@ from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities
 
 ROOT = Path(remote_sandbox_mcp.__file__).parent
 KINDS = {"ssh", "local", "embedded", "opensandbox"}
-# Backends know what they are; the operator writes the name of a provider; the fakes are chosen by name.
-MAY_NAME_KINDS = {"backends", "config", "testing"}
+# Backends know what they are; the operator writes the name of a provider.
+MAY_NAME_KINDS = {"backends", "config"}
 READERS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split", "replace"}
 READERS |= {"find", "index", "count", "lower", "search", "match", "fullmatch", "findall"}
 # What tomllib says of a file; it has no field for the place before Python 3.14.
@@ -146,7 +146,7 @@ def test_a_sentence_that_is_read_is_found(source: str) -> None:
 def test_what_backends_differ_in_is_read_by_somebody(value: type, modules: dict[str, ast.Module]) -> None:
     read = {
         node.attr
-        for _, tree in outside({"testing"}, modules)
+        for tree in modules.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }

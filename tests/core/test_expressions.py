@@ -63,7 +63,6 @@ REVIEWED = {
     "services.setup.toml_text: '\"(?:[^\"\\\\\\\\\\\\n]|\\\\\\\\.)*\"|\\\\\\'[^\\\\\\'\\\\n]": OWN_FILES,
     "services.setup.toml_text: f'^[ \\\\t]*\\\\[[ \\\\t]*{name}[ \\\\t]*\\\\][^\\\\": OWN_FILES,
     "services.setup.toml_text: f'^[ \\\\t]*{key}[ \\\\t]*=[ \\\\t]*\\\\['": OWN_FILES,
-    "testing.jobs: pattern.encode()": "a sandbox for tests",
 }
 
 

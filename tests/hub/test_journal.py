@@ -21,8 +21,8 @@ from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.fronts.mcp.declaration import PLAIN, Declaration
 from remote_sandbox_mcp.fronts.mcp.journal import Journal, is_kept
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.fronts.mcp.conftest import member
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.hubs import kill_hub
 from tests.support.server import entry, until, wire
 from tests.support.sshd import Sshd, wait_until

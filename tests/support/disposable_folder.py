@@ -10,9 +10,9 @@ from pathlib import Path
 
 from remote_sandbox_mcp.core.errors import ConnectError
 from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder
-from remote_sandbox_mcp.testing.disposables import FakeProvider
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.support.disposable_house import ANSWERS
+from tests.support.fakes.disposables import FakeProvider
+from tests.support.fakes.sandbox import FakeSandbox
 
 
 class FolderProvider(FakeProvider):

@@ -15,8 +15,8 @@ from remote_sandbox_mcp.services.disposable.lease import Life
 from remote_sandbox_mcp.services.disposable.registry import look
 from remote_sandbox_mcp.services.disposable.verbs import Disposables
 from remote_sandbox_mcp.services.fleet import Fleet, Member
-from remote_sandbox_mcp.testing.disposables import FakeProvider
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
+from tests.support.fakes.disposables import FakeProvider
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.pace import Deadline
 
 

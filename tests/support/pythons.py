@@ -9,7 +9,7 @@ import zlib
 from typing import Any
 
 from remote_sandbox_mcp.core.commands.command import Command
-from remote_sandbox_mcp.testing.sandbox import Answer
+from tests.support.fakes.sandbox import Answer
 
 
 def order_in(command: Command) -> dict[str, Any]:

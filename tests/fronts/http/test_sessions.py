@@ -16,8 +16,8 @@ from remote_sandbox_mcp.fronts.mcp.clients import Conversations, HttpSessions
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.session import MOST_ALONE, Selection, Session, begin
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.fronts.mcp.conftest import member
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import until
 
 SESSIONS = 200

@@ -18,7 +18,7 @@ from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sync.transfer import Lane
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet, Member
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.means import require_bubblewrap
 from tests.support.server import Caller
 from tests.support.signatures import SIGNATURES

@@ -14,7 +14,7 @@ from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.fronts.mcp.ahead import OPENERS
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import Caller
 
 # The arguments of each tool besides its sandbox, with PATH in place of the path on a sandbox.

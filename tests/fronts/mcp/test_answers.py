@@ -22,10 +22,10 @@ from remote_sandbox_mcp.core.progress import Progress, silent
 from remote_sandbox_mcp.core.resources.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, as_resources
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from remote_sandbox_mcp.views.texts import sandboxes_text
 from tests.fronts.mcp.conftest import connected, member
 from tests.fronts.mcp.test_tool_list import GOOD
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import Caller, error_of, text_of
 
 LONG = "".join(f'{number}: a "line" of text äöü\n' for number in range(20_000)).encode()

@@ -17,8 +17,8 @@ from remote_sandbox_mcp.core.jobs.job import ArrayCounts, Fate, JobLook, JobStat
 from remote_sandbox_mcp.core.jobs.watch import Decision, Status
 from remote_sandbox_mcp.core.sandboxes.slurm import Cluster
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import Caller, text_of
 
 UNWATCHED: dict[str, Any] = {"watch": False}

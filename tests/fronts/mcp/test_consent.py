@@ -17,8 +17,8 @@ from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.session import MOST_REFUSALS
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import Caller, serve
 
 ATTACKER = "attacker.example:443"

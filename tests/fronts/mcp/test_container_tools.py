@@ -21,8 +21,8 @@ from remote_sandbox_mcp.core.sandboxes.network import EVERY_HOST
 from remote_sandbox_mcp.core.sandboxes.port import Stream
 from remote_sandbox_mcp.fronts.mcp import reporting
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.means import needs_tun
 from tests.support.server import Caller
 from tests.support.sshd import free_port

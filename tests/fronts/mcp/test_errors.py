@@ -22,8 +22,8 @@ from remote_sandbox_mcp.core.errors import (
 )
 from remote_sandbox_mcp.core.progress import Progress, silent
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import Caller
 
 SECRET = "hunter2-correct-horse"

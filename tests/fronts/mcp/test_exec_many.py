@@ -14,9 +14,9 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.errors import Unreachable
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from remote_sandbox_mcp.views.results import size_of
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.server import Caller, text_of, until
 
 ENDLESS = Answer("so far\n", then=after(math.inf))

@@ -20,8 +20,8 @@ from remote_sandbox_mcp.core.progress import Progress, silent
 from remote_sandbox_mcp.core.texts.text import harmless
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.server import Caller, until
 
 ENDLESS = Answer("so far\n", "a warning\n", then=after(math.inf))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp.types import CallToolResult, ImageContent
 
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.images import WEBP_LOSSY, gif, jpeg, png
 from tests.support.server import Caller
 

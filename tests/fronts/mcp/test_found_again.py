@@ -26,8 +26,8 @@ from remote_sandbox_mcp.local.store.watches import Watches
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.jobs import commands
 from remote_sandbox_mcp.services.jobs import service as background
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.server import Caller, until
 
 LONG = {"long": Answer(stdout="begun\n", then=after(math.inf)), "echo hi": Answer(stdout="hi\n")}

@@ -20,8 +20,8 @@ from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.local.store.history import CallRow, HistoryRows, WantedCalls
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.history import History, MadeCall
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import Answer, FakeSandbox
 
 
 def kept() -> Sequence[CallRow]:

@@ -16,8 +16,8 @@ from remote_sandbox_mcp.core.jobs.watch import Status
 from remote_sandbox_mcp.core.permission import Hook, Notify
 from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.pace import Deadline
 from tests.support.server import Caller
 
@@ -111,7 +111,7 @@ async def test_a_pattern_that_is_none_is_refused(tools: Caller) -> None:
 
 
 async def test_the_end_of_a_command_of_exec_bash_can_be_waited_for(app: App, fake: FakeSandbox) -> None:
-    from remote_sandbox_mcp.testing.sandbox import Answer, after
+    from tests.support.fakes.sandbox import Answer, after
 
     app.patience_s = 0.05
     fake.answers = {"slow": Answer("so far\n", then=after(0.2, Answer("end\n")))}

@@ -9,8 +9,8 @@ import pytest
 
 from remote_sandbox_mcp import __version__
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
 from tests.fronts.mcp.conftest import connected
+from tests.support.fakes.sandbox import Answer, FakeSandbox
 from tests.support.server import serve, wire
 
 NESTED = (b"[" * 5000, b'{"a":' * 5000)

@@ -12,8 +12,8 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.texts.image import recognise
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.images import png
 from tests.support.pythons import order_in, python_answer, record_line
 from tests.support.server import Caller

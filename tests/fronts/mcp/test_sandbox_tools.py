@@ -9,8 +9,8 @@ import pytest
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.errors import Unreachable
 from remote_sandbox_mcp.services.fleet import Fleet, Member
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.server import Caller
 
 FIRST = {"name": "fake", "kind": "fake", "is_active": True, "connection_alive": True}

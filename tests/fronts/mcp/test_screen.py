@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remote_sandbox_mcp.core.jobs.job import screen_script
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
+from tests.support.fakes.sandbox import Answer, FakeSandbox
 from tests.support.server import Caller
 
 

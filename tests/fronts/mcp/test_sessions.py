@@ -10,8 +10,8 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.commands.session_handle import SessionHandle, Sessions, SessionSeen
 from remote_sandbox_mcp.core.errors import BadArgument
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import Caller
 
 

@@ -24,8 +24,8 @@ from remote_sandbox_mcp.core.sandboxes.secret import Secret
 from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.local.store.history import HistoryRows, WantedCalls
 from remote_sandbox_mcp.services.fleet import Fleet, Member
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.fronts.mcp.conftest import connected, member
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.means import require_bubblewrap
 from tests.support.server import Caller
 

@@ -13,8 +13,8 @@ from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.sync.transfer import Listener, Order, Outcome, Place
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.transfers.records import TransferRecords
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.fronts.mcp.conftest import Nearby, connected, member
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import Caller
 
 

@@ -17,9 +17,9 @@ from remote_sandbox_mcp.core.sync.transfer import Listener, Order, Outcome, Plac
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.fronts.mcp.toolbox import CARDS
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.fronts.mcp.conftest import connected, member
 from tests.fronts.mcp.pin import FILE, HOW, surface
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.pythons import python_answer
 from tests.support.server import Caller, error_of
 

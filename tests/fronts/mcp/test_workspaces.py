@@ -30,9 +30,9 @@ from remote_sandbox_mcp.fronts.mcp.tools.exec import RUNS_COMMAND
 from remote_sandbox_mcp.fronts.mcp.workspace import InWorkspace, Workspaces
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.session import Session, begin
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
 from tests.fronts.mcp.conftest import member
 from tests.fronts.mcp.pin import FILE
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.server import Caller, text_of, until
 
 OURS = Workspace("w1", "/home/ann/p", "fake", "/data/p")

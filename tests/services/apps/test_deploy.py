@@ -19,8 +19,8 @@ from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.port import Health, Stream
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.services.apps.deploy import check_health, check_url
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.support.app_world import World, deploying, fetch, web_server
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.sshd import Sshd, free_port
 from tests.support.waiting import eventually
 

@@ -8,8 +8,8 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
 from remote_sandbox_mcp.core.sandboxes.port import PortClosed, Stream
-from remote_sandbox_mcp.testing.sandbox import MOST_UNREAD, FakeSandbox
 from tests.backends.contract.ports import digest_all, pattern_sum, read_exactly, send_all
+from tests.support.fakes.sandbox import MOST_UNREAD, FakeSandbox
 
 MEGABYTE = 1 << 20
 

@@ -30,7 +30,6 @@ from remote_sandbox_mcp.local.processes import descriptors
 from remote_sandbox_mcp.services.apps import forwards as forwards_module
 from remote_sandbox_mcp.services.apps import guests
 from remote_sandbox_mcp.services.apps.forwards import Forwards
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
 from tests.backends.contract.ports import (
     MEGABYTE,
     PIECE,
@@ -40,6 +39,7 @@ from tests.backends.contract.ports import (
     send_all,
     start_service,
 )
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.means import require_bubblewrap
 from tests.support.pace import at_most
 from tests.support.server import until

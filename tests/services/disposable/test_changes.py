@@ -12,8 +12,8 @@ from remote_sandbox_mcp.app import disposable_mark
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder
 from remote_sandbox_mcp.services.disposable import changes
-from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import ANSWERS, Clock, House, until
+from tests.support.fakes.disposables import FakeProvider
 
 from .conftest import Build
 

@@ -9,8 +9,8 @@ import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument, ConfigError, SandboxError, UnknownSandbox, Unreachable
 from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Limits, SandboxOrder
-from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import House, begun, until
+from tests.support.fakes.disposables import FakeProvider
 
 from .conftest import Build
 

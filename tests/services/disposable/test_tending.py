@@ -14,8 +14,8 @@ from remote_sandbox_mcp.core.jobs.job import JobOrder, JobSeen
 from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder
 from remote_sandbox_mcp.local.store.disposables import Owner
 from remote_sandbox_mcp.services.disposable import reaper as tending
-from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import House, until
+from tests.support.fakes.disposables import FakeProvider
 
 from .conftest import Build
 

@@ -25,8 +25,8 @@ from remote_sandbox_mcp.core.sandboxes.port import Stream
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.services.jobs.records import KnownJobs
 from remote_sandbox_mcp.services.jobs.start import Starting
-from remote_sandbox_mcp.testing.disposables import FakeProvider
 from tests.support.disposable_house import House, begun, until
+from tests.support.fakes.disposables import FakeProvider
 
 from .conftest import Build
 

@@ -15,7 +15,7 @@ from remote_sandbox_mcp.core.jobs.watch import Watch, WatchOrder
 from remote_sandbox_mcp.hub.rounds import supervision
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.services.jobs.values import Wanted, Which
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from tests.support.fakes.sandbox import FakeSandbox
 
 GPU1 = {"name": "gpu1", "host": "192.0.2.1", "user": "me", "key_file": "/keys/one"}
 

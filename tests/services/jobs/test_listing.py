@@ -7,7 +7,7 @@ from typing import Any
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.services.jobs.service import JobService, Wanted
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from tests.support.fakes.sandbox import FakeSandbox
 
 
 def service_over(opened: list[str]) -> JobService:

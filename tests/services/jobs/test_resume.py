@@ -16,7 +16,7 @@ from remote_sandbox_mcp.core.jobs.watch import Status, Watch, WatchOrder
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.services.jobs.resume import NO_RESUME_COMMAND
 from remote_sandbox_mcp.services.jobs.service import Begun, JobService, Wanted, Which
-from remote_sandbox_mcp.testing.sandbox import FakeSandbox
+from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.jobs import FOREVER, in_thread, jobs_on, not_running
 from tests.support.sshd import Fleet as Machines
 from tests.support.sshd import Sshd

@@ -12,7 +12,7 @@ import pytest
 from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.services.suites.service import run_tests
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox
+from tests.support.fakes.sandbox import Answer, FakeSandbox
 
 CARGO = shutil.which("cargo") or ""
 LIBRARY = """pub fn add(a: i32, b: i32) -> i32 { a + b }

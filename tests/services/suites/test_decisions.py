@@ -14,7 +14,7 @@ from remote_sandbox_mcp.core.sandboxes.files import FileSlice, Span
 from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.services.suites import service
 from remote_sandbox_mcp.services.suites.service import results_of, run_tests
-from remote_sandbox_mcp.testing.sandbox import Answer, FakeSandbox, after
+from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.values import succeeded
 
 LOOK = "@@ look 1\n@@ folder /home/fake\n@@ place /tmp/p\n@@ name pytest.ini\n@@ tool pytest python3\n@@ end\n"

@@ -17,6 +17,8 @@ from .connection import KEEPALIVE_S, LoginGate
 
 if TYPE_CHECKING:
     import asyncssh
+else:
+    from . import library as asyncssh
 
 # OpenSSH's default for MaxSessions. A smaller limit is learned from its refusals, a larger one by trying.
 USUAL_SESSIONS = 10
@@ -82,8 +84,6 @@ class Channels:
         self._failure: ConnectError | None = None
         self._not_before = 0.0
         self._chores = Chores("work on a connection")
-        self._sftp: tuple[_Link, asyncssh.SFTPClient] | None = None
-        self._sftp_turn = asyncio.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -101,7 +101,7 @@ class Channels:
         self._chores.start(self._watch(connection))
 
     async def close(self) -> None:
-        links, self._links, self._sftp = self._links, [], None
+        links, self._links = self._links, []
         tasks = (*self._opening, *self._chores)
         for task in tasks:
             task.cancel()
@@ -133,13 +133,6 @@ class Channels:
             raise Unreachable(f"{self._name}: logged in, but no command could be started: {problem}") from None
         return process, lambda: self._let_go(link, process)
 
-    async def sftp(self) -> asyncssh.SFTPClient:
-        """The SFTP client that all callers share. Raises ConnectError, LineLost or NoSubsystem."""
-        async with self._sftp_turn:
-            if self._sftp is None or not self._sftp[0].is_alive:
-                self._sftp = await self._open_channel(lambda connection: connection.start_sftp_client(), False)
-            return self._sftp[1]
-
     async def own_sftp(self) -> tuple[asyncssh.SFTPClient, Callable[[], None]]:
         """An SFTP client for one caller, and the function to end it. Raises ConnectError, LineLost or NoSubsystem."""
         link, client = await self._open_channel(lambda connection: connection.start_sftp_client(), False)
@@ -149,13 +142,6 @@ class Channels:
             self._let_go(link, client)
 
         return client, let_go
-
-    def drop_sftp(self, client: asyncssh.SFTPClient) -> None:
-        """Close the shared SFTP client, which does not answer any more; the next caller gets a new one."""
-        if self._sftp and self._sftp[1] is client:
-            client.exit()
-            self._let_go(self._sftp[0], client)
-            self._sftp = None
 
     async def _open_channel(
         self, opener: Callable[[asyncssh.SSHClientConnection], Awaitable[T]], urgent: bool
@@ -168,8 +154,6 @@ class Channels:
 
     async def _try(self, link: _Link, opener: Callable[[asyncssh.SSHClientConnection], Awaitable[T]]) -> T | None:
         """A channel; None if this connection grants no more of them."""
-        import asyncssh
-
         # Shielded: a channel that opens after its caller was cancelled still has to be closed and counted.
         opening = asyncio.ensure_future(opener(link.connection))
         try:
@@ -340,14 +324,10 @@ class ProgramLine:
             self._process.stdin.write(data)
 
     async def drain(self) -> None:
-        import asyncssh
-
         with contextlib.suppress(OSError, asyncssh.Error):
             await self._process.stdin.drain()
 
     async def read(self) -> bytes:
-        import asyncssh
-
         try:
             return await self._process.stdout.read(1 << 18)
         except (OSError, asyncssh.Error):
@@ -362,8 +342,6 @@ class ProgramLine:
 
     async def _hear(self) -> None:
         """Read standard error, so that the program never blocks on it, and keep the last part."""
-        import asyncssh
-
         with contextlib.suppress(OSError, asyncssh.Error):
             while data := await self._process.stderr.read(1 << 16):
                 self._complaints += data

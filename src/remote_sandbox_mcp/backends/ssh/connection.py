@@ -26,7 +26,8 @@ from .host_keys import USUAL_FILES, HostKeys, entry_name
 
 if TYPE_CHECKING:
     import asyncssh
-
+else:
+    from . import library as asyncssh
 
 LINKER_CACHE = Path("/etc/ld.so.cache")
 # GCM first: with hardware AES it is half as fast again as asyncssh's default.
@@ -261,8 +262,6 @@ class LoginGate:
     async def _connect_hop(
         self, hop: Hop, tunnel: asyncssh.SSHClientConnection | None, options: dict[str, Any], attempt: Attempt
     ) -> asyncssh.SSHClientConnection:
-        import asyncssh
-
         options = dict(options)
         judge, dialogue = _Judge(self, hop), self._dialogue(hop, options.pop("password", None), attempt)
         where = f"(jump host {hop.host})" if hop in self.machine.hops else ""
@@ -311,8 +310,6 @@ class LoginGate:
         return Dialogue(machine.name, passed, hop.login, password, attempt, self._codes)
 
     def _explained(self, problem: Exception, where: str, judge: _Judge, attempt: Attempt) -> ConnectError:
-        import asyncssh
-
         if isinstance(problem, asyncssh.PermissionDenied) and attempt.missing:
             return attempt.refusal(self._who(), where, self.machine.name)
         if isinstance(problem, asyncssh.PermissionDenied) and attempt.is_code_sent:
@@ -413,7 +410,6 @@ class _Judge:
 
 def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyncssh.SSHClient:
     """The object that asyncssh calls during one login."""
-    import asyncssh
 
     # Defined here, because asyncssh is imported only when the first machine is opened.
     class LoginClient(asyncssh.SSHClient):
@@ -479,8 +475,6 @@ def credentials(login: Login, who: str) -> dict[str, Any]:
 
 def _read_keys(login: Login) -> tuple[list[Any], list[str]]:
     """The keys that can be read, with their certificates, and why the others cannot."""
-    import asyncssh
-
     keys, problems = [], []
     for path in login.key_files:
         try:
@@ -494,8 +488,6 @@ def _read_keys(login: Login) -> tuple[list[Any], list[str]]:
 
 
 def _key_trouble(problem: Exception) -> str:
-    import asyncssh
-
     if isinstance(problem, OSError):
         return problem.strerror or "unreadable"
     if isinstance(problem, asyncssh.KeyEncryptionError) or "passphrase" in str(problem).lower():
@@ -518,8 +510,6 @@ def translate(problem: Exception, who: str, where: str = "", doubt: HostKeyDoubt
 
 def _meaning(problem: Exception, doubt: HostKeyDoubt | None) -> tuple[type[ConnectError], str, str]:
     """The class of our error, what was found, and what to do."""
-    import asyncssh
-
     if isinstance(problem, asyncssh.HostKeyNotVerifiable):
         doubt = doubt or HostKeyDoubt(problem.reason)
         return HostKeyProblem, doubt.found, doubt.remedy

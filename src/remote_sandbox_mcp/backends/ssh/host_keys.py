@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncssh
+else:
+    from . import library as asyncssh
 
 USUAL_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 # A decision takes milliseconds; only a process that was stopped during one holds the lock for longer.
@@ -116,8 +118,6 @@ def _text(path: str) -> str:
 
 
 def _parse(text: str) -> asyncssh.SSHKnownHosts:
-    import asyncssh
-
     try:
         return asyncssh.import_known_hosts(text)
     except ValueError:
@@ -126,8 +126,6 @@ def _parse(text: str) -> asyncssh.SSHKnownHosts:
 
 
 def _is_entry(line: str) -> bool:
-    import asyncssh
-
     try:
         asyncssh.import_known_hosts(line)
     except ValueError:

@@ -26,6 +26,8 @@ from .ports import MachinePorts
 
 if TYPE_CHECKING:
     import asyncssh
+else:
+    from . import library as asyncssh
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
 PLAIN = Capabilities(survives_disconnect=True, why_not_root="it has no python3, which as_root needs there")
@@ -167,8 +169,6 @@ async def _open_outpost(gate: LoginGate) -> OutpostClient:
 
 
 async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> OutpostClient:
-    import asyncssh
-
     token, who = secrets.token_hex(16), f"unable to open {machine.name}"
     try:
         process = await connection.create_process(program.start_line(machine.python, token), encoding=None)
@@ -264,8 +264,6 @@ async def start_program(
     line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
 ) -> ProgramLine:
     """Start any program in a further session; open_session does that for our own."""
-    import asyncssh
-
     name = gate.machine.name
     try:
         process = await connection.create_process(line, encoding=None, window=LANE_WINDOW)
@@ -302,8 +300,6 @@ async def open_session(
     words: tuple[str, ...] = (),
 ) -> G:
     """Start one of our programs in a further session; returns its near side after the greeting."""
-    import asyncssh
-
     machine, token = gate.machine, secrets.token_hex(16)
     line = program.start_line(machine.python, token, pieces, *words)
     try:
@@ -340,8 +336,6 @@ class ChannelLine:
             pass
 
     async def read(self) -> bytes:
-        import asyncssh
-
         try:
             return await self._process.stdout.read(1 << 18)
         except (OSError, asyncssh.Error):
@@ -351,8 +345,6 @@ class ChannelLine:
         self.connection.abort()
 
     async def drain(self) -> None:
-        import asyncssh
-
         try:
             await self._process.stdin.drain()
         except (OSError, asyncssh.Error):

@@ -1,31 +1,28 @@
-"""A Sandbox for SSH machines without Python: a POSIX shell over plain session channels, files over SFTP."""
+"""A Sandbox for SSH machines without Python: a POSIX shell over plain session channels, sync over SFTP."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 from ...core.commands.command import Environment
-from ...core.errors import ConnectError, FileProblem, Unreachable
-from ...core.sandboxes.files import FileSlice, Found, Listing, Search, Span, Written
+from ...core.errors import ConnectError, Unreachable
 from ...core.sandboxes.port import Stream
 from ...core.sandboxes.sandbox import Description
 from ..link.client import LineLost
 from ..mending import ask_again
-from ..shell.files import ShellFiles
-from ..shell.sandbox import ShellSandbox
-from ..shell.search import find_matches
+from ..shell.sandbox import ShellAlone
 from ..shell.talk import MOST_COMPLAINTS, START_LINE, Talk, bring
 from ..shell.transport import Printed, ShellPlace, ShellRequest
 from .channels import Channels, ProgramLine
 from .connection import LoginGate
-from .plain_files import PlainFiles
 from .ports import PlainPorts
 from .sftp_lane import SftpLane, open_lane
 
 if TYPE_CHECKING:
     import asyncssh
+else:
+    from . import library as asyncssh
 
 
 class ChannelShell:
@@ -46,8 +43,6 @@ class ChannelShell:
         await self._channels.close()
 
     async def run(self, request: ShellRequest) -> Printed:
-        import asyncssh
-
         try:
             async with self._channels.process(
                 START_LINE, urgent=request.urgent, stderr=asyncio.subprocess.PIPE
@@ -77,8 +72,6 @@ class ChannelTalk:
         await asyncio.gather(self._listening, return_exceptions=True)
 
     async def send(self, data: bytes) -> None:
-        import asyncssh
-
         try:
             self._process.stdin.write(data)
             await self._process.stdin.drain()
@@ -92,8 +85,6 @@ class ChannelTalk:
         return await self._process.stdout.read(1 << 18)
 
     async def complaints(self) -> bytes:
-        import asyncssh
-
         try:
             return await asyncio.shield(self._listening)
         except asyncssh.Error as problem:
@@ -111,8 +102,8 @@ class ChannelTalk:
         return self._process.exit_status
 
 
-class PlainSandbox(ShellSandbox):
-    """A machine with a POSIX shell. Files are read and written over SFTP, which is faster and has no size limit."""
+class PlainSandbox(ShellAlone):
+    """A machine with a POSIX shell. Trees of files are copied over SFTP, where it has that."""
 
     def __init__(
         self,
@@ -128,7 +119,6 @@ class PlainSandbox(ShellSandbox):
         # A machine's temporary folder may be emptied at a restart, so jobs are kept in the home folder.
         place = ShellPlace(description.name, "machine", jobs_at_home=True)
         super().__init__(description, environment, ChannelShell(self._channels, description.name), place)
-        self._files = PlainFiles(self._channels, description.name, self._shell.home)
         self._ports = PlainPorts(gate, lambda: self._channels.connection)
 
     @property
@@ -138,25 +128,6 @@ class PlainSandbox(ShellSandbox):
     async def close(self) -> None:
         await self._ports.close()
         await super().close()
-
-    async def read(self, path: str, span: Span) -> FileSlice:
-        return await ask_again(self.description.name, lambda: self._files.read(path, span))
-
-    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
-        with contextlib.suppress(LineLost):
-            return await self._files.write(path, data, expected)
-        # The file may have been written before the cut. Repeating the request could then fail as "changed".
-        with contextlib.suppress(FileProblem):
-            found = await self.read(path, Span(limit=len(data) + 1))
-            if found.data == data:
-                return Written(found.size, found.version)
-        return await ask_again(self.description.name, lambda: self._files.write(path, data, expected))
-
-    async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
-        return await ask_again(self.description.name, lambda: self._files.list(path, recursive, limit))
-
-    async def search(self, search: Search) -> Found:
-        return await find_matches(ShellFiles(self._shell), search)
 
     async def open_lane(self) -> SftpLane:
         home = await self._shell.home()

@@ -17,6 +17,8 @@ from .connection import LoginGate
 
 if TYPE_CHECKING:
     import asyncssh
+else:
+    from . import library as asyncssh
 
 LOOPBACKS = ("127.0.0.1", "::1")
 # How many bytes may be on their way to us on one connection; small, because many are open at once.
@@ -41,8 +43,6 @@ async def dial(connection: asyncssh.SSHClientConnection, port: int, name: str) -
 
 
 async def _dial(connection: asyncssh.SSHClientConnection, host: str, port: int, name: str) -> Stream:
-    import asyncssh
-
     try:
         reader, writer = await connection.open_connection(host, port, encoding=None, window=PORT_WINDOW)
     except (asyncssh.Error, OSError) as problem:
@@ -55,7 +55,6 @@ async def _dial(connection: asyncssh.SSHClientConnection, host: str, port: int, 
 
 def judge(problem: Exception, closed: bool) -> Exception:
     """Turn a failed connection through sshd into one of our errors."""
-    import asyncssh
     from asyncssh.constants import OPEN_CONNECT_FAILED, OPEN_RESOURCE_SHORTAGE
 
     if closed or not isinstance(problem, asyncssh.ChannelOpenError):

@@ -23,7 +23,8 @@ from .sftp import explain, look_at, read_piece, replace, to_bytes, to_path
 
 if TYPE_CHECKING:
     import asyncssh
-
+else:
+    from . import library as asyncssh
 
 # How many entries are worked on at once.
 AT_ONCE = 64
@@ -118,8 +119,6 @@ async def outcome(task: asyncio.Task[T]) -> T:
 
 def ours(problem: Exception) -> OSError | LineLost:
     """The server's refusal as an OSError; any other exception means that the connection is lost."""
-    import asyncssh
-
     if not isinstance(problem, asyncssh.SFTPError):
         return LineLost()
     if isinstance(problem, (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection)):
@@ -141,8 +140,6 @@ def check_file(found: asyncssh.SFTPAttrs) -> None:
 
 def attributes(mode: int, mtime: int, size: int | None = None) -> asyncssh.SFTPAttrs:
     """Attributes to be set in one step. With an access time of now, `tidy` does not take the file for a leftover."""
-    import asyncssh
-
     seconds = max(0, min(mtime // SECOND, LATEST))
     return asyncssh.SFTPAttrs(size=size, permissions=mode & 0o7777, atime=int(time.time()), mtime=seconds)
 
@@ -166,8 +163,6 @@ class Remote:
         self._chores = Chores("closing a file", expected=(Exception,))
 
     async def ask(self, question: Awaitable[T]) -> T:
-        import asyncssh
-
         try:
             return await question
         except (asyncssh.Error, OSError) as problem:
@@ -218,8 +213,6 @@ class Remote:
 
     async def _names(self, folder: bytes) -> list[asyncssh.SFTPName]:
         """Like the client's scandir, but asks ahead: that waits for each hundred names before it asks for the next."""
-        import asyncssh
-
         # asyncssh has no public way to send single readdir requests.
         handler = self.client._handler
         handle = await handler.opendir(folder)
@@ -272,14 +265,10 @@ class Remote:
 
     async def open(self, path: bytes, flags: int, mode: int = 0o600) -> asyncssh.SFTPClientFile:
         """Open a file whose reads and writes are single requests."""
-        import asyncssh
-
         attrs = asyncssh.SFTPAttrs(permissions=mode) if flags & asyncssh.FXF_CREAT else asyncssh.SFTPAttrs()
         return await self.ask(self.client.open(path, flags, attrs, encoding=None, block_size=0))
 
     async def create(self, path: bytes, mode: int) -> asyncssh.SFTPClientFile:
-        import asyncssh
-
         return await self.open(path, asyncssh.FXF_WRITE | asyncssh.FXF_CREAT | asyncssh.FXF_EXCL, mode)
 
     def writes(self, file: asyncssh.SFTPClientFile, offset: int, data: bytes) -> Iterator[Coroutine[Any, Any, int]]:
@@ -424,8 +413,6 @@ class Root:
 
     async def _make(self, path: bytes) -> None:
         """Make a folder of the tree, open to its owner alone: it gets its mode at the end, after its files."""
-        import asyncssh
-
         try:
             await self.remote.ask(self.remote.client.mkdir(self.full(path), asyncssh.SFTPAttrs(permissions=0o700)))
         except PermissionError:
@@ -448,8 +435,6 @@ class Root:
 
     async def _open_up(self, path: bytes) -> None:
         """Let the owner write to a folder. If the owner may already, the failure had another cause: nothing is done."""
-        import asyncssh
-
         found = await self.remote.ask(self.remote.client.stat(path))
         mode = stat.S_IMODE(found.permissions or 0)
         if mode & 0o700 != 0o700:

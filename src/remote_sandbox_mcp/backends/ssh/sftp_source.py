@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         ScanAnswer,
         ScanOrder,
     )
+else:
+    from . import library as asyncssh
 
 # How many bytes of files may be in memory before they are passed on.
 HELD = 8 << 20
@@ -138,8 +140,6 @@ class Source:
 
     async def _open(self, path: bytes, found: asyncssh.SFTPAttrs) -> asyncssh.SFTPClientFile:
         """Open what was seen to be a regular file: SFTP follows links, and waits for a pipe's writer for ever."""
-        import asyncssh
-
         check_file(found)
         return await self.remote.open(path, asyncssh.FXF_READ)
 
@@ -400,8 +400,6 @@ class SftpSurvey(Survey):
         self.gitignores.append([to_text(folder), to_text(text)])
 
     async def _read(self, path: bytes) -> bytes:
-        import asyncssh
-
         found = await self.remote.ask(self.remote.client.stat(path))
         # Opening a named pipe over SFTP would wait for its writer for ever.
         if not stat.S_ISREG(found.permissions or 0):

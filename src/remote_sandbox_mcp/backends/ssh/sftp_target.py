@@ -45,6 +45,8 @@ if TYPE_CHECKING:
         TidyOrder,
         TouchOrder,
     )
+else:
+    from . import library as asyncssh
 
 
 class Target:
@@ -394,8 +396,6 @@ class SftpLargeFiles:
 
     async def join(self, order: JoinOrder, raw: bytes) -> Nothing:
         """Have this lane write a partial file that another lane has begun."""
-        import asyncssh
-
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
             checked(name)
@@ -444,7 +444,5 @@ class SftpLargeFiles:
 
 
 async def _sync(file: asyncssh.SFTPClientFile) -> None:
-    import asyncssh
-
     with contextlib.suppress(asyncssh.SFTPOpUnsupported):
         await file.fsync()

@@ -11,17 +11,18 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core.commands.command import Command, Completed, Ending, Excerpt, Missing, Observation, Running
-from ..core.errors import FileProblem, LostContact, SandboxError, Unreachable, Unsupported
-from ..core.progress import Beat, Progress, silent
-from ..core.sandboxes.files import Entry, FileSlice, Found, Listing, Match, Search, Span, Written
-from ..core.sandboxes.port import PortClosed, Stream, check_port
-from ..core.sandboxes.sandbox import Capabilities, Description
-from ..core.sync.transfer import Lane
-from ..core.texts.text import last_line
-from ..far.outpost.files import Refused, compile_pattern, glob_test, read_lines
-from ..far.outpost.place import to_bytes
-from ..local.waiting import within
+from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Excerpt, Missing, Observation, Running
+from remote_sandbox_mcp.core.errors import FileProblem, LostContact, SandboxError, Unreachable, Unsupported
+from remote_sandbox_mcp.core.progress import Beat, Progress, silent
+from remote_sandbox_mcp.core.sandboxes.files import Entry, FileSlice, Found, Listing, Match, Search, Span, Written
+from remote_sandbox_mcp.core.sandboxes.port import PortClosed, Stream, check_port
+from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities, Description
+from remote_sandbox_mcp.core.sync.transfer import Lane
+from remote_sandbox_mcp.core.texts.text import last_line
+from remote_sandbox_mcp.far.outpost.files import Refused, compile_pattern, glob_test, read_lines
+from remote_sandbox_mcp.far.outpost.place import to_bytes
+from remote_sandbox_mcp.local.waiting import within
+
 from .jobs import FakeJobs
 
 HOME = "/home/fake"

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..backends import bubblewrap, opensandbox
-from ..core.errors import ConnectError, SandboxError, Unsupported
-from ..core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
+from remote_sandbox_mcp.backends import bubblewrap, opensandbox
+from remote_sandbox_mcp.core.errors import ConnectError, SandboxError, Unsupported
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
+
 from .sandbox import Answers, FakeSandbox
 
 

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.errors import BadArgument, NotStarted, Unsupported
-from ..core.jobs.job import (
+from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unsupported
+from remote_sandbox_mcp.core.jobs.job import (
     SLURM,
     Checkpoint,
     Fate,
