@@ -14,6 +14,8 @@ import remote_sandbox_mcp
 from remote_sandbox_mcp.core.sandboxes.disposable import Traits
 from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities
 
+# One worker reads the whole source, once.
+pytestmark = pytest.mark.xdist_group("source")
 ROOT = Path(remote_sandbox_mcp.__file__).parent
 KINDS = {"ssh", "local", "embedded", "opensandbox"}
 # Backends know what they are; the operator writes the name of a provider.

@@ -19,6 +19,8 @@ from remote_sandbox_mcp.core.suites.verdict import recognise
 from remote_sandbox_mcp.far.outpost.files import glob_test
 from remote_sandbox_mcp.services.sync.archive import _complaints
 
+# One worker reads the whole source, once.
+pytestmark = pytest.mark.xdist_group("source")
 ENDS_WELL = "once its first lines are there it fits, since what follows may be empty; each line is taken in one way"
 LABELS = "every further part begins with a dot, which is in no other"
 OWN_FILES = "the operator's own files, and lines of them"

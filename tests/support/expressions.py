@@ -20,8 +20,8 @@ with warnings.catch_warnings():
         from re import _constants as ops  # type: ignore[attr-defined]
         from re import _parser as parser  # type: ignore[attr-defined]
     except ImportError:  # Python 3.10
-        import sre_constants as ops  # type: ignore[no-redef]
-        import sre_parse as parser  # type: ignore[no-redef]
+        import sre_constants as ops
+        import sre_parse as parser
 
 SOURCE = Path(__file__).parents[2] / "src"
 METHODS = ("compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
@@ -212,7 +212,8 @@ def ways(tokens: list[Any], flags: int) -> list[list[Step]]:
 
 def of_token(op: Any, value: Any, flags: int) -> list[list[Step]]:
     if op in REPEATS:
-        return of_repeat(*value, flags)
+        least, most, body = value
+        return of_repeat(least, most, body, flags)
     if op is ops.SUBPATTERN:
         return ways(list(value[-1]), (flags | value[1]) & ~value[2])
     if op is ops.BRANCH:

@@ -14,10 +14,10 @@ import keyring.errors
 class Keyring(keyring.backend.KeyringBackend):
     """A keyring that works, as the library intends its backends to be written."""
 
-    priority = 5  # type: ignore[assignment]
+    priority = 5
 
     def __init__(self, longest: int = 1 << 20) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kept: dict[tuple[str, str], str] = {}
         self.longest = longest
         self.locked = False

@@ -142,7 +142,7 @@ class LoginNode(LyingPrograms):
         await self.sandbox.jobs.list()
         client = self.sandbox.connection
         assert isinstance(client, OutpostClient)
-        await client.ask({"verb": "learn"}, zlib.compress(_IMPATIENT))  # type: ignore[arg-type]
+        await client.ask({"verb": "learn"}, zlib.compress(_IMPATIENT))
 
     async def close(self) -> None:
         await self.sandbox.close()

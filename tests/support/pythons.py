@@ -29,6 +29,6 @@ def record_line(word: str, record: dict[str, Any]) -> bytes:
 def python_answer(command: Command) -> Answer:
     """A session that is begun, and in which all code has the value 1."""
     order = order_in(command)
-    told = {"begin": {"state": "begun"}, "list": {"state": "sessions", "sessions": []}}
+    told: dict[str, dict[str, Any]] = {"begin": {"state": "begun"}, "list": {"state": "sessions", "sessions": []}}
     record = told.get(order["verb"], {"state": "done", "value": "1", "images": [], "seconds": 0.1})
     return Answer(record_line(order["word"], record))

@@ -77,7 +77,7 @@ def machine_with_code(fleet: Fleet, **how: Any) -> Factor:
     require_program("oathtool")
     is_password = how.get("auth") == "password"
     methods = "keyboard-interactive" if is_password else "publickey,keyboard-interactive"
-    pam = PASSWORD_AND_CODE if is_password else KEY_AND_CODE
+    pam: tuple[str, ...] = PASSWORD_AND_CODE if is_password else KEY_AND_CODE
     if how.pop("is_shown", False):
         pam = (*(line.replace(_CODE, f"{_CODE} echo_verification_code") for line in pam),)
     config = (f"AuthenticationMethods {methods}", *how.pop("extra_config", ()))

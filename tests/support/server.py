@@ -144,7 +144,8 @@ def text_of(answer: CallToolResult) -> str:
 
 def error_of(answer: CallToolResult) -> dict[str, Any]:
     """What an error tells: its text to the model, and the rest to programs."""
-    return {"error": text_of(answer)} | (answer.meta or {}).get("remote-sandbox/error", {})
+    details: dict[str, Any] = (answer.meta or {}).get("remote-sandbox/error", {})
+    return {"error": text_of(answer)} | details
 
 
 def check_answer(answer: CallToolResult, schema: dict[str, Any] | None) -> None:

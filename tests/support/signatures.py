@@ -44,7 +44,7 @@ def read_all_for_forks() -> None:
     from remote_sandbox_mcp.fronts.mcp.server import build
     from remote_sandbox_mcp.services.fleet import Fleet
 
-    Tool.from_function = SIGNATURES.tool_of
+    Tool.from_function = SIGNATURES.tool_of  # type: ignore[method-assign, assignment]
     tools = build(App(Fleet([])))._toolbox
     for name in tools._offers:
         tools.get_tool(name)

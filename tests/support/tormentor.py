@@ -80,7 +80,7 @@ RUN_END = {
     "survivors": [],
     "left": [],
 }
-JOB = {
+JOB: dict[str, Any] = {
     "state": "running",
     "exit": None,
     "signal": None,

@@ -435,7 +435,7 @@ def fork_hubs(line: socket.socket) -> None:
             order_fork(line, (HUB,), given, (nothing.fileno(), *streams, lock, listener), "/")
 
     for module in (starting, asking, http_front):
-        module.start = start
+        vars(module)["start"] = start
 
 
 def prepared(order: dict[str, Any], given: list[int]) -> Callable[[], int]:

@@ -6,8 +6,13 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import remote_sandbox_mcp
+import pytest
 
+import remote_sandbox_mcp
+from tests.support.syntax import parsed
+
+# One worker reads the whole source, once.
+pytestmark = pytest.mark.xdist_group("source")
 SOURCE = Path(remote_sandbox_mcp.__file__).parent
 FINDER = "local/processes/programs.py"
 LOOKUPS = {"which", "find_executable", "get_exec_path"}
@@ -44,7 +49,7 @@ def near_files() -> Iterator[tuple[str, ast.AST]]:
     for file in sorted(SOURCE.rglob("*.py")):
         name = str(file.relative_to(SOURCE))
         if not name.startswith("far/"):
-            yield name, ast.parse(file.read_text(encoding="utf-8"))
+            yield name, parsed(file)
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
