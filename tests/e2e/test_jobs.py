@@ -16,7 +16,7 @@ import pytest
 
 from remote_sandbox_mcp.local.processes.locks import holder
 from tests.support.line import Line
-from tests.support.server import Server, entry, serve, until
+from tests.support.server import COMMAND, Server, entry, environment, serve, text_of, until
 from tests.support.sshd import Sshd
 
 ADVANCED = {"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1"}
@@ -185,6 +185,40 @@ async def test_a_killed_session_is_resumed_from_its_checkpoint(watched: Server, 
         "completed",
     ]
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
+
+
+async def test_an_interrupted_job_says_when_it_is_resumed_and_is_waited_for_over_its_resume(
+    watched: Server, machine: Sshd
+) -> None:
+    again = "until [ -e go ]; do sleep 0.05; done; echo resumed; exit 4"
+    await watched.call(
+        "exec_bash_background",
+        **{"command": "echo '{\"step\": 7}' >at.json; sleep 600", "session_name": "late", "interval_s": 1},
+        **{"auto_resume": True, "resume_command": again, "resume_delay_s": 6, "max_resume_attempts": 3},
+        **{"checkpoint_path": "at.json", "checkpoint_format": "json", "cwd": str(machine.home)},
+    )
+    await until(lambda: (machine.home / "at.json").exists(), "the checkpoint")
+    seen = await watched.call("check_background_task", tmux_session="late")
+    assert seen["checkpoint"]["value"] == {"step": 7}
+    as_user(machine, "tmux", "kill-session", "-t", "=late")
+    says = ["interrupted: its tmux session was killed", "it will be resumed", "attempt 1 of 3"]
+    waited = await watched.call("wait_background_task", tmux_session="late", timeout_s=1)
+    assert (waited["reason"], waited["outcome"], waited["resume_attempt"]) == ("timeout", "interrupted", 1)
+    for tool in ("check_background_task", "wait_background_task"):
+        answer = await watched.ask(tool, tmux_session="late", **({"timeout_s": 0} if tool.startswith("wait") else {}))
+        assert all(each in text_of(answer) for each in says), text_of(answer)
+    listed = await watched.ask("list_background_tasks")
+    assert "it will be resumed" in text_of(listed)
+    words = [COMMAND, "--config", str(watched.home / "config.toml"), "jobs", "list"]
+    env = environment(watched.home, (entry(machine),))
+    listing = await asyncio.to_thread(subprocess.run, words, env=env, capture_output=True, text=True)
+    assert "late: it will be resumed" in listing.stdout, listing
+    (machine.home / "go").touch()
+    ended = await watched.call("wait_background_task", tmux_session="late", timeout_s=40)
+    assert (ended["reason"], ended["outcome"], ended["exit_code"]) == ("ended", "failed", 4)
+    assert "resumed" in ended["log_tail"]
+    events = (await watched.call("list_background_watch_events"))["events"]
+    assert "it will be resumed" in events[0]["summary"]
 
 
 async def is_completed(server: Server, watch_id: int) -> bool:

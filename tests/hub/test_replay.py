@@ -208,13 +208,33 @@ def test_a_command_that_was_cancelled_while_there_was_no_hub_is_ended(
     wait_until(lambda: not running(), what="the command to end", seconds=20)
 
 
-def test_a_command_in_the_local_sandbox_is_reported_as_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["local", "disposable", "several"])
+def test_a_command_that_is_killed_with_its_hub_is_lost_and_said_to_be_lost(tmp_path: Path, where: str) -> None:
     with wire(tmp_path, local=True) as line:
         line.initialize()
-        number = line.start_call("exec_bash", command="touch begun; sleep 60")
-        wait_until(lambda: "begun" in told(line.call("list_remote_files")), what="the command to begin", seconds=20)
+        name = "local"
+        if where == "disposable":
+            name = line.call("create_sandbox", name="brief")["structuredContent"]["sandbox_id"]
+        target = {"sandbox_names": [name]} if where == "several" else {"sandbox_name": name}
+        command = "echo one; echo two; echo three >&2; touch begun; sleep 60"
+        number = line.start_call("exec_bash", command=command, **target)
+
+        def has_begun() -> bool:
+            return "begun" in told(line.call("list_remote_files", sandbox_name=name))
+
+        wait_until(has_begun, what="the command to begin", seconds=20)
         replace_hub(line)
-        assert "was killed" in told(result_of(line, number))
+        result = result_of(line, number)
+        assert "the run was lost: the process that ran it was killed" in told(result)
+        if where == "several":
+            (row,) = result["structuredContent"]["results"]
+            assert row["code"] == "connection_lost"
+            return
+        assert result["isError"]
+        error = result["_meta"]["remote-sandbox/error"]
+        assert (error["code"], error["outcome"]) == ("connection_lost", "lost")
+        assert "stdout so far:\none\ntwo\n" in told(result)
+        assert "stderr so far:\nthree\n" in told(result)
 
 
 def test_a_client_without_a_handshake_goes_on(machine: Sshd, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ..core.errors import BrokenRules, ConnectError, Unreachable
+from ..core.errors import BrokenRules, ConnectError, LostContact, SandboxError, Unreachable
 from ..local.waiting import within
 from .link.client import LineLost
 
@@ -42,11 +42,33 @@ async def mend(reach: Callable[[], Awaitable[T]], until: float) -> T:
         except (TimeoutError, asyncio.TimeoutError):
             raise Unreachable("no answer in time") from None
         except ConnectError as problem:
-            is_final = not isinstance(problem, Unreachable) or isinstance(problem, BrokenRules)
-            if is_final or time.monotonic() + pause > until:
+            if not is_passing(problem) or time.monotonic() + pause > until:
                 raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_RETRY_S)
+
+
+async def over_cuts(ask: Callable[[], Awaitable[T]], until: float) -> T:
+    """Ask again and again while the machine cannot be reached, until that moment of the monotonic clock.
+
+    Raises what `ask` raises last, and at once what another attempt cannot mend.
+    """
+    pause = FIRST_RETRY_S
+    while True:
+        try:
+            return await ask()
+        except (Unreachable, LostContact) as problem:
+            if not is_passing(problem) or time.monotonic() + pause > until:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_RETRY_S)
+
+
+def is_passing(problem: SandboxError) -> bool:
+    """Whether the machine may answer again: it is out of reach now, and what runs there may go on."""
+    if isinstance(problem, LostContact):
+        return problem.outcome == "unknown"
+    return isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)
 
 
 # A caller waits no longer than this; a longer pause is an error that says how long it is.

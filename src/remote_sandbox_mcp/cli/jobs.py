@@ -122,7 +122,7 @@ def _which(options: argparse.Namespace) -> Which:
 
 
 async def _list(app: App, options: argparse.Namespace) -> int:
-    from .render import Page, print_json, styled
+    from .render import Page, one_line, print_json, styled
 
     sights, sessions = await app.tasks.list(sandbox=options.sandbox, state=options.state, limit=options.limit)
     if options.json:
@@ -137,6 +137,9 @@ async def _list(app: App, options: argparse.Namespace) -> int:
     titles = tuple(styled((title, "dim")) for title in ("name", "on", "state", "for", "command"))
     rows = [_row(sight, page.console.width - OTHER_COLUMNS) for sight in sights]
     page.rows([titles, *rows, *map(_session_row, sessions)], indent=0)
+    for sight in sights:
+        if sight.outcome.resume:
+            page.print(f"{one_line(sight.session)}: {sight.outcome.resume_text(time.time())}")
     troubles = (*(sight.trouble for sight in sights), *(session.trouble for session in sessions))
     page.problems(dict.fromkeys(filter(None, troubles)))
     return 0
@@ -146,12 +149,11 @@ def _row(sight: Sight, room: int) -> tuple[Text | str, ...]:
     from .render import ago, one_line, styled
 
     seen, record = sight.seen, sight.record
-    name = seen.session if seen else record.session if record else ""
     command = one_line(seen.command if seen and seen.command else record.command if record else "")
     ran = ago(seen.seconds) if seen and seen.seconds else ago(time.time() - sight.began) if sight.began else ""
     shown = command if len(command) <= max(20, room) else f"{command[: max(20, room) - 1]}…"
     outcome = sight.outcome
-    return one_line(name), sight.sandbox, styled((outcome.short, STYLES[outcome.state.value])), ran, shown
+    return one_line(sight.session), sight.sandbox, styled((outcome.short, STYLES[outcome.state.value])), ran, shown
 
 
 def _session_row(seen: SessionSeen) -> tuple[Text | str, ...]:
@@ -259,12 +261,12 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
     if options.json and not options.follow:
         return _told_as_json(seen, _known(seen))
     seen = _whole_lines(seen)
-    printer.print(seen, is_last=not options.follow or seen.is_over)
-    while options.follow and is_read() and (seen.has_more or not seen.is_over):
+    printer.print(seen, is_last=not options.follow or not seen.goes_on)
+    while options.follow and is_read() and (seen.has_more or seen.goes_on):
         # A log that grows faster than it is read, or is over, is read without a pause.
         await asyncio.sleep(0 if seen.has_more else LOOK_S)
         seen = await app.tasks.read(which, cursor=seen.cursor, most_bytes=MOST_BYTES)
-        printer.print(seen, is_last=seen.is_over and not seen.has_more)
+        printer.print(seen, is_last=not seen.goes_on and not seen.has_more)
     if options.json:
         _print_end_line(seen)
     elif seen.is_over and (options.follow or _known(seen)):
@@ -326,6 +328,7 @@ def _print_end_line(seen: JobSeen) -> None:
 
 async def _wait(app: App, options: argparse.Namespace) -> int:
     from ..core.jobs.job import JobWait
+    from ..core.task import outcome_of
 
     deadline = None if options.timeout is None else time.monotonic() + options.timeout
     while True:
@@ -336,7 +339,9 @@ async def _wait(app: App, options: argparse.Namespace) -> int:
         if deadline is not None and time.monotonic() >= deadline:
             if options.json:
                 return _told_as_json(waited.seen, TIMED_OUT)
-            complain(f"{options.name} still runs after {options.timeout:g} s; it goes on")
+            is_over = outcome_of(waited.seen).is_over
+            still = f"{options.name} still runs after {options.timeout:g} s; it goes on"
+            complain(_end(waited.seen) if is_over else still)
             return TIMED_OUT
 
 

@@ -218,11 +218,19 @@ def job_line(row: Row, is_chosen: bool, widths: Widths, now: float) -> Text:
     line = sized(plain(f"{'>' if is_chosen else ' '} {one_line(row['tmux_session'])}"), 26) + plain(" ")
     line += sized(plain(one_line(row["sandbox"])), widths.name - 1) + plain(" ")
     line += sized(styled((word, style)), 12) + plain(" ")
-    line += sized(plain(ran(row, now)), 7) + plain(" ") + plain(one_line(str(row.get("command", ""))))
+    line += sized(plain(ran(row, now)), 7) + plain(" ") + plain(resumes(row) + one_line(str(row.get("command", ""))))
     if is_chosen:
         line = sized(line, widths.columns)
         line.stylize("reverse")
     return line
+
+
+def resumes(row: Row) -> str:
+    """When an interrupted job is resumed by itself, for before its command; else empty."""
+    if not row.get("resume_ts"):
+        return ""
+    at = time.strftime("%H:%M", time.localtime(row["resume_ts"]))
+    return f"resumes at {at}, attempt {row['resume_attempt']} of {row['max_resume_attempts']}: "
 
 
 def ran(row: Row, now: float) -> str:

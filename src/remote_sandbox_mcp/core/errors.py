@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
-from .commands.command import Running
+from .commands.command import Missing, Running
 
 E = TypeVar("E", bound="SandboxError")
 
@@ -180,6 +180,15 @@ class LostContact(SandboxError):
             outcome="unknown",
             so_far=so_far,
             says_how_to_ask=True,
+        )
+
+    @classmethod
+    def of_lost(cls, seen: Missing) -> LostContact:
+        """A run that its machine has lost, with what it had printed."""
+        return cls(
+            f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it",
+            outcome="lost",
+            so_far=Running(seen.run_id, seen.stdout, seen.stderr),
         )
 
     @classmethod

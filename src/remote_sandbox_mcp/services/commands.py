@@ -11,12 +11,14 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from ..backends.mending import is_passing, over_cuts
 from ..core import check
 from ..core.client import Call, is_again, name_for_call, run_begins
-from ..core.commands.command import Command, Completed, Missing, Running, new_run_id
+from ..core.commands.command import Command, Completed, Missing, Observation, Running, new_run_id
 from ..core.commands.session_handle import check_session
 from ..core.errors import (
     BadArgument,
+    ConnectError,
     Defect,
     LostContact,
     SandboxError,
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 # Of many sandboxes, this many are opened at once; each may take so long to tell the end of a command after its limit.
 MOST_OPENING, LATE_S = 32, 8.0
 
+
+# Between two looks at a command that was found again after a cut.
+FOUND_S = 0.5
 
 # How long each of them may take to open, unless the caller's own time limit is shorter.
 OPEN_S = 60.0
@@ -175,8 +180,8 @@ class CommandService:
             sandbox = await bounds.opened(member)
             if command.as_root and (why_not := sandbox.description.capabilities.why_not_root):
                 raise Unsupported(f"nothing can be run as root on {member.name}: {why_not}; nothing was run")
-            if is_again() and (known := await self._known_end(sandbox, command)):
-                return clip(known)
+            if is_again() and (end := await self._recorded_end(sandbox, command)):
+                return clip(end)
         except asyncio.CancelledError:
             if is_again():
                 self._end_later(member, command.run_id)
@@ -184,7 +189,7 @@ class CommandService:
         commands.begin(member, command)
         if begins := run_begins.get():
             begins(command.run_id)
-        state = ""
+        state, until = "", time.monotonic() + self._longest_s(command, patience_s, bounds)
         try:
             if session:
                 running = self._shells().run(member, sandbox, command, session, patience_s, progress)
@@ -192,9 +197,11 @@ class CommandService:
             else:
                 run = sandbox.run(command, patience_s=patience_s, progress=progress)
                 seen = await bounds.ended(run, member, command)
-        except LostContact:
+        except LostContact as lost:
             # It may be running, so its record stays.
-            raise
+            if session:
+                raise
+            seen = await self._found_again(member.name, command, until, lost)
         except SandboxError:
             commands.never_began(command)
             raise
@@ -204,6 +211,37 @@ class CommandService:
         then = forgetting(sandbox, command.run_id) if is_whole else None
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
+
+    def _longest_s(self, command: Command, patience_s: float | None, bounds: CommandLimits) -> float:
+        """How long its caller waits for it."""
+        return min(command.timeout_s if it is None else it for it in (patience_s, bounds.run_s, command.timeout_s))
+
+    async def _found_again(self, name: str, command: Command, until: float, lost: LostContact) -> Completed | Running:
+        """Follow a command after a cut, on its machine as it is configured by then. Raises LostContact."""
+        if not is_passing(lost):
+            raise lost
+
+        async def ask() -> Completed | Running:
+            left = until - time.monotonic()
+            try:
+                seen = await within(self._observed(name, command), max(0.1, left))
+            except asyncio.TimeoutError:
+                raise lost from None
+            if isinstance(seen, Missing):
+                raise LostContact.of_lost(seen)
+            return seen
+
+        while True:
+            try:
+                seen = await over_cuts(ask, until)
+            except (ConnectError, UnknownSandbox):
+                raise lost from None
+            if isinstance(seen, Completed) or time.monotonic() + FOUND_S > until:
+                return seen
+            await asyncio.sleep(FOUND_S)
+
+    async def _observed(self, name: str, command: Command) -> Observation:
+        return await (await self._fleet.get(name)).observe(command.run_id, keep=command.keep)
 
     def _end_later(self, member: Member, run_id: str) -> None:
         """Stop a command that an earlier process of ours may have begun; no other process would."""
@@ -233,16 +271,19 @@ class CommandService:
             with contextlib.suppress(SandboxError):
                 await (await self._fleet.get(where)).stop(run_id)
 
-    async def _known_end(self, sandbox: Sandbox, command: Command) -> Completed | Missing | None:
-        """The end of a command that an earlier process of ours may have started; None if it may be run now."""
-        seen = await sandbox.observe(command.run_id, keep=1)
+    async def _recorded_end(self, sandbox: Sandbox, command: Command) -> Completed | None:
+        """The end of a command that an earlier process of ours may have started; None if it may be run now.
+
+        Raises LostContact for one that may have ended with that process.
+        """
+        seen = await sandbox.observe(command.run_id, keep=command.keep)
         if not isinstance(seen, Missing):
             return None
-        if known := await self._jobs.commands.recall(command.run_id):
-            return known
-        if sandbox.description.capabilities.survives_disconnect:
-            return None
-        return replace(seen, reason="the process that ran it was killed, and the command with it, if it had begun")
+        recorded = await self._jobs.commands.recall(command.run_id)
+        if recorded or sandbox.description.capabilities.survives_disconnect:
+            return recorded
+        why = "the process that ran it was killed, and the command with it, if it had begun"
+        raise LostContact.of_lost(replace(seen, reason=why))
 
     async def was_begun(self, name: str) -> bool:
         """Whether an earlier process of ours has begun the command or the job of the current call."""

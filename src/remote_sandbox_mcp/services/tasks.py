@@ -10,16 +10,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from ..backends.mending import over_cuts
 from ..core.commands.command import Completed, Missing, Observation, Running
 from ..core.commands.session_handle import SessionHandle, Sessions, SessionSeen
-from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError, UnknownSandbox, UnknownTask
+from ..core.errors import (
+    BadArgument,
+    ConnectError,
+    LostContact,
+    NotStarted,
+    SandboxError,
+    UnknownSandbox,
+    UnknownTask,
+)
 from ..core.jobs.job import JobLook, JobSeen, JobState, JobWait
+from ..core.jobs.lifecycle import ask_checkpoint
 from ..core.jobs.watch import Watch
 from ..core.progress import Beat, Progress, silent
 from ..core.sandboxes.files import Span
 from ..core.sandboxes.sandbox import Sandbox
 from ..core.task import Handle, Job, Report, Run, TaskSeen, TaskWaited, make_report, outcome_of, printed
 from ..core.texts.text import last_line
+from ..local.store.jobs import STARTING
 from ..local.waiting import within
 from .fleet import Fleet
 from .jobs.commands import state_of
@@ -63,10 +74,8 @@ class JobLog:
 
     async def look(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
         look = replace(self._look, lines=0, cursor=cursor, most_bytes=most, usage=closely)
-        if closely and self._watch:
-            policy = self._watch.policy
-            path, command = policy.checkpoint_path, policy.checkpoint_command
-            look = replace(look, checkpoint_path=path, checkpoint_command=command, cwd=self._watch.cwd)
+        if closely:
+            look = ask_checkpoint(look, self._watch)
         (seen,) = await self._sandbox.jobs.look([look])
         return seen
 
@@ -150,7 +159,7 @@ class Tasks:
             raise BadArgument(f"until_pattern and silence_s are for jobs; {which.handle} is awaited to its end")
         begun = time.monotonic()
         while True:
-            seen = await self.check(which, room=room)
+            seen = await over_cuts(lambda: self.check(which, room=room), begun + wait.seconds)
             if not is_running(seen):
                 return TaskWaited("ended", seen)
             if time.monotonic() + PAUSE_S > begun + wait.seconds:
@@ -278,10 +287,17 @@ class Tasks:
         return found[0]
 
     async def _known(self, which: Which, seen: JobSeen) -> JobSeen:
-        """The job, unless it is unknown: neither on its machine nor recorded for it."""
-        if seen.state is not JobState.MISSING or which.watch_id or seen.recalled:
+        """The job, unless it is unknown: neither on its machine nor recorded for it. Raises NotStarted, UnknownTask."""
+        if seen.recalled or (seen.state is JobState.MISSING and which.watch_id):
+            return seen
+        if seen.state is JobState.GONE and not (seen.via or seen.foreign or seen.goes_on):
+            raise NotStarted(f"{seen.session} never started: {seen.reason}; start it again")
+        if seen.state is not JobState.MISSING:
             return seen
         sandbox, look, record = await self._jobs.find(which)
+        if record is not None and record.state == STARTING:
+            name = sandbox.description.name
+            raise NotStarted(f"{record.session} never started: {name} knows nothing of it; start it again")
         if record is not None and not look.element:
             return seen
         raise await self._unknown(which.handle, sandbox.description.name, seen.reason)

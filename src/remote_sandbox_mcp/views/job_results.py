@@ -78,7 +78,7 @@ def seen_fields(seen: JobSeen) -> dict[str, Any]:
         fields |= {"log_cursor": seen.cursor, "log_bytes": seen.log_size}
     if seen.is_running and not seen.recalled:
         fields |= {"silent_s": round(seen.silent_s, 1), "running_s": round(seen.seconds, 1)}
-    fields |= lean(checkpoint=seen.checkpoint and checkpoint_fields(seen.checkpoint))
+    fields |= lean(checkpoint=seen.checkpoint and checkpoint_fields(seen.checkpoint, seen.checkpoint.form))
     if seen.recalled:
         fields |= {"connection_error": sentence(seen.recalled)} | lean(last_seen_ts=round(seen.recalled_at, 3) or None)
     return fields | lean(usage=seen.usage and usage_fields(seen.usage), still_alive=list(seen.survivors))
@@ -212,6 +212,7 @@ def sight_fields(sight: Sight) -> dict[str, Any]:
         fields |= lean(exit_code=record.exit_code, log_file=plain_text(record.log_file), command=_short(record.command))
         fields |= {"started_ts": round(record.created, 3)}
     watch_id = record.watch_id if record else 0
+    fields |= lean(resume=sight.outcome.resume_text(time.time()))
     return fields | lean(watch_id=watch_id or None, connection_error=sentence(sight.trouble))
 
 

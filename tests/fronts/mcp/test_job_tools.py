@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.commands.command import Running
 from remote_sandbox_mcp.core.errors import LostContact, NotStarted, Unreachable
+from remote_sandbox_mcp.core.jobs.job import JobState
 from remote_sandbox_mcp.core.jobs.watch import Status
 from remote_sandbox_mcp.core.permission import Hook, Notify
 from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities
@@ -93,6 +95,39 @@ async def test_an_interrupted_job_has_no_exit_code_but_a_reason(tools: Caller, f
     seen = await tools.call("check_background_task", tmux_session="t")
     assert "exit_code" not in seen
     assert (seen["outcome"], seen["error"]) == ("interrupted", "interrupted: the machine was restarted")
+
+
+@pytest.mark.parametrize("tool", ["check_background_task", "wait_background_task", "stop_background_task"])
+async def test_a_job_that_is_unknown_or_never_started_is_an_error(tools: Caller, fake: FakeSandbox, tool: str) -> None:
+    await tools.call("exec_bash_background", command="x", session_name="train", **UNWATCHED)
+    unknown = await tools.fail(tool, tmux_session="trian")
+    assert unknown["code"] == "unknown_task"
+    assert "did you mean train?" in unknown["error"]
+    unknown = await tools.fail(tool, tmux_session="nothing-like-it")
+    assert "list_background_tasks" in unknown["error"]
+    # Its folder was made, and nothing was begun in it.
+    job = fake.jobs._jobs[job_of(fake)]
+    job.seen = replace(job.seen, state=JobState.GONE, reason="it was never begun", via="")
+    problem = await tools.fail(tool, tmux_session="train")
+    assert problem["code"] == "not_started"
+    assert "train never started: it was never begun; start it again" in problem["error"]
+
+
+async def test_a_job_whose_start_reached_nobody_never_started(tools: Caller, fake: FakeSandbox) -> None:
+    fake.jobs.refuse(LostContact("lost", outcome="unknown", so_far=Running("t")))
+    await tools.fail("exec_bash_background", command="x", session_name="t", **UNWATCHED)
+    problem = await tools.fail("wait_background_task", tmux_session="t")
+    assert "t never started: fake knows nothing of it" in problem["error"]
+
+
+async def test_the_checkpoint_of_a_job_is_shown_with_its_state(tools: Caller, fake: FakeSandbox) -> None:
+    given = {"checkpoint_path": "at.json", "checkpoint_format": "json", **UNGUARDED}
+    await tools.call("exec_bash_background", command="x", session_name="t", **given)
+    fake.jobs.checkpoints["at.json"] = b'{"step": 7}'
+    seen = await tools.call("check_background_task", tmux_session="t")
+    assert seen["checkpoint"]["value"] == {"step": 7}
+    fake.jobs.checkpoints["at.json"] = b"half"
+    assert "not valid JSON" in (await tools.call("check_background_task", tmux_session="t"))["checkpoint"]["error"]
 
 
 async def test_a_wait_ends_with_a_line_with_silence_or_with_its_time(tools: Caller, fake: FakeSandbox) -> None:

@@ -15,7 +15,7 @@ from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.jobs.job import JobState
 from remote_sandbox_mcp.core.jobs.watch import Decision, Event, EventType, Policy, Status, Watch
 from remote_sandbox_mcp.local.store.jobs import JobRecord
-from remote_sandbox_mcp.services.jobs import effects, supervise
+from remote_sandbox_mcp.services.jobs import checkpoints, effects
 from remote_sandbox_mcp.services.jobs import effects as attempts
 from tests.support.job_world import BEGINNING, World, unheard
 
@@ -132,7 +132,7 @@ async def test_a_machine_in_trouble_stops_no_other(
 
 
 async def test_a_checkpoint_that_hangs_hides_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "CHECKPOINTS_S", 0.01)
+    monkeypatch.setattr(checkpoints, "CHECKPOINTS_S", 0.01)
     world.watch("slow", policy=replace(QUIET, checkpoint_command="cat /hung"), last_checkpoint="step 7")
     world.watch("other", policy=QUIET)
     look = world.machine().look

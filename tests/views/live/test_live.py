@@ -22,7 +22,7 @@ from remote_sandbox_mcp.services.history import MadeCall
 from remote_sandbox_mcp.services.jobs.values import Sight, Wanted, Which
 from remote_sandbox_mcp.views.live import watcher
 from remote_sandbox_mcp.views.live.board import Board, Looker
-from remote_sandbox_mcp.views.live.rows import job_row, session_of
+from remote_sandbox_mcp.views.live.rows import job_row
 from remote_sandbox_mcp.views.live.service import TOPICS, Live
 from tests.support.pace import at_most
 from tests.support.server import entry, environment, write_config
@@ -231,7 +231,7 @@ async def test_a_job_whose_row_cannot_be_made_is_its_own_trouble(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def made(sight: Sight, *rest: Any) -> Mapping[str, Any]:
-        if session_of(sight) == "bad":
+        if sight.session == "bad":
             raise RecursionError
         return job_row(sight, *rest)
 

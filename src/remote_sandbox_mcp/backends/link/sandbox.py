@@ -523,11 +523,7 @@ class _Watch:
 def not_missing(seen: Observation) -> Completed | Running:
     """What became of a run that we started. Raises LostContact if the machine does not know it any more."""
     if isinstance(seen, Missing):
-        raise LostContact(
-            f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it",
-            outcome="lost",
-            so_far=Running(seen.run_id, seen.stdout, seen.stderr),
-        )
+        raise LostContact.of_lost(seen)
     return seen
 
 

@@ -244,8 +244,7 @@ class ShellSandbox:
 
     def _not_missing(self, seen: Observation) -> Completed | Running:
         if isinstance(seen, Missing):
-            words = f"the run was lost: {seen.reason}. What it did before that is not known; look before repeating it"
-            raise LostContact(words, outcome="lost", so_far=Running(seen.run_id, seen.stdout, seen.stderr))
+            raise LostContact.of_lost(seen)
         return seen
 
     async def _stop_quietly(self, run_id: str) -> None:

@@ -181,6 +181,8 @@ class Checkpoint:
     text: bytes = b""
     mtime: float = 0.0
     problem: str = ""
+    # "text" or "json", as its watch says.
+    form: str = "text"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,6 +298,11 @@ class JobSeen:
     def is_over(self) -> bool:
         """Whether nothing more is to be expected of it: it neither runs nor waits in a queue."""
         return self.state not in (JobState.RUNNING, JobState.PENDING)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it runs, waits in a queue, or was interrupted and will be resumed by itself."""
+        return not self.is_over or self.resume is not None
 
     @property
     def has_more(self) -> bool:

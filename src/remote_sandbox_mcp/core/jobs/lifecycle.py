@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..task import TaskState, end_outcome, job_outcome
+from ..task import Outcome, TaskState, end_outcome, job_outcome
 from ..texts.text import harmless, last_line, span
 from .job import JobLook, JobSeen, JobStarted, JobState, NextResume, next_attempt
 from .queue import fate_text, pending_text, queue_text
@@ -35,6 +35,14 @@ def question(watch: Watch) -> JobLook:
         checkpoint_command=policy.checkpoint_command,
         cwd=watch.cwd,
     )
+
+
+def ask_checkpoint(look: JobLook, watch: Watch | None) -> JobLook:
+    """The question about a watched job, with its checkpoint."""
+    if watch is None:
+        return look
+    path, command = watch.policy.checkpoint_path, watch.policy.checkpoint_command
+    return replace(look, checkpoint_path=path, checkpoint_command=command, cwd=watch.cwd)
 
 
 def announcements(watch: Watch, event: Event) -> tuple[str, ...]:
@@ -223,12 +231,11 @@ def _gone(met: Watch, seen: JobSeen, now: float) -> Decision:
     reason = _short(fate_text(seen) or (f"{why} ({seen.reason})" if seen.reason else why))
     payload = {"reason": reason, "rebooted": seen.rebooted, "checkpoint": met.last_checkpoint, **_fate(seen)}
     first = not met.interrupted_at
-    summary = f"{_who(met)} was interrupted: {reason}"
     # If the clock was put back since the interruption, counting from that time would wait for ever.
     since = now if first else min(met.interrupted_at, now)
-    after = replace(
-        met, alerted=False, last_state="interrupted", last_summary=summary, last_error=reason, interrupted_at=since
-    )
+    after = replace(met, alerted=False, last_state="interrupted", last_error=reason, interrupted_at=since)
+    outcome = Outcome(TaskState.INTERRUPTED, reason=reason, resume=next_resume(after, has_fate="fate" in payload))
+    after = replace(after, last_summary=outcome.sentence(_who(met), now))
     rest = _await_resume(after, payload, now)
     # If no attempt is left, one event says both that it was interrupted and that it is over.
     if first and rest.watch.status is Status.ACTIVE:
@@ -257,6 +264,9 @@ def _resumes_by_itself(watch: Watch) -> bool:
 def next_resume(watch: Watch, *, has_fate: bool = False) -> NextResume | None:
     """The next attempt to resume an interrupted job; None where none is made. `has_fate`: a cluster ended the job."""
     policy, used = watch.policy, watch.resume_attempts
+    if watch.status is Status.ACTIVE and watch.last_state == "resuming":
+        # The attempt is being made.
+        return NextResume(watch.updated, used, max(used, policy.max_resume_attempts))
     if watch.status is not Status.ACTIVE or not _resumes_by_itself(watch) or used >= policy.max_resume_attempts:
         return None
     # An interruption that the watchdog has not seen yet is noticed when it next looks.

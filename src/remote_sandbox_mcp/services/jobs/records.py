@@ -154,6 +154,13 @@ class KnownJobs:
             if is_there and (self._is_ours(older) or (job_id and older.job_id == job_id)):
                 self.watches.cancel(older.id)
 
+    def watch_over(self, sandbox: str, session: str, record: JobRecord | None, job_id: str = "") -> Watch | None:
+        """The newest watch over a job, by its record or id; an earlier job of the same name may have had another."""
+        watches = self.watches.of_session(sandbox, session) if self.exists() else ()
+        if record is not None:
+            return next((watch for watch in watches if _is_over(watch, record)), None)
+        return next((watch for watch in watches if not job_id or watch.job_id == job_id), None)
+
     def _is_ours(self, watch: Watch) -> bool:
         """Whether a watch was begun under our configuration, as far as that is known."""
         return not watch.configuration or self.keeper.may_read(watch.configuration)
@@ -244,10 +251,21 @@ def watched(watch: Watch, why: str) -> JobSeen:
         exit_code=watch.last_exit_code,
         ending="stopped" if watch.last_state == "stopped" else "",
         resume=next_resume(watch) if state is JobState.GONE else None,
-        reason=watch.last_summary or watch.last_state if state in (JobState.GONE, JobState.MISSING) else "",
+        reason=_why(watch) if state in (JobState.GONE, JobState.MISSING) else "",
         started=watch.created,
         seconds=max(0.0, watch.checked - watch.created),
         log=watch.last_log_tail.encode("utf-8", "surrogateescape"),
         recalled=why,
         recalled_at=watch.checked or watch.updated,
     )
+
+
+def _is_over(watch: Watch, record: JobRecord) -> bool:
+    """Whether it is a watch over this job: made for it, begun later, or gone over to it."""
+    return watch.id == record.watch_id or watch.job_id == record.job_id or watch.created >= record.created
+
+
+def _why(watch: Watch) -> str:
+    """Why a watched job was interrupted or cannot be seen; the summary also says whether it is resumed."""
+    is_interrupted = STATES.get(watch.last_state) is JobState.GONE
+    return (is_interrupted and watch.last_error) or watch.last_summary or watch.last_state

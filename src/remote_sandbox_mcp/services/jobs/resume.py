@@ -100,8 +100,7 @@ class Resuming:
         """The newest watch over this job; an earlier job of the same name may have had another."""
         if which.watch_id:
             return self._known.watches.get(which.watch_id)
-        watches = self._known.watches.of_session(sandbox, session) if self._known.exists() else ()
-        return next((watch for watch in watches if record is None or is_over(watch, record)), None)
+        return self._known.watch_over(sandbox, session, record)
 
     def _order(self, watch_id: int, job_id: str, asked_by: str, command: str) -> Effect:
         """Record the attempt to resume this job, or find the one that is to be made already, or that was made."""
@@ -182,8 +181,3 @@ def with_command(watch: Watch, command: str) -> Watch:
 def is_incomplete(watch: Watch) -> bool:
     """Whether a part of what it is resumed with was hidden when the watch ended."""
     return any(HIDDEN in text for text in (watch.policy.resume_command, *watch.policy.resume_env.values()))
-
-
-def is_over(watch: Watch, record: JobRecord) -> bool:
-    """Whether it is a watch over this job: made for it, begun later, or gone over to it."""
-    return watch.id == record.watch_id or watch.job_id == record.job_id or watch.created >= record.created

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...backends.mending import over_cuts
 from ...config import paths
 from ...config.schema import Origin, Settings
 from ...core import check
@@ -29,7 +30,7 @@ from ...core.jobs.job import (
     screen_script,
     why_no_screen,
 )
-from ...core.jobs.lifecycle import next_resume
+from ...core.jobs.lifecycle import ask_checkpoint, next_resume
 from ...core.jobs.queue import pending_text
 from ...core.progress import Beat, Progress, silent
 from ...core.sandboxes.sandbox import Sandbox
@@ -37,6 +38,7 @@ from ...core.task import Job
 from ...core.texts.text import last_line
 from ...local.waiting import within
 from ..fleet import Fleet, Member, unforeseen
+from .checkpoints import look_at
 from .commands import Commands
 from .records import AskedJob, KnownJobs, recorded
 from .resume import Resuming
@@ -64,6 +66,8 @@ ELSEWHERE_S = 5.0
 LEAVE_S = 0.08
 # Pauses between two looks at the log of a job that is waited for; the first is short.
 SOON_S, BEAT_S = 0.5, 2.0
+# Between two looks at an interrupted job whose resume is waited for.
+RESUMED_S = 1.0
 LAST_LINES, LAST_BYTES = 5, 4096
 # How long tmux may take to show a window.
 SCREEN_S = 20.0
@@ -127,29 +131,48 @@ class JobService:
     ) -> JobSeen:
         """A job's current state, with the last lines of its log or, with a cursor, what is new in it."""
         target = await self._target(which)
+        watch = await self._watch_over(target)
         look = replace(target.look, lines=lines, cursor=cursor, most_bytes=most_bytes, usage=True)
 
         async def ask(sandbox: Sandbox) -> JobSeen:
-            (seen,) = await sandbox.jobs.look([look])
-            return seen
+            (seen,) = await look_at(sandbox.jobs.look, [ask_checkpoint(look, watch)])
+            if watch is None or seen.checkpoint is None:
+                return seen
+            return replace(seen, checkpoint=replace(seen.checkpoint, form=watch.policy.checkpoint_format))
 
         return await self._seen(target, ask, or_last=True)
 
     async def wait(
         self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None, progress: Progress = silent
     ) -> JobWaited:
-        """Wait for a job's end, for a line in its log, or for silence."""
+        """Wait for a job's end, for a line in its log, or for silence; an interruption before a resume is no end."""
         check.in_range("timeout_s", wait.seconds, 0, LONGEST_WAIT_S)
         check.in_range("silence_s", wait.silence_s, 0, check.LONGEST_TIMEOUT_S)
         check.text_argument("until_pattern", wait.pattern, required=False)
-        target = await self._target(which)
+        until = time.monotonic() + wait.seconds
+
+        async def ask() -> JobWaited:
+            # After a resume, the watch is over another job; after a cut, the machine may have another address.
+            target = await self._target(which)
+            left = replace(wait, seconds=max(0.0, until - time.monotonic()))
+            return await self._wait_once(target, replace(target.look, lines=lines, cursor=cursor), left, progress)
+
+        while True:
+            waited = await over_cuts(ask, until)
+            if waited.why != "ended" or not waited.seen.goes_on:
+                return waited
+            if time.monotonic() >= until:
+                return replace(waited, why="timeout")
+            await asyncio.sleep(min(RESUMED_S, max(0.0, until - time.monotonic())))
+
+    async def _wait_once(self, target: AskedJob, look: JobLook, wait: JobWait, progress: Progress) -> JobWaited:
         waited = JobWaited("ended", JobSeen(state=JobState.MISSING))
 
         async def ask(sandbox: Sandbox) -> JobSeen:
             nonlocal waited
             telling = asyncio.ensure_future(tell_last_line(sandbox, target.look, progress))
             try:
-                waited = await sandbox.jobs.wait(replace(target.look, lines=lines, cursor=cursor), wait)
+                waited = await sandbox.jobs.wait(look, wait)
             finally:
                 telling.cancel()
             return waited.seen
@@ -260,8 +283,10 @@ class JobService:
             return known
         seen = replace(seen, session=with_element(seen.session, target.look))
         await self.known.note(target.record, seen)
+        if seen.state is JobState.GONE:
+            return with_resume(seen, await self._watch_over(target))
         if seen.state is not JobState.MISSING:
-            return await self._with_resume(seen, target.record)
+            return seen
         return target.recall(f"its machine knows it no more ({seen.reason})") or await self._missed(target, seen)
 
     async def _missed(self, target: AskedJob, seen: JobSeen) -> JobSeen:
@@ -292,10 +317,14 @@ class JobService:
             return await self.known.watch(record.watch_id) if record and record.watch_id else None
         return None
 
-    async def _with_resume(self, seen: JobSeen, record: JobRecord | None) -> JobSeen:
-        """The job; of one that was interrupted also when it is resumed."""
-        watch = await self.watch_of(record) if seen.state is JobState.GONE else None
-        return replace(seen, resume=next_resume(watch, has_fate=bool(seen.fate))) if watch else seen
+    async def _watch_over(self, target: AskedJob) -> Watch | None:
+        """The watch over a job: the one that was named, or the newest of its session that is over this job."""
+        if target.watch is not None or target.look.element:
+            return target.watch
+        with contextlib.suppress(SandboxError):
+            name = self._fleet.member(target.sandbox).name
+            return await asyncio.to_thread(self.known.watch_over, name, target.look.session, target.record)
+        return None
 
     async def others(self, name: str) -> Sequence[Member]:
         """The other sandboxes with an open connection, which can be asked quickly."""
@@ -377,7 +406,11 @@ class JobService:
         return [*sights, *(Sight(member.name, None, record) for record in records.values()), *commands]
 
     async def _sight(self, member: Member, job: JobSeen, record: JobRecord | None) -> Sight:
-        return Sight(member.name, await self._with_resume(job, record), record)
+        """A job of the list; of one that was interrupted also when it is resumed."""
+        if job.state is JobState.GONE:
+            watch = await asyncio.to_thread(self.known.watch_over, member.name, job.session, record, job.job_id)
+            job = with_resume(job, watch)
+        return Sight(member.name, job, record)
 
     async def _ask_for_all(self, sandbox: Sandbox, limit: int) -> Sequence[JobSeen]:
         try:
@@ -385,6 +418,11 @@ class JobService:
         except Unsupported:
             # It supports no jobs, but may have commands.
             return ()
+
+
+def with_resume(seen: JobSeen, watch: Watch | None) -> JobSeen:
+    """An interrupted job with when it is resumed, if it is."""
+    return replace(seen, resume=next_resume(watch, has_fate=bool(seen.fate))) if watch else seen
 
 
 def once(sights: Iterable[Sight]) -> Iterable[Sight]:

@@ -7,21 +7,17 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from ...core.jobs.job import Checkpoint, JobLook, JobSeen
+from ...core.jobs.job import JobLook, JobSeen
 from ...core.jobs.lifecycle import decide, question
 from ...core.jobs.watch import NoContact, Watch
 from ...local.store.jobs import JobRecords
 from ...local.store.watches import Watches
-from ...local.waiting import within
+from .checkpoints import look_at
 from .effects import Announce, Effects, Get, attempt, no_contact
 
 # Earliest next round after trouble; and while notifications are being sent.
 AFTER_TROUBLE_S, WHILE_BUSY_S = 30.0, 1.0
-# How long all checkpoints of a machine may take; after that its jobs are looked at without them.
-CHECKPOINTS_S = 20.0
-TOO_SLOW = Checkpoint(problem="it took too long, as may another of the same machine")
 # How long finished watches are kept, and how often old ones are removed.
 KEPT_S, PRUNE_EVERY_S = 30 * 86400.0, 86400.0
 
@@ -80,17 +76,7 @@ class WatchSupervisor:
             await self._effects.do(self._judge(watch, seen))
 
     async def _look(self, watches: Sequence[Watch]) -> list[JobSeen]:
-        looks = [question(watch) for watch in watches]
-        plain = [replace(look, checkpoint_path="", checkpoint_command="") for look in looks]
-        if looks == plain:
-            return await self._ask(watches[0], looks)
-        try:
-            return await within(self._ask(watches[0], looks), CHECKPOINTS_S)
-        except asyncio.TimeoutError:
-            # A checkpoint may be on a disk that hangs; whether the jobs live can be determined without it.
-            found = await self._ask(watches[0], plain)
-        pairs = zip(looks, plain, found, strict=True)
-        return [seen if look == bare else replace(seen, checkpoint=TOO_SLOW) for look, bare, seen in pairs]
+        return await look_at(lambda looks: self._ask(watches[0], looks), [question(watch) for watch in watches])
 
     async def _ask(self, watch: Watch, looks: Sequence[JobLook]) -> list[JobSeen]:
         found = await (await self._get(watch)).jobs.look(looks)

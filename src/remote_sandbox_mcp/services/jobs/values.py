@@ -96,6 +96,10 @@ class Sight:
         return Outcome(TaskState.UNKNOWN, reason=self.trouble)
 
     @property
+    def session(self) -> str:
+        return self.seen.session if self.seen else self.record.session if self.record else ""
+
+    @property
     def id(self) -> str:
         """The job's id, the same from wherever it is seen."""
         if self.seen:

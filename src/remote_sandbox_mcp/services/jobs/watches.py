@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...core import check
 from ...core.errors import BadArgument
 from ...core.jobs.job import JobLook, JobOrder, JobSeen, JobState
+from ...core.jobs.lifecycle import ask_checkpoint
 from ...core.jobs.watch import Event, Status, Watch, WatchOrder
 from ...core.sandboxes.sandbox import Sandbox
 from ..fleet import Fleet
@@ -64,15 +65,8 @@ class Watching:
 
     async def look_at(self, watch: Watch, *, lines: int) -> JobSeen:
         """The current state of a watched job, with its checkpoint."""
-        look = JobLook(
-            job_id=watch.job_id,
-            session=watch.session,
-            log_file=watch.log_file,
-            lines=lines,
-            checkpoint_path=watch.policy.checkpoint_path,
-            checkpoint_command=watch.policy.checkpoint_command,
-            cwd=watch.cwd,
-        )
+        look = JobLook(job_id=watch.job_id, session=watch.session, log_file=watch.log_file, lines=lines)
+        look = ask_checkpoint(look, watch)
         (seen,) = await (await self._fleet.get(watch.sandbox)).jobs.look([look])
         return seen
 

@@ -78,11 +78,7 @@ def machine_row(view: View, state: str, sampled: float) -> dict[str, Any]:
 
 
 def job_id(sight: Sight) -> str:
-    return f"{sight.sandbox}/{session_of(sight)}"
-
-
-def session_of(sight: Sight) -> str:
-    return sight.seen.session if sight.seen else sight.record.session if sight.record else ""
+    return f"{sight.sandbox}/{sight.session}"
 
 
 def job_row(
@@ -101,7 +97,8 @@ def job_row(
     seen, record = sight.seen, sight.record
     state = _state(sight)
     command = (seen.command if seen else "") or (record.command if record else "")
-    for name in ("status", "started_ts", "seconds", "connection_error", "command"):
+    # The page and `top` say themselves when a job is resumed: a text that counts down would change all the time.
+    for name in ("status", "started_ts", "seconds", "connection_error", "command", "resume"):
         fields.pop(name, None)
     fields |= {"state": state} | lean(command=hidden(command, known), trouble=sentence(sight.trouble))
     fields |= _times(sight, state, now, before)
@@ -114,7 +111,7 @@ def job_row(
 
 def broken_job_row(sight: Sight, trouble: str) -> dict[str, Any]:
     """A job whose row could not be made."""
-    fields = {"sandbox": sight.sandbox, "tmux_session": session_of(sight), "state": _state(sight)}
+    fields = {"sandbox": sight.sandbox, "tmux_session": sight.session, "state": _state(sight)}
     return fields | {"trouble": sentence(trouble), "can_resume": False}
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from ...app import App
 from ...core.errors import ConnectError, LostContact, SandboxError, Unsupported
 from ...core.jobs.job import Checkpoint, JobLook, JobState
+from ...core.jobs.lifecycle import ask_checkpoint
 from ...core.jobs.watch import Watch
 from ...core.resources.usage import Point, point_of, recent
 from ...core.sandboxes.disposable import DISPOSABLE_ID
@@ -32,16 +33,8 @@ WatchOf = Callable[[Sight], Watch | None]
 
 def look_of(watch: Watch) -> JobLook:
     """The question after a watched job and its checkpoint, without its log."""
-    policy = watch.policy
-    return JobLook(
-        job_id=watch.job_id,
-        session=watch.session,
-        log_file=watch.log_file,
-        lines=0,
-        checkpoint_path=policy.checkpoint_path,
-        checkpoint_command=policy.checkpoint_command,
-        cwd=watch.cwd,
-    )
+    look = JobLook(job_id=watch.job_id, session=watch.session, log_file=watch.log_file, lines=0)
+    return ask_checkpoint(look, watch)
 
 
 class Checkpoints:
