@@ -84,7 +84,7 @@ def version_of(found: asyncssh.SFTPAttrs, sample: bytes) -> str:
 
 
 def sample_of(data: bytes) -> bytes:
-    """What `read_sample` would read from a file with this content."""
+    """Return the bytes that `read_sample` would read from a file with this content."""
     return data[:SAMPLE] + data[max(SAMPLE, len(data) - SAMPLE) :]
 
 

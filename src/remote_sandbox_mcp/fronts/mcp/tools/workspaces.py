@@ -83,7 +83,7 @@ def link(server: SandboxServer) -> Any:
 
 
 class Verbs:
-    """What one call of link_workspace may do: make a link, and anything to the workspace that its client is in."""
+    """Actions of one call of link_workspace: make a link, and anything to the workspace that its client is in."""
 
     def __init__(self, server: SandboxServer, ctx: Context[None, Any]) -> None:
         self._server = server
@@ -195,7 +195,7 @@ def workspace_fields(status: str, workspace: Workspace) -> dict[str, Any]:
 
 
 def unlinked_fields(gone: Unlinked) -> dict[str, Any]:
-    """Also for `unlink --json`."""
+    """Return the fields of an unlinked workspace, also for `unlink --json`."""
     return workspace_fields("unlinked", gone.workspace) | lean(notes=[one_line(gone.note())] if gone.left else None)
 
 
@@ -223,5 +223,5 @@ def moved_fields(moved: Moved) -> dict[str, Any]:
 
 
 def notes(preview: Preview) -> dict[str, Any]:
-    """What is not sent, and what is there already."""
+    """List notes on files that are not sent, and on those that are there already."""
     return lean(notes=[one_line(sentence(line)) for line in preview.lines(HOW_TO_SEND_SECRETS)[1:]])
