@@ -1,4 +1,4 @@
-"""This computer's own lane for transfers, a process that only moves files; and safe ways to local paths."""
+"""Lane for transfers on this computer, a process that only moves files; and safe ways to local paths."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def locate(path: str) -> ResolvedPath:
 
 
 def _ids_along(real: str) -> tuple[Id, ...] | None:
-    """None where a link has appeared meanwhile. Whatever opens the path later compares these ids with what it opens."""
+    """List the ids along a path, to be compared when it is opened later; None where a link has appeared meanwhile."""
     ids, path = [], ""
     for name in real.rstrip("/").split("/"):
         path = f"{path}{name}/" if not name else f"{path.rstrip('/')}/{name}"

@@ -43,7 +43,7 @@ async def sit(attached: Attached, cut: str = JOB_CUT) -> int:
 
 
 class Seat:
-    """This terminal, while it shows a job."""
+    """Terminal of this process while it shows a job."""
 
     def __init__(self, attached: Attached, cut: str) -> None:
         self._attached = attached

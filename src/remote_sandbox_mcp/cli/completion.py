@@ -252,7 +252,7 @@ class Names:
 
 
 def kind_of(action: argparse.Action, verb: str) -> str:
-    """What the value of an option, or of a word without one, is."""
+    """Return the kind of value that an option, or a word without one, takes."""
     known = [OPTIONS[name] for name in action.option_strings if name in OPTIONS]
     if known:
         return known[0]

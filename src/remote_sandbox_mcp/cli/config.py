@@ -177,7 +177,7 @@ def _found(path: str) -> ProjectFile | Brought:
 
 
 def _workspace_file() -> dict[str, Any] | None:
-    """What counts of the project in the current folder."""
+    """Show the accepted settings of the project in the current folder."""
     from ..config.workspace_file import NAME, accepted_file
 
     folder = os.path.realpath(".")

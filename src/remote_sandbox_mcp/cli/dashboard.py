@@ -88,7 +88,7 @@ class DashboardAddress:
     key: str
 
     def difference(self, wanted: DashboardAddress) -> str:
-        """What is different about this one from the one that is wanted; empty where it will do."""
+        """Describe the difference from the address that is wanted; empty where this one will do."""
         if self.config != wanted.config:
             return f"of another configuration, {self.config},"
         if self.key != wanted.key:

@@ -313,7 +313,7 @@ def exit_code(seen: Completed | Running | Missing) -> int:
 
 
 def remarks(seen: Completed | Running | Missing) -> list[str]:
-    """What the exit code alone does not say, as sentences."""
+    """Describe in sentences what the exit code alone does not show."""
     from ..core.commands.command import Completed, Ending
 
     if not isinstance(seen, Completed):
@@ -395,7 +395,7 @@ class OutputSink:
             self.flush()
 
     def flush(self) -> None:
-        """Also show an incomplete line, but not half a character."""
+        """Show an incomplete last line, too, but not half a character."""
         from ..core.texts.text import without_broken_end
 
         whole = without_broken_end(self._held)
@@ -418,7 +418,7 @@ class OutputSink:
 
 
 def pieces(excerpt: Excerpt, taken: int = 0) -> list[bytes]:
-    """Everything after the first `taken` bytes; or head and tail with a note in between."""
+    """Return the output after the first `taken` bytes; or head and tail with a note in between."""
     if not excerpt.omitted:
         return [(excerpt.head + excerpt.tail)[taken:]]
     from ..core.texts.text import KEPT_BYTES

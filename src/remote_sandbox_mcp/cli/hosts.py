@@ -65,7 +65,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def places(configuration: Configuration) -> Iterator[tuple[str, KnownHost]]:
-    """Each machine's name with the hosts on the way to it, itself first."""
+    """List each machine's name with the hosts on the way to it, itself first."""
     from ..backends.ssh.host_keys import USUAL_FILES
     from ..core.sandboxes.machine import Hop
 

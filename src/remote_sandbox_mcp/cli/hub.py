@@ -147,7 +147,7 @@ def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _needed(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What keeps the hub running, and how long it stays without that."""
+    """List the reasons that keep the hub running, and how long it stays without them."""
     from .render import ago
 
     needs = [*facts.get("needs", ()), *(["it is the watchdog's service"] if facts.get("lives_on") else [])]

@@ -194,7 +194,7 @@ async def _start(app: App, options: argparse.Namespace) -> int:
 
 
 def _moved(inside: WorkspaceCall) -> list[str]:
-    """What moved in the workspace, as a line for standard error."""
+    """Return a line for standard error about the files that moved in the workspace."""
     from .render import one_line
 
     line = inside.moved.line()
@@ -308,7 +308,7 @@ class LogPrinter:
             write(self._line(seen, text) if self._as_json else text)
 
     def _line(self, seen: JobSeen, text: str) -> str:
-        """What is new, for a program that follows it."""
+        """Format the new part of the log for a program that follows it."""
         import json
 
         told = {"tmux_session": seen.session, "log": text, "log_cursor": seen.cursor - len(self._held)}

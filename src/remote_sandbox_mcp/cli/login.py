@@ -58,7 +58,7 @@ def _log_in(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def ask(said: dict[str, Any], out: TextIO) -> list[str] | None:
-    """What the person types; None after Ctrl-D, which gives the login up."""
+    """Ask a person for the answers; None after Ctrl-D, which gives the login up."""
     from ..core.texts.text import harmless
 
     told = f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}"

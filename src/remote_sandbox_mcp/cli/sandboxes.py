@@ -98,7 +98,7 @@ def _show_resources(page: Page, view: View) -> None:
 
 
 def show_cluster(page: Page, cluster: ClusterUsage) -> None:
-    """What an agent is told of it, line by line: it is a table already."""
+    """Print the lines that an agent gets for the cluster: they are a table already."""
     from ..core.sandboxes.cluster import cluster_fields
     from ..views.texts import cluster_lines
     from .render import styled
@@ -146,7 +146,7 @@ def _gpu_use(gpu: Gpu) -> str:
 
 
 def _users(gpu: Gpu) -> str:
-    """Who holds it: each user once, with the programs."""
+    """List the GPU's users, each once, with their programs."""
     users: dict[str, list[str]] = {}
     for process in gpu.processes:
         users.setdefault(process.user or "somebody", []).append(process.name or f"pid {process.pid}")

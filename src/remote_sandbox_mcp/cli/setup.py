@@ -103,7 +103,7 @@ def _undo(options: argparse.Namespace) -> int:
 
 @dataclass
 class Done:
-    """What came of it, for the end and for --json."""
+    """Result of setup, for the end and for --json."""
 
     machines: list[dict[str, Any]] = field(default_factory=list)
     projects: str = ""

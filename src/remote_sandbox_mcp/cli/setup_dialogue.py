@@ -1,4 +1,4 @@
-"""What setup shows and asks: a row for each machine that it tries, and questions to a person, or to the options."""
+"""Dialogue of setup: a row for each machine that it tries, and questions to a person, or to the options."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MOST_WAITING, ONE_READ = 1 << 20, 1 << 16
 
 
 class Caller:
-    """This process itself, which has been started for one verb."""
+    """Process that was started for one verb, as its caller."""
 
     # The app of a process that serves many verbs; it stays open after each.
     app: App | None = None
@@ -242,7 +242,7 @@ _caller: ContextVar[Caller] = ContextVar("caller", default=_own)
 
 
 def caller() -> Caller:
-    """Who has called the verb that the current task carries out."""
+    """Return the caller of the verb that the current task carries out."""
     return _caller.get()
 
 

@@ -87,7 +87,7 @@ def left_out(names: Iterable[str]) -> str:
 
 
 def tell_problems(problems: Iterable[Problem], total: int) -> None:
-    """Each on a line of its own, on standard error."""
+    """Print each problem on a line of its own, on standard error."""
     listed = [*problems]
     for problem in listed:
         print(f"{one_line(problem.path)}: {one_line(problem.reason)}", file=streams.stderr())

@@ -1,4 +1,4 @@
-"""What push and pull share: their options, and the sync itself: in this process, in the background, or planned only."""
+"""Options that push and pull share, and the sync itself: in this process, in the background, or planned only."""
 
 from __future__ import annotations
 

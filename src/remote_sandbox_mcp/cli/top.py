@@ -74,7 +74,7 @@ async def _once(app: App, options: argparse.Namespace) -> int:
 
 
 def _unchosen(lines: Sequence[Text]) -> list[Text]:
-    """Nothing is chosen in a table."""
+    """Replace the mark of the chosen row: in a table no row is chosen."""
     from rich.text import Text
 
     head, *rows = lines
@@ -277,7 +277,7 @@ async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
 
 
 class TerminalFrame:
-    """What the terminal shows: only lines that have changed are written."""
+    """Lines that the terminal shows: only those that have changed are written."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []

@@ -179,14 +179,14 @@ def gpu_line(gpu: Row, points: Sequence[Share], widths: Widths) -> Text:
 
 
 def cluster_lines_of(cluster: Row) -> list[Text]:
-    """What an agent is told of a cluster's partitions and queue: it is a table already."""
+    """Return the lines that an agent gets for a cluster's partitions and queue: they are a table already."""
     from ..views.texts import cluster_lines
 
     return [styled((f"   {line}", "dim")) for line in cluster_lines(cluster)]
 
 
 def users(gpu: Row) -> str:
-    """Who holds it: each user once, with the programs."""
+    """List the GPU's users, each once, with their programs."""
     found: dict[str, list[str]] = {}
     for process in gpu.get("processes", ()):
         found.setdefault(str(process.get("user") or "somebody"), []).append(str(process.get("name", "")))

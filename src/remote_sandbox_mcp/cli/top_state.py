@@ -1,4 +1,4 @@
-"""What `top` shows: machines and jobs as they are now, their order, the chosen job, and what keys do to that."""
+"""State of `top`: machines and jobs as they are now, their order, the chosen job, and the effects of keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND = "command"
 
 
 class Wish(NamedTuple):
-    """Something that a key asks for, and that is done elsewhere: quit, log, stop or resume, with the job's id."""
+    """Action that a key asks for, and that is done elsewhere: quit, log, stop or resume, with the job's id."""
 
     what: str
     job: str = ""
@@ -26,7 +26,7 @@ class Wish(NamedTuple):
 
 @dataclass
 class TopState:
-    """Everything that is on the screen of the fleet."""
+    """Contents of the fleet's screen."""
 
     machines: dict[str, Row] = field(default_factory=dict)
     trends: dict[str, list[Point]] = field(default_factory=dict)

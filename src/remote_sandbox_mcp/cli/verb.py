@@ -1,4 +1,4 @@
-"""What verbs share: the app, errors as sentences with exit codes, common options, hints for typos."""
+"""Helpers of the verbs: the app, errors as sentences with exit codes, common options, hints for typos."""
 
 from __future__ import annotations
 

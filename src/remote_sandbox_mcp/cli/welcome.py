@@ -96,7 +96,7 @@ def _some(problems: tuple[str, ...]) -> list[str]:
 
 
 def agent_lines(program: str) -> tuple[str, str]:
-    """What to type for Claude Code, and for Codex."""
+    """Return the commands to type for Claude Code, and for Codex."""
     word = shlex.quote(program)
     return f"claude mcp add remote-sandbox -- {word}", f"codex mcp add remote-sandbox -- {word}"
 

@@ -141,7 +141,7 @@ def make_order(app: App, options: argparse.Namespace) -> LinkOrder:
 
 
 def _or(given: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
-    """What was given now, or else what was said when it was linked before."""
+    """Return the values given now, or else those given when it was linked before."""
     return tuple(given) or tuple(before)
 
 

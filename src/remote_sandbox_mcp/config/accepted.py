@@ -20,7 +20,7 @@ _RECORD = Record(ACCEPTED)
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Which content of a file was accepted; the content itself where it stays in force whatever the file becomes."""
+    """Digest of a file's accepted content; the content itself where it stays in force whatever the file becomes."""
 
     digest: str
     content: str = field(default="", repr=False)
@@ -31,7 +31,7 @@ def digest_of(content: bytes) -> str:
 
 
 def acceptance(path: str, environ: Mapping[str, str] = os.environ) -> Acceptance | None:
-    """What the user has accepted of the file at this whole path; None for nothing. Cheap: looks first, reads seldom."""
+    """Find the user's acceptance of the file at this whole path; None for none. Cheap: the record is seldom read."""
     return _acceptance(_RECORD.read(paths.state_path(environ)).get(path))
 
 

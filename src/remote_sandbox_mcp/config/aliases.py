@@ -111,7 +111,7 @@ class _Meaning:
         return ("/bin/sh", "-c", f"exec {command}") if command and command != "none" else ()
 
     def known_hosts_files(self) -> tuple[str, ...]:
-        """Those that are configured, with the system's; none where they are the usual ones."""
+        """List the configured files with the system's; none where they are the usual ones."""
         words = self._found.first("userknownhostsfile").split()
         files = tuple("/dev/null" if word == "none" else self._path(word) for word in words)
         if {os.path.basename(file) for file in files} <= USUAL_KNOWN_HOSTS and all(map(_is_in_ssh_folder, files)):

@@ -1,4 +1,4 @@
-"""What the watchdog needs of clients' configurations: their files, and what only their environments name.
+"""Inherited configuration: the files of clients' configurations, and their environments' machines, for the watchdog.
 
 Machines and a platform of an environment are kept in the keyring, else in a file, apart for each configuration.
 """
@@ -126,7 +126,7 @@ def _name(key: str) -> str:
 
 
 def _chosen(handed: Handed, identity: str) -> Handed:
-    """What counts for a configuration, by name; what is not known to be another's counts for all."""
+    """Choose the entries that count for a configuration, by name; entries of no known configuration count for all."""
     items = sorted(handed.items(), key=lambda item: (bool(identity) and _APART in item[0], item[1]["saved"]))
     return {_name(key): item for key, item in items if not identity or key.partition(_APART)[0] in (identity, key)}
 
@@ -227,7 +227,7 @@ def _is_secret(entry: Mapping[str, Any]) -> bool:
 
 
 def _sorted_out(before: Handed, wanted: Iterable[str], fresh: Handed) -> tuple[Handed, Handed]:
-    """Everything to keep: entries with secrets, and entries without."""
+    """Split the entries to keep into those with secrets and those without."""
     after = {name: item for name, item in before.items() if name not in wanted} | fresh
     secret = {name: item for name, item in after.items() if _is_secret(item["entry"])}
     return secret, {name: item for name, item in after.items() if name not in secret}

@@ -138,7 +138,7 @@ def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
 
 
 def _of_project(path: str, environ: Mapping[str, str], tell: Tell) -> ConfigFile | None:
-    """What the config.json of the current folder may set, if there is one."""
+    """Read the settings that the config.json of the current folder may make, if there is one."""
     if not os.path.isfile(path):
         return None
     from .project_file import read_project
@@ -239,7 +239,7 @@ def _file_entries(
 
 
 def _host_rule(document: Mapping[str, Any], file: str, tell: Tell) -> HostPatterns:
-    """Which hosts of ~/.ssh/config are offered by patterns, and whether by name after the start, too."""
+    """Read which hosts of ~/.ssh/config are offered by patterns, and whether by name after the start, too."""
     try:
         readers.texts(document.get("hosts", []))
     except Fault:

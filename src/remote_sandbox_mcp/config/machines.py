@@ -151,7 +151,7 @@ class Builder:
         return stamp_of(self._ssh.files)
 
     def given(self, entry: MachineEntry) -> object:
-        """All that decides what a machine is, but for the files."""
+        """Collect the settings that decide about a machine, but for the files."""
         jumps, waiting = [entry], list(entry.jump or ())
         while waiting:
             if (jump := self._entries.get(waiting.pop())) and jump not in jumps:
@@ -180,7 +180,7 @@ class Builder:
         return machine
 
     def _check_jumps(self, entry: MachineEntry) -> None:
-        """What can be known of them without asking. Raises Fault."""
+        """Check the jumps as far as possible without connecting. Raises Fault."""
         _check_circle(entry, self._entries)
         for jump in entry.jump or ():
             if jump not in self._entries:
@@ -265,7 +265,7 @@ class Builder:
         )
 
     def _openssh(self, entry: MachineEntry, login: Login, route: Route) -> OpenSsh | None:
-        """What OpenSSH's client is told, where it may come to be used."""
+        """Build the settings for OpenSSH's client, where it may come to be used."""
         if not entry.ssh_alias and entry.transport != OPENSSH:
             return None
         from .openssh import find_client, tell_client
@@ -388,7 +388,7 @@ class Builder:
         return SshConfig.read(self._tell)
 
     def _doubts(self, entry: MachineEntry) -> Iterable[str]:
-        """What looks wrong now but may be right by the time of the login."""
+        """List settings that look wrong now but may be right by the time of the login."""
         for path in (*entry.key_file, *entry.certificate_file):
             if not os.path.isfile(self._whole(path)):
                 yield f"the file {quoted(path)} is not there, so logging in with it will fail; correct its path"

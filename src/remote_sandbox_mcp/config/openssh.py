@@ -43,7 +43,7 @@ def first_arguments() -> tuple[str, ...]:
 
 
 def ask(alias: str, environ: Mapping[str, str], user: str = "", port: int | None = None) -> HostSettings:
-    """What a name means; `user` and `port` are decided already. Raises Fault. Takes some milliseconds: in a thread."""
+    """Ask ssh for a name's settings; `user` and `port` are decided already. Raises Fault. Slow: call it in a thread."""
     options = [*(("-l", user) if user else ()), *(("-p", str(port)) if port else ())]
     status, printed, complaints = run([*first_arguments(), "-G", *options, "--", alias], environ)
     if status:
@@ -119,7 +119,7 @@ _TOKEN = re.compile(r"%[A-Za-z]")
 
 
 def needs_of(said: HostSettings, proxy_command: str, key_files: tuple[str, ...], is_by_program: bool) -> Iterator[str]:
-    """What ssh_config asks for of one host that only OpenSSH's client can do.
+    """List the settings of one host in ssh_config that only OpenSSH's client can follow.
 
     `proxy_command` has its tokens replaced; `is_by_program`: a Match exec decides about this host.
     """
@@ -168,7 +168,7 @@ def tell_client(
 
 
 def _options(entry: MachineEntry, login: Login, is_renamed: bool) -> Iterator[str]:
-    """What our own configuration says of the machine itself; the rest is for ssh_config to say."""
+    """List the options of our own configuration for the machine itself; ssh_config decides about the rest."""
     if is_renamed:
         yield from ("-o", f"HostName={entry.host}")
     if entry.user:

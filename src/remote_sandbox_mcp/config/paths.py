@@ -79,7 +79,7 @@ def state_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def state_text(environ: Mapping[str, str] = os.environ) -> str:
-    """The same as a string."""
+    """Return the state folder as a string."""
     if given := environ.get(HOME):
         return _from_home(given)
     if sys.platform == "linux":

@@ -45,11 +45,11 @@ class ProjectFile:
 
     @property
     def acceptance(self) -> Acceptance:
-        """What is recorded once the user accepts it."""
+        """Record to keep once the user accepts the file."""
         return Acceptance(digest_of(self.content))
 
     def settings(self, tell: Tell) -> dict[str, Any]:
-        """What it may set, and does; other keys are reported and ignored."""
+        """Read the settings that the file may make; other keys are reported and ignored."""
         where = f"{plain(self.path, 200)} [opensandbox]"
         raw = self.document["opensandbox"]
         # Reported by name only: a value of an unknown file may be anything.
@@ -90,7 +90,7 @@ def find_project(path: str = NAME) -> ProjectFile | None:
 
 
 def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> ConfigFile | None:
-    """What the file sets; None, with a problem reported, until the user has accepted its content."""
+    """Read the project's settings; None, with a problem reported, until the user has accepted the file's content."""
     project = find_project(path)
     if project is None:
         return None

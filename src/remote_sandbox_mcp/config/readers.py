@@ -172,7 +172,7 @@ def flag(value: object) -> bool:
 
 
 def agent(value: object) -> str:
-    """Which SSH agent: true or false, or what IdentityAgent takes (a socket, SSH_AUTH_SOCK, none)."""
+    """Read the SSH agent: true or false, or a value of IdentityAgent (a socket, SSH_AUTH_SOCK, none)."""
     if isinstance(value, bool):
         return "SSH_AUTH_SOCK" if value else "none"
     return text(value)

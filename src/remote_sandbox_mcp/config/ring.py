@@ -30,7 +30,7 @@ def store(account: str, text: str) -> bool:
 
 
 def fetch(account: str) -> str | None:
-    """What the keyring has, "" for nothing; None where it cannot be asked."""
+    """Read an account's secret from the keyring, "" for none; None where the keyring cannot be asked."""
     return _within_limit(lambda: _keyring().get_password(APP, account) or "")
 
 

@@ -1,4 +1,4 @@
-"""What may be configured: every key, its reader, and the resulting values."""
+"""Schema of the configuration: every key, its reader, and the resulting values."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class HostPatterns:
-    """Which hosts of ~/.ssh/config are offered by `patterns`; `at_run_time`: also by any name that fits them."""
+    """Patterns of hosts of ~/.ssh/config that are offered; `at_run_time`: also by any name that fits them."""
 
     patterns: tuple[str, ...] = ()
     at_run_time: bool = False
@@ -193,7 +193,7 @@ class HostPatterns:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Everything the operator configured that can be used, and a sentence for each thing that cannot.
+    """Usable part of what the operator configured, and a sentence for each thing that cannot be used.
 
     `faults` are those problems for which a machine, or a whole file, is missing.
     `default` is the sandbox meant when none is named. `refusal` says why there is none, where one was configured that
@@ -296,12 +296,12 @@ def _tell_doubts(raw: Mapping[str, Any], where: str, environ: Mapping[str, str],
 
 
 def written_secrets(entries: Iterable[MachineEntry], settings: Settings) -> list[Secret | None]:
-    """Those that may stand in config.toml itself."""
+    """List the secrets that may stand in config.toml itself."""
     logins = [login.password for login in settings.platform.registries.values()]
     machines = [getattr(entry, key) for entry in entries for key in SECRET_KEYS]
     return [settings.notify.webhook_secret, *logins, *machines]
 
 
 def secrets_of(entries: Iterable[MachineEntry], settings: Settings) -> list[Secret | None]:
-    """All that a configuration names."""
+    """List all secrets that a configuration names."""
     return [*written_secrets(entries, settings), settings.platform.api_key, settings.http.api_key]

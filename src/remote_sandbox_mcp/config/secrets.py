@@ -55,7 +55,7 @@ def resolve_secret(text: str, environ: Mapping[str, str] = os.environ) -> Secret
 
 
 def doubt(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """What is visibly wrong with a reference, without fetching it, as the end of a sentence; else ''."""
+    """Describe a visible fault of a reference, without fetching it, as the end of a sentence; else ''."""
     reference = _reference(text, environ)
     return _DOUBTS[reference.kind](reference) if reference else ""
 

@@ -111,7 +111,7 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
 
 
 def _unusable_server(files: Sequence[ConfigFile], environ: Mapping[str, str]) -> str:
-    """What to do about a server address that is written somewhere but cannot be used; "" where none is written."""
+    """Advise about a server address that is written somewhere but cannot be used; "" where none is written."""
     places = [name for name in SERVICE_VARIABLES["opensandbox"]["server_url"] if environ.get(name, "").strip()]
     for written in files:
         section = written.document.get("opensandbox")

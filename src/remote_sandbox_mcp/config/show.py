@@ -14,7 +14,7 @@ from .schema import SERVER_READERS, Configuration, Settings
 
 
 def show(configuration: Configuration) -> dict[str, Any]:
-    """Everything that is configured, and its source. Secrets, and env, init and proxy commands, are hidden."""
+    """Show the configuration with its sources. Secrets, and env, init and proxy commands, are hidden."""
     sources = configuration.sources
     return {
         "file": configuration.file or "none",

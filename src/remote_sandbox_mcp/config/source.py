@@ -40,7 +40,7 @@ class ConfigSource:
         return path if os.path.abspath(path) in self._stamp else ""
 
     def read(self) -> Configuration:
-        """What is configured now."""
+        """Read the current configuration."""
         self.current = self._readable = self._read()
         return self.current
 

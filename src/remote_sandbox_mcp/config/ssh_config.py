@@ -108,7 +108,7 @@ class SshConfig:
         }
 
     def say(self, alias: str, local_user: str, tell: Tell, user: str = "", port: int | None = None) -> HostSettings:
-        """What the Host blocks say of a host; `user` and `port` are decided already. Match blocks are passed over."""
+        """Collect a host's settings from Host blocks; `user` and `port` are decided already. Match is ignored."""
         given = {"user": user, "port": str(port or "")}
         found = {keyword: [value] for keyword, value in given.items() if value}
         for block in self._blocks:

@@ -26,7 +26,7 @@ NOTHING_GIVEN = Rules()
 
 @dataclass(frozen=True)
 class WorkspaceFile:
-    """What a project's file says. None of its keys opens the gate, names a machine's address or holds a secret."""
+    """Settings of a project's file. None of its keys opens the gate, names a machine's address or holds a secret."""
 
     sandbox: str = ""
     # Folder on the sandbox; empty where the file names none.
@@ -58,11 +58,11 @@ class Brought:
 
     @property
     def acceptance(self) -> Acceptance:
-        """What is recorded once the user accepts it: the content, which stays in force whatever the file becomes."""
+        """Record to keep once the user accepts it: the content, which stays in force whatever the file becomes."""
         return Acceptance(digest_of(self.content.encode()), self.content)
 
     def settings(self, tell: Tell) -> dict[str, Any]:
-        """What it sets, by key. Raises ConfigError with all of its faults: nothing is accepted by halves."""
+        """Read the file's settings by key. Raises ConfigError with all of its faults: nothing is accepted by halves."""
         values, faults = ({}, [f"it {self.fault}"]) if self.fault else _read(self.content, self.path, tell)
         if faults:
             raise ConfigError(f"{plain(self.path, 200)} is not accepted: {', and '.join(faults)}; correct it there")
@@ -92,7 +92,7 @@ def refusal(path: str) -> ConfigError:
 
 
 def accepted_file(folder: str, environ: Mapping[str, str] = os.environ) -> WorkspaceFile | None:
-    """What the user has accepted of the project in this folder (without links in its path); None for nothing.
+    """Return the accepted settings of the project in this folder (without links in its path); None for none.
 
     It is kept outside of the project, so it holds until the user accepts something else: whoever changes or deletes
     the project's file changes no rule by that.
@@ -116,7 +116,7 @@ def rules_of(file: WorkspaceFile | None, given: Rules = NOTHING_GIVEN) -> Rules:
 
 
 def _with(first: tuple[str, ...], more: tuple[str, ...], less: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Both, and nothing of the second that is in the first or in the third."""
+    """Join two lists, without items of the second that are in the first or in the third."""
     return (*first, *(item for item in more if item not in first and item not in less))
 
 

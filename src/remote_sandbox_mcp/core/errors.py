@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree; a branch exists only where a caller acts differently.
+"""Errors, as one tree; a branch exists only where a caller acts differently.
 
 SandboxError                 anything that we tell an agent in one sentence
 ├── ConfigError              the operator's configuration is wrong
@@ -71,7 +71,7 @@ class SandboxError(Exception):
         return _joined(self.found, self.remedy) if self.found else str(self)
 
     def with_more(self: E, more: str) -> E:
-        """The same error, with more at the end of its sentence."""
+        """Copy the error with more at the end of its sentence."""
         found, remedy = self.found, self.remedy
         if remedy:
             remedy = f"{remedy}; {more}"
@@ -111,7 +111,7 @@ class UnknownSandbox(SandboxError):
 
 
 class Unsupported(SandboxError):
-    """This sandbox cannot do that."""
+    """Sandbox that cannot do what was asked."""
 
     code = "unsupported"
 
@@ -135,7 +135,7 @@ class Unreachable(ConnectError):
 
 
 class BrokenRules(Unreachable):
-    """What answers is not a program of ours, or not any more: it sent more than was asked for, or nonsense."""
+    """Answer of another program than ours, or of a broken one: it sent more than was asked for, or nonsense."""
 
     code = "broken_rules"
 

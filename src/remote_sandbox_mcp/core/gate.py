@@ -1,4 +1,4 @@
-"""Which files of this computer an agent may read and write, decided by where a path really leads."""
+"""Gate of this computer's files: decides by where a path really leads whether an agent may read or write there."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ResolvedPath:
         return len(outer) if self._folded[: len(outer)] == outer else None
 
     def exact_depth_of(self, place: ResolvedPath) -> int | None:
-        """Like depth_of, but for allowed places: another spelling counts only if the ids prove it is the same."""
+        """Return the depth below an allowed place: another spelling counts only if the ids prove it is the same."""
         if place.id is not None and place.id in self.ids:
             return self.ids.index(place.id)
         return len(place.names) if self.names[: len(place.names)] == place.names else None

@@ -387,7 +387,7 @@ class ScanOrder(TypedDict):
 
 
 class ProblemsAnswer(TypedDict):
-    """What could not be done: paths and reasons of the first ones, and how many there are."""
+    """Problems of a request: paths and reasons of the first ones, and how many there are."""
 
     problems: list[list[str]]
     problem_count: int
@@ -410,7 +410,7 @@ class ScanAnswer(LookAtPathAnswer, ProblemsAnswer):
 
 
 class FollowOrder(TypedDict):
-    """Like a scan, but answered with the folders that differ from an earlier listing of the same lane."""
+    """Order to scan again, answered with the folders that differ from an earlier listing of the same lane."""
 
     verb: Literal["follow"]
     path: str

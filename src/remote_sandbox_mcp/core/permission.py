@@ -1,4 +1,4 @@
-"""What a caller may use beyond a sandbox: hooks, webhooks, volumes, hosts and ports that the operator allows."""
+"""Permissions beyond a sandbox: hooks, webhooks, volumes, hosts and ports that the operator allows."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Http:
 
 @dataclass(frozen=True, kw_only=True)
 class Logging:
-    """What the server logs; without a file, to standard error."""
+    """Settings of the server's log; without a file, it goes to standard error."""
 
     level: str = "WARNING"
     file: str = ""

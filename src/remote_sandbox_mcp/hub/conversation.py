@@ -169,7 +169,7 @@ class AnswerWriter:
             self._writer.write(say_version(sandbox, path, version))
 
     async def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: there is no buffer."""
 
 
 GONE = "the person at the terminal gave no answer"

@@ -1,4 +1,4 @@
-"""What the hub holds for its sessions: one app per configuration (a House), and machines that several share."""
+"""Apps of the hub for its sessions: one per configuration (a House), and machines that several share."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class House:
     _live: Live | None = None
 
     def live(self, about: Callable[[], Mapping[str, Any]]) -> Live:
-        """What goes on under this configuration, for all pages that show it; made once."""
+        """Return the live view of this configuration, for all pages that show it; made once."""
         from ..views.live.service import Live
 
         self._live = self._live or Live(self.app, about)

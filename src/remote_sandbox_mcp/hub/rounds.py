@@ -1,4 +1,4 @@
-"""What the watchdog does in a round, and with which configurations."""
+"""Rounds of the watchdog: its actions, and with which configurations."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ class Hub:
         }
 
     def _about(self) -> dict[str, Any]:
-        """What a page shows of this process."""
+        """Describe this process for a page."""
         names = ("client", "folder", "since")
         clients = [{name: visit.fields()[name] for name in names} for visit in self._visits]
         return {"began": self._began, "clients": clients}

@@ -1,4 +1,4 @@
-"""What a front remembers of its client's conversation, so that another hub can continue it."""
+"""Transcript of a client's conversation in a front, so that another hub can continue it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Transcript:
     # For another process
 
     def opening(self, sent: int) -> tuple[dict[str, Any], list[tuple[bytes, UnansweredRequest | None]], list[Any]]:
-        """What another process has to know of the conversation, and the lines that it begins with there.
+        """Describe the conversation for another process, with the lines that it begins with there.
 
         `sent` is how many bytes the hub before it has received. `again` has what each of these lines was called
         before, or nothing where it cannot have begun anything; `prefix` is for the names of the lines after them;

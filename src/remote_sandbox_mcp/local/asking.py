@@ -1,4 +1,4 @@
-"""What a machine asks during a login, and the callers that can put it before a person."""
+"""Questions of a machine during a login, and the callers that can put them before a person."""
 
 from __future__ import annotations
 

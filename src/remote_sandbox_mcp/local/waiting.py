@@ -33,7 +33,7 @@ async def within(work: Awaitable[T], seconds: float | None) -> T:
 
 
 async def within_moving(work: Awaitable[T], seconds: Callable[[], float]) -> T:
-    """Like `within`, but the limit, counted from now, may grow while the work goes on."""
+    """Await work within a limit, counted from now, that may grow while the work goes on."""
     task, begun = asyncio.ensure_future(work), time.monotonic()
     try:
         while not task.done() and (left := begun + seconds() - time.monotonic()) > 0:

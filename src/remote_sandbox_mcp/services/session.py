@@ -91,7 +91,7 @@ class KeptSelection(Selection):
             self._name, self._doubt, self._is_recalled = name, "", True
 
     def release(self) -> None:
-        """This server ends: the next one of the same client need not wait until this process is gone."""
+        """Release the selection at the end: the client's next server need not wait until this process is gone."""
         if self._is_recalled and (mine := self._choice("")):
             with contextlib.suppress(ConfigError), self._rows() as rows:
                 if rows.exists():
@@ -175,7 +175,7 @@ def look_at(pid: int) -> tuple[list[str], int]:
 
 
 def _asked(pid: int) -> tuple[list[str], int]:
-    """The same where there is no /proc."""
+    """Ask ps for a process's words and parent, where there is no /proc."""
     import subprocess
 
     from ..local.processes.programs import find_helper

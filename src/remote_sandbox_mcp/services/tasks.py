@@ -50,12 +50,12 @@ NO_LOG = "it is a session: what its commands print is returned by their calls, a
 
 
 class LogSource(Protocol):
-    """Something with a log."""
+    """Task with a log."""
 
     kind: str
 
     async def look(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
-        """Its state, and its log from there on; `closely`: also what it uses, and its checkpoint.
+        """Return the state, and the log from there on; `closely`: also the usage, and the checkpoint.
 
         Raises SandboxError.
         """

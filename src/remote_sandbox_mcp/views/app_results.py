@@ -65,7 +65,7 @@ def deployed_fields(deployed: Deployment) -> dict[str, Any]:
 
 
 def app_fields(deployed: Sequence[Deployment], sandbox: str) -> list[dict[str, Any]]:
-    """What list_sandboxes says of the apps of a sandbox."""
+    """Return the fields of list_sandboxes for the apps of a sandbox."""
     return [_app(it) for it in deployed if it.sandbox == sandbox]
 
 
@@ -97,7 +97,7 @@ def limit_fields(limits: Limits) -> dict[str, Any]:
 
 
 def listed_fields(made: Disposable) -> dict[str, Any]:
-    """What list_sandboxes says of a container beyond what it says of every sandbox."""
+    """Return the fields of list_sandboxes for a container beyond those of every sandbox."""
     return lean(
         id=made.id, image=made.image, status=made.status, reason=sentence(made.reason),
         created_at=stamp(made.created), expires_at=stamp(made.expires),

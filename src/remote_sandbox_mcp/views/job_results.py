@@ -173,7 +173,7 @@ def task_result(
 
 
 def seen_text(seen: JobSeen, fields: Mapping[str, Any]) -> str:
-    """The same in a line, what else is known, and the log."""
+    """Describe the job in a line, with its other facts and the log."""
     first = state_text(seen)
     if seen.recalled:
         first += " (as it was seen last)"

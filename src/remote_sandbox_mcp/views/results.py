@@ -153,7 +153,7 @@ def _end_of(report: Report | PythonReport) -> str:
 
 
 def _how(seen: Completed) -> str:
-    """What the exit code alone does not say about an end."""
+    """Describe an end beyond its exit code."""
     told = [seen.signal] if seen.ending is Ending.EXITED and seen.signal else []
     told += [seen.ending.value.replace("_", " ")] if seen.ending is not Ending.EXITED else []
     for name, pids in (("still alive", seen.survivors), ("left running", seen.left_running)):

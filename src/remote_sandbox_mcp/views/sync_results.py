@@ -21,7 +21,7 @@ HOW_TO_SEND = (
 
 
 def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
-    """What a sync did; the names of the fields depend on its direction."""
+    """Return the fields of a sync's outcome; their names depend on its direction."""
     up = bool(order.target.sandbox)
     fields: dict[str, Any] = {
         "synced_type": outcome.synced_type,
@@ -38,7 +38,7 @@ def outcome_fields(outcome: Outcome, order: Order) -> dict[str, Any]:
 
 
 def copied_fields(path: str, outcome: Outcome) -> dict[str, Any]:
-    """What was copied of a file or folder, and what was left out."""
+    """Return the fields of a copied file or folder, with those that were left out."""
     fields = {"path": plain_text(path), "size": outcome.bytes, "files": outcome.sent_files + outcome.skipped_files}
     fields |= lean(excluded_by_default=list(outcome.excluded)) | secret_fields(outcome)
     return fields | problem_fields(outcome.problems, outcome.problem_count)

@@ -91,7 +91,7 @@ def kind_and_address(row: Fields) -> str:
 
 
 def _resources(found: Fields) -> Iterator[str]:
-    """What a machine has and uses, including GPUs, as parts of one line."""
+    """Describe a machine's resources and their use, including GPUs, as parts of one line."""
     if "idle_score" in found:
         yield f"idle_score {found['idle_score']}"
     if "measured_on" in found:

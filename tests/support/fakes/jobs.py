@@ -63,13 +63,13 @@ class FakeJobs:
     # What a test does
 
     def end(self, job_id: str, exit_code: int = 0, *, signal: str = "") -> None:
-        """It ends by itself."""
+        """End the job as if by itself."""
         self._end(self._jobs[job_id], exit_code, signal, "exited")
 
     def vanish(
         self, job_id: str, reason: str = "its tmux session was killed", rebooted: bool = False, fate: Fate | None = None
     ) -> None:
-        """It is gone, without an exit status."""
+        """Make the job disappear without an exit status."""
         job = self._jobs[job_id]
         job.seen = replace(job.seen, state=JobState.GONE, reason=reason, rebooted=rebooted, fate=fate)
 
@@ -84,13 +84,13 @@ class FakeJobs:
         job.seen = replace(job.seen, queue=replace(job.seen.queue or QueueSeen(number="1"), **fields))
 
     def print(self, job_id: str, data: bytes) -> None:
-        """It prints something."""
+        """Append output to the job's log."""
         job = self._jobs[job_id]
         job.log += data
         job.grown = time.time()
 
     def forget(self, job_id: str) -> None:
-        """Nothing is known of it any more."""
+        """Forget the job completely."""
         del self._jobs[job_id]
 
     def refuse(self, problem: Exception | None) -> None:
@@ -98,7 +98,7 @@ class FakeJobs:
         self._refusal = problem
 
     def typed(self, job_id: str) -> list[str]:
-        """What was typed into it: texts, and keys by their names."""
+        """List the texts typed into the job, and keys by their names."""
         return self._jobs[job_id].typed
 
     # What every sandbox's jobs do
@@ -254,7 +254,7 @@ def compile_pattern(pattern: str) -> re.Pattern[bytes] | None:
 
 
 def part_of(log: bytes, look: JobLook) -> tuple[bytes, int]:
-    """What a look sees of a log, and where the next should begin."""
+    """Return the part of a log that a look reads, and where the next should begin."""
     if look.cursor is None:
         lines = log.splitlines(keepends=True)[-look.lines :] if look.lines else []
         return b"".join(lines)[-look.most_bytes :], len(log)

@@ -31,7 +31,7 @@ EVERYTHING = Capabilities(survives_disconnect=True, kills_trees=True)
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command does: it prints, then ends with `exit_code` or goes on with what `then` gives."""
+    """Behaviour of a command: it prints, then ends with `exit_code` or goes on with what `then` gives."""
 
     stdout: str | bytes = b""
     stderr: str | bytes = b""
@@ -309,7 +309,7 @@ def to_data(text: str | bytes) -> bytes:
 
 
 def excerpt(data: bytes, keep: int) -> Excerpt:
-    """Both ends of a stream, `keep` bytes of each, none of them twice."""
+    """Cut a stream to its ends, `keep` bytes of each, none of them twice."""
     return Excerpt(data[:keep], data[max(keep, len(data) - keep) :], len(data))
 
 

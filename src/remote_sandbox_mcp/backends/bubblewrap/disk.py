@@ -68,7 +68,7 @@ def most_files(megabytes: int) -> int:
 
 
 def measure(folder: Path) -> DiskUse:
-    """What the files below a folder take; `du` follows no links and handles any depth."""
+    """Measure the space and the files below a folder; `du` follows no links and handles any depth."""
     return DiskUse(_du("-skx", folder) >> 10, _du("-sx", folder, "--inodes"))
 
 

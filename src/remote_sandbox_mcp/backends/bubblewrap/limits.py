@@ -53,7 +53,7 @@ def most_on_disk(limits: Limits) -> DiskUse:
 
 
 def too_much(used: DiskUse, limits: Limits) -> str:
-    """What exceeds its limit, and the limit, as a sentence."""
+    """Return a sentence with the limit that is exceeded, and by how much."""
     most = most_on_disk(limits)
     if used.megabytes > most.megabytes:
         return f"{used.megabytes} MB in its home and /tmp, more than the {most.megabytes} MB that it may"

@@ -59,7 +59,7 @@ class Doors:
         return await client.line.door.connect(client, port, self.name)
 
     async def close(self) -> None:
-        """Nothing to do: they end with their connections."""
+        """Do nothing: the doors end with their connections."""
 
 
 class WalledLine:

@@ -53,7 +53,7 @@ async def open_local(place: LocalPlace, state_folder: Path) -> LocalSandbox:
 
 
 class LocalSandbox(EmbeddedSandbox):
-    """Its home and /tmp stay when it is closed. All processes that have it open share one control group.
+    """Local sandbox; its home and /tmp stay when it is closed. All processes that have it open share one control group.
 
     Over its disk's limit, commands may run that remove something; much over it, none.
     """

@@ -42,7 +42,7 @@ def _sum(file: Path, names: Iterable[str]) -> int:
 
 
 def used_kb(home: Path, most_mb: int) -> dict[int, int]:
-    """What each process of the sandbox takes; counted exactly only where the rough count is over the limit."""
+    """Measure each process of the sandbox; exactly only where the rough count is over the limit."""
     pids = processes.family(processes.bubblewraps(home))
     rough = {pid: _sum(Path(f"/proc/{pid}/status"), OWN) for pid in pids}
     if not is_too_much(rough, most_mb):

@@ -33,7 +33,7 @@ def _read(path: str) -> bytes:
 
 
 def family(roots: Iterable[int]) -> set[int]:
-    """These and all descendants; inside, orphans become children of the first process."""
+    """Collect the processes and all their descendants; inside, orphans become children of the first process."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()

@@ -300,7 +300,7 @@ def check_time(timeout_s: float) -> None:
 
 
 def network_notes(network: Network) -> tuple[str, ...]:
-    """What the network reaches, and what blocks the rest, as sentences."""
+    """Describe in sentences the hosts that the network reaches, and the rule that blocks the rest."""
     if network.reach is Reach.HOST:
         return ("network: it reaches what listens on this machine's own loopback, and its abstract sockets, too",)
     if network.reach is Reach.OUTSIDE:

@@ -117,7 +117,7 @@ class Shelf:
 
 
 def read_record(folder: Path) -> Record | None:
-    """None where there is no readable record."""
+    """Read the sandbox's record; None where there is no readable one."""
     try:
         read = json.loads((folder / "record.json").read_text())
         made = read["made"]

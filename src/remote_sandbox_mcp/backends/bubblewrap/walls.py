@@ -183,7 +183,7 @@ def compiled(pieces: tuple[str, ...]) -> bytes:
 
 
 def compared(image: OpenedImage) -> bytes:
-    """What must have been bound, for the first process; too long for a command line."""
+    """Encode the identities that must have been bound, for the first process; too long for a command line."""
     return repr(image.identities).encode()
 
 

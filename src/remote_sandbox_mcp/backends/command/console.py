@@ -26,7 +26,7 @@ LONG_S = 120.0
 
 @dataclass(frozen=True)
 class ConsoleOutput:
-    """What a command ended with, and what it printed."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -51,7 +51,7 @@ class Console:
         return await self.run(join(words), given, limit_s=limit_s)
 
     async def run(self, script: str, given: Sequence[str] = (), *, limit_s: float = ASK_S) -> ConsoleOutput:
-        """The same with a line of shell; every word of it that is not ours was quoted."""
+        """Run a line of shell; every word of it that is not ours was quoted."""
         async with self._turns if limit_s < LONG_S else self._long_turns:
             try:
                 return await within(self._run(script, given), limit_s)
@@ -73,7 +73,7 @@ class Console:
             line.close()
 
     async def _printed(self, line: CommandLine, token: str) -> bytes:
-        """What is printed between the token and its return, which the status follows."""
+        """Read the output between the token and its return, which the status follows."""
         heard, first, last = bytearray(), f"\n{token}\n".encode(), f"\n{token} ".encode()
         while True:
             begin, end = heard.find(first), heard.rfind(last)
@@ -94,7 +94,7 @@ class Console:
 
 
 def _source(script: str, given: Sequence[str], token: str) -> bytes:
-    """Nothing that the command reads is in its arguments, which everybody on the machine can see."""
+    """Build the shell's input: the command's input is not in its arguments, which everybody on the machine can see."""
     lines = "\n".join((*given, token))
     source = f"printf '\\n%s\\n' {token}\n{script} <<'{token}'\n{lines}\nprintf '\\n%s %s\\n' {token} \"$?\"\nexit\n"
     return source.encode("utf-8", "surrogateescape")

@@ -91,7 +91,7 @@ class ProvidedSandbox(OutpostSandbox):
 
 
 class ProvidedShellAlone(ShellAlone):
-    """The same without python3: a POSIX shell in it, started anew for each request."""
+    """Provided sandbox without python3: a POSIX shell in it, started for each request."""
 
     def __init__(self, way: ProvidedWay, description: Description, environment: Environment, place: ShellPlace) -> None:
         super().__init__(description, environment, ProvidedShell(way, description.name), place)

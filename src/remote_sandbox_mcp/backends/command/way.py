@@ -195,7 +195,7 @@ class MachineWay:
         return f"the connection to {self._name}"
 
     def explain(self, complaints: bytes) -> ConnectError | None:
-        """None: the machine's connection has errors of its own."""
+        """Explain nothing: the machine's connection has errors of its own."""
         return None
 
     async def open(self, shell_line: str) -> CommandLine:

@@ -97,7 +97,7 @@ class ContainerWay:
         return await self.cli.way.open(f"exec {join(words)}")
 
     def explain(self, complaints: bytes) -> ConnectError | None:
-        """None: why_not asks the engine instead."""
+        """Explain nothing: why_not asks the engine instead."""
         return None
 
     async def why_not(self) -> ConnectError | None:

@@ -29,7 +29,7 @@ FRESH_S = 5.0
 
 
 class EngineProvider:
-    """See core.disposable.Provider. `mark` names the installation of this user; nothing without it is touched."""
+    """Provider of containers (core.disposable.Provider). `mark` names the user's installation: only that is touched."""
 
     def __init__(self, machine: str, engine: Engine, way: Way, rules: DisposableRules, mark: str) -> None:
         self.rules = rules

@@ -69,7 +69,7 @@ class Ports(Protocol):
 
 
 class OutpostSandbox:
-    """Everything that an outpost offers, over a line that may be cut at any moment.
+    """Sandbox with an outpost, over a line that may be cut at any moment.
 
     `crowded` is advice for a sandbox in which no process can be started, if there is any.
     """
@@ -114,7 +114,7 @@ class OutpostSandbox:
 
     @property
     def hello(self) -> dict[str, Any]:
-        """What the far side said of itself when the line was opened."""
+        """Facts that the far side reported when the line was opened."""
         return self._hello
 
     async def open(self) -> None:
@@ -521,7 +521,7 @@ class _Watch:
 
 
 def not_missing(seen: Observation) -> Completed | Running:
-    """What became of a run that we started. Raises LostContact if the machine does not know it any more."""
+    """Return the state of a run that we started. Raises LostContact if the machine does not know it any more."""
     if isinstance(seen, Missing):
         raise LostContact.of_lost(seen)
     return seen

@@ -40,7 +40,7 @@ NO_ROUTE = "404 page not found"
 
 @dataclass(frozen=True)
 class FailureRow:
-    """What a failure means, as which error, and whether the platform's message is quoted.
+    """Error that a failure becomes, its meaning, and whether the platform's message is quoted.
 
     `{platform}` stands for the platform and its address.
     """
@@ -236,7 +236,7 @@ def _words(problem: SandboxException) -> str:
 
 
 def explained(problem: SandboxError, doing: str, image: str, login: RegistryLogin | None) -> SandboxError:
-    """The same problem; if the image could not be pulled, with what to do, and never with a part of a password."""
+    """Add advice to the problem if the image could not be pulled; never includes a part of a password."""
     if problem.reason not in (IMAGE_UNKNOWN, LOGIN_WANTED):
         return problem
     host = host_of(image)

@@ -49,7 +49,7 @@ SET_UP = 'set up [egress] with mode = "dns+nft" in the platform\'s settings, or 
 
 
 class OpenSandboxProvider:
-    """See core.disposable.Provider. `mark` names the installation of this user; nothing without it is touched."""
+    """Provider of containers (core.disposable.Provider). `mark` names the user's installation: only that is touched."""
 
     traits = TRAITS
 
@@ -305,7 +305,7 @@ async def gap(link: Link, key: str, doing: str) -> str:
 
 
 def gap_in(said: Any) -> str:
-    """Like gap, from the answer of the egress control."""
+    """Find the gap in the answer of the egress control; empty where there is none."""
     policy = said.get("policy") if isinstance(said, dict) else None
     if not isinstance(policy, dict) or policy.get("defaultAction") != "deny":
         return "the platform's egress control does not deny what is not allowed"

@@ -149,7 +149,7 @@ class ShellFiles:
 
 
 def complaints(answer: ShellAnswer, below: str) -> tuple[Problem, ...]:
-    """What find and grep could not read, from their messages: program, path (perhaps in quotes), error."""
+    """Parse the messages of find and grep into problems: program, path (perhaps in quotes), error."""
     found: dict[Problem, None] = {}
     for line in answer.complaints:
         program, _, rest = line.partition(": ")

@@ -46,11 +46,11 @@ class ShellLine(Protocol):
         ...
 
     async def complaints(self) -> bytes:
-        """Its standard error up to its end, or as much of that as is kept."""
+        """Read standard error up to its end, or as much of it as is kept."""
         ...
 
     async def status(self) -> int | None:
-        """Its exit status, asked for after the end of its output; None if it was cut off."""
+        """Return the exit status, asked for after the end of the output; None if the line was cut off."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What the shell program needs from a backend: a transport that runs it, and the errors that one may raise."""
+"""Requirements of the shell program on a backend: a transport that runs it, and the errors that one may raise."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class ShellPlace:
-    """What places without Python differ in: what they are called, and whether their jobs must outlive a restart."""
+    """Differences between places without Python: their name, and whether their jobs must outlive a restart."""
 
     name: str
     # "container" or "machine".

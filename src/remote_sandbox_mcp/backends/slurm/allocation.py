@@ -78,7 +78,7 @@ class LoginWay:
         return f"exec {join([*(self._environment.shell or ('bash', '-c')), source])}"
 
     def explain(self, complaints: bytes) -> None:
-        """Nothing: the login node's own connection explains itself."""
+        """Explain nothing: the login node's own connection explains itself."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class AllocationWay:
         return await self.queue.console.way.open(step_line(it.key, it.id, wanted, text, version))
 
     def explain(self, complaints: bytes) -> ConnectError | None:
-        """Nothing: the queue is asked what became of it."""
+        """Explain nothing: the queue is asked for the allocation's state."""
         return None
 
     async def why_not(self) -> ConnectError | None:

@@ -37,7 +37,7 @@ LONGEST_S = 366 * 86400
 
 @dataclass(frozen=True)
 class BatchSubmission:
-    """What sbatch is handed: its arguments, and the script on its standard input. `limit_s` is 0 for no time limit."""
+    """Input of sbatch: its arguments, and the script on its standard input. `limit_s` is 0 for no time limit."""
 
     words: Sequence[str]
     script: str

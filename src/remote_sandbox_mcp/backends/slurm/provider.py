@@ -34,7 +34,7 @@ LATE_S = 5.0
 
 
 class SlurmProvider:
-    """See core.disposable.Provider. `mark` names the installation of this user; nothing without it is touched."""
+    """Provider of allocations (core.disposable.Provider). `mark` names a user's installation: only that is touched."""
 
     def __init__(self, queue: ClusterQueue, environment: Environment, rules: DisposableRules, mark: str) -> None:
         self.rules = rules
@@ -114,7 +114,7 @@ class SlurmProvider:
         return await open_allocation(AllocationWay(self._queue, disposable, self._fate), self._environment)
 
     async def _fate(self, disposable: Disposable) -> Disposable | None:
-        """Its state in the queue, which explains why it does not answer; None if the queue does not say."""
+        """Ask the queue for the state, which explains why the allocation does not answer; None if it does not say."""
         until = time.monotonic() + COMPLETING_S
         with contextlib.suppress(SandboxError):
             seen = await self._seen(disposable, within_s=DOUBT_S)
@@ -252,7 +252,7 @@ async def _end_of(line: CommandLine) -> None:
 
 
 def _limit_note(limit_s: float) -> str:
-    """What its maker should know: other sandboxes live for as long as they are used."""
+    """Warn the maker of the queue's time limit: other sandboxes live for as long as they are used."""
     if not limit_s:
         return ""
     return f"; the queue ends it {limit_s / 60:.0f} min after its start, used or not; slurm option time gives it more"

@@ -117,7 +117,7 @@ class ClusterQueue:
         return not (await self.console.run(f"[ -e {sign_of(disposable_id)} ]")).status
 
     async def _account(self, number: str) -> Queued | None:
-        """What the accounting says of its end; None where it says nothing. It is told later than the queue is."""
+        """Ask the accounting for the job's end; None where it has none. It is updated later than the queue."""
         before, now = self._accounts.get(number, (-math.inf, None)), time.monotonic()
         is_final = before[1] is not None and bool(before[1].partition)
         if self._has_accounting and not is_final and now - before[0] >= self.cluster.rate_s:

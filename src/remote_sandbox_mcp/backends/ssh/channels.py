@@ -124,7 +124,7 @@ class Channels:
     async def own_process(
         self, command: str, *, urgent: bool = False, stderr: int = asyncio.subprocess.PIPE
     ) -> tuple[asyncssh.SSHClientProcess[bytes], Callable[[], None]]:
-        """Like process; also returns the function to call when its channel was closed."""
+        """Start a process; also return the function to call when its channel was closed."""
         try:
             link, process = await self._open_channel(
                 lambda connection: connection.create_process(command, encoding=None, stderr=stderr), urgent

@@ -90,7 +90,7 @@ class HostKeys:
         return len(lines) - len(kept)
 
     def elsewhere(self, host: str, port: int) -> list[str]:
-        """Other files that know a key for this machine."""
+        """List other files that have a key for this machine."""
         name = entry_name(host, port)
         return [path for path in self._others if _parse(_text(path)).match(name, "", None)[0]]
 

@@ -75,7 +75,7 @@ async def open_machine(machine: Machine, own_known_hosts: Path) -> OutpostSandbo
 
 
 async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
-    """Like open_machine, but keeps the LoginGate, which remembers a refused login. Raises ConnectError."""
+    """Open a machine through its LoginGate, which remembers a refused login. Raises ConnectError."""
     machine = gate.machine
 
     async def connect() -> OutpostClient:

@@ -185,7 +185,7 @@ class Remote:
         await self.compare(path, await self.look(path), *metas)
 
     async def compare(self, path: bytes, now: asyncssh.SFTPAttrs | None, *metas: bytes) -> None:
-        """Like check_still, for attributes that were read. Only files and links are compared; an entry may be gone."""
+        """Compare attributes that were read. Only files and links are compared; an entry may be gone."""
         if now is None or UNKNOWN in metas:
             return
         if stat.S_ISLNK(now.permissions or 0):
@@ -212,7 +212,7 @@ class Remote:
         return {name: found[name] for name in sorted(found) if name not in (b".", b"..")}
 
     async def _names(self, folder: bytes) -> list[asyncssh.SFTPName]:
-        """Like the client's scandir, but asks ahead: that waits for each hundred names before it asks for the next."""
+        """List a folder with several requests under way: the client's scandir waits after each hundred names."""
         # asyncssh has no public way to send single readdir requests.
         handler = self.client._handler
         handle = await handler.opendir(folder)

@@ -253,7 +253,7 @@ class Source:
 
 
 async def look_at(remote: Remote, order: LookAtPathOrder | ScanOrder) -> LookAtPathAnswer:
-    """What is at a path. A link there is followed, because the user named it."""
+    """Return kind and place of a path. A link there is followed, because the user named it."""
     path = to_path(str(order["path"]), remote.home)
     real, home, kind = await asyncio.gather(
         _real_path(remote, to_bytes(path)), _real_path(remote, to_bytes(remote.home)), _kind_at(remote, path)

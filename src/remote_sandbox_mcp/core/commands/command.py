@@ -1,4 +1,4 @@
-"""What is asked of a sandbox (Command) and what came of it (Completed, Running, Missing)."""
+"""Command for a sandbox, and its results (Completed, Running, Missing)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a Python session on a sandbox, and what it tells: the order, and its record read as foreign data."""
+"""Order to a Python session on a sandbox, and its record, which is read as foreign data."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PythonRecord:
-    """What a session's supervisor says of a call. `out` and `err` are how many bytes the code has printed."""
+    """Record of a call by the session's supervisor. `out` and `err` are how many bytes the code has printed."""
 
     state: str
     value: str = ""
@@ -236,7 +236,7 @@ class PythonSession:
 
     @property
     def more(self) -> dict[str, object]:
-        """What the list of jobs says of it besides."""
+        """Return further fields for the list of jobs."""
         told: dict[str, object] = {"python": _shown(f"{self.record.version} {self.record.python}")}
         told |= {"memory": size(self.record.memory)} if self.record.memory else {}
         if self.record.busy_s:

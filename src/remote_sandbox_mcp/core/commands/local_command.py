@@ -1,4 +1,4 @@
-"""Which shell commands an agent may run on this computer although its workspace is used only over there: git's."""
+"""Shell commands that an agent may run on this computer although its workspace is used only over there: git's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 def refusal(workspace: Workspace) -> str:
-    """What the agent is told instead of running its command here."""
+    """Explain to the agent why its command was not run here."""
     return (
         f"this was not run: commands of {workspace.folder} run on {workspace.sandbox} alone (only_remote), so use the "
         f"tool exec_bash of remote-sandbox, which runs them in {workspace.remote} there and takes your local edits "
@@ -79,7 +79,7 @@ def _body(lines: Iterator[str], end: str) -> str | None:
 
 
 def _parts(text: str) -> Iterator[tuple[bool, list[str]]]:
-    """Each simple command, and whether it stands behind a pipe. Raises ValueError for anything more than that."""
+    """Split a line into simple commands, with whether each is behind a pipe. Raises ValueError for anything more."""
     reader = shlex.shlex(text, posix=True, punctuation_chars=OPERATORS)
     reader.whitespace, reader.commenters, reader.whitespace_split = " \t\r", "", True
     words: list[str] = []

@@ -26,7 +26,7 @@ def check_session(name: str) -> str:
 
 @dataclass(frozen=True)
 class SessionHandle:
-    """What stop_background_task takes, and list_background_tasks shows, as tmux_session: its kind and its name."""
+    """Value of tmux_session for a session, as stop_background_task takes it: its kind and its name."""
 
     kind: str
     name: str
@@ -36,7 +36,7 @@ class SessionHandle:
 
 
 def read_handle(text: str) -> SessionHandle | None:
-    """None for everything else that a tmux_session may be. Raises BadArgument for a name that no session can have.
+    """Parse a session's handle; None for another tmux_session. Raises BadArgument for a name that no session can have.
 
     >>> str(read_handle("shell:main")), read_handle("train")
     ('shell:main', None)
@@ -65,7 +65,7 @@ class SessionKind(Protocol):
     """The sessions of one kind, on all sandboxes."""
 
     async def list(self, sandbox: str) -> Sequence[SessionSeen]:
-        """Those on one sandbox; empty: on all. One that does not answer is told in `trouble`, and delays no other."""
+        """List the sessions on one sandbox; empty: on all. A silent one is reported in `trouble`, and delays none."""
         ...
 
     async def close(self, name: str, sandbox: str) -> SessionSeen:

@@ -126,7 +126,7 @@ def refusal_of(done: Completed, session: str, sandbox: str) -> str:
 
 @dataclass(frozen=True)
 class StateReport:
-    """What became of a session's state. `is_kept`: as the command left it; else it is as before the command."""
+    """Report on a session's state. `is_kept`: as the command left it; else it is as before the command."""
 
     is_kept: bool = False
     # There was a state when the command began.
@@ -137,7 +137,7 @@ class StateReport:
 
 
 def read_report(text: str, run_id: str) -> StateReport | None:
-    """None where the machine has no line of this command: it was ended before it could begin.
+    """Parse the machine's line about a command; None where there is none: the command was ended before it could begin.
 
     >>> read_report("run-1 kept found 0 /home/me\\n", "run-1")
     StateReport(is_kept=True, was_there=True, is_folder_gone=False, folder='/home/me')
@@ -157,7 +157,7 @@ IN_USE = "in use by this command until it ends"
 
 
 def state_text(report: StateReport | None, done: Completed, was_used: bool) -> str:
-    """What became of the session. `was_used`: this installation has used it before."""
+    """Describe the session's state after a command. `was_used`: this installation has used it before."""
     if report is None:
         return AS_BEFORE
     if was_used and not report.was_there:

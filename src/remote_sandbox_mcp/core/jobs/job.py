@@ -87,7 +87,7 @@ class Submission:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOrder:
-    """What a job is started with. With `instead_of`, it starts only if that job is gone without having ended.
+    """Order to start a job. With `instead_of`, it starts only if that job is gone without having ended.
 
     With `even_ended`, it starts also if that job has ended.
     """
@@ -196,7 +196,7 @@ class JobUsage:
 
 
 class Fate(str, Enum):
-    """What a cluster did to a job. After the first four it is GONE, and may be resumed; the others are its end."""
+    """Fate of a job on a cluster. After the first four it is GONE, and may be resumed; the others are its end."""
 
     TIME_LIMIT = "time_limit"
     PREEMPTED = "preempted"
@@ -312,7 +312,7 @@ class JobSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class JobWait:
-    """What ends a wait besides the job's end: a pattern in the log after the look's cursor, or silence."""
+    """Conditions that end a wait besides the job's end: a pattern in the log after the look's cursor, or silence."""
 
     seconds: float = 45.0
     pattern: str = ""
@@ -371,7 +371,7 @@ MOST_SCREEN = 400_000
 
 @dataclass(frozen=True)
 class Screen:
-    """What a person would see in the job's window. The cursor's line and column are counted from 1."""
+    """Screen of a job as a person would see it in its window. The cursor's line and column are counted from 1."""
 
     text: bytes
     columns: int

@@ -20,7 +20,7 @@ LONGEST_REASON = 500
 
 
 def question(watch: Watch) -> JobLook:
-    """What to ask about the job. After an interruption a person may have started the session again as a new job."""
+    """Build the question about the job. After an interruption a person may have restarted the session as a new job."""
     policy = watch.policy
     anew = bool(watch.interrupted_at and watch.job_id)
     return JobLook(
@@ -174,7 +174,7 @@ def _unseen(watch: Watch, trouble: NoContact, state: str, now: float) -> Decisio
 
 
 def _alive(before: Watch, met: Watch, seen: JobSeen, now: float) -> Decision:
-    """It runs, or waits in a queue: that is well, and is announced only where it was thought lost."""
+    """Note that the job runs or waits in a queue; it is announced only where it was thought lost."""
     after = replace(_well(met), last_state=seen.state.value, last_summary=_summary(met, seen, now))
     if not (before.alerted or before.interrupted_at):
         return Decision(after)
@@ -222,7 +222,7 @@ def _end_word(state: TaskState) -> str:
 
 
 def _fate(seen: JobSeen) -> Mapping[str, Any]:
-    """What a cluster did to it, for an event's payload."""
+    """Return the cluster's verdict on the job, for an event's payload."""
     return {"fate": seen.fate.value} if seen.fate else {}
 
 
@@ -244,7 +244,7 @@ def _gone(met: Watch, seen: JobSeen, now: float) -> Decision:
 
 
 def _await_resume(watch: Watch, payload: Mapping[str, Any], now: float) -> Decision:
-    """What to do about an interrupted job: nothing, wait, try again, or give up for good."""
+    """Decide about an interrupted job: do nothing, wait, try again, or give up for good."""
     policy = watch.policy
     later = now + policy.interval_s
     if not _resumes_by_itself(watch):

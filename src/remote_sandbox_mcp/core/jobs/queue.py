@@ -1,4 +1,4 @@
-"""What a cluster's queue says of jobs: read from squeue and sacct, and told in words."""
+"""Queue of a cluster: job states read from squeue and sacct, and put into words."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def read_squeue(printed: str) -> dict[str, Queued]:
 
 
 def read_sacct(printed: str) -> dict[str, Queued]:
-    """The same of `sacct --parsable2 --format=SACCT_FIELDS`."""
+    """Parse the output of `sacct --parsable2 --format=SACCT_FIELDS`."""
     return _read(printed, "|")
 
 
@@ -137,7 +137,7 @@ def _read_line(line: str, separator: str) -> Queued | None:
 
 
 def meaning(word: str) -> tuple[str, str]:
-    """What a state of the queue means: pending, running or ended, and how it ended, where not by itself.
+    """Translate a state of the queue: pending, running or ended, and how it ended, where not by itself.
 
     A word of a later version, which is not known here, is taken for a state of a job that runs.
 
@@ -204,7 +204,7 @@ def pending_text(queue: QueueSeen | None, now: float) -> str:
 
 
 def waiting_text(reason: str, start: float, now: float, dependency: str = "") -> str:
-    """What something in the queue waits for."""
+    """Describe the reason why something waits in the queue."""
     stuck = f" ({_STUCK[reason]})" if reason in _STUCK else ""
     expected = f"expected to start {moment(start, now)}" if start > now else ""
     waits = f"it waits for {dependency}" if dependency else ""
@@ -251,7 +251,7 @@ def counts_text(counts: ArrayCounts) -> str:
 
 
 def fate_text(seen: JobSeen) -> str:
-    """What the cluster did to it; empty where it did nothing."""
+    """Describe the cluster's action on the job; empty where there was none."""
     return (seen.reason or FATES[seen.fate]) if seen.fate else ""
 
 

@@ -28,7 +28,7 @@ class Status(str, Enum):
 
 
 class EventType(str, Enum):
-    """What can happen to a watched job."""
+    """Kinds of events of a watched job."""
 
     SSH_UNREACHABLE = "ssh_unreachable"
     RUNNING_RESTORED = "running_restored"
@@ -104,7 +104,7 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened to a watched job; it is announced once."""
+    """Event of a watched job; it is announced once."""
 
     type: EventType
     summary: str
@@ -180,7 +180,7 @@ class WatchOrder:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What the operator's configuration allows a watch to use; each function raises BadArgument for anything else."""
+    """Permissions of the operator's configuration for a watch; each function raises BadArgument for anything else."""
 
     webhook: Callable[[str], str]
     hook: Callable[[str], str]

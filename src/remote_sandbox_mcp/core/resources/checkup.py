@@ -66,7 +66,7 @@ class Checkup:
 
 @dataclass(frozen=True)
 class Findings:
-    """What doctor.sh printed: versions are the tools' own first lines, empty where a tool is missing.
+    """Output of doctor.sh: versions are the tools' own first lines, empty where a tool is missing.
 
     `noise` is what start-up files printed before the script's first word; it precedes the output of every command.
     """
@@ -86,7 +86,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class ClusterFindings:
-    """What doctor_cluster.sh printed: "yes" or "no" and what the command said, "none" without a command, "late" without
+    """Output of doctor_cluster.sh: "yes" or "no" and the command's message, "none" without a command, "late" without
     an answer; where Slurm is if not in PATH; the type of the home's file system; where `module` works, if anywhere.
     """
 
@@ -324,7 +324,7 @@ def installed_slurm_step(version: str, name: str) -> Step:
 def cluster_steps(
     version: str, findings: ClusterFindings, cluster: ClusterUsage | None, machine: Machine
 ) -> list[Step]:
-    """What a machine that is configured as the login node of a cluster can be used for."""
+    """List the steps of a checkup for the login node of a cluster."""
     return [
         _slurm_step(version, findings.elsewhere),
         _controller_step(cluster or ClusterUsage()),

@@ -31,7 +31,7 @@ class _Section:
 
 @dataclass(frozen=True)
 class _Cards:
-    """What one vendor's tool reported."""
+    """Report of one vendor's tool."""
 
     gpus: tuple[Gpu, ...] = ()
     error: str = ""

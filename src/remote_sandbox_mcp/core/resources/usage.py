@@ -28,7 +28,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Memory:
-    """What there is and what a new process could get: page cache that can be dropped is available, not used."""
+    """Memory in all and for a new process: page cache that can be dropped is available, not used."""
 
     total_mb: float
     available_mb: float
@@ -335,7 +335,7 @@ def point_of(usage: Usage, at: float) -> Point:
 
 
 def recent(points: Sequence[Point], now: float, longest_s: float = TREND_S) -> tuple[Point, ...]:
-    """Those of the last hour."""
+    """Select the points of the last hour."""
     return tuple(point for point in points if point[0] > now - longest_s)
 
 

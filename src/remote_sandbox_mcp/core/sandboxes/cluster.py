@@ -1,4 +1,4 @@
-"""What a Slurm cluster has and what of it is free, and the score by which its partitions are ranked."""
+"""Resources of a Slurm cluster and their free part, and the score by which its partitions are ranked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TAKEN = frozenset({"allocated", "completing", "reserved", "planned", "blocked",
 
 @dataclass(frozen=True)
 class SlurmReply:
-    """What one command of Slurm said, and its exit status."""
+    """Output of one command of Slurm, and its exit status."""
 
     status: str = ""
     lines: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ def _freedom(partition: Partition) -> float:
 
 
 def cluster_score(cluster: ClusterUsage) -> float:
-    """That of the partition where a job would start soonest."""
+    """Return the score of the partition where a job would start soonest."""
     return max(map(partition_score, cluster.partitions), default=0.0)
 
 
@@ -358,7 +358,7 @@ _NAMES = frozenset({"cluster", "account", "partition", "qos", "default_qos"})
 
 
 def _read_limits(answers: Mapping[str, SlurmReply]) -> tuple[Mapping[str, str], ...]:
-    """What the user's accounts allow, then what those QOS limit that the accounts may use."""
+    """Read the limits of the user's accounts, then those of the QOS that the accounts may use."""
     accounts = [*_rows(answers.get("limits", SlurmReply()), _LIMIT_COLUMNS)]
     allowed = {name for row in accounts for name in row.get("qos", "").split(",")}
     every = _rows(answers.get("qos", SlurmReply()), _QOS_COLUMNS)

@@ -120,7 +120,7 @@ class Disposable:
 
     @property
     def kind(self) -> str:
-        """What its provider is, without the machine's name."""
+        """Kind of its provider, without the machine's name."""
         return self.provider.partition(":")[0]
 
     @property
@@ -130,7 +130,7 @@ class Disposable:
 
 
 def is_pending(it: Disposable) -> ConnectError:
-    """What every use of one that is still in a queue is answered with."""
+    """Build the error for every use of a sandbox that is still in a queue."""
     why = it.reason or "its queue has not started it yet"
     return ConnectError(f"{it.title} is pending: {why}; try again later, or delete_sandbox takes it out of the queue")
 
@@ -186,7 +186,7 @@ class NeedsHeaders(Unsupported):
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What providers differ in, as data: decisions read this, and not the provider's kind."""
+    """Differences between providers, as data: decisions read this, and not the provider's kind."""
 
     # It is a platform at an address, with a key: it may not answer, and it is meant where no provider is named.
     is_platform: bool = False

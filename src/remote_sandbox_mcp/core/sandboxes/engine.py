@@ -1,4 +1,4 @@
-"""What a container engine's complaints mean, and what to do about them: engines have words for it, and no codes."""
+"""Messages of container engines, and advice about them: engines have words for their failures, and no codes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Span:
 
 @dataclass(frozen=True)
 class FileSlice:
-    """What was read. `offset` is where `data` begins; `version` names this state of the file."""
+    """Part of a file that was read. `offset` is where `data` begins; `version` names this state of the file."""
 
     data: bytes
     size: int
@@ -70,7 +70,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Search:
-    """Which files (by glob, at any depth) and, where `pattern` is given, which lines (by regular expression)."""
+    """Search for files (by glob, at any depth) and, where `pattern` is given, for lines (by regular expression)."""
 
     path: str
     glob: str = ""
@@ -94,7 +94,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found, and whether there may be more. `start` matches came on earlier pages."""
+    """Matches of a search, and whether there may be more. `start` matches came on earlier pages."""
 
     matches: tuple[Match, ...]
     truncated: bool = False

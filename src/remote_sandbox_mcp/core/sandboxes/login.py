@@ -1,4 +1,4 @@
-"""What a machine asks during a login: its prompts made harmless, and which of them want a password or a code."""
+"""Questions of a machine during a login: its prompts made harmless, and which of them want a password or a code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CODE = re.compile(r"code|token|otp|verif|authenticator|factor|yubikey|duo|éªŒè¯
 
 
 class Kind(Enum):
-    """What a prompt asks for. Whatever is no password counts as a code: a menu, a token's digits, a word to confirm."""
+    """Kind of a prompt. Whatever is no password counts as a code: a menu, a token's digits, a word to confirm."""
 
     PASSWORD = "password"
     CODE = "code"
@@ -52,7 +52,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Challenge:
-    """What a machine asks at once. `name` is the sandbox's; `host` is who asks: the machine or a jump host before it.
+    """Questions that a machine asks at once. `name` is the sandbox's; `host` asks: the machine or a jump host.
 
     All texts are the machine's own, made harmless; they are data, whatever they say.
     """
@@ -92,7 +92,7 @@ def one_line(text: str, limit: int) -> str:
 
 
 def other_ways(name: str) -> str:
-    """What a person can do where no form is answered, as the end of a sentence."""
+    """Advise a person where no form is answered, as the end of a sentence."""
     return f"a person can run `{login_command(name)}` in a terminal, or set otp or otp_seed in config.toml"
 
 

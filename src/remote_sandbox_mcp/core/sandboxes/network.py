@@ -65,7 +65,7 @@ NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class Reach(str, Enum):
-    """What a sandbox can reach."""
+    """Reach of a sandbox's network."""
 
     NOTHING = "nothing"
     OUTSIDE = "outside"

@@ -14,7 +14,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: |\r?\n)")
 
 
 class PortClosed(SandboxError):
-    """Nothing accepts connections at that port of the sandbox."""
+    """Port of the sandbox where nothing accepts connections."""
 
     code = "port_closed"
 
@@ -35,7 +35,7 @@ class Stream(Protocol):
         ...
 
     def write_eof(self) -> None:
-        """Nothing more will be written; reading goes on."""
+        """End the writing; reading goes on."""
         ...
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Health:
-    """What an app answered when it was asked how it is: the status of HTTP (0: none), and after how long.
+    """Answer of an app to a health check: the status of HTTP (0: none), and after how long.
 
     Without a path to ask, `ok` says that the port accepts connections.
     """

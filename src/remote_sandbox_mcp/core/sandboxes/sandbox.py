@@ -15,7 +15,7 @@ from .port import Stream
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What sandboxes differ in, as data: decisions read this, and not the sandbox's kind."""
+    """Differences between sandboxes, as data: decisions read this, and not the sandbox's kind."""
 
     # Runs and jobs go on when the line to it is cut.
     survives_disconnect: bool = False
@@ -33,7 +33,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Description:
-    """What a sandbox is, as far as we know without asking it."""
+    """Description of a sandbox, as far as it is possible without asking it."""
 
     name: str
     kind: str
@@ -67,7 +67,7 @@ class Sandbox(Protocol):
 
     @property
     def jobs(self) -> Jobs:
-        """Its background jobs; every method of theirs raises Unsupported where there can be none."""
+        """Background jobs of the sandbox; every method raises Unsupported where there can be none."""
         ...
 
     async def open(self) -> None:
@@ -91,7 +91,7 @@ class Sandbox(Protocol):
         ...
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        """What became of a run, whichever process started it."""
+        """Return the state of a run, whichever process started it."""
         ...
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:

@@ -77,7 +77,7 @@ def note_text() -> None:
 
 
 def state_of_texts() -> tuple[int, int]:
-    """Another value whenever `texts_in_use` may return something else; costs nothing."""
+    """Return a value that changes whenever `texts_in_use` may return something else; costs nothing."""
     return _newest, len(_in_use)
 
 

@@ -1,4 +1,4 @@
-"""What may be asked of a Slurm cluster: the operator's settings, and the options of an allocation or a job."""
+"""Settings of a Slurm cluster by its operator, and the options of an allocation or a job."""
 
 from __future__ import annotations
 

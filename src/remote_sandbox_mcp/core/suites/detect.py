@@ -1,4 +1,4 @@
-"""Which test runner a folder asks for, decided from file names and a few texts."""
+"""Detection of a folder's test runner from file names and a few texts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _table(package: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _script(package: Mapping[str, Any]) -> str:
-    """What `npm test` runs; empty for the placeholder that npm puts into every new package."""
+    """Return the script of `npm test`; empty for the placeholder that npm puts into every new package."""
     script = str(_table(package, "scripts").get("test") or "")
     return "" if "no test specified" in script else script
 
@@ -142,7 +142,7 @@ def _writes_junit(version: str) -> bool:
 
 
 class NoSuite(ValueError):
-    """Nothing in the folder can be run; the text says why and what to do."""
+    """Folder in which no suite can be run; the text says why and what to do."""
 
 
 def choose(found: SuiteFolder, report: str) -> Suite:

@@ -159,7 +159,7 @@ def _mocha_case(block: str) -> Case:
 
 
 def read_node_text(text: str) -> Reading | None:
-    """What node's spec reporter prints; its TAP is read as TAP."""
+    """Parse the output of node's spec reporter; its TAP is read as TAP."""
     counts = _numbers(f"{number} {word}" for word, number in _NODE.findall(text))
     if not {"tests", "pass", "fail"} <= counts.keys():
         return None

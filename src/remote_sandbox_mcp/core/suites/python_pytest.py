@@ -85,7 +85,7 @@ def _as_located(case: XmlCase) -> str:
 
 
 def read_text(text: str) -> Reading | None:
-    """What the terminal output says, to its end or as far as it got; None where pytest did not print it."""
+    """Parse the terminal output, to its end or as far as it got; None where pytest did not print it."""
     summaries = _SUMMARY.findall(text)
     if not summaries and "test session starts" not in text:
         return None

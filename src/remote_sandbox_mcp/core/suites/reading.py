@@ -1,4 +1,4 @@
-"""What a parser understood of a runner's output: counts, failures, places in the source, coverage."""
+"""Reading of a runner's output by a parser: counts, failures, places in the source, coverage."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def tally(runner: str, cases: Iterable[Case], *, ended: bool = True, problem: st
 
 
 def failures_of(cases: Iterable[Case]) -> tuple[TestFailure, ...]:
-    """Those that failed, as the report has them: the first few, bounded and harmless."""
+    """Select the failed cases, as the report has them: the first few, bounded and harmless."""
     bad = (case for case in cases if case.verdict in (Verdict.FAILED, Verdict.ERROR))
     return tuple(map(_failure, islice(bad, MOST_FAILURES)))
 

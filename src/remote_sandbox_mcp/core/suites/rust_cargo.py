@@ -23,7 +23,7 @@ _WORDS = {"ok": Verdict.PASSED, "FAILED": Verdict.FAILED, "ignored": Verdict.SKI
 
 @dataclass(frozen=True)
 class _Binary:
-    """What one test binary printed; `tests` is how many it had said it would run."""
+    """Output of one test binary; `tests` is how many it announced."""
 
     tests: int
     text: str

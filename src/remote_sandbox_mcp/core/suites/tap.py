@@ -28,7 +28,7 @@ class _Point:
 
 
 def read_text(text: str) -> Reading | None:
-    """None where there is no plan, nor any sign of TAP."""
+    """Parse TAP; None where there is no plan, nor any sign of TAP."""
     lines = text.splitlines()
     plan = next((int(match.group(2)) for line in lines if (match := _PLAN.match(line)) and not match.group(1)), None)
     if plan is None and not text.startswith("TAP version"):

@@ -42,7 +42,7 @@ _WORD = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that a run left: its output as text, the report that we asked for, and files that it wrote.
+    """Evidence of a run: its output as text, the report that we asked for, and files that it wrote.
 
     `notes` say which parts could not be fetched.
     """

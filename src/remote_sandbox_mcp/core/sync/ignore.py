@@ -1,4 +1,4 @@
-"""Which paths .gitignore lines leave out; also sent to the far side as text, so it stays Python 3.6."""
+"""Paths that .gitignore lines leave out; also sent to the far side as text, so it stays Python 3.6."""
 
 import re
 
@@ -159,7 +159,7 @@ class IgnoreWriter:
         return pieces[0] + b"".join(middle) + gap + pieces[-1]
 
     def once(self, expression: bytes) -> bytes:
-        """What fits first is final: Python before 3.11 has no other spelling for that."""
+        """Make the first match final: Python before 3.11 has no other spelling for that."""
         self.count += 1
         return b"(?=(?P<n%d>%s))(?P=n%d)" % (self.count, expression, self.count)
 
@@ -224,7 +224,7 @@ class IgnoreList:
 
 
 class Ignore:
-    """Which paths are left out: .gitignore lines, the last that fits decides."""
+    """Excluded paths by .gitignore lines: the last that fits decides."""
 
     def __init__(self, lines: "Iterable[bytes]" = ()) -> None:
         self._own = IgnoreList(b"", lines).groups
@@ -255,7 +255,7 @@ class Ignore:
         return any(group.is_secret is not None and group.is_secret(name, path) for group in self._own[is_dir])
 
     def leaves_out_below(self, path: bytes, is_dir: bool) -> bool:
-        """The same, also where a folder on the way is left out."""
+        """Check whether a path, or a folder on the way to it, is left out."""
         slash = path.find(b"/")
         while slash >= 0:
             if self.leaves_out(path[:slash], True):

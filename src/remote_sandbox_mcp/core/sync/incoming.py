@@ -1,4 +1,4 @@
-"""Which entries of a tree that comes from a machine may be written to this computer."""
+"""Rules for entries of a tree from a machine: which of them may be written to this computer."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Attributes:
 
 @dataclass
 class Plan:
-    """Everything to do, in the order of doing it: clear, send, touch, delete, finish."""
+    """Actions of a sync, in the order of doing them: clear, send, touch, delete, finish."""
 
     clear: list[bytes] = field(default_factory=list)
     send: list[Item] = field(default_factory=list)
@@ -93,11 +93,11 @@ class Plan:
     problems: list[Problem] = field(default_factory=list)
 
     def found_at(self, path: bytes) -> bytes:
-        """What the scan found at this path in the target; empty for nothing."""
+        """Return the entry that the scan found at this path in the target; empty for none."""
         return self.found.get(path, self.otherwise_found)
 
     def found_of(self, items: list[Item]) -> list[bytes]:
-        """The same for many items; often there was nothing at all."""
+        """Return the entries found at the paths of many items; often there was none at all."""
         if not self.found:
             return [self.otherwise_found] * len(items)
         return [self.found_at(item.path) for item in items]
@@ -265,7 +265,7 @@ class _Planner:
         return self.sieve.held(path) if self.sieve else b""
 
     def believed(self, folder: bytes, ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """What the other machine lists, without excluded entries and without new links that lead out of the tree."""
+        """List the other machine's entries, without excluded ones and without new links that lead out of the tree."""
         out = self.ignore.leaves_out
         taken = {name: text for name, text in ours.items() if not out(child(folder, name), text[:1] == b"d")}
         for name in [name for name, text in taken.items() if text[:1] == b"l" and text != theirs.get(name)]:
@@ -332,7 +332,7 @@ class _Planner:
         return meta.mtime == found.mtime
 
     def make_way(self, path: bytes, found: Meta) -> bool:
-        """Something of another kind is in the way: a file goes, a folder only if empty or extras may be deleted."""
+        """Clear an entry of another kind out of the way: a file; a folder only if empty or extras may be deleted."""
         if found.kind != "d":
             self.plan.clear.append(path)
             return True
@@ -346,7 +346,7 @@ class _Planner:
         return True
 
     def below(self, folder: bytes) -> Iterator[tuple[bytes, str]]:
-        """All that the target has in a folder, folders before what is in them."""
+        """Walk through the target's entries in a folder, folders before what is in them."""
         folders = [folder]
         while folders:
             folder = folders.pop()

@@ -1,4 +1,4 @@
-"""What of a workspace goes to its sandbox and what comes back: a pure function of path, entry and rules."""
+"""Scope of a workspace: which entries go to its sandbox and come back, by path, entry and rules; a pure function."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class AppliedScope:
         return Ignore(_encoded(left_out_lines(self.scope.rules, self.scope.closed) if self.scope.rules else ()))
 
     def _ignores(self, lines: Iterable[str]) -> tuple[Ignore, ...]:
-        """The same lines with the .gitignore files of each side."""
+        """Combine the lines with the .gitignore files of each side."""
         encoded, made = _encoded(lines), []
         for gitignores in dict.fromkeys(self._gitignores):
             ignore = Ignore(encoded)
@@ -208,7 +208,7 @@ def _encoded(lines: Iterable[str]) -> list[bytes]:
 
 @dataclass
 class FolderSurvey:
-    """What of a local folder goes, and what does not: what a person sees before it is linked."""
+    """Survey of a local folder before it is linked: the files that go, and those that do not."""
 
     files: int = 0
     bytes: int = 0

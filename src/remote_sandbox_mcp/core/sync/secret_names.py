@@ -1,4 +1,4 @@
-"""Which names of files and folders look like those of secrets; also sent to the far side as text, so it is Python 3.6.
+"""Names of files and folders that look like those of secrets; also sent to the far side as text, so it is Python 3.6.
 
 The one list for every way out of this computer. Its names, starts and endings are in lower case, and so is what is
 compared with them.
@@ -129,7 +129,7 @@ def is_listed_folder(low: bytes) -> bool:
 
 
 def is_listed_secret(low: bytes) -> bool:
-    """The same of a name in lower case, without regard to copies."""
+    """Check a name in lower case against the lists, without regard to copies."""
     if SECRET_EXAMPLE.search(low) is not None:
         return False
     if low in SECRET_NAMES or b".tfstate." in low:

@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Wording:
-    """What the choices of an order are called where it was given, for sentences that speak of them."""
+    """Names of an order's choices where it was given, for sentences that speak of them."""
 
     delete: str
     with_delete: str
@@ -199,7 +199,7 @@ class Reply:
         return value
 
     def problems(self) -> list[Problem]:
-        """What it says of single entries. Raises FileProblem."""
+        """Problems with single entries. Raises FileProblem."""
         try:
             return [Problem(str(path), str(reason)) for path, reason in self.end.get("problems", ())]
         except (TypeError, ValueError):

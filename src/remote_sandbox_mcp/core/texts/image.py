@@ -27,7 +27,7 @@ _SCAN = 0xDA
 
 @dataclass(frozen=True)
 class Image:
-    """What a file claims to show: no size where that cannot be read; `is_whole` where its end is there."""
+    """Claims of an image file: no size where that cannot be read; `is_whole` where its end is there."""
 
     mime_type: str
     width: int
@@ -70,7 +70,7 @@ def _gif(data: bytes) -> Size:
 
 
 def _webp(data: bytes) -> Size:
-    """Its three forms say it in three ways."""
+    """Read the size of a WebP image from any of its three forms."""
     form = data[12:16]
     if form == b"VP8X":
         return 1 + _little(data, 24, 3), 1 + _little(data, 27, 3)

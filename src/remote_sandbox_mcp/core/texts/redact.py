@@ -242,7 +242,7 @@ _TELLING = (
 
 
 def summary_of(arguments: Mapping[str, Any]) -> str:
-    """What a call was about, from its kept arguments.
+    """Summarize a call by its kept arguments.
 
     >>> summary_of({"timeout_s": 5, "command": "make all"}), summary_of({"local_path": "a", "remote_path": "b"})
     ('make all', 'a, b')
@@ -334,7 +334,7 @@ def _random_words(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _in_urls(text: str) -> Iterator[tuple[int, int]]:
-    """What is before the @ of an address: all of it on the web, else the password."""
+    """Find the part before the @ of an address: all of it on the web, else the password."""
     word_end = 0
     for found in _URL.finditer(text):
         # Once for each word, which may hold many addresses.
@@ -473,7 +473,7 @@ def _given_away(text: str) -> list[tuple[int, int]]:
 
 
 def _fed(text: str, eater: int, line_end: int) -> Iterator[tuple[int, int]]:
-    """What a line writes into the standard input of the program, or into the file, at `eater`."""
+    """Find the text that a line writes into the standard input of the program, or into the file, at `eater`."""
     line = text.rfind("\n", 0, eater) + 1
     pipe = eater if text[eater] == ">" else text.rfind("|", line, eater)
     echoes = [found.end() for found in _ECHO.finditer(text, line, max(line, pipe))]

@@ -222,7 +222,7 @@ class Revealed:
 
 
 def reveal_file(text: str) -> Revealed:
-    """The same for the content of a file, with control characters; an edit can find what it shows."""
+    """Reveal the content of a file, with control characters; an edit can find what it shows."""
     parts, escapes, done, length = [], [], 0, 0
     for found in _UNSEEN_OR_CONTROL.finditer(text):
         shown = _shown(found)

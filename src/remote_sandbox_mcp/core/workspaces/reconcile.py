@@ -68,7 +68,7 @@ class Doubt:
 
 @dataclass
 class Reconciled:
-    """What to do: `push` makes the other side like this one where only this one changed, `pull` the reverse.
+    """Plans of a pass: `push` makes the other side like this one where only this one changed, `pull` the reverse.
 
     `base` is the common state once all of it is done, as Tree.folders has one; paths in conflict or doubt keep what
     they had.
@@ -214,7 +214,7 @@ class _Reconciler:
             self.judge_both(path, here, there)
 
     def judge_both(self, path: bytes, here: bytes | None, there: bytes | None) -> None:
-        """Both sides changed, and differ."""
+        """Decide about a path that both sides changed differently."""
         if here is None or there is None:
             # Deleted on one side and changed on the other: who changed it wants it.
             self.take_over(path, HERE if here is None else THERE, there if here is None else here, None)
@@ -328,7 +328,7 @@ class _Reconciler:
         self.staying = {path for path in self.staying if not inside(folders_above(path))}
 
     def find_files_in_the_way(self) -> None:
-        """Something is to go into a folder, and that side has a file in its place that does not come: a conflict."""
+        """Report a file as a conflict if it stands where something is to go into a folder, and does not come itself."""
         entries = {HERE: Entries(self.here.folders), THERE: Entries(self.there.folders)}
         decided = {*self.choices, *(each.path for each in self.result.conflicts)}
         for side in (HERE, THERE):
@@ -444,7 +444,7 @@ class _Reconciler:
         return path in self.equal or (path not in self.edited and self.same_content(text, found))
 
     def deleted_below(self, folder: bytes, side: str) -> Iterator[bytes]:
-        """What a side has in a folder whose place something else takes: cleared before, not deleted after."""
+        """List a side's entries in a folder whose place something else takes: cleared before, not deleted after."""
         start = folder + b"/"
         for path, choice in self.choices.items():
             if path.startswith(start) and choice.to == side and choice.text is None:
@@ -530,7 +530,7 @@ def blocks(base: Mapping[bytes, Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def _with_mode_of(text: bytes | None, found: bytes | None) -> bytes | None:
-    """What comes from a side that has no modes: as what it replaces has it, else as new files and folders usually do.
+    """Give an entry from a side without modes the mode that it replaces, else the usual one of new files and folders.
 
     >>> _with_mode_of(b"f777 3 5", b"f640 2 4"), _with_mode_of(b"f777 3 5", None), _with_mode_of(b"d777 0 5", None)
     (b'f640 3 5', b'f644 3 5', b'd755 0 5')
@@ -543,7 +543,7 @@ def _with_mode_of(text: bytes | None, found: bytes | None) -> bytes | None:
 
 
 def _with_special_bits_of(text: bytes, found: bytes) -> bytes:
-    """What is carried over has no setuid, setgid and sticky bits; the folder that it changes keeps its own.
+    """Carry over no setuid, setgid and sticky bits; the folder that is changed keeps its own.
 
     >>> _with_special_bits_of(b"d755 0 5", b"d2775 0 5"), _with_special_bits_of(b"f4755 3 5", b"f2755 3 4")
     (b'd2755 0 5', b'f755 3 5')
@@ -559,7 +559,7 @@ def _head(text: bytes) -> bytes:
 
 
 def _plain_head(text: bytes) -> bytes:
-    """The same without setuid, setgid and sticky bits: each side has its own, and they are not carried over.
+    """Return kind and mode without setuid, setgid and sticky bits: each side has its own; they are not carried over.
 
     >>> _plain_head(b"d2775 0 5"), _plain_head(b"f644 3 5")
     (b'd775', b'f644')

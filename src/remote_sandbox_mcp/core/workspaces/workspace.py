@@ -40,7 +40,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Rules:
-    """What a workspace's owner has said about it. Patterns are .gitignore lines."""
+    """Rules that a workspace's owner has set. Patterns are .gitignore lines."""
 
     excludes: tuple[str, ...] = ()
     # Secret-like names that are sent in spite of it.
@@ -52,11 +52,11 @@ class Rules:
     only_remote: bool = False
 
     def lines(self, closed: Sequence[str] = ()) -> tuple[str, ...]:
-        """What is left out of the project, behind the default excludes; `closed` is what the gate closes in it."""
+        """List the project's excludes, behind the default ones; `closed` are the paths that the gate closes in it."""
         return (JOB_LOGS, *SECRET_LIKE, *(f"!{line}" for line in self.includes), *self.excludes, *closed)
 
     def scan_lines(self, closed: Sequence[str] = (), secrets: Sequence[str] = SECRET_LIKE) -> tuple[str, ...]:
-        """The same for a scan, which has to find what the pull patterns name although .gitignore excludes it."""
+        """List the excludes for a scan, which must find what the pull patterns name although .gitignore excludes it."""
         included = (*(f"!{line}" for line in self.includes), *_found_lines(self.pull))
         return (JOB_LOGS, *secrets, *included, *self.excludes, *closed)
 
@@ -99,7 +99,7 @@ class Workspace:
 
     @property
     def here(self) -> Place:
-        """Its local side. The folder was allowed when it was linked."""
+        """Local side of the workspace. The folder was allowed when it was linked."""
         return Place("", self.folder, self.free, root=self.folder)
 
     def remote_folder(self, client_folder: str) -> str:
@@ -164,7 +164,7 @@ def mark_of(workspace: Workspace) -> str:
 
 
 def mark_text(workspace: Workspace, word: str) -> bytes:
-    """What is in that file: the folder there, and a random word, another one with each connection."""
+    """Content of the mark's file: the folder there, and a random word, another one with each connection."""
     return f"{workspace.remote}\n{word}\n".encode("utf-8", "surrogateescape")
 
 
@@ -194,7 +194,7 @@ class LinkOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """What a link would send, and what not. Names are relative to the folder; of many, the first ones."""
+    """Preview of a link: what it would send, and what not. Names are relative to the folder; of many, the first."""
 
     folder: str
     sandbox: str
@@ -216,7 +216,7 @@ class Preview:
         return self.bytes > MOST_UNASKED_BYTES or self.files > MOST_UNASKED_FILES
 
     def lines(self, how_to_send: str = "link with --include to send one") -> list[str]:
-        """It in words: the first line is what is sent, the others what is not, and how that can be changed."""
+        """Describe the preview: the first line is what is sent, the others what is not, and how that can be changed."""
         lines = [f"{counted(self.files, 'file')} ({size(self.bytes)}) of {self.folder} to {self.sandbox}:{self.remote}"]
         if self.files_there:
             there = counted(self.files_there, "file")
@@ -248,7 +248,7 @@ class Unlinked:
     left: str = ""
 
     def note(self) -> str:
-        """What is still on the machine, as a sentence; empty for nothing."""
+        """Describe in a sentence what is still on the machine; empty for nothing."""
         if not self.left:
             return ""
         mark, where = mark_of(self.workspace), self.workspace.sandbox
@@ -278,7 +278,7 @@ class WorkspaceState:
 
 @dataclass(frozen=True)
 class Moved:
-    """What moved in one pass. Names are relative to the workspace; of many, the first ones."""
+    """Movements of one pass. Names are relative to the workspace; of many, the first ones."""
 
     sent: tuple[str, ...] = ()
     sent_count: int = 0
@@ -307,7 +307,7 @@ class Moved:
         return self == Moved()
 
     def and_then(self, later: Moved) -> Moved:
-        """What moved in this pass and in a later one."""
+        """Add up the movements of this pass and of a later one."""
         return replace(
             later,
             sent=_once(self.sent, later.sent),
@@ -386,7 +386,7 @@ def room_for_results(free: int, total: int) -> int:
 
 
 class OutOfStep(SandboxError):
-    """What changed here could not be sent, so nothing was done over there: it would have had old files."""
+    """Failure to send local changes, so nothing was done over there: it would have had old files."""
 
     code = "workspace"
 

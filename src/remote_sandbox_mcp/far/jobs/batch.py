@@ -117,7 +117,7 @@ class BatchKeeper(JobKeeper):
         os.rename(self.file(b"claim"), self.file(b"begun"))
 
     def tidy(self) -> None:
-        """What may hold secrets goes, unless another element or run of the job needs it."""
+        """Remove files that may hold secrets, unless another element or run of the job needs them."""
         if not self.element and not self.order["slurm"]["requeue"]:
             for name in (b"environ", b"environ.sh"):
                 os.unlink(self.file(name))

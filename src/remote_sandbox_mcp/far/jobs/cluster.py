@@ -82,7 +82,7 @@ class SlurmCluster(Fates):
         return {"state": "pending", "queue": self.queue_of(number, row, {})}
 
     def show_first(self, number: str, lives: "dict[str, dict[str, Any]]") -> "dict[str, Any]":
-        """What the queue says of the first element that runs, or else of the first that is pending."""
+        """Return the queue's row of the first element that runs, or else of the first that is pending."""
         for state in ("running", "pending"):
             for known in lives.values():
                 if known["state"] == state:
@@ -237,7 +237,7 @@ class SlurmCluster(Fates):
         return str(kept[number])
 
     def list_foreign(self) -> "list[dict[str, Any]]":
-        """Those in the queue that are not ours, newest first; what holds an allocation of ours is no job."""
+        """List jobs in the queue that are not ours, newest first; what holds an allocation of ours is no job."""
         rows = [row for row in self.queue.load().rows.values() if row["state"] not in OVER]
         # One of each array, which may have thousands of elements.
         firsts = {row["job"]: row for row in rows if not row["name"].startswith("rsmcp-")}
@@ -287,7 +287,7 @@ def mark_stop(records: bytes, grace: float) -> None:
 
 
 def key_bytes(key: str) -> bytes:
-    """What a terminal sends for a key, by its tmux name."""
+    """Return the bytes that a terminal sends for a key, by its tmux name."""
     before = b""
     while re.match(r"[CMS]-.", key):
         kind, key = key[0], key[2:]

@@ -1,4 +1,4 @@
-"""What has become of a submitted job: its keeper's record of its end, or else what the queue says of it."""
+"""Fate of a submitted job: its keeper's record of its end, or else the queue's answer."""
 
 import os
 import re
@@ -67,7 +67,7 @@ class Fates(Submissions):
         self.cancelled_at = 0.0
 
     def life_of(self, folder: bytes, order: "dict[str, Any]", element: str = "") -> "dict[str, Any]":
-        """Its end as its keeper has noted it; without one, what the queue says."""
+        """Return the end as the keeper has recorded it; without one, the queue's answer."""
         records = records_of(folder, element)
         end, number = read_json(records, b"end"), self.number_of(folder)
         final = read_json(records, b"fate")
@@ -110,7 +110,7 @@ class Fates(Submissions):
         return row if row and is_row_of(row, folder, order) else None
 
     def note_fate(self, folder: bytes, records: bytes, known: "dict[str, Any]") -> None:
-        """What is final is asked no more; and nobody needs the job's variables, among which there may be secrets."""
+        """Record a final state, so that it is asked no more; and remove the job's variables, which may hold secrets."""
         try:
             # An element that was never begun has no folder yet.
             os.makedirs(records, 0o700, exist_ok=True)
@@ -267,7 +267,7 @@ class Fates(Submissions):
     # Accounting
 
     def accounted(self, number: str) -> "dict[str, str]":
-        """What sacct says of a job that the queue has forgotten: asked once for all such jobs, at the queue's rate."""
+        """Ask sacct about a job that the queue has forgotten: once for all such jobs, at the queue's rate."""
         kept = read_json(base_folder(), b"sacct")
         age = time.time() - float(kept.get("tried", 0.0))
         if not 0 <= age < (NO_SACCT_S if kept.get("none") else self.queue.rate):
@@ -319,7 +319,7 @@ def ended_known(exit_code: "int | None", ending: str, ended: float, **more: "Any
 
 
 def read_fields(text: str) -> "dict[str, str]":
-    """What `scontrol show job` says, by its names."""
+    """Parse the output of `scontrol show job` by its names."""
     return {name: value for name, _, value in (word.partition("=") for word in text.split()) if value}
 
 
@@ -347,7 +347,7 @@ def with_element(number: str, element: str) -> str:
 
 
 def output_file(folder: bytes, element: str) -> bytes:
-    """What a job prints before its keeper runs, and what Slurm itself says of it."""
+    """Return the file with the job's output before its keeper runs, and with Slurm's own messages."""
     return os.path.join(folder, b"slurm-%s.out" % to_bytes(element) if element else b"slurm.out")
 
 

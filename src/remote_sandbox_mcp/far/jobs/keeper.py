@@ -330,7 +330,7 @@ class JobKeeper:
         return 20 if self.stopping or self.status is not None else self.look_ms
 
     def attend(self, fd: int) -> None:
-        """Something is to be read that is neither a signal nor the command's output."""
+        """Read a descriptor that is neither a signal nor the command's output."""
 
     def is_told_to_stop(self) -> bool:
         return is_told_to_stop(self.folder)

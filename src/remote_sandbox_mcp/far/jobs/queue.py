@@ -159,7 +159,7 @@ def get_lock(fd: int, deadline: float) -> bool:
 
 
 def said_by_slurm(text: bytes) -> str:
-    """What a program of Slurm's said, as one harmless line."""
+    """Join the messages of a program of Slurm into one harmless line."""
     lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line) for line in to_text(text).splitlines() if line.strip()]
     shown = "; ".join(lines).encode("utf-8", "replace").decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() else " " for letter in shown)[-300:].strip()
@@ -263,7 +263,7 @@ class Queue:
         return self.rows.get(number) or self.rows.get(number.partition("_")[0])
 
     def first_row_of(self, number: str) -> "dict[str, Any] | None":
-        """The same, or the first element of an array as a whole."""
+        """Return the job's row, or the first element of an array as a whole."""
         return self.row_of(number) or next(iter(self.elements.get(number, [])), None)
 
     @property

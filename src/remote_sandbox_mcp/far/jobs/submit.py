@@ -122,7 +122,7 @@ def shown_words(record: "dict[str, Any]") -> "list[str]":
 
 
 def submission_of(slurm: "dict[str, Any]") -> "dict[str, Any]":
-    """What is kept of how a job is submitted. Raises Refused."""
+    """Build the record of how a job is submitted. Raises Refused."""
     name = cluster_name()
     if not name:
         raise Refused("slurm", why_no_cluster())
@@ -158,7 +158,7 @@ def leave_login_behind(environment: "dict[bytes, bytes]") -> None:
 
 
 def submission_files(folder: bytes, record: "dict[str, Any]", env: "dict[str, Any]") -> "dict[bytes, bytes]":
-    """What a submitted job has in its folder beside what every job has."""
+    """Build the files of a submitted job beside those that every job has."""
     given = [
         "export %s=%s\n" % (name, shlex.quote(str(value)))
         for name, value in sorted(env.items())

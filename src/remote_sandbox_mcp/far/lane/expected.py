@@ -1,4 +1,4 @@
-"""What the receiving side of a sync expects: what each incoming entry must be, and what it may replace."""
+"""Expectations of the receiving side of a sync: what each incoming entry must be, and what it may replace."""
 
 import errno
 import os
@@ -40,7 +40,7 @@ class Expected:
             raise OSError(errno.ESTALE, CHANGED)
 
     def described(self, mtime: int, size: int) -> bytes:
-        """What came, as a scan would describe it: another sync may have put the same file in place meanwhile."""
+        """Describe the received entry as a scan would: another sync may have put the same file in place meanwhile."""
         return b"f %d %d" % (size, mtime) if self.link is None else b"l777 0 0 " + self.link
 
     def as_put(self, mtime: int, size: int) -> bytes:
@@ -116,7 +116,7 @@ def is_described_beyond(name: bytes, where: int, meta: bytes) -> bool:
 
 
 def with_found(order: "ClearOrder | DeleteOrder | TouchOrder", entries: "list[Any]") -> "list[tuple[Any, bytes]]":
-    """Each entry of a request with what the scan found at its place. Raises Refusal."""
+    """Pair each entry of a request with the scan's finding at its place. Raises Refusal."""
     told = order.get("found")
     if told is None:
         return [(entry, UNKNOWN) for entry in entries]

@@ -70,7 +70,7 @@ RUN_BEAT_S = 240.0
 
 
 class Outdated(Exception):
-    """What is remembered of a tree cannot be brought up to date folder by folder."""
+    """Memory of a tree that cannot be brought up to date folder by folder."""
 
 
 class Inotify:
@@ -186,7 +186,7 @@ class FolderWatches:
 
 
 class Known:
-    """What is remembered of a folder: the digest of its block, empty if it cannot be read, and its folders."""
+    """Memory of a folder: the digest of its block, empty if it cannot be read, and its folders."""
 
     __slots__ = ("digest", "inner")
 

@@ -19,7 +19,7 @@ ALL_COMPARED = b"\0"
 
 
 class Glance:
-    """What a folder showed when it was read: its names and, of the entries that count, times, sizes and modes.
+    """Snapshot of a folder when it was read: its names and, of the entries that count, times, sizes and modes.
 
     Of those that are left out only whether they are folders: a rule may leave out a folder, and no file of its name.
     """
@@ -78,7 +78,7 @@ class Glances:
         self.is_waiting = False
 
     def changed(self, folders: "list[bytes]", enter: "Enter") -> "list[bytes]":
-        """Those that do not show what they showed, parents first. Moves the current folder."""
+        """List the folders that differ from their snapshots, parents first. Moves the current folder."""
         folders.sort()
         shares = self.shares(folders)
         others = [Glancer(self, share, enter) for share in shares[1:]]
@@ -137,7 +137,7 @@ class Glancer:
         os.close(end)
 
     def work(self, end: int) -> None:
-        """What the fork does, and nothing else."""
+        """Do the fork's work, and nothing else."""
         try:
             os.close(self.end)
             changed = self.glances.compare(self.folders, self.enter)
@@ -147,7 +147,7 @@ class Glancer:
             os._exit(0)
 
     def changed(self) -> "list[bytes]":
-        """Its answer; all of its folders if it has died before."""
+        """Read the fork's answer; all of its folders if it has died before."""
         with os.fdopen(self.end, "rb") as answer:
             said = answer.read()
         if self.pid:

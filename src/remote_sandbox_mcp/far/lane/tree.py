@@ -238,7 +238,7 @@ def kind_of(mode: int) -> str:
 
 
 def look_at(order: "LookAtPathOrder | ScanOrder | FollowOrder") -> "LookAtPathAnswer":
-    """What is at a path. A link there is followed, because the user named it."""
+    """Return kind and place of a path. A link there is followed, because the user named it."""
     path, exact = to_path(str(order["path"])), order.get("exact")
     home = os.path.realpath(os.path.expanduser(b"~"))
     fields: "LookAtPathAnswer" = {

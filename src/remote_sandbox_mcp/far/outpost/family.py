@@ -120,7 +120,7 @@ def start_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: i
 
 
 def fork_process(argv: "list[bytes]", environment: "dict[bytes, bytes]", out: int, err: int, given: int = 0) -> int:
-    """Like start_process, where posix_spawn cannot do it (Python 3.6 and 3.7, macOS)."""
+    """Start a process where posix_spawn cannot do it (Python 3.6 and 3.7, macOS)."""
     gate, gate_end = os.pipe()
     pid = os.fork()
     if not pid:

@@ -112,7 +112,7 @@ def boot_id() -> str:
 
 
 def node_name() -> str:
-    """This machine's short host name, as a folder may be called; with the name of its part, where it has one."""
+    """Return the machine's short host name, as a folder may be called; with the name of its part, where it has one."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", os.uname().nodename.partition(".")[0]) or "here"
     return "%s-%s" % (name, place_name()) if place_name() else name
 
@@ -134,7 +134,7 @@ def machine_name() -> str:
 
 
 def machine_marks() -> "dict[str, str]":
-    """What a record says about the machine on which its run or job was started; see is_elsewhere."""
+    """Describe the machine on which a run or job was started, for its record (is_elsewhere compares)."""
     return {"boot": boot_id(), "node": node_name(), "machine": machine_name(), "host": os.uname().nodename}
 
 

@@ -153,7 +153,7 @@ class CodeCall:
             self.told["unseen"] = str(int(self.told.get("unseen") or 0) + 1)
 
     def record(self, told: "dict[str, Any]") -> "dict[str, Any]":
-        """All that the caller is told."""
+        """Build the record for the caller."""
         record = dict(self.told, **told)
         record.update(id=self.id, out=self.printed[OUT], err=self.printed[ERR], images=self.images)
         record["seconds"] = round(time.monotonic() - self.begun, 3) if self.begun else 0.0

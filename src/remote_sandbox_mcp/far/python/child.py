@@ -122,7 +122,7 @@ class ChildInterpreter:
         self.send(kind, data)
 
     def take(self, size: int) -> bytes:
-        """So many bytes of orders; ends where there is no supervisor any more."""
+        """Read so many bytes of orders; end where there is no supervisor any more."""
         data = b""
         while len(data) < size:
             part = read(self.orders, size - len(data))
@@ -253,7 +253,7 @@ class ChildInterpreter:
     # Images
 
     def make_display(self) -> "Any":
-        """What code calls as `display`: a function, because a method would have this object as an attribute."""
+        """Make the function that code calls as `display`: a method would have this object as an attribute."""
 
         def display(*values: "Any") -> None:
             """Show images among the values, and print the others."""
@@ -351,14 +351,14 @@ def draw_picture(picture: "Any", part: float) -> bytes:
 
 
 def draw_other(value: "Any", part: float) -> bytes:
-    """What shows itself to notebooks; some answer with nothing, or with data about the image beside it."""
+    """Draw a value that shows itself to notebooks; some answer with nothing, or with data about the image beside it."""
     data = value._repr_png_()
     data = data[0] if isinstance(data, tuple) else data
     return data if isinstance(data, bytes) else b""
 
 
 def gpu_memory() -> str:
-    """What PyTorch has taken of each GPU, in bytes: `0:1048576`. It knows without asking the driver."""
+    """Report the memory that PyTorch has taken of each GPU, in bytes: `0:1048576`. No driver is asked."""
     cuda = getattr(modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return ""

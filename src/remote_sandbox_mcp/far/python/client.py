@@ -158,7 +158,7 @@ def pass_on(fd: int, body: bytes) -> None:
 
 
 def print_plainly(record: "Record") -> None:
-    """What a person at a prompt would see, for whoever reads the output of a call that outlasted its time."""
+    """Print a record as a person at a prompt would see it, for readers of a call that outlasted its time."""
     if record["state"] == "busy":
         pass_on(2, b"nothing was run: the session was busy with an earlier call\n")
     for fd, name in ((1, "value"), (2, "traceback"), (2, "why")):

@@ -131,7 +131,7 @@ class Interpreter:
             self.outbox.clear()
 
     def frames(self) -> "list[tuple[bytes, bytes, bytes]]":
-        """What it has said: kind, token, body. Raises Broken; EOFError when it has closed the pipe."""
+        """Read the interpreter's messages: kind, token, body. Raises Broken; EOFError when it has closed the pipe."""
         data = os.read(self.results, 1 << 18)
         if not data:
             raise EOFError

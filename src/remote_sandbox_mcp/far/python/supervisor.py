@@ -52,7 +52,7 @@ CLOSED = "its code closed the pipe on which the interpreter itself says what cam
 
 
 class Log:
-    """What was printed while no call was there to take it."""
+    """Output that was printed while no call was there to take it."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -65,7 +65,7 @@ class Log:
             del self.data[: len(self.data) - LOG_BYTES]
 
     def take(self) -> "dict[str, Any]":
-        """What there is, for the next call's record."""
+        """Take the kept output, for the next call's record."""
         if not self.data:
             return {}
         told = {"earlier": bytes(self.data).decode("utf-8", "replace"), "earlier_dropped": self.dropped}
@@ -336,7 +336,7 @@ class Supervisor:
             call.note(kind, body, self.folder)
 
     def take_rest(self) -> None:
-        """What was printed before the end of a call is in the pipes by now."""
+        """Take the output that was printed before the end of a call: it is in the pipes by now."""
         assert self.interpreter
         for fd in self.interpreter.outputs:
             taken, count = 0, 1

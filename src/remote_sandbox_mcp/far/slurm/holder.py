@@ -107,7 +107,7 @@ class Holder:
         self.waiting[process.pid] = connection
 
     def reap(self) -> None:
-        """Also the children that a line has left behind: they become ours."""
+        """Reap ended children, also those that a line has left behind: they become ours."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -92,7 +92,7 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def _look(self) -> None:
-        """What we wait for now: a head, whose deadline does not move; the next piece of a body; or nothing."""
+        """Set the deadline for the next input: a head, whose deadline does not move; a piece of a body; or none."""
         if self.transport.is_closing():
             self._settle()
         elif self.conn.their_state is h11.IDLE:

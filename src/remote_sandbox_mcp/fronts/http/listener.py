@@ -23,7 +23,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What applies to every request. `key` None: no key is needed; `kept_in` is the file of a key that we made.
+    """Terms of every request. `key` None: no key is needed; `kept_in` is the file of a key that we made.
 
     `seal` is new with each process that listens: what it lets in, it lets in only while that process lives.
     """

@@ -82,7 +82,7 @@ class Opening:
             self._chores.start(self._open(named))
 
     def heed_line(self, line: bytes) -> None:
-        """The same for a line that may contain such a call."""
+        """Open the sandbox of a call in a line, if the line contains such a call."""
         with contextlib.suppress(*NO_MESSAGE):
             message = json.loads(line) if line and len(line) <= LONGEST_QUESTION else None
             if isinstance(message, dict) and message.get("method") == "tools/call":

@@ -1,4 +1,4 @@
-"""Which client a call comes from, what it has selected, and how large a result it accepts."""
+"""Client of a call: which one it is, its selection, and how large a result it accepts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class HttpSessions:
 
 
 class Conversations:
-    """Each call runs in the context of its conversation, or of the many that came over HTTP."""
+    """Conversations of clients: each call runs in the context of its own, or of the many that came over HTTP."""
 
     def __init__(self) -> None:
         self._over_http = HttpSessions()

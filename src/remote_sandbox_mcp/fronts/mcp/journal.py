@@ -1,4 +1,4 @@
-"""What is recorded of calls: the beginning of those that must not be repeated, and of each what its history keeps."""
+"""Journal of calls: the beginning of those that must not be repeated, and the history of all."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Reporting:
             self._sending.add_done_callback(_note)
 
     def add(self, progress: float, total: float | None, line: str) -> None:
-        """Like `send`, but keeps a message that was not sent yet: both go in one."""
+        """Send a message together with one that was not sent yet: both go in one."""
         unsent = f"{self._newest[2]}\n" if self._newest else ""
         self.send(progress, total, unsent + line)
 

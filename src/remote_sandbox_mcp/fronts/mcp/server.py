@@ -306,7 +306,7 @@ class SandboxServer(MCPServer[None]):
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[None, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
-        """Like the SDK's, but an unknown prompt or argument is reported as invalid in every protocol version."""
+        """Return a prompt; an unknown prompt or argument is reported as invalid in every protocol version."""
         known = {prompt.name: prompt for prompt in self._prompt_manager.list_prompts()}
         if name not in known:
             raise MCPError(INVALID_PARAMS, f"unknown prompt {sentence(name[:60])!r}; there are: {', '.join(known)}")

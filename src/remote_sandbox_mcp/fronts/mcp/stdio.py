@@ -234,7 +234,7 @@ class StdoutWriter:
                     await self._writable()
 
     async def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: there is no buffer."""
 
     async def _writable(self) -> None:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()

@@ -19,7 +19,7 @@ SHAPE = 'send {"path": "/a/folder", "writing": true, "for_s": 3600}, with for_s 
 
 
 class Allowing:
-    """Each of these looks at the disk and may wait for another process: call them in a thread."""
+    """Allowances on the page. Each method reads the disk and may wait for another process: call it in a thread."""
 
     def __init__(self, app: App) -> None:
         self._app = app

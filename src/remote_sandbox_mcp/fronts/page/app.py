@@ -89,7 +89,7 @@ class PageApp:
             await send_answer(answer, send, without_body=bool(request and request.method == "HEAD"))
 
     async def _answer(self, request: PageRequest, receive: Receive, send: Send) -> PageAnswer | None:
-        """None where the answer was a stream."""
+        """Answer a request; None where the answer was a stream."""
         if not request.path.startswith(API):
             return await self._answer_stranger(request)
         until_over = functools.partial(self._door.until_over, self._check(request))

@@ -1,4 +1,4 @@
-"""Both versions of a file in conflict, so that a person can read them before one is chosen."""
+"""Versions of a file in conflict, so that a person can read them before one is chosen."""
 
 from __future__ import annotations
 

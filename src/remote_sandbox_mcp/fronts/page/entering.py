@@ -34,7 +34,7 @@ GLANCE_S = 60.0
 
 @dataclass(frozen=True)
 class BrowserPass:
-    """What lets a browser in: the value of its cookie, and the token of its page."""
+    """Pass of a browser: the value of its cookie, and the token of its page."""
 
     cookie: str
     token: str

@@ -216,7 +216,7 @@ def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
 
 
 def answer_file(request: PageRequest, name: str) -> PageAnswer | None:
-    """None where there is no such file."""
+    """Answer with a file; None where there is no such file."""
     found = files().get(name or FIRST)
     if found is None:
         return None

@@ -119,7 +119,7 @@ class LogStream:
         return [*said, *self._state_event(self._row_of(seen))], seen
 
     async def _note(self, seen: JobSeen) -> None:
-        """What only a close look tells; until the next one that is shown."""
+        """Keep details that only a close look finds, until the next one is shown."""
         self._closely_at = time.monotonic() + CLOSELY_S
         self._usage, self._checkpoint = seen.usage, seen.checkpoint or self._checkpoint
         self._watch = await self._app.jobs.watch_of(self._record)

@@ -42,7 +42,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class Parcel:
-    """What is sent: a body, the headers and the parameters that go with it."""
+    """Request to send: a body, the headers and the parameters that go with it."""
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Parcel:
 
 @dataclass(frozen=True)
 class WebhookReply:
-    """What came back."""
+    """Reply of the webhook's server."""
 
     status: int
     body: bytes

@@ -1,4 +1,4 @@
-"""Who besides root and this user could exchange a file of this computer, or a folder on the way to it."""
+"""Owners besides root and this user who could exchange a file of this computer, or a folder on the way to it."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class DisposableRows:
         return self.database.file.exists()
 
     def version(self) -> int:
-        """Another number after each change that another process, or another part of this one, has made to the file."""
+        """Return a number that changes with each change to the file by another process, or another part of this one."""
         with self.database.reading() as connection:
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
@@ -116,7 +116,7 @@ class DisposableRows:
         return next(iter(self._select("find", name=word, configuration=configuration)), None)
 
     def living(self) -> tuple[Kept, ...]:
-        """All that may exist, oldest first."""
+        """List the sandboxes that may exist, oldest first."""
         return self._select("living")
 
     def note_status(self, disposable_id: str, status: str) -> None:

@@ -42,7 +42,7 @@ class CallRow:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedCalls:
-    """Which calls are asked for: the newest that have a higher number than `after`, and a lower one than `before`."""
+    """Filter of calls: the newest that have a higher number than `after`, and a lower one than `before`."""
 
     after: int = 0
     # 0 for no limit.

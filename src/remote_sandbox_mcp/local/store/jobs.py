@@ -96,11 +96,11 @@ class JobRecords:
         return self._select("list", sandbox=sandbox, state=state, limit=limit)
 
     def of(self, job_ids: Iterable[str]) -> tuple[JobRecord, ...]:
-        """Those with these ids."""
+        """List the jobs with these ids."""
         return self._select("of", job_ids=json.dumps(list(job_ids)))
 
     def apps(self) -> tuple[JobRecord, ...]:
-        """Those that are apps and have not been seen to end, newest first."""
+        """List the apps that have not been seen to end, newest first."""
         return self._select("apps")
 
     def remove(self, job_id: str) -> None:
@@ -185,7 +185,7 @@ def noted(
     run_id: str, state: str, *, outcome: str, is_listed: bool = False, exit_code: int | None = None,
     seconds: float = 0.0, tail: str = "",
 ) -> RowChange:  # fmt: skip
-    """What was seen of a command that has a row."""
+    """Build the change that records the state of a command that has a row."""
     told = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": tail}
     return RowChange("note", {"run_id": run_id, "state": state, "is_listed": is_listed, **told})
 

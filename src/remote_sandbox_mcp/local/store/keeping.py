@@ -128,7 +128,7 @@ def clean(text: str) -> str:
 
 
 def read_json(text: str) -> Any:
-    """Its value; an empty one where it has none."""
+    """Parse JSON; an empty object where it cannot be read."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

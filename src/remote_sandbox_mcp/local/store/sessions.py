@@ -51,12 +51,12 @@ class CallRows:
             connection.execute(statements("calls")["answer"], {"call": call, "answer": kept})
 
     def remove(self, call: str) -> None:
-        """It did nothing."""
+        """Remove a call that did nothing."""
         with self.database.writing() as connection:
             connection.execute(statements("calls")["remove"], {"call": call})
 
     def get(self, call: str) -> CallRecord | None:
-        """None for a call that never began."""
+        """Return the record of a call; None for one that never began."""
         with self.database.reading() as connection:
             row = connection.execute(statements("calls")["get"], {"call": call}).fetchone()
         return CallRecord(row["call"], row["tool"], row["answer"]) if row else None
@@ -197,7 +197,7 @@ class KeptSessionRows:
         self._write("note", values | {"used": session.used})
 
     def list(self, sandbox: str = "") -> tuple[KeptSession, ...]:
-        """Those of one sandbox, or of all; the last used first."""
+        """List the sessions of one sandbox, or of all; the last used first."""
         with self._database.reading() as connection:
             found = connection.execute(
                 statements("kept_sessions")["list"], {"kind": self._kind, "sandbox": sandbox}
@@ -215,7 +215,7 @@ class KeptSessionRows:
         )
 
     def remove(self, sandbox: str, name: str) -> None:
-        """It was closed: root's state of the same name, too."""
+        """Remove a session that was closed: root's state of the same name, too."""
         self._write("remove", {"sandbox": sandbox, "name": name})
 
     def prune(self, before: float) -> None:

@@ -79,7 +79,7 @@ class Ledger:
         return self._select("latest", limit=limit)
 
     def unfinished(self, configuration: str) -> tuple[Transfer, ...]:
-        """Those begun under this configuration that are not over, the oldest first."""
+        """List the transfers begun under this configuration that are not over, the oldest first."""
         return self._select("unfinished", configuration=configuration)
 
     def untouched_since(self, before: float) -> tuple[Transfer, ...]:

@@ -29,7 +29,7 @@ _TEXTS = ("last_state", "last_summary", "last_error")
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Something to do for a watch: resume its job if `resume` is set, else announce an event on a channel."""
+    """Task for a watch: resume its job if `resume` is set, else announce an event on a channel."""
 
     id: int
     watch_id: int
@@ -75,7 +75,7 @@ class Watches:
         return self._select("list", status=status.value if status else "", limit=limit)
 
     def of_session(self, sandbox: str, session: str, limit: int = 100) -> tuple[Watch, ...]:
-        """Those of one session, newest first."""
+        """List the watches of one session, newest first."""
         return self._select("of_session", sandbox=sandbox, session=session, limit=limit)
 
     def due(self, now: float, limit: int = 1000) -> tuple[Watch, ...]:
@@ -170,7 +170,7 @@ class Watches:
     def events(
         self, watch_id: int | None = None, after: int = 0, limit: int = 100, *, newest: bool = False, before: int = 0
     ) -> tuple[Event, ...]:
-        """Those with a higher number than `after`, in their order: the first of them, or else the newest.
+        """List events with a higher number than `after`, in their order: the first of them, or else the newest.
 
         `before`: of the newest, only those with a lower number.
         """
@@ -183,7 +183,7 @@ class Watches:
     # What is to be done
 
     def pending(self, now: float, *, sandbox: str = "", limit: int = 10_000) -> tuple[Effect, ...]:
-        """What is to be done now, of one sandbox or of all, in the order in which it was decided."""
+        """List the effects that are due, of one sandbox or of all, in the order in which they were decided."""
         values = {"now": now, "longest": LONGEST_WAIT_S, "sandbox": sandbox, "limit": limit}
         with self.database.reading() as connection:
             return tuple(_effect(row) for row in _execute(connection, "pending", **values).fetchall())

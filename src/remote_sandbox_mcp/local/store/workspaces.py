@@ -40,7 +40,7 @@ class WorkspaceRows:
             connection.execute(statements("workspaces")["put"], values | {"created": time.time()})
 
     def all(self) -> tuple[WorkspaceRow, ...]:
-        """Those of all configurations, by their local folders."""
+        """List the workspaces of all configurations, by their local folders."""
         with self.database.reading() as connection:
             return tuple(map(_row, connection.execute(statements("workspaces")["all"]).fetchall()))
 

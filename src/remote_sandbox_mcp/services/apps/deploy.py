@@ -181,7 +181,7 @@ class Deployments:
             return url
 
     async def _address_now(self, sandbox_name: str, port: int) -> str:
-        """Its current address; a list opens no new forward."""
+        """Return the app's current address; a list opens no new forward."""
         if opened := self._forwards.find(sandbox_name, port):
             return opened.url
         return await self._endpoint(sandbox_name, port) or "" if sandbox_name in self._without_way else ""
@@ -326,7 +326,7 @@ def judge(status: int, path: str, seconds: float) -> Health:
 
 
 async def check_url(url: str, path: str = "", *, seconds: float = ANSWER_S) -> Health | None:
-    """The same by a platform's own address, whose proxy may answer in the app's place."""
+    """Check an app by a platform's own address, whose proxy may answer in the app's place."""
     import httpx
 
     begun = time.monotonic()

@@ -41,7 +41,7 @@ class Queue:
         return guest
 
     def moved(self, guest: Guest) -> None:
-        """Something was sent in it. One that was ended stays so."""
+        """Note that data was sent in a connection. One that was ended stays so."""
         if guest in self._silent:
             del self._silent[guest]
             self._silent[guest] = None

@@ -35,7 +35,7 @@ class Changes:
         self._news = asyncio.Event()
 
     def stir(self) -> None:
-        """Something has changed in this process: look now."""
+        """Announce a change in this process."""
         self._news.set()
 
     async def follow(self) -> None:
@@ -78,7 +78,7 @@ class Changes:
         return await service.tending.glance()
 
     async def _ask(self) -> None:
-        """What the providers say of them is written down."""
+        """Ask the providers about the sandboxes, and record their answers."""
         if service := self._service():
             await service.list()
             self.stir()

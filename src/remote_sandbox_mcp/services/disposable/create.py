@@ -149,7 +149,7 @@ class Making:
 
 
 def no_room(living: Sequence[Kept], most: int, now: float, configuration: str = "") -> str:
-    """What to do when the limit is reached, as a sentence."""
+    """Advise in a sentence when the limit is reached."""
     held = [kept for kept in living if not kept.pool and kept.disposable.status != ENDING]
     ours = [kept.disposable for kept in held if is_visible(kept, configuration)]
     oldest = ", ".join(f"{it.title} (made {(now - it.created) / 60:.0f} min ago)" for it in ours[:NAMED_WHEN_FULL])

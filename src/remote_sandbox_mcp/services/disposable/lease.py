@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a Life needs from its surroundings: a clock, the rows, and a place for background work."""
+    """Surroundings of a Life: a clock, the rows, and a place for background work."""
 
     now: Callable[[], float]
     rows: DisposableRows
@@ -324,7 +324,7 @@ class Tended:
 
     @property
     def unnoticed(self) -> Sandbox:
-        """The same sandbox for looks that do not count as use: a page that is open must not keep it alive."""
+        """Return the sandbox for looks that do not count as use: a page that is open must not keep it alive."""
         return self._sandbox
 
     @property

@@ -98,7 +98,7 @@ def pause_for(rules: DisposableRules, kept: Iterable[Kept]) -> float:
 
 
 def farewell(title: str, why: str, ended: float) -> str:
-    """What became of it, when, and what to do. Rows of earlier versions hold the words themselves in place of `why`."""
+    """Describe the end of a sandbox, when, and what to do. Rows of earlier versions have the words in `why`."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended))
     return f"the sandbox {title} {_ENDINGS.get(why, why)} at {when}; make a new one with create_sandbox"
 
@@ -139,7 +139,7 @@ def checked(
 
 
 def default_image(traits: Traits, rules: DisposableRules) -> str:
-    """What is meant where no image is named; the name of a container's image says nothing where images are folders."""
+    """Return the image where none is named; the name of a container's image says nothing where images are folders."""
     if traits.is_queue:
         return ""
     return rules.default_image if suits(rules.default_image, traits) else ""
@@ -153,7 +153,7 @@ def suits(image: str, traits: Traits) -> bool:
 def provider_for(
     wanted: str, rules: DisposableRules, offered: Mapping[str, Traits], names: Collection[str] = ()
 ) -> str:
-    """Who makes it: as ordered, as configured, or the platform where there is one. `names` are configured sandboxes."""
+    """Choose the provider: as ordered, as configured, or the platform if any. `names` are configured sandboxes."""
     wanted = next((kind for kind, traits in offered.items() if wanted and wanted in (kind, traits.machine)), wanted)
     kinds = ", ".join(traits.machine or kind for kind, traits in offered.items())
     if wanted and wanted not in offered:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class DisposableService:
-    """See Disposables."""
+    """Service behind Disposables."""
 
     def __init__(self, known: Registry, rules: DisposableRules) -> None:
         self.known = known
@@ -40,7 +40,7 @@ class DisposableService:
         known.admitted = self.tending.wake
 
     def needs(self) -> Sequence[str]:
-        """See Disposables."""
+        """List the sandboxes for which the process must stay."""
         known = self.known
         own = [it for it in known.lives.values() if it.kept.owner == known.me and it.traits.ends_with_server]
         return [f"the sandbox {life.disposable.title} lives, and what runs in it would end" for life in own]

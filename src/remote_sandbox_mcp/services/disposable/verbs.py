@@ -141,7 +141,7 @@ class Disposables:
         return await self._service.create(replace(order, image=snapshot))
 
     def choices(self) -> Sequence[ProviderChoice]:
-        """What can make a sandbox here; the one that is used where none is named is marked."""
+        """List the providers that can make a sandbox here; the one that is used where none is named is marked."""
         from .policy import default_image, provider_for
 
         offered = {kind: offer.traits for kind, offer in self._offers.items()}
@@ -196,7 +196,7 @@ class Disposables:
         return await self._service.endpoint(name, port)
 
     def _service_if_any(self) -> DisposableService | None:
-        """Nothing where no sandbox lives, or has lived since the start: that spares loading it."""
+        """Return the service unless no sandbox lives, or has lived since the start: that spares loading it."""
         return self._service if Disposables._service.made(self) or not self._is_empty() else None
 
     def _is_empty(self) -> bool:

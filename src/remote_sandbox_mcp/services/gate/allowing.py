@@ -176,7 +176,7 @@ def _warnings(place: ResolvedPath, ground: Ground) -> list[str]:
 
 
 def _why_allowed(place: ResolvedPath, settings: Settings) -> str:
-    """Which key of the configuration, or which other allowance, lets agents use a place; empty where none does."""
+    """Name the key of the configuration, or the allowance, that lets agents use a place; empty where none does."""
 
     def holds(outer: Allowance) -> bool:
         return place.exact_depth_of(real(outer.path)) is not None

@@ -139,7 +139,7 @@ class Gate:
         return is_allowed(here.locate(problem.path), self.ground(), writing=problem.writing)
 
     def ground(self, root: str = "") -> Ground:
-        """What decisions are based on. The path itself is examined each time, its surroundings once a second."""
+        """Return the basis of decisions. The path itself is examined each time, its surroundings once a second."""
         from ...backends.here import locate
 
         session, now = current(), time.monotonic()

@@ -45,7 +45,7 @@ def ask_hub(place: HubPlace, question: str, limit_s: float = ANSWER_S, **more: A
 
 
 def call_hub(question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
-    """Like ask_hub, for the hub of this environment, which is started if there is none."""
+    """Ask the hub of this environment, which is started if there is none."""
     place = HubPlace(os.environ)
     line, _ = reach(place, start)
     with line:

@@ -47,7 +47,7 @@ class Attached:
         self._is_over = False
 
     async def read(self) -> bytes:
-        """What the terminal shows next; b"" after its last. Raises Unreachable."""
+        """Read the next output of the terminal; b"" after its last. Raises Unreachable."""
         data = await self._stream.read()
         self._is_over = self._is_over or not data
         return data
@@ -73,7 +73,7 @@ class Announcement:
         self._said = b""
 
     def __call__(self, beat: Beat, /) -> None:
-        """It is waited for by its line alone."""
+        """Ignore the beat: the announcement is waited for by its line alone."""
 
     def heard(self, stream: StreamName, data: bytes) -> None:
         self._said += data if stream == "stdout" else b""

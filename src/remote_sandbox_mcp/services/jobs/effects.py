@@ -103,7 +103,7 @@ class Effects:
         return await sandbox.jobs.start(order(watch, resume))
 
     async def _refused(self, effect: Effect, watch: Watch, reason: str) -> None:
-        """Nothing was started: because it cannot be, or because the job still runs or has ended after all?"""
+        """Find out why nothing was started: it cannot be, or the job still runs or has ended after all."""
         seen = await attempt(self._look(watch))
         if isinstance(seen, Exception):
             self._put_off(effect, watch, no_contact(seen))

@@ -222,7 +222,7 @@ class JobService:
         return name
 
     async def screen(self, which: Which) -> tuple[JobSeen, Screen]:
-        """What a person would see of a running job in tmux. Raises Unsupported for a job that has no screen."""
+        """Read a running job's tmux screen as a person would see it. Raises Unsupported for a job without one."""
         seen = await self.check(which, lines=1)
         if why := why_no_screen(seen):
             raise Unsupported(why)
@@ -426,7 +426,7 @@ def with_resume(seen: JobSeen, watch: Watch | None) -> JobSeen:
 
 
 def once(sights: Iterable[Sight]) -> Iterable[Sight]:
-    """Each job once, even if its machine was seen under several names."""
+    """Keep each job once, even if its machine was seen under several names."""
     best: dict[str, Sight] = {}
     for sight in sights:
         if sight.id not in best or sight.worth > best[sight.id].worth:

@@ -50,7 +50,7 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Which:
-    """Which task is meant: by its watch, or by its session and, for one that is not ours, its log.
+    """Address of a task: by its watch, or by its session and, for one that is not ours, its log.
 
     "NAME[3]" is one element of the array NAME.
     """

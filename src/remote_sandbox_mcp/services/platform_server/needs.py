@@ -1,4 +1,4 @@
-"""What the platform needs of this machine: the server's command, a Docker engine, a folder with its settings file."""
+"""Needs of the platform on this machine: the server's command, a Docker engine, a folder with its settings file."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
 
 
 async def carry_out(visit: Visit) -> Checkup:
-    """The same for a caller that follows the visit, and asks its gate afterwards."""
+    """Examine a machine for a caller that follows the visit, and asks its gate afterwards."""
     machine, begun = visit.machine, time.monotonic()
     try:
         await within(visit.carry_out(), visit.deadline_s)
@@ -94,7 +94,7 @@ async def carry_out(visit: Visit) -> Checkup:
 
 
 async def examine_command(place: CommandPlace) -> Checkup:
-    """The same for a sandbox behind a command: whether it gives a shell, then what is inside."""
+    """Examine a sandbox behind a command: whether it gives a shell, then what is inside."""
     from ...backends.command.sandbox import open_place
 
     begun = time.monotonic()
@@ -115,7 +115,7 @@ async def examine_command(place: CommandPlace) -> Checkup:
 
 
 async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:
-    """The same for the embedded sandbox; that it cannot be offered here is a warning, not a failure."""
+    """Examine the embedded sandbox; that it cannot be offered here is a warning, not a failure."""
     from ...backends.bubblewrap import local
 
     begun = time.monotonic()
@@ -294,7 +294,7 @@ class Visit:
         return checkup.host_key_step(before, now, files, fingerprint)
 
     async def _try_shell(self, connection: asyncssh.SSHClientConnection) -> str:
-        """What start-up files print in the login shell before a command; raises where no command can be run."""
+        """Return the output of start-up files in the login shell before a command; raises where none can be run."""
         import asyncssh
 
         self._enter_step(

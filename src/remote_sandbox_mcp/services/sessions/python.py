@@ -61,7 +61,7 @@ UNUSED_S = 7 * 86400.0
 
 @dataclass(frozen=True)
 class PythonReport:
-    """What came of a call, with its output clipped; `record` is None while the code still runs."""
+    """Result of a call, with its output clipped; `record` is None while the code still runs."""
 
     sandbox: str
     seen: Completed | Running
@@ -122,7 +122,7 @@ class PythonService:
     # Sessions in the list of jobs
 
     async def list(self, sandbox: str) -> Sequence[SessionSeen]:
-        """Those of sandboxes on which some were used from here; each machine is asked."""
+        """List the sessions of sandboxes on which some were used from here; each machine is asked."""
         wanted = self._fleet.member(sandbox).name if sandbox else ""
         await asyncio.to_thread(self._rows.prune, time.time() - UNUSED_S)
         rows = await asyncio.to_thread(self._rows.list, wanted)
@@ -363,7 +363,7 @@ class _Call:
         return tuple(part for part in found if isinstance(part, FileSlice))
 
     def note(self, record: PythonRecord | None) -> str:
-        """What holds for sessions of this sandbox alone."""
+        """Return a note that holds for sessions of this sandbox alone."""
         if not record or not record.is_new or self._sandbox.description.capabilities.survives_disconnect:
             return ""
         return f"it ends with the connection to {self._member.name}"

@@ -85,7 +85,7 @@ class ShellService:
     async def _state(
         self, member: Member, sandbox: Sandbox, session: ShellSession, seen: Completed, command: Command, was_used: bool
     ) -> str:
-        """What became of the session's state, as the machine has noted it."""
+        """Describe the session's state, as the machine has recorded it."""
         sweeps = member.name not in self._swept
         try:
             printed = await _ask(sandbox, look(_pieces(), session, seen.run_id, sweeps), command.as_root)
@@ -98,7 +98,7 @@ class ShellService:
         return state_text(report, seen, was_used)
 
     async def list(self, sandbox: str) -> Sequence[SessionSeen]:
-        """Those that were used from here, on sandboxes that can be used; no machine is asked."""
+        """List the sessions that were used from here, on sandboxes that can be used; no machine is asked."""
         if not self._known.exists():
             return ()
         name = self._fleet.member(sandbox).name if sandbox else ""

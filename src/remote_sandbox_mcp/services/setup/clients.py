@@ -57,7 +57,7 @@ class McpClient:
 
 
 class State(str, Enum):
-    """What a client's file says of us."""
+    """State of our entry in a client's file."""
 
     NEW = "new"
     REGISTERED = "registered"
@@ -81,7 +81,7 @@ class ClientPlan:
 
     @property
     def lines(self) -> str:
-        """What is added, as a person would paste it."""
+        """Return the added lines, as a person would paste them."""
         if self.client.is_toml:
             return toml_text.table(self.client.place, self.entry).rstrip("\n")
         if self.client.is_by_command:
@@ -146,7 +146,7 @@ class StartCommand:
     arguments: tuple[str, ...] = ()
 
     def entry(self, client: McpClient) -> dict[str, Any]:
-        """What the client's file says of us."""
+        """Build our entry in the client's file."""
         arguments = {"args": [*self.arguments]} if self.arguments else {}
         return {**client.extra, "command": self.name if client.sees_path else self.path, **arguments}
 

@@ -52,7 +52,7 @@ class ConfigPlan:
 
 
 def read(config_path: Path | None) -> Configuration:
-    """What is configured now, without anything that a project brings."""
+    """Read the current configuration, without anything that a project brings."""
     path = config_path or paths.config_file()
     return load(config_path, folder=str(path.parent))
 

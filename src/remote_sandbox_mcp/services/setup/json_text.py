@@ -83,7 +83,7 @@ def restore(text: str, path: Sequence[str], value: Any) -> str:
 
 
 def value_at(document: Any, path: Sequence[str]) -> Any:
-    """What a document has at a path; None for nothing."""
+    """Return a document's value at a path; None for none."""
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None
     return document

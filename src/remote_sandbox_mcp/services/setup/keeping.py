@@ -52,7 +52,7 @@ def file_for(name: str, config_file: Path) -> Path:
 
 
 def reference_of(change: SetupChange) -> str:
-    """What config.toml says of a password that was kept."""
+    """Return the reference in config.toml to a password that was kept."""
     return _in_keyring(change.account) if change.kind == KEYRING else _in_file(Path(change.path))
 
 

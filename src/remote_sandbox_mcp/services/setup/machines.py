@@ -57,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial has found. `unseen` is the host key that a person has to accept first."""
+    """Findings of a trial. `unseen` is the host key that a person has to accept first."""
 
     candidate: Candidate
     checkup: Checkup
@@ -147,7 +147,7 @@ class Finder:
 
 
 def _names(host: str, user: str, port: int | None) -> list[str]:
-    """What a machine may be called; without ":" and "/", which names must not hold."""
+    """List possible names of a machine; without ":" and "/", which names must not hold."""
     plain = host.replace(":", "-")
     return [plain, f"{plain}-{port or 22}", f"{user or 'me'}-{plain}-{port or 22}"]
 

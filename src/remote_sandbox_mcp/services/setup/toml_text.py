@@ -79,7 +79,7 @@ Hunks = list[tuple[str, str]]
 
 
 def hunks(before: str, after: str) -> Hunks:
-    """What has become of which lines, without all that stayed as it was."""
+    """List the lines that differ, before and after, without all that stayed as it was."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     return [("".join(old[i1:i2]), "".join(new[j1:j2])) for kind, i1, i2, j1, j2 in codes if kind != "equal"]

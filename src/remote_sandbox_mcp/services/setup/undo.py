@@ -18,7 +18,7 @@ from .json_text import NotEditable
 
 @dataclass(frozen=True)
 class Undone:
-    """What became of one change, as a sentence; `is_done`: nothing is left to do about it."""
+    """Result of undoing one change, as a sentence; `is_done`: nothing is left to do about it."""
 
     change: SetupChange
     is_done: bool

@@ -67,7 +67,7 @@ def _installed(names: Sequence[str]) -> list[Distribution]:
 
 
 def _files(package: Distribution) -> list[PackagePath]:
-    """Its sources and metadata; not files that are elsewhere, such as programs."""
+    """List a package's sources and metadata; not files that are elsewhere, such as programs."""
     return [file for file in package.files or () if _is_wanted(file.as_posix())]
 
 

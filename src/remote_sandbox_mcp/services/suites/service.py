@@ -184,7 +184,7 @@ def _started(suite: Suite, place: str) -> str:
 
 
 def _after_preamble(source: str) -> str:
-    """What is looked at and what is run by us has the environment that commands of this call have."""
+    """Put the call's preamble before our own source, so that it has the environment of the call's commands."""
     before = preamble.get()
     return f"{before}\n{source}" if before else source
 

@@ -345,7 +345,7 @@ def _problem(text: str) -> Problem:
 
 
 def _complaints(text: str) -> list[Problem]:
-    """What find and tar could not read, from their messages: a program, a path, perhaps quoted, and an error."""
+    """Parse the messages of find and tar: a program, a path, perhaps quoted, and an error."""
     return [problem for line in text.split("\n") if (problem := _complaint(line))]
 
 

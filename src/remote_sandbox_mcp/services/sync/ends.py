@@ -137,7 +137,7 @@ class End:
 
 
 class Ends:
-    """Both ends, scanned."""
+    """Ends of a sync, scanned."""
 
     def __init__(self, order: Order, source: End, target: End) -> None:
         self.order = order
@@ -163,7 +163,7 @@ class Ends:
         return b"\0" + self.target.name + b"\0" if self.target.name else names_of(batch)
 
     async def scan(self) -> tuple[Tree, Tree]:
-        """Both trees. A single file is a tree of one entry. Raises FileProblem, BadArgument, Unreachable."""
+        """Scan both trees. A single file is a tree of one entry. Raises FileProblem, BadArgument, Unreachable."""
         found = await self.source.look() if not self.source.place.sandbox or self.target.place.sandbox else None
         if found and found["kind"] != "dir":
             return await self._scan_file(await self.source.scan(self.order))

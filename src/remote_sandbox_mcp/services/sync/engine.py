@@ -215,7 +215,7 @@ class Synchronization:
         between: bytes = b"",
         end: bytes = b"",
     ) -> None:
-        """Like _tell, with what the scan found at the path of each part: the target keeps what has changed since."""
+        """Send requests with the scan's finding at the path of each part: the target keeps what has changed since."""
         for portion, found in portions(parts, [self.plan.found_at(path) for path in paths]):
             order["found"] = found
             await self._ask_target(order, between.join(portion) + end)
@@ -227,7 +227,7 @@ class Synchronization:
             self.tally.deleted_dirs += reply.number("dirs")
 
     def outcome(self) -> Outcome:
-        """What was done, completely or up to a failure."""
+        """Summarize the work, complete or up to a failure."""
         assert self.source_tree is not None
         secrets, count = self._secrets()
         return Outcome(
@@ -270,6 +270,6 @@ class Synchronization:
 
 
 def _below(folders: list[bytes], paths: list[bytes]) -> list[bytes]:
-    """Those of the paths that lie in one of the folders."""
+    """Select the paths that lie in one of the folders."""
     found = set(folders)
     return [path for path in paths if any(path[:at] in found for at, byte in enumerate(path) if byte == SLASH)]

@@ -28,7 +28,7 @@ AGAIN = "again"
 
 @dataclass(frozen=True, kw_only=True)
 class Followed:
-    """Which tree is followed: a path and what is left out of it, as a scan has them. `name` is for sentences."""
+    """Tree to follow: a path and its excludes, as a scan has them. `name` is for sentences."""
 
     name: str
     path: str

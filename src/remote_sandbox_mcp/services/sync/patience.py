@@ -34,7 +34,7 @@ class Patience:
     said: str = ""
 
     def pause_after(self, failures: int) -> float:
-        """None at first, then ever longer.
+        """Return the pause: zero at first, then ever longer.
 
         >>> [Patience(20, 4).pause_after(failures) for failures in (0, 1, 2, 3, 5000)]
         [0.0, 0.2, 0.4, 0.8, 4]
@@ -107,7 +107,7 @@ class CutOff(Exception):
 
 
 def adding_up(attempt: Attempt[Outcome]) -> Attempt[Outcome]:
-    """The same, where what attempts have done before they were cut off counts in the outcome of the last."""
+    """Add the work of attempts that were cut off to the outcome of the last."""
     earlier: list[Outcome] = []
 
     async def add_up(listener: Listener) -> Outcome:

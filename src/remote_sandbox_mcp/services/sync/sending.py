@@ -46,7 +46,7 @@ class Sending:
         self.bridged: list[Lane] = []
 
     async def send(self) -> None:
-        """All that is planned. Raises FileProblem where nothing more can be written, Unreachable."""
+        """Send the planned items. Raises FileProblem where nothing more can be written, Unreachable."""
         items = self.plan.send
         streams = await self._open_streams(items)
         small = [item for item in items if item.size <= LARGE]

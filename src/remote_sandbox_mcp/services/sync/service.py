@@ -56,7 +56,7 @@ class Syncs:
         self._lanes: dict[str, Lanes] = {}
 
     async def forget(self, names: Iterable[str]) -> None:
-        """These names now mean other machines: the next sync opens new lanes. A running one keeps its own."""
+        """Forget names that now mean other machines: the next sync opens new lanes. A running one keeps its own."""
         gone = [self._lanes.pop(name) for name in names if name in self._lanes]
         await asyncio.gather(*(lanes.close() for lanes in gone))
 
@@ -99,7 +99,7 @@ class Syncs:
         return await persist(adding_up(lambda hear: self.attempt(order, hear, prepared)), listener)
 
     async def attempt(self, order: Order, listener: Listener, prepared: Synchronization | None = None) -> Outcome:
-        """Like run, without trying again. Raises CutOff, SandboxError."""
+        """Sync once, without trying again. Raises CutOff, SandboxError."""
         job = prepared if prepared and prepared.is_prepared else self.begin(order)
         try:
             async with self._heeding_silence(order, listener) as heard:

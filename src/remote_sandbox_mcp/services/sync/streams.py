@@ -40,7 +40,7 @@ def names_of(batch: list[Item]) -> bytes:
 
 
 def wanted_of(batch: list[Item]) -> list[str]:
-    """What each item must be, in the format of far/target.py: kind and mode of a file, everything of a link."""
+    """Describe each item in the format of far/target.py: kind and mode of a file, everything of a link."""
     return [item.text.partition(b" ")[0].decode() if item.text[:1] == b"f" else text_of(item.text) for item in batch]
 
 

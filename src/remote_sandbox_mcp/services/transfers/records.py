@@ -45,7 +45,7 @@ class TransferLog:
                 os.close(fd)
 
     def tail(self, lines: int) -> list[str]:
-        """Its last lines; none where there is no log."""
+        """Return the log's last lines; none where there is no log."""
         try:
             with self.file.open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
@@ -60,7 +60,7 @@ def describe_headway(headway: Headway) -> str:
 
 
 def describe_outcome(outcome: Outcome) -> Iterator[str]:
-    """Each problem, then the figures."""
+    """List each problem, then the figures."""
     for problem in outcome.problems:
         yield f"problem: {problem.path}: {problem.reason}"
     if outcome.problem_count > len(outcome.problems):

@@ -205,7 +205,7 @@ class TransferService:
         return replace(order, source=source, target=target)
 
     async def preview(self, order: Order) -> Synchronization:
-        """What a sync would do; that it would delete much is what is to be seen."""
+        """Prepare a sync without doing it; that it would delete much is shown, not refused."""
         job = await self.syncs.prepare(replace(order, confirmed=True))
         job.release()
         return job

@@ -137,7 +137,7 @@ class Supervision(Protocol):
 
 
 class Vital(Protocol):
-    """What the loop itself needs from the database."""
+    """Database, as far as the loop itself needs it."""
 
     def beat(self) -> None:
         """Record that the watchdog is alive."""
@@ -163,7 +163,7 @@ OpenSupervision = Callable[[], AbstractAsyncContextManager[Supervision]]
 
 
 class AlreadyWatched(SandboxError):
-    """Another process watches this state folder."""
+    """State folder that another process watches."""
 
 
 class Ended(Exception):

@@ -61,7 +61,7 @@ class InHub:
         await ask_hub_to_watch(self._program.config)
 
     async def remove(self) -> None:
-        """Nothing to remove; the caller makes the process release its lock in any case."""
+        """Remove nothing; the caller makes the process release its lock in any case."""
 
     async def facts(self) -> Facts:
         found = holder(self._lock_file)

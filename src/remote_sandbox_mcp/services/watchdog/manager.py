@@ -1,4 +1,4 @@
-"""What service managers share: the program they start, their commands, files and answers."""
+"""Service managers' common parts: the program they start, their commands, files and answers."""
 
 from __future__ import annotations
 

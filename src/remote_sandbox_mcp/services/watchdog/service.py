@@ -155,7 +155,7 @@ async def _status(service: Service, state: Path) -> WatchdogStatus:
 def notes(
     installed: bool, facts: Facts, found: LockHolder | None, beat: float | None, active: int, now: float
 ) -> list[str]:
-    """What the operator should know, as sentences."""
+    """Build the notes for the operator, as sentences."""
     told = []
     if installed and facts.lingering is False:
         told.append("Lingering is off, so it ends when you log out; to keep it running: loginctl enable-linger")

@@ -34,7 +34,7 @@ class Looks:
         self._tasks = Chores("looking at a workspace after a run", expected=(SandboxError,))
 
     async def look(self, workspace_id: str, end: End, order: Order) -> Tree:
-        """What a scan of this end would give. Raises FileProblem, ConnectError, Unsupported."""
+        """Return the tree that a scan of this end would give. Raises FileProblem, ConnectError, Unsupported."""
         return await (await self.follower(workspace_id, end, order)).look()
 
     async def follower(self, workspace_id: str, end: End, order: Order) -> Follower:
@@ -60,7 +60,7 @@ class Looks:
         self._expected[workspace_id, run_id] = self._tasks.start(look()), base
 
     async def expected(self, workspace_id: str, end: End, order: Order, run_id: str, base: object) -> Tree | None:
-        """What was seen after the end of a run; None if that is not known, or passes have changed something since."""
+        """Return the tree after the end of a run; None if there is none, or passes have changed something since."""
         looking, before = self._expected.pop((workspace_id, run_id), (None, None))
         if looking is None:
             return None
@@ -80,7 +80,7 @@ class Looks:
             self._sent[workspace_id] = tree, base
 
     def sent(self, workspace_id: str, base: object) -> Tree | None:
-        """This side as it was sent, if no pass has changed either side since; once."""
+        """Return this side's tree as it was sent, if no pass has changed either side since; once."""
         tree, after = self._sent.pop(workspace_id, (None, None))
         return tree if after is base else None
 

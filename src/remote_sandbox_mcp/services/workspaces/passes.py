@@ -74,7 +74,7 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Carried:
-    """What became of one plan: its outcome, the paths that failed, and what was put in place instead of what."""
+    """Result of one plan: its outcome, the paths that failed, and what was put in place instead of what."""
 
     plan: Plan
     outcome: Outcome | None = None
@@ -345,7 +345,7 @@ class Pass:
         )
 
     async def look(self) -> Reconciled:
-        """What a whole pass would do, as far as the scans tell. Raises SideLost, SandboxError."""
+        """Return the plan of a whole pass, as far as the scans show. Raises SideLost, SandboxError."""
         async with self._closing():
             here, there = await self._look_at_both()
             pending = self._records.pending(self.workspace) or Pending()
@@ -550,7 +550,7 @@ def _split(path: bytes) -> tuple[bytes, bytes]:
 
 
 def _believed(plan: Plan, otherwise: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """What a target says of the files that it was sent: it may be another machine, and say anything."""
+    """Check a target's report about the files that it was sent: it may be another machine, and say anything."""
     for item in plan.send:
         meta = otherwise.get(item.path, b"")
         if FILE_META.fullmatch(meta):
@@ -558,7 +558,7 @@ def _believed(plan: Plan, otherwise: Mapping[bytes, bytes]) -> Iterator[tuple[by
 
 
 def _written(plan: Plan, source: Tree) -> dict[bytes, bytes]:
-    """What a plan writes: the entries of its files, and of what gets another mode or time."""
+    """List the entries that a plan writes: its files, and entries that get another mode or time."""
     found = Entries(source.folders)
     furnished = {each.path: found.at(each.path) or b"" for each in (*plan.touch, *plan.finish)}
     return {**furnished, **{item.path: item.text for item in plan.send}}

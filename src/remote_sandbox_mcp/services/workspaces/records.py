@@ -1,4 +1,4 @@
-"""What is kept of workspaces: their rows, and for each a folder with the last common state of its sides and a lock."""
+"""Records of workspaces: their rows, and for each a folder with the last common state of its sides and a lock."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class WorkspaceRecords:
     # Rows
 
     def rows(self) -> tuple[WorkspaceRow, ...]:
-        """Those of all configurations. Asked with every call, so they are read again only after a change."""
+        """List the workspaces of all configurations. Asked with every call, so only read again after a change."""
         try:
             changed = os.stat(self._folder).st_mtime_ns
         except OSError:
@@ -147,7 +147,7 @@ class WorkspaceRecords:
         return self._known[1]
 
     def mine(self) -> list[WorkspaceRow]:
-        """Those of this configuration; of all, where there is none."""
+        """List the workspaces of this configuration; of all, where there is none."""
         ours = self._configuration
         return [row for row in self.rows() if not ours or row.configuration == ours]
 
@@ -209,7 +209,7 @@ class WorkspaceRecords:
         self._write(self._place(workspace.id) / "pending", json.dumps(said).encode())
 
     def pending(self, workspace: Workspace) -> Pending | None:
-        """What a pass was about to carry over that has not ended; None after one that has."""
+        """Return the entries that an unfinished pass was about to carry over; None after one that has ended."""
         try:
             said = json.loads((self._place(workspace.id) / "pending").read_bytes())
             return Pending(*({_bytes(path): _bytes(entry) for path, entry in each.items()} for each in said))

@@ -128,7 +128,7 @@ class WorkspaceService:
     # Linking
 
     async def preview(self, order: LinkOrder) -> Preview:
-        """What a link would send, and to where. Raises BadArgument, SandboxError."""
+        """Preview a link: its files, and where they go. Raises BadArgument, SandboxError."""
         from .preview import look_before
 
         folder = self._folder_of(order)
@@ -320,7 +320,7 @@ class WorkspaceService:
         return replace(moved, transfer=transfer.id)
 
     async def _forget_ended_fetch(self, workspace: Workspace) -> None:
-        """What a transfer in the background was to bring and did not is decided about again."""
+        """Decide again about files that a transfer in the background was to bring and did not."""
         base = self._records.base(workspace)
         if base.fetching and (not base.transfer or await self._has_ended(base.transfer)):
             self._records.keep(workspace, replace(base, fetching=(), transfer=""))

@@ -1,4 +1,4 @@
-"""What goes on now, as rows that change: for the page in the browser, and for the view in the terminal.
+"""Live view: rows that change, for the page in the browser, and for the view in the terminal.
 
 How rows are shown is not here, and nothing here changes a sandbox.
 """

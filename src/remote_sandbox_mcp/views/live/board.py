@@ -90,7 +90,7 @@ class Board:
 
 
 class Looker:
-    """One that looks at some topics: remembers which rows it was shown."""
+    """Viewer of some topics: remembers which rows it was shown."""
 
     def __init__(self, board: Board, topics: Collection[str], shown: Mapping[str, Shown]) -> None:
         self.topics = tuple(topics)
@@ -106,7 +106,7 @@ class Looker:
         return found
 
     def take(self) -> list[Change]:
-        """What is new, without waiting; the first of each topic is whole."""
+        """Return the changes without waiting; the first of each topic is whole."""
         self.woken.clear()
         return [change for topic in self.topics if self._board.knows(topic) and (change := self._change(topic))]
 

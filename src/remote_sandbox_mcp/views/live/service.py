@@ -48,7 +48,7 @@ About = Callable[[], Mapping[str, Any]]
 
 
 class Live:
-    """What goes on under one app. `about` gives what only the process knows: when it began, and its clients."""
+    """Live view of one app. `about` returns facts that only the process has: when it began, and its clients."""
 
     def __init__(self, app: App, about: About = dict) -> None:
         self._app = app
@@ -92,7 +92,7 @@ class Live:
                 self._end()
 
     def stir(self) -> None:
-        """Something was done in this process: look at jobs and all else that it may have changed now."""
+        """Refresh jobs and other rows now, after something was done in this process."""
         for watcher, _ in self._watchers.values():
             watcher.stir(all=False)
         self._news.set()

@@ -69,7 +69,7 @@ class StateFile:
         return True
 
     async def older_events(self, before: int, limit: int) -> list[Mapping[str, Any]]:
-        """Those with a lower number, oldest first."""
+        """List events with a lower number, oldest first."""
         return list(await asyncio.to_thread(self._events, before, limit, self._known())) if self.exists() else []
 
     async def older_calls(self, wanted: WantedCalls) -> list[Mapping[str, Any]]:

@@ -38,7 +38,7 @@ def look_of(watch: Watch) -> JobLook:
 
 
 class Checkpoints:
-    """Those of one sandbox, by the ids of their watches; all that are due are asked for at once."""
+    """Checkpoints of one sandbox, by the ids of their watches; all that are due are asked for at once."""
 
     def __init__(self) -> None:
         self.found: dict[int, Checkpoint] = {}
@@ -224,7 +224,7 @@ class Watcher:
             return View(member.name, member.describe(), active, True, usage_trouble=str(problem)), True
 
     async def _view_in_any_case(self) -> tuple[View, bool]:
-        """The same; what was not foreseen is a trouble of this sandbox alone."""
+        """View the sandbox; an unforeseen error is a trouble of this sandbox alone."""
         (found,) = await asyncio.gather(self._view(), return_exceptions=True)
         if not isinstance(found, BaseException):
             return found

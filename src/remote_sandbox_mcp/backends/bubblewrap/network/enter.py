@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
 
 
 def make_inside(settings: dict[str, Any]) -> int:
-    """What the carrier needs from the namespace: its network card, or a listener on its loopback."""
+    """Make the carrier's part of the namespace: a network card, or a listener on its loopback."""
     if settings["reach"] == OUTSIDE:
         return kernel.make_card(CARD, ADDRESS, MASK, GATEWAY, MTU)
     listener = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=WAITING)

@@ -61,7 +61,7 @@ def list_files(server: SandboxServer) -> Any:
         sandbox_name: SandboxName = "",
         cursor: Cursor = "",
     ) -> Annotated[CallToolResult, ListingShape]:
-        """What is in a folder, by name; paths are relative to it. Folders that cannot be read are told in problems."""
+        """List a folder by name; paths are relative to it. Unreadable folders are reported in problems."""
         found = await server.app.files.list(
             remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor
         )

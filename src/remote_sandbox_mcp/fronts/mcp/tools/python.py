@@ -92,7 +92,7 @@ def record_fields(report: PythonReport, record: PythonRecord, limit: int) -> dic
 
 
 def session_fields(record: PythonRecord) -> dict[str, Any]:
-    """What a caller has to know of the session: that it is new, or in another folder than the call wanted."""
+    """Return facts about the session for the caller: that it is new, or in another folder than the call wanted."""
     python = plain_text(f"{record.version} {record.python}") if record.is_new else ""
     return {"new": record.is_new, "python": python, "folder": plain_text(record.folder)}
 

@@ -62,7 +62,7 @@ DryRun = Annotated[bool, Field(description="Only show what would be done, and wh
 
 
 def task_name(given: Any) -> Any:
-    """Some clients send an id of digits only as a number, without its prefix."""
+    """Restore a task's id that a client has sent as a number: without its prefix, and with digits only."""
     return f"tr-{given:08d}" if isinstance(given, int) and not isinstance(given, bool) else given
 
 

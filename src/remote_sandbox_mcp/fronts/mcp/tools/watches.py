@@ -170,7 +170,7 @@ def list_events(server: SandboxServer) -> Any:
             int, Field(description="cursor of the last answer: only what is new; default: the newest", ge=-1)
         ] = jobs.NO_CURSOR,
     ) -> Annotated[CallToolResult, EventsShape]:
-        """What happened to watched jobs, in order."""
+        """List events of watched jobs, in order."""
         events = await server.app.jobs.watching.events(watch_id, jobs.cursor(after_id), limit)
         fields: dict[str, Any] = {"events": [event_fields(event) for event in events]}
         fields["cursor"] = events[-1].id if events else max(0, after_id)

@@ -78,7 +78,7 @@ def link(server: SandboxServer) -> Any:
 
 
 class Verbs:
-    """What one call of link_workspace may do: make a link, and anything to the workspace that its client is in."""
+    """Actions of one call of link_workspace: make a link, and anything to the workspace that its client is in."""
 
     def __init__(self, server: SandboxServer, ctx: Context[None, Any]) -> None:
         self._server = server
