@@ -6,16 +6,20 @@ import asyncio
 import contextlib
 import io
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from ..app import App
+
+# SIGHUP comes when the terminal is closed.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Caller:
@@ -218,3 +222,21 @@ def called_by(who: Caller) -> Iterator[None]:
         yield
     finally:
         _caller.reset(token)
+
+
+@contextlib.asynccontextmanager
+async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]]:
+    """Signals cancel the task, which stops the command on the far side; the list holds the signals that came."""
+    its, caught = caller(), list[int]()
+
+    def stop(number: int) -> None:
+        caught.append(number)
+        task.cancel()
+
+    for number in SIGNALS:
+        its.on_signal(number, partial(stop, number))
+    try:
+        yield caught
+    finally:
+        for number in SIGNALS:
+            its.off_signal(number)
