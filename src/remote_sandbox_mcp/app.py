@@ -23,6 +23,7 @@ from .core.sandboxes.machine import CommandPlace, Engine, LocalPlace, Machine
 from .core.sandboxes.sandbox import Description, Sandbox
 from .core.sandboxes.slurm import Cluster
 from .local.asking import Questions
+from .local.store.database import STATE_FILE, Database
 from .local.waiting import within
 from .services.commands import CommandService
 from .services.files import FileService
@@ -168,7 +169,6 @@ def local_member(place: LocalPlace) -> Member:
 
 
 def disposable_rows() -> DisposableRows:
-    from .local.store.database import STATE_FILE, Database
     from .local.store.disposables import DisposableRows
 
     return DisposableRows(Database(paths.state_folder() / STATE_FILE))

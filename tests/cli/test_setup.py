@@ -21,7 +21,8 @@ import pytest
 from remote_sandbox_mcp.cli.render import Page
 from remote_sandbox_mcp.cli.setup import Chosen, Setup
 from remote_sandbox_mcp.cli.setup_dialogue import FromOptions, row_texts
-from remote_sandbox_mcp.config.load import load, parse_toml
+from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.problems import parse_toml
 from remote_sandbox_mcp.config.schema import MachineEntry
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.resources.checkup import Checkup, ok

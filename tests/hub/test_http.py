@@ -20,7 +20,6 @@ import pytest
 
 from remote_sandbox_mcp.services.hub_contact.hello import say_http_hello
 from remote_sandbox_mcp.services.hub_contact.place import HubPlace, reach
-from remote_sandbox_mcp.services.hub_contact.starting import start
 from tests.fronts.http.conftest import Service, connected, service
 from tests.support.hub_desk import Desk, desk_in
 from tests.support.hub_place import done, logins
@@ -316,7 +315,7 @@ class Attacker:
         """What the hub says in the end."""
         told = {"host": "127.0.0.1", "port": 0, "key": "k", "hosts": ["localhost"], "origins": [], **terms}
         hello = say_http_hello(told, {}, "/", "")
-        line, _ = reach(self._place, start)
+        line, _ = reach(self._place)
         with line, line.makefile("rb") as heard:
             line.settimeout(20)
             if early:

@@ -7,7 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .verb import add_json
+from ..config.allowances import USUAL_S, allowances
+from ..config.load import load
+from ..core.errors import BadArgument
+from ..services.gate import allowing
+from ..services.gate.allowing import until, uses
+from ..services.gate.paths import Gate, private_files
+from .render import Page, one_line, print_json, styled
+from .verb import add_json, complain, fail, say
 
 if TYPE_CHECKING:
     from ..config.allowances import Allowance
@@ -26,7 +33,6 @@ NOT_THERE = 1
 def add_arguments(subparsers: Any) -> None:
     allow = subparsers.add_parser(
         "allow",
-        help="let agents use a folder or file of this computer",
         description="Lets agents use a folder or file of this computer besides their project, and lists what they may "
         "use. It counts at once, also for clients that run.",
     )
@@ -37,7 +43,6 @@ def add_arguments(subparsers: Any) -> None:
     time.add_argument("--always", action="store_true", help="until it is taken back")
     disallow = subparsers.add_parser(
         "disallow",
-        help="take back what was allowed",
         description="Takes back what `allow`, a form or the page has allowed of a place, and of places in it.",
     )
     disallow.add_argument("path", metavar="PATH", help="a folder or file that `allow` lists")
@@ -46,9 +51,6 @@ def add_arguments(subparsers: Any) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Raises BadArgument, ConfigError."""
-    from ..config.load import load
-    from ..core.errors import BadArgument
-
     configuration = load(options.config)
     if options.verb == "disallow":
         return _disallow(options.path, configuration, options.json)
@@ -74,12 +76,6 @@ def duration(word: str) -> float:
 
 
 def _allow(options: argparse.Namespace, configuration: Configuration) -> int:
-    from ..config.allowances import USUAL_S
-    from ..services.gate import allowing
-    from ..services.gate.paths import Gate, private_files
-    from .render import one_line, print_json
-    from .verb import complain, say
-
     for_s = None if options.always else options.for_s or USUAL_S
     gate = Gate(configuration.settings, private_files(configuration))
     given = allowing.allow(gate, options.path, writing=not options.read, for_s=for_s, by=BY)
@@ -92,11 +88,6 @@ def _allow(options: argparse.Namespace, configuration: Configuration) -> int:
 
 
 def _disallow(path: str, configuration: Configuration, as_json: bool) -> int:
-    from ..core.errors import BadArgument
-    from ..services.gate import allowing
-    from .render import one_line, print_json
-    from .verb import complain, fail, say
-
     try:
         gone = allowing.take_back(path, configuration.settings)
     except BadArgument as problem:
@@ -115,10 +106,6 @@ def _disallow(path: str, configuration: Configuration, as_json: bool) -> int:
 
 
 def _list(configuration: Configuration, as_json: bool) -> int:
-    from ..config.allowances import allowances
-    from ..services.gate import allowing
-    from .render import Page, print_json
-
     allowed, operators = allowances(), allowing.configured(configuration.settings)
     if as_json:
         from_file = [{**allowing.fields(it), "by": "config.toml", "key": it.by} for it in operators]
@@ -133,8 +120,6 @@ def _list(configuration: Configuration, as_json: bool) -> int:
 
 def _rows(found: Sequence[Allowance], after: str = "") -> list[tuple[Any, ...]]:
     """Rows of the list; the path comes last, where a long one wraps."""
-    from ..services.gate.allowing import until, uses
-    from .render import one_line, styled
 
     def by(it: Allowance) -> str:
         return f"{it.by}{after}" + (f", session {it.session}" if it.session else "")

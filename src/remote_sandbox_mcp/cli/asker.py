@@ -8,6 +8,8 @@ import os
 import re
 import signal
 import sys
+import termios
+import tty
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -137,9 +139,6 @@ def _keys() -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _cbreak() -> Iterator[None]:
-    import termios
-    import tty
-
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)

@@ -7,10 +7,11 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ..core.errors import Unreachable
+from ..services.jobs.attach import Window
 from . import streams, terminal
 
 if TYPE_CHECKING:
-    from ..services.jobs.attach import Attached, Window
+    from ..services.jobs.attach import Attached
 
 # What tmux sends at its end: all rows scroll, the first screen, a cursor, no mouse, focus or paste reports, plain keys
 # and colours.
@@ -18,8 +19,6 @@ RESET = "\x1b[r\x1b[?1049l\x1b[?25h\x1b[?1000;1002;1003;1004;1006;2004l\x1b[?1l\
 
 
 def window() -> Window:
-    from ..services.jobs.attach import Window
-
     rows, columns = terminal.size()
     return Window(rows, columns, streams.caller().environ.get("TERM") or "xterm")
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
+import secrets
+import subprocess
 import sys
+import webbrowser
 from typing import TYPE_CHECKING
 
+from ..local.processes.programs import find_chosen, find_helper
+
 if TYPE_CHECKING:
-    import webbrowser
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -31,8 +36,6 @@ def browser_here(environ: Mapping[str, str]) -> webbrowser.BaseBrowser | None:
     """A browser with windows that shows them to the person at this terminal; None where there is none."""
     if any(environ.get(name) for name in SSH_VARIABLES):
         return None
-    import webbrowser
-
     try:
         found = webbrowser.get()
     except webbrowser.Error:
@@ -56,8 +59,6 @@ def name_of(browser: webbrowser.BaseBrowser) -> str:
 
 def is_confined(program: str, environ: Mapping[str, str]) -> bool:
     """Whether this browser is known to be a snap or a flatpak, which reads no hidden folder."""
-    from ..local.processes.programs import find_chosen
-
     if os.path.basename(program) in OPENERS:
         return any(_starts_confined(file) for file in _desktop_file(environ))
     found = find_chosen(program, environ.get("PATH")) or program
@@ -74,10 +75,6 @@ def _starts_confined(file: str) -> bool:
 
 def _desktop_file(environ: Mapping[str, str]) -> Iterator[str]:
     """The desktop file of the program that opens HTML files, if it is found."""
-    import subprocess
-
-    from ..local.processes.programs import find_helper
-
     query = [find_helper("xdg-mime"), "query", "default", "text/html"]
     try:
         done = subprocess.run(query, capture_output=True, timeout=OPENER_ANSWERS_S, env=dict(environ), check=False)
@@ -101,9 +98,6 @@ def write_lead(state: Path, address: str, home: Path | None = None) -> Path:
 
     With `home` it is in that folder, for a browser that cannot read the state folder.
     """
-    import html
-    import secrets
-
     name = LEADS.replace("*", secrets.token_hex(16))
     lead = state / name
     if home is not None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ..config.paths import NO_HUB
 from ..services.hub_contact.hello import read_answer, say_verb
-from ..services.hub_contact.place import HubPlace, NoHub, reach
+from ..services.hub_contact.place import HubPlace, NoHub, current_folder, reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def run(argv: Sequence[str]) -> int | None:
     if os.environ.get(NO_HUB) or not _has_streams():
         return None
     try:
-        line, is_new = reach(HubPlace(os.environ), _start)
+        line, is_new = reach(HubPlace(os.environ))
     except (NoHub, OSError):
         return None
     with line:
         try:
             line.settimeout(FIRST_GREETING_S if is_new else GREETING_S)
             can_ask = os.isatty(0) and os.isatty(2)
-            line.sendall(say_verb(argv, can_ask, os.environ, _folder()))
+            line.sendall(say_verb(argv, can_ask, os.environ, current_folder()))
             answers = Lines(line)
             if answers.next().get("send") != "streams":
                 return None
@@ -56,20 +56,6 @@ def _has_streams() -> bool:
         return all(os.fstat(fd) for fd in (0, 1, 2))
     except OSError:
         return False
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"
-
-
-def _start(place: HubPlace, lock: int, listener: int) -> None:
-    """Imported only here, because most verbs find a hub. Raises NoHub."""
-    from ..services.hub_contact.starting import start
-
-    start(place, lock, listener)
 
 
 class Lines:

@@ -6,14 +6,21 @@ import argparse
 import asyncio
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .verb import add_json
+from ..config import paths
+from ..core.texts.redact import summary_of
+from ..local.store.database import STATE_FILE, Database
+from ..local.store.history import HistoryRows, WantedCalls
+from ..services.history import call_fields
+from .render import is_read, one_line, styled, took
+from .verb import add_json, complain
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..local.store.history import CallRow, HistoryRows
+    from ..local.store.history import CallRow
 
 LISTED = 50
 # How often new ones are looked for, and how many are read at once.
@@ -26,7 +33,6 @@ LONGEST_CLIENT = 14
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "calls",
-        help="what agents have done: every tool call, newest last",
         description="The tool calls of all sessions, of this computer's user, that have ended. Secrets and contents of "
         "files are not kept. keep_calls_days under [server] in config.toml says for how long the rest is.",
     )
@@ -40,10 +46,6 @@ def add_arguments(subparsers: Any) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    from ..config import paths
-    from ..local.store.database import STATE_FILE, Database
-    from ..local.store.history import HistoryRows, WantedCalls
-
     rows = HistoryRows(Database(paths.state_folder() / STATE_FILE))
     wanted = WantedCalls(
         client=options.client,
@@ -60,11 +62,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _show(rows: HistoryRows, wanted: Any, options: argparse.Namespace) -> None:
-    from dataclasses import replace
-
-    from .render import is_read
-    from .verb import complain
-
     last = await asyncio.to_thread(rows.last) if rows.exists() else 0
     found = await asyncio.to_thread(rows.newest, wanted) if last else ()
     if not found and not options.follow and not options.json:
@@ -79,7 +76,6 @@ async def _show(rows: HistoryRows, wanted: Any, options: argparse.Namespace) -> 
 
 
 def _print(found: tuple[CallRow, ...], options: argparse.Namespace, *, is_first: bool = False) -> None:
-    from ..services.history import call_fields
     from .render import Page, styled, write
 
     if options.json:
@@ -94,9 +90,6 @@ def _print(found: tuple[CallRow, ...], options: argparse.Namespace, *, is_first:
 
 
 def _row(row: CallRow, room: int) -> tuple[Text | str, ...]:
-    from ..core.texts.redact import summary_of
-    from .render import one_line, styled, took
-
     outcome, style = _outcome(row)
     what = one_line(summary_of(row.arguments) if row.outcome == "done" else row.told or summary_of(row.arguments))
     shown = what if len(what) <= max(20, room) else f"{what[: max(20, room) - 1]}…"

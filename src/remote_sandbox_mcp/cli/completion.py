@@ -39,7 +39,6 @@ POSITIONALS = {
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "completion",
-        help="a script that completes words in bash, zsh or fish",
         description="Prints a script. bash: add  source <(remote-sandbox-mcp completion bash)  to ~/.bashrc. zsh: the "
         "same with zsh, in ~/.zshrc after compinit. fish: remote-sandbox-mcp completion fish | source, in config.fish.",
     )
@@ -69,7 +68,7 @@ def answer(words: Sequence[str]) -> int:
     *before, at = words or ("",)
     verbs = [word for word in before if word in VERBS][:1]
     try:
-        found = [*candidates(parser(verbs or VERBS), before, at)]
+        found = [*candidates(parser(verbs), before, at)]
     except (SandboxError, OSError):
         return 1
     write("".join(f"{word}\t{' '.join(told.split())}\n" if told else f"{word}\n" for word, told in found))

@@ -10,12 +10,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .verb import add_json
+from ..config import accepted, paths, project_file, services, workspace_file
+from ..config.accepted import acceptance, whole
+from ..config.load import load
+from ..config.machines import completed
+from ..config.problems import plain
+from ..config.show import show
+from ..config.workspace_file import NAME, accepted_file
+from ..core.errors import BadArgument, ConfigError
+from ..core.texts.text import visible
+from .render import Page, one_line, print_json, shown_file, styled
+from .verb import add_json, complain, complain_plainly, say
 
 if TYPE_CHECKING:
     from ..config.project_file import ProjectFile
     from ..config.workspace_file import Brought
-    from .render import Page
 
 # Bytes of a project's file that are shown: all of a .remote-sandbox.toml.
 MOST_SHOWN = 64 << 10
@@ -26,7 +35,6 @@ MOST_TOLD = 10 * MOST_SHOWN
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "config",
-        help="what is configured, and where",
         description="Shows what is configured and where it came from, and accepts what a project sets; without an "
         "action, shows.",
     )
@@ -54,13 +62,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from ..config import paths
-    from ..config.load import load
-    from ..config.machines import completed
-    from ..config.show import show
-    from .render import Page, print_json
-    from .verb import say
-
     path: Path = options.config or paths.config_file()
     if options.action == "path":
         print_json({"path": str(path)}) if options.json else say(str(path))
@@ -75,8 +76,6 @@ def _show(options: argparse.Namespace) -> int:
 
 async def _allow(options: argparse.Namespace) -> int:
     """Accept what a project brings. Raises ConfigError, BadArgument."""
-    from .render import print_json
-
     accepted = [await _accept(file, options) for file in _files(options.file)]
     if options.json:
         print_json({"accepted": accepted})
@@ -85,10 +84,6 @@ async def _allow(options: argparse.Namespace) -> int:
 
 def _deny(path: str, as_json: bool) -> int:
     """Do not accept it any more. Raises ConfigError."""
-    from ..config import accepted, paths
-    from .render import one_line, print_json
-    from .verb import say
-
     known = {file: accepted.withdraw(file, paths.state_folder()) for file in _files(path)}
     if as_json:
         print_json({"denied": [{"path": file, "was_accepted": bool(was)} for file, was in known.items()]})
@@ -100,9 +95,6 @@ def _deny(path: str, as_json: bool) -> int:
 
 def _files(path: str) -> list[str]:
     """The files that are meant: of a folder, those that are for us or were accepted."""
-    from ..config import project_file, services, workspace_file
-    from ..config.accepted import acceptance, whole
-
     if not os.path.isdir(path):
         return [path]
     own, brought = (os.path.normpath(os.path.join(path, name)) for name in (services.NAME, workspace_file.NAME))
@@ -112,12 +104,6 @@ def _files(path: str) -> list[str]:
 
 async def _accept(path: str, options: argparse.Namespace) -> dict[str, Any]:
     """Show one file, ask, and accept exactly what was shown; returns what it sets."""
-    from ..config import accepted, paths
-    from ..config.problems import plain
-    from ..core.errors import ConfigError
-    from .render import one_line
-    from .verb import say
-
     found = _found(path)
     passed_over: list[str] = []
     settings = found.settings(passed_over.append)
@@ -139,9 +125,6 @@ async def _accept(path: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def _show_brought(found: ProjectFile | Brought, told: Mapping[str, str], passed_over: Sequence[str]) -> None:
     """For the person who is asked; each line of the file has a mark, so that none can be taken for one of ours."""
-    from ..core.texts.text import visible
-    from .verb import complain, complain_plainly
-
     raw = found.content if isinstance(found.content, bytes) else found.content.encode()
     lines = visible(raw[:MOST_SHOWN].decode("utf-8", "replace")).splitlines()
     rest = [f"  ({len(raw) - MOST_SHOWN} more bytes are not shown)"] if len(raw) > MOST_SHOWN else []
@@ -152,7 +135,6 @@ def _show_brought(found: ProjectFile | Brought, told: Mapping[str, str], passed_
 
 async def _agree(options: argparse.Namespace) -> None:
     """Raises BadArgument without a yes."""
-    from ..core.errors import BadArgument
     from .syncing import asked
 
     if options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -165,8 +147,6 @@ async def _agree(options: argparse.Namespace) -> None:
 
 def _found(path: str) -> ProjectFile | Brought:
     """Raises ConfigError where there is nothing to accept."""
-    from ..config import project_file, workspace_file
-
     if os.path.basename(path) == workspace_file.NAME:
         if brought := workspace_file.find(path):
             return brought
@@ -178,8 +158,6 @@ def _found(path: str) -> ProjectFile | Brought:
 
 def _workspace_file() -> dict[str, Any] | None:
     """Show the accepted settings of the project in the current folder."""
-    from ..config.workspace_file import NAME, accepted_file
-
     folder = os.path.realpath(".")
     found = accepted_file(folder)
     if found is None:
@@ -189,8 +167,6 @@ def _workspace_file() -> dict[str, Any] | None:
 
 
 def _print(page: Page, shown: Mapping[str, Any], path: Path) -> None:
-    from .render import shown_file, styled
-
     file = shown_file(path, is_read=shown["file"] != "none")
     page.rows([("config file", file), ("default", shown["default"] or "none")], 0)
     for machine in [*shown["machines"], *shown["sandboxes"]]:

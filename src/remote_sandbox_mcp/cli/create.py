@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import BadArgument
+from ..core.sandboxes.disposable import PENDING, Limits, SandboxOrder, gpus, megabytes, volume
+from ..services.session import absolute
 from . import streams
 from .verb import add_json, complain, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.sandboxes.disposable import Disposable, SandboxOrder
+    from ..core.sandboxes.disposable import Disposable
 
 # How long one may wait in the queue of a cluster before the command returns; it goes on waiting there.
 QUEUE_S = 30.0
@@ -19,7 +22,6 @@ QUEUE_S = 30.0
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "create",
-        help="make a disposable sandbox; prints its id",
         description="Makes a clean, isolated sandbox and prints its id, which every verb takes as --sandbox. It lives "
         "until it is deleted, or has not been used for its timeout.",
     )
@@ -44,8 +46,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _create(app: App, options: argparse.Namespace) -> int:
-    from ..core.sandboxes.disposable import PENDING
-
     made = await app.disposables.create(_order(app, options))
     if made.status == PENDING:
         complain(f"{made.id} is pending: {made.reason}")
@@ -66,9 +66,6 @@ def _tell(made: Disposable, as_json: bool) -> int:
 
 
 def _order(app: App, options: argparse.Namespace) -> SandboxOrder:
-    from ..core.sandboxes.disposable import Limits, SandboxOrder, gpus, megabytes, volume
-    from ..services.session import absolute
-
     is_folder = options.image.startswith(("/", "~", "."))
     cards = gpus(int(options.gpu) if options.gpu.isdecimal() else options.gpu)
     return SandboxOrder(
@@ -87,8 +84,6 @@ def _order(app: App, options: argparse.Namespace) -> SandboxOrder:
 
 def _variable(text: str) -> tuple[str, str]:
     """NAME=VALUE; a NAME alone is passed on from here, so that its value is not in the list of processes."""
-    from ..core.errors import BadArgument
-
     name, equals, value = text.partition("=")
     if not equals and name not in streams.caller().environ:
         raise BadArgument(f"--env {name[:60]}: that variable is not set here; write NAME=VALUE, or set it")

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from ..config import paths
+from ..core.errors import ConfigError
+from ..local.processes.locks import Lock, holder
 from .browser import browser_here, is_confined, name_of, sweep, write_lead
+from .main import port
+from .serve import configured, forget_key, serve_http
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
     import webbrowser
-    from pathlib import Path
 
     from ..fronts.http.listener import Terms
-    from ..local.processes.locks import Lock
 
 HOST = "127.0.0.1"
 # While one runs: its lock, and where it listens, with what configuration and which key.
@@ -34,7 +40,6 @@ BEGINNING_S = 3.0
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "dashboard",
-        help="what goes on, as a page in the browser",
         description="Opens a page that shows machines, jobs and their logs, sandboxes, workspaces and what agents do, "
         "and serves it on 127.0.0.1 until Ctrl-C. One that runs already, with the same configuration, is opened again.",
     )
@@ -45,19 +50,12 @@ def add_arguments(subparsers: Any) -> None:
 
 
 def _port(word: str) -> int:
-    from .main import port
-
     return port(word)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal ends the process; returns only where there is nothing to serve. Raises ConfigError."""
-    from dataclasses import replace
-
-    from ..config import paths
     from ..fronts.http.listener import agree, listen
-    from ..local.processes.locks import Lock
-    from .serve import configured, forget_key, serve_http
 
     configuration, state = configured(options.config).current, paths.state_folder()
     http = replace(configuration.settings.http, host=HOST, port=options.port)
@@ -97,14 +95,10 @@ class DashboardAddress:
 
 
 def _config_of(options: argparse.Namespace) -> str:
-    from ..config import paths
-
     return os.path.realpath(os.path.expanduser(options.config or paths.config_file()))
 
 
 def _digest(terms: Terms) -> str:
-    import hashlib
-
     assert terms.key is not None
     return hashlib.sha256(f"dashboard\0{terms.key.reveal()}".encode()).hexdigest()
 
@@ -133,9 +127,6 @@ def _open_again(state: Path, wanted: DashboardAddress, terms: Terms, options: ar
 
 def _running(state: Path) -> tuple[int, DashboardAddress]:
     """The process of the one that runs, and its place. Raises ConfigError."""
-    from ..core.errors import ConfigError
-    from ..local.processes.locks import holder
-
     deadline = time.monotonic() + BEGINNING_S
     while time.monotonic() < deadline:
         found = holder(state / LOCK_FILE)
@@ -167,8 +158,6 @@ def _show(state: Path, terms: Terms, port: int, options: argparse.Namespace, run
 
 def _home_for(browser: webbrowser.BaseBrowser) -> Path | None:
     """The home folder for a browser that reads no hidden folder, if something can be put there."""
-    from pathlib import Path
-
     if not is_confined(name_of(browser), os.environ):
         return None
     home = Path(os.path.expanduser("~"))
@@ -186,8 +175,6 @@ def _hints(port: int, running: int, *, is_opened: bool) -> list[str]:
 
 
 def _quoted(key: str) -> str:
-    from urllib.parse import quote
-
     return quote(key, safe="")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import SandboxError
 from .verb import add_json, code_of, complain, say, with_app
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "delete",
-        help="end disposable sandboxes",
         description="Ends disposable sandboxes with all that runs in them, and removes their files. One that cannot be "
         "deleted does not keep the others; the exit code is 0 if all are gone.",
     )
@@ -27,8 +27,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _delete(app: App, options: argparse.Namespace) -> int:
-    from ..core.errors import SandboxError
-
     deleted, problems, code = [], [], 0
     for name in options.ids:
         try:

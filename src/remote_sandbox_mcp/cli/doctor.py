@@ -9,6 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..config import paths
+from ..config.load import load
+from ..config.machines import completed
+from ..services.gate.allowing import use_here
+from ..services.gate.paths import Gate, private_files
+from ..services.probe.doctor import examine, examine_command, examine_local
+from .hub import all_facts
+from .render import Page, count, one_line, print_json, shown_file, styled
 from .verb import add_json
 
 if TYPE_CHECKING:
@@ -17,7 +25,6 @@ if TYPE_CHECKING:
     from ..config.schema import Configuration
     from ..core.resources.checkup import Checkup, Step
     from ..services.gate.allowing import Use
-    from .render import Page
 
 NOTHING = (
     "No SSH machine is configured. Run remote-sandbox-mcp setup, which finds those of ~/.ssh/config; or set "
@@ -30,7 +37,6 @@ UNUSABLE = "No machine that is configured can be used, so nothing runs unless it
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
-        help="check each machine step by step",
         description="Checks each machine from its name to the PATH that commands see there, all machines at once. "
         "Ends with 0 if all is well, with 1 if a step failed, or something that is configured cannot be used.",
     )
@@ -61,10 +67,6 @@ def _is_well(practice: Practice, checkups: Sequence[Checkup]) -> bool:
 def _begin(options: argparse.Namespace) -> Practice:
     """Start all check-ups at once. Raises UnknownSandbox, ConfigError."""
     from ..app import compose
-    from ..config import paths
-    from ..config.load import load
-    from ..config.machines import completed
-    from ..services.probe.doctor import examine, examine_command, examine_local
 
     configuration = completed(load(options.config))
     fleet = compose(configuration).fleet
@@ -85,8 +87,6 @@ def _begin(options: argparse.Namespace) -> Practice:
 
 
 async def _report_json(practice: Practice) -> list[Checkup]:
-    from .render import print_json
-
     checkups = [await task for _, task in practice.work]
     print_json(
         {
@@ -105,9 +105,6 @@ async def _report_json(practice: Practice) -> list[Checkup]:
 
 def _hub() -> str:
     """One line about the hub."""
-    from .hub import all_facts
-    from .render import count
-
     hubs = all_facts()
     told = [f"process {it['pid']} serves {count(len(it.get('clients', ())), 'client')}" for it in hubs if it["answers"]]
     told += [f"process {it['pid']} does not answer; to end it: kill -9 {it['pid']}" for it in hubs if not it["answers"]]
@@ -115,17 +112,12 @@ def _hub() -> str:
 
 
 def _hub_fields() -> dict[str, Any]:
-    from .hub import all_facts
-
     hubs = all_facts()
     return {"running": bool(hubs)} | ({"pid": hubs[0]["pid"], "answers": hubs[0]["answers"]} if hubs else {})
 
 
 def _use(configuration: Configuration) -> Use:
     """Places of this computer that agents may use, if their client starts us here."""
-    from ..services.gate.allowing import use_here
-    from ..services.gate.paths import Gate, private_files
-
     return use_here(Gate(configuration.settings, private_files(configuration)), configuration.settings)
 
 
@@ -143,8 +135,6 @@ def _fields(checkup: Checkup) -> dict[str, Any]:
 
 async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     """Print each sandbox as soon as it and those before it are done."""
-    from .render import Page, one_line, shown_file, styled
-
     page = Page()
     configuration = practice.configuration
     file = shown_file(practice.config_file, is_read=bool(configuration.file))
@@ -178,8 +168,6 @@ def _waiting(work: Sequence[tuple[str, asyncio.Task[Checkup]]]) -> str:
 
 
 def _show(page: Page, checkup: Checkup) -> None:
-    from .render import styled
-
     page.heading(checkup.name, f"{checkup.kind} {checkup.address}".strip() + f"  {checkup.seconds:.1f} s")
     # Steps that were skipped for a reason are listed with it; the others come together in one row.
     rows = [_row(page, step) for step in checkup.steps if step.mark.value != "skipped" or step.said]
@@ -190,16 +178,12 @@ def _show(page: Page, checkup: Checkup) -> None:
 
 
 def _row(page: Page, step: Step) -> tuple[Text | str, ...]:
-    from .render import styled
-
     remedy = f"\n→ {step.remedy}" if step.remedy else ""
     said = styled((step.said, "dim" if step.mark.value == "skipped" else ""), (remedy, "cyan"))
     return page.mark(step.mark.value), step.name, said
 
 
 def _sum_up(page: Page, checkups: Sequence[Checkup], configuration: Configuration) -> None:
-    from .render import styled
-
     bad = [checkup.name for checkup in checkups if checkup.failed]
     warned = any(step.mark.value == "warning" for checkup in checkups for step in checkup.steps)
     warned = warned or bool(configuration.problems)

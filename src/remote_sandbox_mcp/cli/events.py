@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core.task import event_end, event_word
+from .render import is_read
 from .verb import add_json, complain, with_app
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ STYLES = {"succeeded": "green", "running restored": "green", "resume started": "
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "events",
-        help="what happened to watched jobs, newest last",
         description="Events of watched jobs: interrupted, resumed, succeeded, failed, a machine that does not answer.",
     )
     parser.add_argument("-n", "--lines", type=int, default=LISTED, metavar="N", help=f"the last N (default: {LISTED})")
@@ -36,8 +37,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _show(app: App, options: argparse.Namespace) -> int:
-    from .render import is_read
-
     exists, events = app.jobs.known.exists, app.jobs.watching.events
     # At least one, which tells where to go on.
     found = await events(limit=max(1, options.lines)) if exists() else ()
@@ -54,7 +53,6 @@ async def _show(app: App, options: argparse.Namespace) -> int:
 
 
 def _print(found: Sequence[Event], as_json: bool) -> None:
-    from ..core.task import event_word
     from .render import Page, one_line, styled, write
 
     if as_json:
@@ -75,7 +73,5 @@ def _print(found: Sequence[Event], as_json: bool) -> None:
 
 def fields(event: Event) -> dict[str, Any]:
     """An event for programs, as list_background_watch_events names its parts."""
-    from ..core.task import event_end
-
     told = {"id": event.id, "watch_id": event.watch_id, "event_type": event.type.value, "summary": event.summary}
     return {**told, **event_end(event), "created_ts": event.created, "payload": dict(event.payload)}

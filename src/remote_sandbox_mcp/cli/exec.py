@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
-import functools
 import signal
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from ..core.check import LONGEST_TIMEOUT_S
+from ..core.commands.command import Completed, Ending
+from ..core.commands.shell import join
+from ..core.texts.text import KEPT_BYTES, harmless, without_broken_end
+from ..services.commands import Row
+from ..views.results import exec_fields, exec_head, lean, sentence
 from . import streams
-from .verb import add_json, complain
+from .render import one_line, print_json
+from .verb import add_json, complain, with_app
+from .workspaces import at_hand
 
 if TYPE_CHECKING:
-    import asyncio
-
     from ..app import App
-    from ..core.commands.command import Completed, Excerpt, Missing, Running
+    from ..core.commands.command import Excerpt, Missing, Running
     from ..core.progress import Beat, StreamName
     from ..core.task import Report
-from ..services.commands import Row
 
 TIMED_OUT, NO_CONNECTION, MISTAKE = 124, 255, 2
 # A shell's exit code for a program whose reader closed the pipe.
@@ -29,8 +34,6 @@ CLOSED_PIPE = 128 + signal.SIGPIPE
 # The maximum per stream; agents get less.
 MOST_CHARS, AGENT_CHARS = 1_000_000, 20_000
 SPINNER_AFTER_S = 0.5
-# SIGHUP comes when the terminal is closed.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # An incomplete line is held back this long, because an escape sequence may be split.
 LINE_S = 0.3
 LONGEST_LINE = 1 << 14
@@ -39,7 +42,6 @@ LONGEST_LINE = 1 << 14
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "exec",
-        help="run a command in a sandbox",
         usage="remote-sandbox-mcp exec [--sandbox NAME | --on NAME,NAME | --all] [--cwd DIR] [--timeout S] "
         "[-n] [--json] [--config FILE] [--] COMMAND...",
         description="Runs a command to its end and prints what it prints, as it comes where the machine has python3 "
@@ -68,8 +70,6 @@ def add_arguments(subparsers: Any) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    from .verb import with_app
-
     names: list[str] | Literal["all"] = "all" if options.all else (options.on or "").split(",")
     if options.all or options.on is not None:
         return await with_app(options, lambda app: _run_on_several(app, names, options))
@@ -82,18 +82,11 @@ def source(words: Sequence[str]) -> str:
     >>> source(["ls | wc"]), source(["--", "echo", "a b"])
     ('ls | wc', "'echo' 'a b'")
     """
-    from ..core.commands.shell import join
-
     command = words[1:] if words[:1] == ["--"] else words
     return command[0] if len(command) == 1 else join(command)
 
 
 async def _run(app: App, options: argparse.Namespace) -> int:
-    import asyncio
-
-    from ..core.check import LONGEST_TIMEOUT_S
-    from .workspaces import at_hand
-
     show = Show() if options.json else LiveShow()
 
     async def work() -> Report:
@@ -114,7 +107,7 @@ async def _run(app: App, options: argparse.Namespace) -> int:
 
     script, inside = source(options.command), at_hand(app, options.sandbox)
     task = asyncio.ensure_future(work())
-    async with stopped_by_signals(task) as caught, show.beside(task):
+    async with streams.stopped_by_signals(task) as caught, show.beside(task):
         try:
             report = await task
         except asyncio.CancelledError:
@@ -137,10 +130,6 @@ def _input(options: argparse.Namespace) -> bytes | AsyncIterable[bytes]:
 
 
 async def _run_on_several(app: App, names: list[str] | Literal["all"], options: argparse.Namespace) -> int:
-    import asyncio
-
-    from ..core.check import LONGEST_TIMEOUT_S
-
     work = app.commands.run_on_each(
         await app.commands.several(names),
         source(options.command),
@@ -150,7 +139,7 @@ async def _run_on_several(app: App, names: list[str] | Literal["all"], options: 
         ended=(lambda row: None) if options.json else _print_row,
     )
     task = asyncio.ensure_future(work)
-    async with stopped_by_signals(task) as caught:
+    async with streams.stopped_by_signals(task) as caught:
         try:
             rows = await task
         except asyncio.CancelledError:
@@ -166,8 +155,6 @@ async def _run_on_several(app: App, names: list[str] | Literal["all"], options: 
 
 
 def _print_row(row: Row) -> None:
-    from ..core.texts.text import harmless
-    from ..views.results import exec_head, sentence
     from .render import write
 
     # Several outputs in one stream are for people: no machine may write over what another one printed.
@@ -190,24 +177,6 @@ def _unwritten(problem: OSError | None) -> int:
     return MISTAKE
 
 
-@contextlib.asynccontextmanager
-async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]]:
-    """Signals cancel the task, which stops the command on the far side; the list holds the signals that came."""
-    caller, caught = streams.caller(), list[int]()
-
-    def stop(number: int) -> None:
-        caught.append(number)
-        task.cancel()
-
-    for number in SIGNALS:
-        caller.on_signal(number, functools.partial(stop, number))
-    try:
-        yield caught
-    finally:
-        for number in SIGNALS:
-            caller.off_signal(number)
-
-
 class Show:
     """Output for programs: the result as JSON at the end. On a terminal, a spinner shows that it still runs."""
 
@@ -225,8 +194,6 @@ class Show:
     @contextlib.asynccontextmanager
     async def beside(self, task: asyncio.Task[Any]) -> AsyncIterator[None]:
         """A spinner while the task runs, once that takes longer than a moment."""
-        import asyncio
-
         if streams.stderr().isatty():
             await asyncio.wait((task,), timeout=SPINNER_AFTER_S)
         if not (task.done() or self._has_output) and streams.stderr().isatty():
@@ -248,9 +215,6 @@ class Show:
 
     async def tell(self, report: Report, moved: str) -> int:
         """Tell the result, and what moved in its workspace; returns the exit code."""
-        from ..views.results import exec_fields, lean
-        from .render import one_line, print_json
-
         print_json(exec_fields(report) | lean(workspace=one_line(moved)))
         return exit_code(report.seen)
 
@@ -264,8 +228,6 @@ class LiveShow(Show):
 
     @contextlib.asynccontextmanager
     async def beside(self, task: asyncio.Task[Any]) -> AsyncIterator[None]:
-        import asyncio
-
         loop = asyncio.get_running_loop()
 
         def give_up(problem: OSError) -> None:
@@ -292,10 +254,6 @@ class LiveShow(Show):
             self._outflow.add(stream, data)
 
     async def tell(self, report: Report, moved: str) -> int:
-        import asyncio
-
-        from .render import one_line
-
         if self._outflow:
             self._outflow.complete(report.seen)
             await asyncio.to_thread(self._outflow.finish)
@@ -305,8 +263,6 @@ class LiveShow(Show):
 
 
 def exit_code(seen: Completed | Running | Missing) -> int:
-    from ..core.commands.command import Completed, Ending
-
     if not isinstance(seen, Completed):
         return NO_CONNECTION
     return TIMED_OUT if seen.ending is Ending.TIMED_OUT else seen.exit_code
@@ -314,8 +270,6 @@ def exit_code(seen: Completed | Running | Missing) -> int:
 
 def remarks(seen: Completed | Running | Missing) -> list[str]:
     """Describe in sentences what the exit code alone does not show."""
-    from ..core.commands.command import Completed, Ending
-
     if not isinstance(seen, Completed):
         return []
     told = [f"the command was ended after {seen.seconds:.1f} s"] if seen.ending is Ending.TIMED_OUT else []
@@ -396,15 +350,11 @@ class OutputSink:
 
     def flush(self) -> None:
         """Show an incomplete last line, too, but not half a character."""
-        from ..core.texts.text import without_broken_end
-
         whole = without_broken_end(self._held)
         self._held = self._held[len(whole) :]
         self._show(whole)
 
     def _show(self, data: bytes) -> None:
-        from ..core.texts.text import harmless
-
         if data:
             self._send(harmless(data).encode(self._encoding, "replace"))
 
@@ -421,8 +371,6 @@ def pieces(excerpt: Excerpt, taken: int = 0) -> list[bytes]:
     """Return the output after the first `taken` bytes; or head and tail with a note in between."""
     if not excerpt.omitted:
         return [(excerpt.head + excerpt.tail)[taken:]]
-    from ..core.texts.text import KEPT_BYTES
-
     much = "all of it is" if excerpt.total <= KEPT_BYTES else f"the first {KEPT_BYTES} bytes are"
     where = f"; {much} in {excerpt.file} there" if excerpt.file else ""
     note = f"\n[... {excerpt.omitted} of {excerpt.total} bytes left out{where} ...]\n"

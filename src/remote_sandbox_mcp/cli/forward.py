@@ -20,7 +20,6 @@ ANY_PORT = ("1-65535",)
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "forward",
-        help="bring a port of a sandbox to this computer",
         description="Prints the address on 127.0.0.1 that leads to the port, and keeps it open until Ctrl-C. After a "
         "lost connection, the next one through it opens another.",
     )

@@ -25,7 +25,6 @@ PROJECT = "CLAUDE_PROJECT_DIR"
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "hook",
-        help="for clients: whether their agent may run a command here",
         description="Reads the event of a client's hook from standard input and answers it. In a workspace with "
         "only_remote, local shell commands are refused, but those of git. Always ends with 0.",
     )

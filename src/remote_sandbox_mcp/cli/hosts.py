@@ -9,6 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..config import paths
+from ..config.load import load
+from ..config.machines import completed
+from ..core.errors import UnknownSandbox
+from ..core.sandboxes.machine import Hop
+from .render import Page, print_json
 from .verb import add_json, say
 
 if TYPE_CHECKING:
@@ -43,7 +49,6 @@ class KnownHost:
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "hosts",
-        help="host keys that are remembered",
         description="Lists and forgets the host keys that were accepted when first seen; without an action, lists.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
@@ -54,10 +59,6 @@ def add_arguments(subparsers: Any) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    from ..config import paths
-    from ..config.load import load
-    from ..config.machines import completed
-
     configuration, own = completed(load(options.config)), paths.known_hosts_file()
     if options.action == "forget":
         return _forget(configuration, own, options.name, options.json)
@@ -67,7 +68,6 @@ async def run(options: argparse.Namespace) -> int:
 def places(configuration: Configuration) -> Iterator[tuple[str, KnownHost]]:
     """List each machine's name with the hosts on the way to it, itself first."""
     from ..backends.ssh.host_keys import USUAL_FILES
-    from ..core.sandboxes.machine import Hop
 
     for machine in configuration.machines:
         # Without files of its own, a machine is looked up where OpenSSH looks.
@@ -100,8 +100,6 @@ def _describe(key: str) -> tuple[str, str]:
 
 
 def _list(configuration: Configuration, own: Path, as_json: bool) -> int:
-    from .render import Page, print_json
-
     found = remembered(own, configuration)
     if as_json:
         print_json({"file": str(own), "hosts": [asdict(entry) for entry in found]})
@@ -117,8 +115,6 @@ def _list(configuration: Configuration, own: Path, as_json: bool) -> int:
 
 def _forget(configuration: Configuration, own: Path, name: str, as_json: bool) -> int:
     """Raises UnknownSandbox for a name that is neither a machine nor a remembered host."""
-    from .render import print_json
-
     wanted = _wanted(configuration, own, name)
     dropped = _drop(wanted, own)
     commands = [*_elsewhere(wanted, own)]
@@ -133,8 +129,6 @@ def _forget(configuration: Configuration, own: Path, name: str, as_json: bool) -
 
 
 def _wanted(configuration: Configuration, own: Path, name: str) -> list[KnownHost]:
-    from ..core.errors import UnknownSandbox
-
     found = [place for machine, place in places(configuration) if machine == name]
     entries = {entry.host for entry in remembered(own, configuration)}
     # A machine's name wins over a remembered host of the same name.

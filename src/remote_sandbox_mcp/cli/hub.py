@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..config.paths import NO_HUB
+from ..core.texts.text import harmless
+from ..local.processes.locks import holder
+from ..local.processes.process import started
+from ..services.hub_contact.asking import ask_hub, call_hub, hubs, leave_transfers, process_of
+from ..services.hub_contact.place import HubPlace, NoHub
+from ..services.watchdog.service import until
+from .render import Page, ago, is_read, one_line, size, styled
 from .verb import add_json, complain, say
-
-if TYPE_CHECKING:
-    from ..services.hub_contact.place import HubPlace
 
 # Exit code of `status` and `log` where there is no hub, and of a failure.
 NOT_RUNNING = FAILED = 1
@@ -31,7 +38,6 @@ NONE = "No hub runs. The next client starts one."
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "hub",
-        help="the process that serves all clients",
         description="All MCP clients of a user are served by one process, the hub, which the first of them starts. It "
         "ends when it has had nothing to do for ten minutes. Without an action, this tells how it stands.",
     )
@@ -71,16 +77,11 @@ async def _status(options: argparse.Namespace) -> int:
 
 def all_facts() -> list[dict[str, Any]]:
     """Every running hub of this state folder; the one for this environment comes first."""
-    from ..services.hub_contact.asking import hubs
-
     return [facts for place in hubs() if (facts := facts_of(place))]
 
 
 def facts_of(place: HubPlace) -> dict[str, Any] | None:
     """A hub's own report, or that it does not answer; None where it does not run."""
-    from ..services.hub_contact.asking import ask_hub, process_of
-    from ..services.hub_contact.place import HubPlace, NoHub
-
     found = process_of(place)
     if found is None:
         return None
@@ -92,8 +93,6 @@ def facts_of(place: HubPlace) -> dict[str, Any] | None:
 
 
 def _show(hubs: Sequence[dict[str, Any]]) -> None:
-    from .render import Page, styled
-
     page = Page()
     if not hubs:
         page.print(_nothing_runs())
@@ -106,15 +105,11 @@ def _show(hubs: Sequence[dict[str, Any]]) -> None:
 
 
 def _nothing_runs() -> str:
-    from ..config.paths import NO_HUB
-
     unused = f"No hub runs, and none is started from here: {NO_HUB} is set."
     return unused if os.environ.get(NO_HUB) else NONE
 
 
 def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from .render import ago, size
-
     name = "hub" if facts["own"] else "another hub"
     if not facts["answers"]:
         yield name, f"process {facts['pid']} does not answer ({facts['problem']}); to end it: kill -9 {facts['pid']}"
@@ -135,8 +130,6 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from .render import ago, one_line
-
     clients = facts.get("clients", ())
     if not clients:
         yield "sessions", "none"
@@ -148,8 +141,6 @@ def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _needed(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """List the reasons that keep the hub running, and how long it stays without them."""
-    from .render import ago
-
     needs = [*facts.get("needs", ()), *(["it is the watchdog's service"] if facts.get("lives_on") else [])]
     for number, need in enumerate(needs):
         yield "" if number else "stays because", need
@@ -201,11 +192,6 @@ def _consequences(facts: dict[str, Any]) -> list[str]:
 
 def _tell_to_stop(facts: dict[str, Any]) -> None:
     """Ask a hub to stop or, if it does not answer, signal it. Raises OSError."""
-    import signal
-
-    from ..services.hub_contact.asking import ask_hub
-    from ..services.hub_contact.place import HubPlace, NoHub
-
     place = HubPlace(os.environ, Path(facts["socket"]).stem)
     try:
         ask_hub(place, "stop")
@@ -214,11 +200,6 @@ def _tell_to_stop(facts: dict[str, Any]) -> None:
 
 
 async def _gone(facts: dict[str, Any]) -> bool:
-    from ..local.processes.locks import holder
-    from ..local.processes.process import started
-    from ..services.hub_contact.place import HubPlace
-    from ..services.watchdog.service import until
-
     lock = Path(HubPlace(os.environ, Path(facts["socket"]).stem).lock)
 
     def is_gone() -> bool:
@@ -263,10 +244,6 @@ def _not_restarted(why: str, code: int, as_json: bool) -> int:
 
 async def _until_service_is_back() -> None:
     """Wait for a service to be restarted, which takes some seconds; if it is not by then, there is none."""
-    from ..services.hub_contact.asking import process_of
-    from ..services.hub_contact.place import HubPlace
-    from ..services.watchdog.service import until
-
     await until(lambda: process_of(HubPlace(os.environ)) is not None, BACK_S)
 
 
@@ -275,9 +252,6 @@ def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
     It continues what the previous one watched, and transfers of the configuration in use here.
     """
-    from ..services.hub_contact.asking import call_hub, leave_transfers
-    from ..services.hub_contact.place import NoHub
-
     try:
         taken = leave_transfers(config, BACK_S)
         if before.get("watching") and not taken.get("trouble"):
@@ -291,9 +265,6 @@ def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
 
 
 async def _log(options: argparse.Namespace) -> int:
-    from ..services.hub_contact.place import HubPlace
-    from .render import is_read
-
     found = await asyncio.to_thread(all_facts)
     # The log of the last hub stays after its end.
     file = Path(found[0]["log"] if found else HubPlace(os.environ).log)
@@ -351,16 +322,12 @@ def _print_new(file: Path, inode: int, read: int, tell: Callable[[bytes], None])
 
 def _print_lines(data: bytes) -> None:
     """For a program that follows it."""
-    import json
-
-    from ..core.texts.text import harmless
     from .render import write
 
     write("".join(f"{json.dumps({'line': line})}\n" for line in harmless(data).splitlines()))
 
 
 def _print(data: bytes) -> None:
-    from ..core.texts.text import harmless
     from .render import write
 
     if data:

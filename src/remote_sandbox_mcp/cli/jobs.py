@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import BadArgument, NotStarted, Unsupported
+from ..core.jobs.job import JobWait
+from ..core.jobs.watch import WatchOrder
+from ..core.task import outcome_of
+from ..core.texts.text import harmless, size, without_broken_end, without_broken_start
+from ..services.jobs.resume import NO_RESUME_COMMAND
+from ..services.jobs.values import Wanted, Which
+from ..views.job_results import seen_fields, task_result
+from . import attach, terminal
+from .exec import source
+from .render import Page, ago, is_read, one_line, print_json, styled
 from .verb import add_json, complain, say, with_app
+from .workspaces import at_hand
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -16,7 +30,7 @@ if TYPE_CHECKING:
     from ..core.commands.session_handle import SessionSeen
     from ..core.jobs.job import JobSeen
     from ..core.task import TaskSeen
-    from ..services.jobs.values import Begun, Sight, Which
+    from ..services.jobs.values import Begun, Sight
     from ..services.workspaces.call import WorkspaceCall
 
 # Exit codes of `wait`: of a job whose end is not known, and of a wait that reached its time limit.
@@ -41,7 +55,6 @@ ABSENT = argparse.SUPPRESS
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "jobs",
-        help="work in the background, on any machine",
         description="Jobs that agents or you have started; they outlive connections and this computer's sleep. Without "
         "an action, they are listed, with commands that outlasted their call (run-...) and sessions (shell:...). NAME "
         "is what the list shows.",
@@ -102,8 +115,6 @@ async def run(options: argparse.Namespace) -> int:
 
 async def _wait_and_bring(app: App, options: argparse.Namespace) -> int:
     """Wait; in a linked folder, bring back what an ended job has made."""
-    from .workspaces import at_hand
-
     code = await _wait(app, options)
     inside = at_hand(app, options.sandbox) if code != TIMED_OUT else None
     if inside:
@@ -113,8 +124,6 @@ async def _wait_and_bring(app: App, options: argparse.Namespace) -> int:
 
 
 def _which(options: argparse.Namespace) -> Which:
-    from ..services.jobs.values import Which
-
     return Which(session=options.name, sandbox=options.sandbox)
 
 
@@ -122,8 +131,6 @@ def _which(options: argparse.Namespace) -> Which:
 
 
 async def _list(app: App, options: argparse.Namespace) -> int:
-    from .render import Page, one_line, print_json, styled
-
     sights, sessions = await app.tasks.list(sandbox=options.sandbox, state=options.state, limit=options.limit)
     if options.json:
         from ..views.job_results import session_fields, sight_fields
@@ -146,8 +153,6 @@ async def _list(app: App, options: argparse.Namespace) -> int:
 
 
 def _row(sight: Sight, room: int) -> tuple[Text | str, ...]:
-    from .render import ago, one_line, styled
-
     seen, record = sight.seen, sight.record
     command = one_line(seen.command if seen and seen.command else record.command if record else "")
     ran = ago(seen.seconds) if seen and seen.seconds else ago(time.time() - sight.began) if sight.began else ""
@@ -157,8 +162,6 @@ def _row(sight: Sight, room: int) -> tuple[Text | str, ...]:
 
 
 def _session_row(seen: SessionSeen) -> tuple[Text | str, ...]:
-    from .render import ago, one_line, styled
-
     used = f"used {ago(time.time() - seen.used)} ago" if seen.used else ""
     return (
         str(seen.handle),
@@ -173,12 +176,7 @@ def _session_row(seen: SessionSeen) -> tuple[Text | str, ...]:
 
 
 async def _start(app: App, options: argparse.Namespace) -> int:
-    from ..core.errors import BadArgument
-    from ..core.jobs.watch import WatchOrder
     from ..fronts.mcp.watchdog import start_watchdog
-    from ..services.jobs.values import Wanted
-    from .exec import source
-    from .workspaces import at_hand
 
     if not options.command:
         raise BadArgument("what is to be run? remote-sandbox-mcp jobs start -- COMMAND")
@@ -195,16 +193,12 @@ async def _start(app: App, options: argparse.Namespace) -> int:
 
 def _moved(inside: WorkspaceCall) -> list[str]:
     """Return a line for standard error about the files that moved in the workspace."""
-    from .render import one_line
-
     line = inside.moved.line()
     return [f"workspace: {one_line(line)}"] if line else []
 
 
 async def _resume(app: App, options: argparse.Namespace) -> int:
-    from ..core.errors import NotStarted
     from ..fronts.mcp.watchdog import start_watchdog
-    from ..services.jobs.resume import NO_RESUME_COMMAND
 
     try:
         begun = await app.jobs.resume(
@@ -241,8 +235,6 @@ async def _show(app: App, options: argparse.Namespace) -> int:
 
 
 def _fields(seen: TaskSeen) -> tuple[dict[str, Any], str]:
-    from ..views.job_results import task_result
-
     return task_result(seen, MOST_BYTES, lines=LOGGED)
 
 
@@ -254,8 +246,6 @@ def _known(seen: TaskSeen) -> int:
 
 
 async def _logs(app: App, options: argparse.Namespace) -> int:
-    from .render import is_read
-
     which, printer = _which(options), LogPrinter(options.json)
     seen = await app.tasks.read(which, lines=options.lines, most_bytes=MOST_BYTES)
     if options.json and not options.follow:
@@ -276,10 +266,6 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
 
 def _whole_lines(seen: JobSeen) -> JobSeen:
     """The last lines of a log. Where one look does not bring all, say so, and leave out the first, which is cut."""
-    from dataclasses import replace
-
-    from ..core.texts.text import size, without_broken_start
-
     if not MOST_BYTES <= len(seen.log) < seen.log_size:
         return seen
     complain(f"these are only the last {size(len(seen.log))} of the log; all of it is in {seen.log_file}")
@@ -295,7 +281,6 @@ class LogPrinter:
         self._cursor = 0
 
     def print(self, seen: JobSeen, *, is_last: bool) -> None:
-        from ..core.texts.text import harmless, without_broken_end
         from .render import write
 
         # A log that was begun anew goes on with nothing that was held back.
@@ -309,27 +294,18 @@ class LogPrinter:
 
     def _line(self, seen: JobSeen, text: str) -> str:
         """Format the new part of the log for a program that follows it."""
-        import json
-
         told = {"tmux_session": seen.session, "log": text, "log_cursor": seen.cursor - len(self._held)}
         return f"{json.dumps(told)}\n"
 
 
 def _print_end_line(seen: JobSeen) -> None:
     """How it stands at the end of what was followed."""
-    import json
-    from dataclasses import replace
-
-    from ..views.job_results import seen_fields
     from .render import write
 
     write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")
 
 
 async def _wait(app: App, options: argparse.Namespace) -> int:
-    from ..core.jobs.job import JobWait
-    from ..core.task import outcome_of
-
     deadline = None if options.timeout is None else time.monotonic() + options.timeout
     while True:
         left = ASK_S if deadline is None else min(ASK_S, max(0.0, deadline - time.monotonic()))
@@ -364,9 +340,6 @@ def _end(seen: TaskSeen) -> str:
 
 
 async def _attach(app: App, options: argparse.Namespace) -> int:
-    from ..core.errors import BadArgument, Unsupported
-    from . import attach, terminal
-
     follow = f"remote-sandbox-mcp jobs logs -f {options.name}"
     if not terminal.is_at_hand():
         raise BadArgument(f"attach needs a terminal; to read what {options.name} prints: {follow}")
@@ -397,7 +370,5 @@ async def _stop(app: App, options: argparse.Namespace) -> int:
 
 
 def _told_as_json(seen: TaskSeen, code: int) -> int:
-    from .render import print_json
-
     print_json(_fields(seen)[0])
     return code

@@ -8,6 +8,13 @@ import os
 import sys
 from typing import Any, TextIO
 
+from ..config.paths import NO_HUB
+from ..core.errors import BadArgument, LoginRefused, Unreachable
+from ..core.texts.text import harmless
+from ..local.asking import KEPT_S
+from ..services.hub_contact.asking import HubLogin
+from ..services.hub_contact.place import NoHub
+from .asker import interruptible
 from .verb import MISTAKE, NO_CONNECTION, add_json, fail, say
 
 NEEDS_HUB = "login leaves the connection to the hub, and {variable} is set here, so that there is none: unset it"
@@ -18,7 +25,6 @@ KEPT = "The hub keeps the connection for all sessions, and without any for up to
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "login",
-        help="log in to a machine that asks for a code",
         description="Logs in to an SSH machine and asks here for what it asks for, such as a one-time code. The hub "
         "keeps the connection, and all clients with the same configuration use it. What you type is not kept.",
     )
@@ -27,11 +33,6 @@ def add_arguments(subparsers: Any) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    from ..config.paths import NO_HUB
-    from ..core.errors import BadArgument, LoginRefused, Unreachable
-    from ..services.hub_contact.place import NoHub
-    from .asker import interruptible
-
     if os.environ.get(NO_HUB):
         return fail(BadArgument(NEEDS_HUB.format(variable=NO_HUB)), options.json, MISTAKE)
     if not sys.stdin.isatty():
@@ -49,8 +50,6 @@ async def run(options: argparse.Namespace) -> int:
 
 def _log_in(options: argparse.Namespace) -> dict[str, Any]:
     """Answer the hub's questions; returns how it ended. Raises OSError, NoHub, ValueError."""
-    from ..services.hub_contact.asking import HubLogin
-
     with HubLogin(options.name, options.config) as login:
         while "ask" in (said := login.hear()):
             login.answer(ask(said, sys.stderr if options.json else sys.stdout))
@@ -59,8 +58,6 @@ def _log_in(options: argparse.Namespace) -> dict[str, Any]:
 
 def ask(said: dict[str, Any], out: TextIO) -> list[str] | None:
     """Ask a person for the answers; None after Ctrl-D, which gives the login up."""
-    from ..core.texts.text import harmless
-
     told = f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}"
     print(harmless(told.encode("utf-8", "surrogateescape")), file=out, flush=True)
     try:
@@ -79,8 +76,6 @@ def _typed(prompt: str, is_shown: bool) -> str:
 
 
 def _tell(end: dict[str, Any], as_json: bool) -> int:
-    from ..local.asking import KEPT_S
-
     if as_json:
         from .render import print_json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # What only verbs need is imported there: starting a server imports nothing else, not even typing.
 TYPE_CHECKING = False
@@ -17,24 +17,39 @@ WINDOWS = (
     "and give your client the command: wsl remote-sandbox-mcp"
 )
 
-VERBS = (
-    *(
-        "setup",
-        "doctor",
-        "sandboxes",
-        "top",
-        "dashboard",
-        "exec",
-        "shell",
-        "jobs",
-        "sessions",
-        "push",
-        "pull",
-        "transfers",
-    ),
-    *("link", "unlink", "workspaces", "create", "delete", "forward", "events", "calls"),
-    *("allow", "disallow", "watchdog", "hub", "login", "platform", "hosts", "config", "completion", "hook"),
-)
+# Each verb and what it is for.
+VERBS = {
+    "setup": "find machines, write config.toml, tell your clients",
+    "doctor": "check each machine step by step",
+    "sandboxes": "which sandboxes there are, and how busy they are",
+    "top": "the fleet and its jobs, live",
+    "dashboard": "what goes on, as a page in the browser",
+    "exec": "run a command in a sandbox",
+    "shell": "an interactive shell in a sandbox",
+    "jobs": "work in the background, on any machine",
+    "sessions": "shells and Pythons that keep their state",
+    "push": "copy files to a sandbox",
+    "pull": "copy files from a sandbox",
+    "transfers": "syncs in the background",
+    "link": "edit here, run there: bind a folder to one of a sandbox",
+    "unlink": "end a link; both sides keep their files",
+    "workspaces": "which folders are linked, and whether both sides are in step",
+    "create": "make a disposable sandbox; prints its id",
+    "delete": "end disposable sandboxes",
+    "forward": "bring a port of a sandbox to this computer",
+    "events": "what happened to watched jobs, newest last",
+    "calls": "what agents have done: every tool call, newest last",
+    "allow": "let agents use a folder or file of this computer",
+    "disallow": "take back what was allowed",
+    "watchdog": "what looks after background jobs",
+    "hub": "the process that serves all clients",
+    "login": "log in to a machine that asks for a code",
+    "platform": "an OpenSandbox server on your Docker engine",
+    "hosts": "host keys that are remembered",
+    "config": "what is configured, and where",
+    "completion": "a script that completes words in bash, zsh or fish",
+    "hook": "for clients: whether their agent may run a command here",
+}
 # Verbs that the hub carries out, with its connections.
 BY_HUB = frozenset(
     {
@@ -61,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         leave_when_told()
     if (plain := _plain_server(arguments)) and not sys.stdin.isatty():
         return _serve(plain[0], hub=plain[1])
-    understood = parser(as_json="--json" in arguments)
+    verb = verb_of(arguments)
+    understood = parser((verb,) if verb else (), as_json="--json" in arguments)
     options = understood.parse_args(arguments)
     if options.verb is not None:
         return _run_verb(options)
@@ -130,8 +146,8 @@ def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:
     return None
 
 
-def parser(only: Sequence[str] = VERBS, *, as_json: bool = False) -> argparse.ArgumentParser:
-    """All verbs and their options, or only those of some verbs, which takes less time.
+def parser(whole: Iterable[str] = VERBS, *, as_json: bool = False) -> argparse.ArgumentParser:
+    """All verbs, with the options of these: the files of others are not imported.
 
     With `as_json`, what cannot be understood is told as JSON.
     """
@@ -155,8 +171,14 @@ def parser(only: Sequence[str] = VERBS, *, as_json: bool = False) -> argparse.Ar
     top.set_defaults(config=None, json=False)
     add_json(top, help=argparse.SUPPRESS)
     verbs = top.add_subparsers(dest="verb", metavar="VERB")
-    for file in dict.fromkeys(SHARED.get(verb, verb) for verb in only):
-        importlib.import_module(f".{file}", __package__).add_arguments(verbs)
+    files = {verb: SHARED.get(verb, verb) for verb in VERBS}
+    wanted = {files[verb] for verb in whole}
+    listed = argparse.Namespace(add_parser=lambda verb, **more: verbs.add_parser(verb, help=VERBS[verb], **more))
+    for verb, file in files.items():
+        if file not in wanted:
+            listed.add_parser(verb)
+        elif file == verb:
+            importlib.import_module(f".{file}", __package__).add_arguments(listed)
     return top
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..config import paths
+from ..config.load import load
+from ..services.platform_server import life
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
@@ -19,7 +23,6 @@ NAMED = 5
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "platform",
-        help="an OpenSandbox server on your Docker engine",
         description="Disposable sandboxes as containers: starts an opensandbox-server on your Docker engine, which "
         "listens on this machine alone, with a key that is made for it. Our tools find it by themselves. "
         "Without an action, it tells how it stands.",
@@ -44,10 +47,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _up(options: argparse.Namespace) -> int:
-    from ..config import paths
-    from ..config.load import load
-    from ..services.platform_server import life
-
     volumes = load(options.config).settings.platform.volumes
     folders = [volume for volume in volumes if volume.startswith("/")]
     stands = await life.up(paths.state_folder(), port=options.port, execd_image=options.execd_image, folders=folders)
@@ -61,11 +60,6 @@ async def _up(options: argparse.Namespace) -> int:
 
 
 async def _down(options: argparse.Namespace) -> int:
-    from dataclasses import replace
-
-    from ..config import paths
-    from ..services.platform_server import life
-
     before = await life.down(paths.state_folder())
     if _as_json(options, replace(before, running=False, pid=0)):
         return 0
@@ -83,9 +77,6 @@ def _left(count: int, ids: tuple[str, ...]) -> Iterator[str]:
 
 
 async def _status(options: argparse.Namespace) -> int:
-    from ..config import paths
-    from ..services.platform_server import life
-
     stands = await life.status(paths.state_folder())
     if not _as_json(options, stands):
         from .render import Page, styled

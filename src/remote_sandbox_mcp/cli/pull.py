@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "pull",
-        help="copy files from a sandbox",
         usage="remote-sandbox-mcp pull [SANDBOX:]REMOTE LOCAL [options]",
         description="Makes LOCAL like REMOTE: what differs in size or time is fetched, with modes and times. "
         "LOCAL may be SANDBOX:PATH, too. Stopped or cut, the same command goes on from there.",

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "push",
-        help="copy files to a sandbox",
         usage="remote-sandbox-mcp push LOCAL [SANDBOX:]REMOTE [options]",
         description="Makes REMOTE like LOCAL: what differs in size or time is sent, with modes and times. "
         "LOCAL may be SANDBOX:PATH, too. Stopped or cut, the same command goes on from there.",

@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.texts.text import size
+from ..core.texts.text import harmless, size
 from ..local.processes.programs import find_chosen
 from . import streams
 
@@ -190,8 +190,6 @@ def styled(*parts: tuple[str, str]) -> Text:
     """Foreign text, made safe, in colours."""
     from rich.text import Text
 
-    from ..core.texts.text import harmless
-
     return Text.assemble(*((harmless(text.encode("utf-8", "surrogateescape")), style) for text, style in parts))
 
 
@@ -261,8 +259,6 @@ def percent(headway: Headway) -> str:
 
 def one_line(text: str | bytes) -> str:
     """A foreign name or sentence, made safe, on one line."""
-    from ..core.texts.text import harmless
-
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     return harmless(raw).replace("\n", "␊").replace("\t", "␉")
 

@@ -6,6 +6,10 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..core.resources.checkup import address
+from ..core.sandboxes.cluster import cluster_fields
+from ..views.texts import cluster_lines
+from .render import Page, print_json, styled
 from .verb import add_json, opened_app
 
 if TYPE_CHECKING:
@@ -16,7 +20,6 @@ if TYPE_CHECKING:
     from ..core.sandboxes.cluster import ClusterUsage
     from ..core.sandboxes.sandbox import Description
     from ..services.survey import View
-    from .render import Page
 
 GIB = 1024
 
@@ -24,7 +27,6 @@ GIB = 1024
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "sandboxes",
-        help="which sandboxes there are, and how busy they are",
         description="Lists all sandboxes and whether each answers. * marks the one that is used when none is named.",
     )
     parser.add_argument("--resources", action="store_true", help="also CPU, memory, GPUs and who uses them")
@@ -40,15 +42,12 @@ async def run(options: argparse.Namespace) -> int:
 async def _print_json(app: App, resources: bool) -> None:
     """Call the tool list_sandboxes itself, so that programs get exactly what agents get."""
     from ..fronts.mcp.server import build
-    from .render import print_json
 
     result = await build(app).call_tool("list_sandboxes", {"check_resources": resources})
     print_json(getattr(result, "structured_content", None))
 
 
 async def _show(app: App, resources: bool) -> None:
-    from .render import Page, styled
-
     page = Page()
     with page.waiting("asking all sandboxes"):
         views = await app.survey.of_all(resources=resources)
@@ -66,8 +65,6 @@ async def _show(app: App, resources: bool) -> None:
 
 
 def _row(page: Page, view: View) -> tuple[Text | str, ...]:
-    from .render import styled
-
     what = view.description
     trouble = f"\n{view.cause}" if view.cause else ""
     name = styled((what.name, "bold"), (" *" if view.active else "", "cyan"))
@@ -76,14 +73,10 @@ def _row(page: Page, view: View) -> tuple[Text | str, ...]:
 
 
 def _address(what: Description) -> str:
-    from ..core.resources.checkup import address
-
     return address(what.user, what.host, what.port) if what.host else "this machine"
 
 
 def _show_resources(page: Page, view: View) -> None:
-    from .render import styled
-
     what = view.description
     idle = f"  idle {view.score:.2f}" if view.usage else ""
     title = [(what.name, "bold"), (" *" if view.active else "", "cyan")]
@@ -99,17 +92,11 @@ def _show_resources(page: Page, view: View) -> None:
 
 def show_cluster(page: Page, cluster: ClusterUsage) -> None:
     """Print the lines that an agent gets for the cluster: they are a table already."""
-    from ..core.sandboxes.cluster import cluster_fields
-    from ..views.texts import cluster_lines
-    from .render import styled
-
     page.rows([(styled((line, "")),) for line in cluster_lines(cluster_fields(cluster))])
     page.print(styled(("  the login node itself:", "dim")))
 
 
 def _usage_rows(page: Page, usage: Usage) -> Iterator[tuple[Text | str, ...]]:
-    from .render import styled
-
     if cpu := usage.cpu:
         # The load is the whole machine's, so it is spread over all of its CPUs.
         cpus = cpu.online or cpu.count or 1

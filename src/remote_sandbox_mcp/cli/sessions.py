@@ -6,6 +6,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..core.commands.session_handle import read_handle
+from ..core.errors import BadArgument, SandboxError
+from .render import Page, ago, one_line, print_json, styled
 from .verb import add_json, code_of, complain, say, with_app
 
 if TYPE_CHECKING:
@@ -21,7 +24,6 @@ STYLES = {"running": "cyan", "idle": "green", "unknown": "red"}
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "sessions",
-        help="shells and Pythons that keep their state",
         description="Sessions of exec_bash and run_python, which keep variables, folders and models between calls of "
         "agents. Without an action, they are listed. HANDLE is as the list shows it: shell:NAME or python:NAME.",
     )
@@ -46,8 +48,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _list(app: App, options: argparse.Namespace) -> int:
-    from .render import Page, print_json, styled
-
     found = await app.sessions.list(options.sandbox)
     if options.json:
         from ..views.job_results import session_fields
@@ -65,8 +65,6 @@ async def _list(app: App, options: argparse.Namespace) -> int:
 
 
 def _row(seen: SessionSeen) -> tuple[Text | str, ...]:
-    from .render import ago, one_line, styled
-
     name = f"{seen.handle} (root)" if seen.as_root else str(seen.handle)
     used = f"{ago(time.time() - seen.used)} ago" if seen.used else ""
     state = styled((seen.status, STYLES.get(seen.status, "")))
@@ -74,9 +72,6 @@ def _row(seen: SessionSeen) -> tuple[Text | str, ...]:
 
 
 async def _close(app: App, options: argparse.Namespace) -> int:
-    from ..core.commands.session_handle import read_handle
-    from ..core.errors import SandboxError
-
     closed: list[dict[str, str]] = []
     problems: list[dict[str, str]] = []
     code = 0
@@ -94,8 +89,6 @@ async def _close(app: App, options: argparse.Namespace) -> int:
 
 async def _place_of(app: App, handle: SessionHandle | None, text: str, sandbox: str) -> tuple[SessionHandle, str]:
     """The session that is meant, and the sandbox that has it. Raises BadArgument."""
-    from ..core.errors import BadArgument
-
     if handle is None:
         raise BadArgument(f"{text[:80]!r} is no session: it has to be shell:NAME or python:NAME, as the list shows it")
     if sandbox:

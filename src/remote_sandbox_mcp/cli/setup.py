@@ -12,15 +12,27 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .verb import NO_CONNECTION, add_json
+from ..config import paths
+from ..config.services import is_json
+from ..core.commands.command import Completed
+from ..core.errors import BadArgument, ConfigError, SandboxError
+from ..core.sandboxes.secret import Secret
+from ..local.processes.process import is_in_cache
+from ..services.gate.paths import Gate
+from ..services.setup import clients, config_file, keeping, projects
+from ..services.setup.clients import State
+from ..services.setup.journal import SetupJournal
+from ..services.setup.machines import Finder, Standing, accept_key, fields_of, is_plain_alias, named, try_all
+from ..services.setup.undo import undo
+from .main import VERBS
+from .render import COMMAND, Page, command_path, print_json, styled, whole_command_path
+from .setup_dialogue import FromOptions, FromPerson, LiveRows, trouble_of, way_in, why_left
+from .verb import NO_CONNECTION, add_json, no_choice
 
 if TYPE_CHECKING:
-    from ..services.gate.paths import Gate
-    from ..services.setup import clients, config_file
     from ..services.setup.journal import SetupChange
     from ..services.setup.keeping import KeptPassword
-    from ..services.setup.machines import Candidate, Finder, Trial
-    from .render import Page
+    from ..services.setup.machines import Candidate, Trial
     from .setup_dialogue import SetupAnswers
 
 FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
@@ -43,7 +55,6 @@ NEEDS_TOML = "setup writes config.toml, and the file that --config names is a co
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "setup",
-        help="find machines, write config.toml, tell your clients",
         description="Tests the hosts of ~/.ssh/config side by side, writes config.toml, registers with the MCP clients "
         "that are there, and runs a first command. Each change is shown before it is made, and has a backup. Without "
         "a terminal, or with --yes or --json, it asks nothing: --hosts and --clients name what is to be done, --yes "
@@ -63,11 +74,6 @@ def add_arguments(subparsers: Any) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Raises ConfigError."""
-    from ..config.services import is_json
-    from ..core.errors import ConfigError
-    from .render import Page
-    from .setup_dialogue import FromOptions, FromPerson
-
     options.dry_run = getattr(options, "dry_run", False)
     if options.action == "undo":
         return _undo(options)
@@ -84,10 +90,6 @@ def _words(text: str | None) -> list[str]:
 
 
 def _undo(options: argparse.Namespace) -> int:
-    from ..config import paths
-    from ..services.setup.undo import undo
-    from .render import Page, print_json
-
     results = undo(paths.state_folder(), is_dry=options.dry_run)
     if options.json:
         print_json(
@@ -132,9 +134,6 @@ class Setup:
     """One run of setup; each step leaves everything as it was if it is given up."""
 
     def __init__(self, options: argparse.Namespace, page: Page, answers: SetupAnswers) -> None:
-        from ..config import paths
-        from ..services.setup.journal import SetupJournal
-
         self._options = options
         self._page = page
         self._answers = answers
@@ -145,10 +144,6 @@ class Setup:
 
     async def run(self) -> int:
         """Raises ConfigError."""
-        from ..services.gate.paths import Gate
-        from ..services.setup import clients, config_file, projects
-        from ..services.setup.machines import Finder
-
         # Mistakes in the options, and a file that cannot be changed, are told before anything is tested or asked.
         _check_names(_words(self._options.clients), [client.key for client in clients.find()])
         configuration = await asyncio.to_thread(config_file.read, self._options.config)
@@ -169,7 +164,6 @@ class Setup:
 
     def _greet(self) -> None:
         from .. import __version__
-        from .render import COMMAND, styled
 
         self._page.print(
             styled((f"{COMMAND} {__version__}", "bold"), (": your machines for coding agents.", "")),
@@ -178,17 +172,12 @@ class Setup:
 
     def _candidates(self, finder: Finder) -> list[Candidate]:
         """Raises ConfigError."""
-        from ..services.setup.machines import named
-
         configured, hosts = finder.configured(), finder.hosts()
         if names := _words(self._options.hosts):
             return named([*configured, *hosts], finder, names)
         return [*configured, *hosts]
 
     async def _try(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        from ..services.setup.machines import try_all
-        from .setup_dialogue import LiveRows
-
         with LiveRows(self._page, candidates) as rows:
             return await try_all(candidates, self._known_hosts, rows.hear)
 
@@ -213,9 +202,6 @@ class Setup:
 
     def _check_named(self, trials: Sequence[Trial]) -> None:
         """Note machines that cannot be reached, whatever is chosen, and tell of those that are configured."""
-        from ..services.setup.machines import Standing
-        from .setup_dialogue import trouble_of
-
         for trial in trials:
             is_broken = trial.standing in (Standing.FAILED, Standing.PASSWORD)
             if trial.standing is Standing.FAILED:
@@ -229,8 +215,6 @@ class Setup:
         return "All hosts of ~/.ssh/config are configured." if has_any else "~/.ssh/config names no host."
 
     async def _typed(self, text: str, finder: Finder, taken: set[str]) -> list[Chosen]:
-        from ..core.errors import ConfigError
-
         try:
             candidate = await asyncio.to_thread(finder.typed, text, taken)
         except ConfigError as problem:
@@ -242,8 +226,6 @@ class Setup:
 
     async def _settle(self, trial: Trial, finder: Finder) -> Chosen | None:
         """Ask what a machine needs: its host key accepted, a password. None where it is left out."""
-        from ..services.setup.machines import Standing
-
         trial, password = await self._enter(trial, finder)
         is_usable = trial.standing in (Standing.READY, Standing.CODE)
         if trial.standing is Standing.FAILED and self._options.hosts:
@@ -257,8 +239,6 @@ class Setup:
 
     async def _enter(self, trial: Trial, finder: Finder) -> tuple[Trial, str]:
         """Try again with what a person has answered, as long as that helps."""
-        from ..services.setup.machines import Standing, accept_key
-
         # Jump hosts on the way have keys of their own.
         while trial.unseen and not self._options.dry_run and self._answers.accepts_key(trial):
             accept_key(trial.unseen, self._known_hosts)
@@ -269,9 +249,6 @@ class Setup:
 
     async def _ask_password(self, trial: Trial, finder: Finder) -> tuple[Trial, str]:
         """The trial with the right password, and that; or the last trial."""
-        from ..core.sandboxes.secret import Secret
-        from ..services.setup.machines import Standing
-
         for _ in range(MOST_PASSWORDS):
             password = self._answers.password(trial)
             if not password:
@@ -283,13 +260,9 @@ class Setup:
         return trial, ""
 
     def _leave(self, trial: Trial) -> None:
-        from .setup_dialogue import why_left
-
         self._done.leave(f"{trial.name} was left out: {why_left(trial)}", _code(trial) if self._options.hosts else 0)
 
     def _fields(self, trial: Trial, chosen: Sequence[Chosen]) -> dict[str, Any]:
-        from .setup_dialogue import way_in
-
         trouble = trial.trouble
         return {
             "name": trial.name,
@@ -313,9 +286,6 @@ class Setup:
         return "" if os.path.expanduser(folder) in roots else folder
 
     def _ask_projects(self, gate: Gate) -> str:
-        from ..core.errors import BadArgument
-        from ..services.setup import projects
-
         if self._answers.is_person:
             self._page.print("", WHY_PROJECTS)
         usual = projects.usual(gate)
@@ -330,8 +300,6 @@ class Setup:
 
     async def _configure(self, chosen: Sequence[Chosen], projects: str) -> None:
         """Show the change of config.toml, and make it with the passwords that it names."""
-        from ..services.setup import config_file
-
         self._page.heading("config.toml", str(self._file))
         planned = config_file.plan(self._file, [_machine(one, self._reference(one)) for one in chosen], projects)
         self._done.config = {
@@ -353,14 +321,10 @@ class Setup:
         self._page.print(self._written(planned.path, change.backup))
 
     def _reference(self, one: Chosen) -> str:
-        from ..services.setup import keeping
-
         return keeping.reference_for(one.trial.name, self._file) if one.password else ""
 
     async def _write(self, chosen: Sequence[Chosen], projects: str = "") -> SetupChange:
         """Raises ConfigError; then no password is kept, either."""
-        from ..services.setup import config_file, keeping
-
         kept: dict[str, KeptPassword] = {}
         try:
             for one in chosen:
@@ -379,9 +343,6 @@ class Setup:
 
     async def _keep(self, one: Chosen) -> KeptPassword:
         """Raises ConfigError."""
-        from ..core.errors import ConfigError
-        from ..services.setup import keeping
-
         name = one.trial.name
         storing = asyncio.ensure_future(asyncio.to_thread(keeping.keep, name, one.password, self._file))
         try:
@@ -399,8 +360,6 @@ class Setup:
         return kept
 
     def _show_diff(self, planned: config_file.ConfigPlan) -> None:
-        from .render import styled
-
         colours = {"+": "green", "-": "red", "@": "cyan"}
         for line in planned.diff():
             self._page.print(styled((f"  {line}", colours.get(line[:1], ""))), soft_wrap=True)
@@ -411,10 +370,6 @@ class Setup:
     # Clients
 
     def _register(self) -> None:
-        from ..local.processes.process import is_in_cache
-        from ..services.setup import clients
-        from .render import command_path, whole_command_path
-
         config = self._options.config
         arguments = ("--config", str(config.absolute())) if config else ()
         program = clients.StartCommand(command_path(), whole_command_path(), arguments)
@@ -428,8 +383,6 @@ class Setup:
 
     def _tell_client(self, found: clients.ClientPlan, *, is_named: bool) -> None:
         """Show one client's change, ask, and make it."""
-        from ..services.setup.clients import State
-
         title = found.client.title
         row = {"client": found.client.key, "state": found.state.value, "file": str(found.client.file), "backup": ""}
         self._done.clients.append(row)
@@ -448,9 +401,6 @@ class Setup:
 
     def _replacing(self, found: clients.ClientPlan) -> clients.ClientPlan:
         """The plan that takes the place of another command, where that is possible and wanted."""
-        from ..services.setup import clients
-        from ..services.setup.clients import State
-
         if found.state is not State.TAKEN or self._options.dry_run:
             return found
         planned = clients.overriding(found)
@@ -459,9 +409,6 @@ class Setup:
 
     def _change_client(self, planned: clients.ClientPlan, row: dict[str, Any], code: int) -> None:
         """Make the change; `code` is the exit code if that fails."""
-        from ..core.errors import ConfigError
-        from ..services.setup import clients
-
         try:
             change = clients.carry_out(planned)
         except ConfigError as problem:
@@ -482,15 +429,11 @@ class Setup:
         row |= {"said": planned.said, "lines": planned.lines}
 
     def _show_client(self, planned: clients.ClientPlan) -> None:
-        from .render import styled
-
         how = "runs" if planned.client.is_by_command else "gets"
         self._page.print(styled((planned.client.title, "bold"), (f"  {planned.path} {how}", "dim")), soft_wrap=True)
         self._show_lines(planned.lines)
 
     def _show_lines(self, lines: str) -> None:
-        from .render import styled
-
         for line in lines.split("\n"):
             self._page.print(styled((f"  + {line}", "green")), soft_wrap=True)
 
@@ -498,14 +441,9 @@ class Setup:
 
     async def _first_command(self, trials: Sequence[Trial]) -> None:
         """A real command on a machine that works, as an agent's would run."""
-        from ..services.setup.machines import Standing
-
         name = next((trial.name for trial in trials if trial.standing is Standing.READY), "")
         if not name or self._options.dry_run or not self._is_configured(name):
             return
-        from ..core.errors import SandboxError
-        from .render import COMMAND, styled
-
         self._page.heading("A first command", name)
         self._page.print(f"  $ {COMMAND} exec --sandbox {name} -- '{FIRST}'", soft_wrap=True)
         try:
@@ -518,13 +456,9 @@ class Setup:
         self._page.print(*(styled((f"  {line}", "")) for line in said.splitlines()), soft_wrap=True)
 
     def _is_configured(self, name: str) -> bool:
-        from ..services.setup import config_file
-
         return any(machine.name == name for machine in config_file.read(self._options.config).machines)
 
     def _end(self) -> int:
-        from .render import print_json
-
         if self._options.json:
             fields = {key: value for key, value in asdict(self._done).items() if key != "code"}
             print_json({"dry_run": self._options.dry_run, **fields})
@@ -533,9 +467,6 @@ class Setup:
         return self._done.code
 
     def _say_next(self) -> None:
-        from .main import VERBS
-        from .render import COMMAND
-
         page = self._page
         if self._done.left:
             page.heading("Left to do")
@@ -554,15 +485,10 @@ class Setup:
 
 def _code(trial: Trial) -> int:
     """The exit code for a machine that was named, and is not usable."""
-    from ..services.setup.machines import Standing
-
     return NO_CONNECTION if trial.standing is Standing.FAILED else LEFT
 
 
 def _machine(one: Chosen, reference: str) -> config_file.NewMachine:
-    from ..services.setup import config_file
-    from ..services.setup.machines import fields_of, is_plain_alias
-
     entry = one.trial.candidate.entry
     assert entry is not None
     password = reference if one.password else ""
@@ -572,9 +498,6 @@ def _machine(one: Chosen, reference: str) -> config_file.NewMachine:
 
 def _check_names(wanted: Sequence[str], known: Sequence[str]) -> None:
     """Raises BadArgument."""
-    from ..core.errors import BadArgument
-    from .verb import no_choice
-
     for name in wanted:
         if name not in known:
             raise BadArgument(f"--clients: {no_choice(name, known)}")
@@ -583,8 +506,6 @@ def _check_names(wanted: Sequence[str], known: Sequence[str]) -> None:
 async def _run_first(config: Path | None, name: str) -> tuple[int | None, str]:
     """Exit code and output. Raises SandboxError."""
     from ..app import compose
-    from ..core.commands.command import Completed
-    from ..services.setup import config_file
 
     app = compose(config_file.read(config))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ..services.setup.machines import Standing
 from . import asker
 from .render import Page, styled
 
@@ -30,8 +31,6 @@ def way_in(machine: Machine) -> str:
 
 def said(trial: Trial) -> str:
     """How a machine stands, in some words."""
-    from ..services.setup.machines import Standing
-
     if trial.standing is Standing.READY:
         gpus = f", GPUs: {trial.gpus}" if trial.gpus else ""
         slurm = ", Slurm" if trial.has_slurm else ""
@@ -48,8 +47,6 @@ def said(trial: Trial) -> str:
 
 def why_left(trial: Trial) -> str:
     """Why a machine is not configured, and what to do about it, as the end of a sentence."""
-    from ..services.setup.machines import Standing
-
     again = "run setup at a terminal"
     if trial.standing is Standing.PASSWORD:
         return f"it asks for a password; {again}, which asks for it and keeps it in the keyring."
@@ -65,8 +62,6 @@ def trouble_of(trial: Trial) -> str:
 
 
 def mark(trial: Trial) -> str:
-    from ..services.setup.machines import Standing
-
     usable = {Standing.READY: "ok", Standing.FAILED: "failed"}
     return usable.get(trial.standing, "warning")
 
@@ -184,8 +179,6 @@ class FromPerson:
         self._page = page
 
     def choose(self, trials: Sequence[Trial]) -> list[Trial]:
-        from ..services.setup.machines import Standing
-
         ready = {place for place, trial in enumerate(trials) if trial.standing is not Standing.FAILED}
         self._page.print("", styled(("Which of them may agents use?", "bold")))
         places = asker.choose(self._page, row_texts(trials), ready)
@@ -240,8 +233,6 @@ class FromOptions:
         self._names = names
 
     def choose(self, trials: Sequence[Trial]) -> list[Trial]:
-        from ..services.setup.machines import Standing
-
         # All that were tried are those that were named.
         if self._names:
             return list(trials)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import BadArgument
+from ..services.jobs.attach import open_shell
+from . import attach, terminal
 from .verb import add_json, with_app
 
 if TYPE_CHECKING:
@@ -16,7 +19,6 @@ CUT = "the connection to the shell was cut, and it has ended"
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "shell",
-        help="an interactive shell in a sandbox",
         description="Opens your login shell in a sandbox, in this terminal: an SSH machine, a container, an allocation "
         "or the local sandbox. It needs python3 there. Ends with the shell's exit code, 255 when the connection is "
         "cut; the shell ends with its connection.",
@@ -30,10 +32,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _shell(app: App, options: argparse.Namespace) -> int:
-    from ..core.errors import BadArgument
-    from ..services.jobs.attach import open_shell
-    from . import attach, terminal
-
     if not terminal.is_at_hand():
         raise BadArgument("shell needs a terminal; to run a command without one: remote-sandbox-mcp exec -- COMMAND")
     sandbox = await app.fleet.member(options.sandbox).open()

@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import select
+import signal
 import stat
 import sys
 import threading
@@ -14,10 +15,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from ..app import App
+
+# SIGHUP comes when the terminal is closed.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 # Bytes that may wait for a slow reader, and those of one read of the input.
@@ -272,3 +276,21 @@ def called_by(who: Caller) -> Iterator[None]:
         yield
     finally:
         _caller.reset(token)
+
+
+@contextlib.asynccontextmanager
+async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]]:
+    """Signals cancel the task, which stops the command on the far side; the list holds the signals that came."""
+    its, caught = caller(), list[int]()
+
+    def stop(number: int) -> None:
+        caught.append(number)
+        task.cancel()
+
+    for number in SIGNALS:
+        its.on_signal(number, partial(stop, number))
+    try:
+        yield caught
+    finally:
+        for number in SIGNALS:
+            its.off_signal(number)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from . import streams
-from .render import count, one_line, size, took
+from .render import Page, count, one_line, size, styled, took
 from .verb import complain, say
 
 if TYPE_CHECKING:
@@ -116,8 +116,6 @@ def _list(rows: list[tuple[str, str, str]]) -> None:
     if not streams.stdout().isatty():
         say(*(f"{action:7} {amount:>9}  {path}" for action, amount, path in rows))
         return
-    from .render import Page, styled
-
     page = Page()
     shown = islice(rows, MOST_ROWS)
     page.rows(((styled((a, STYLES.get(a, "yellow"))), f"{amount:>9}", path) for a, amount, path in shown), indent=0)

@@ -5,17 +5,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import BadArgument, Unreachable
+from ..core.sync.plan import check_deletion
+from ..core.sync.transfer import Headway, Order
+from ..services.hub_contact.asking import leave_transfers
+from ..services.hub_contact.place import NoHub
 from . import streams
+from .bar import Bar
+from .render import count
+from .summary import show_outcome, show_plan, show_started
 from .verb import add_json, complain
 
 if TYPE_CHECKING:
     from ..app import App
     from ..core.sync.plan import Plan
-    from ..core.sync.transfer import Order, Outcome, Place
+    from ..core.sync.transfer import Outcome, Place
     from ..services.sync.engine import Synchronization
-    from .bar import Bar
 
 GOES_ON = "the same command, given again, goes on from there"
 # How long the hub may take: it may have to be started first, on a busy machine.
@@ -46,8 +54,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def make_order(app: App, options: argparse.Namespace, source: Place, target: Place) -> Order:
     """Raises BadArgument."""
-    from ..core.sync.transfer import Order
-
     return Order(
         source=source,
         target=target,
@@ -72,10 +78,8 @@ async def carry_out(app: App, options: argparse.Namespace, source: Place, target
 
 async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
     """Run the work and return its exit code; a signal cancels it, and then `told` is printed."""
-    from .exec import stopped_by_signals
-
     task = asyncio.ensure_future(work)
-    async with stopped_by_signals(task) as caught:
+    async with streams.stopped_by_signals(task) as caught:
         try:
             return await task
         except asyncio.CancelledError:
@@ -87,10 +91,6 @@ async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
 
 async def _leave(app: App, order: Order, as_json: bool) -> int:
     """Leave the sync to the hub, which runs it in the background."""
-    from ..services.hub_contact.asking import leave_transfers
-    from ..services.hub_contact.place import NoHub
-    from .summary import show_started
-
     transfer = await app.transfers.queue(order)
     try:
         config = app.jobs.config_file
@@ -106,11 +106,6 @@ async def _leave(app: App, order: Order, as_json: bool) -> int:
 
 
 async def _show(app: App, order: Order, as_json: bool) -> int:
-    from dataclasses import replace
-
-    from .bar import Bar
-    from .summary import show_plan
-
     with Bar():
         # Confirmed, because a preview deletes nothing.
         job = await app.transfers.preview(replace(order, confirmed=True))
@@ -119,12 +114,6 @@ async def _show(app: App, order: Order, as_json: bool) -> int:
 
 
 async def _sync(app: App, order: Order, as_json: bool) -> int:
-    from dataclasses import replace
-
-    from ..core.sync.transfer import Headway
-    from .bar import Bar
-    from .summary import show_outcome
-
     # Planned as if deletions were confirmed; the question can then say how many there are.
     with Bar() as bar:
         job = await app.transfers.syncs.prepare(replace(order, confirmed=True), bar.hear)
@@ -141,8 +130,6 @@ async def _sync(app: App, order: Order, as_json: bool) -> int:
 
 async def _run(app: App, order: Order, bar: Bar, job: Synchronization) -> Outcome:
     """Run the sync to its end, reconnecting after cuts. Raises SandboxError."""
-    from ..core.errors import Unreachable
-
     try:
         return await app.transfers.syncs.run(order, bar.hear, job)
     except Unreachable as problem:
@@ -151,11 +138,6 @@ async def _run(app: App, order: Order, bar: Bar, job: Synchronization) -> Outcom
 
 async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
     """The order, confirmed by the user if it would delete dangerously much. Raises BadArgument without that."""
-    from dataclasses import replace
-
-    from ..core.errors import BadArgument
-    from ..core.sync.plan import check_deletion
-
     assert job.source_tree is not None
     assert job.target_tree is not None
     try:
@@ -174,8 +156,6 @@ async def _agreed(job: Synchronization, order: Order, bar: Bar) -> Order:
 
 async def _agrees(plan: Plan, why: str) -> bool:
     """Ask whether to delete; without anything to delete, the answer is yes."""
-    from .render import count
-
     files, folders = len(plan.clear) + len(plan.delete_files), len(plan.delete_folders)
     if not files + folders:
         return True

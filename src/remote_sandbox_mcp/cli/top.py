@@ -5,10 +5,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import SandboxError
+from ..core.sandboxes.disposable import DISPOSABLE_ID
+from ..core.texts.shown import values_in_use
+from ..local.processes import loading
+from ..local.waiting import within
+from ..services.jobs.values import Which
+from ..services.survey import UNASKED
+from . import terminal
+from .render import Page
+from .terminal import keys_of
+from .top_log import LogPane
+from .top_screen import Widths, block, draw, job_lines
+from .top_state import TopState, who
 from .verb import add_json, with_app
 
 if TYPE_CHECKING:
@@ -18,8 +32,7 @@ if TYPE_CHECKING:
     from ..app import App
     from ..views.live.board import Looker
     from ..views.live.service import Live
-    from .top_log import LogPane
-    from .top_state import Row, TopState, Wish
+    from .top_state import Row, Wish
 
 TOPICS = ("machines", "trends", "jobs")
 # The clock is drawn anew after the first time, and nothing more often than after the second.
@@ -32,7 +45,6 @@ INTERRUPTED = 130
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "top",
-        help="the fleet and its jobs, live",
         description="Shows machines with CPU, memory and GPUs, who uses them, and jobs, as they are now; keys sort, "
         "filter, open a job's log, stop and resume (? lists them). Where the output is no terminal it is a table.",
     )
@@ -42,8 +54,6 @@ def add_arguments(subparsers: Any) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    from . import terminal
-
     is_live = terminal.is_at_hand() and not options.once and not options.json
     work = _live if is_live else _once
     return await with_app(options, lambda app: work(app, options))
@@ -59,9 +69,6 @@ async def _once(app: App, options: argparse.Namespace) -> int:
 
         print_json({"machines": [*machines.values()], "jobs": [*jobs.values()]})
         return 0
-    from .render import Page
-    from .top_screen import Widths, block, job_lines
-
     state, page, now = _state(options.sort), Page(), time.time()
     state.take("machines", machines, (), True)
     state.take("jobs", jobs, (), True)
@@ -82,8 +89,6 @@ def _unchosen(lines: Sequence[Text]) -> list[Text]:
 
 
 async def _machines(app: App) -> dict[str, Row]:
-    from ..core.sandboxes.disposable import DISPOSABLE_ID
-    from ..services.survey import UNASKED
     from ..views.live.rows import machine_row
 
     now = time.time()
@@ -96,7 +101,6 @@ async def _machines(app: App) -> dict[str, Row]:
 
 
 async def _jobs(app: App) -> dict[str, Row]:
-    from ..core.texts.shown import values_in_use
     from ..views.live.rows import job_id, job_row
 
     sights = await app.jobs.list(limit=MOST_JOBS)
@@ -111,8 +115,6 @@ async def _jobs(app: App) -> dict[str, Row]:
 
 
 def _state(sort: str) -> TopState:
-    from .top_state import TopState
-
     return TopState(sort=sort)
 
 
@@ -120,8 +122,6 @@ def _state(sort: str) -> TopState:
 
 
 async def _live(app: App, options: argparse.Namespace) -> int:
-    from . import terminal
-
     top = Top(app, _state(options.sort))
     with terminal.taken_over(whole_screen=True):
         async with terminal.ended_by_signals() as caught, terminal.heard(top.typed, top.woken.set):
@@ -140,8 +140,6 @@ async def _live(app: App, options: argparse.Namespace) -> int:
 
 
 def _loaded(app: App) -> Live:
-    from ..local.processes import loading
-
     loading.begin()
     try:
         from ..views.live.service import Live
@@ -167,8 +165,6 @@ class Top:
 
     async def show(self, live: Live, looker: Looker) -> int:
         """Until it is to end; returns the exit code."""
-        from ..local.waiting import within
-
         self._stir = live.stir
         feeding = asyncio.ensure_future(self._feed(looker))
         try:
@@ -191,9 +187,6 @@ class Top:
             self.woken.set()
 
     def draw(self) -> None:
-        from . import terminal
-        from .top_screen import draw
-
         if terminal.is_behind():
             return
         rows, columns = terminal.size()
@@ -201,9 +194,6 @@ class Top:
         terminal.show(self._frame.update(lines, columns))
 
     def typed(self, data: bytes) -> None:
-        from . import terminal
-        from .terminal import keys_of
-
         self.woken.set()
         if not data:
             # The terminal is gone.
@@ -227,8 +217,6 @@ class Top:
                 work.add_done_callback(self._work.discard)
 
     def _open_log(self, row: Row) -> None:
-        from .top_log import LogPane
-
         self._log = LogPane(self._app, row)
         self._following = asyncio.ensure_future(self._log.follow(self.woken.set))
 
@@ -239,9 +227,6 @@ class Top:
 
     async def _do(self, what: str, row: Row) -> None:
         """Stop or resume a job; the last line says what came of it."""
-        from ..core.errors import SandboxError
-        from .top_state import who
-
         self._state.note = f"{what}: {who(row)} ..."
         try:
             self._state.note = await (self._stop(row) if what == "stop" else self._resume(row))
@@ -252,8 +237,6 @@ class Top:
 
     async def _stop(self, row: Row) -> str:
         from ..core.task import outcome_of
-        from ..services.jobs.values import Which
-        from .top_state import who
 
         seen = await self._app.tasks.stop(Which(session=row["tmux_session"], sandbox=row["sandbox"]))
         is_over = outcome_of(seen).is_over
@@ -261,8 +244,6 @@ class Top:
 
     async def _resume(self, row: Row) -> str:
         from ..fronts.mcp.watchdog import start_watchdog
-        from ..services.jobs.values import Which
-        from .top_state import who
 
         which = Which(session=row["tmux_session"], sandbox=row["sandbox"])
         begun = await self._app.jobs.resume(which, asked_by=ASKED_BY, ensure=lambda: start_watchdog(self._app))
@@ -297,8 +278,6 @@ class TerminalFrame:
         return ("\x1b[2J" if is_new else "") + "".join(changed)
 
     def _console(self, columns: int) -> Console:
-        import io
-
         from rich.console import Console
 
         return Console(file=io.StringIO(), force_terminal=True, width=max(1, columns), highlight=False, markup=False)

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.errors import SandboxError
+from ..core.task import job_outcome
 from ..core.texts.text import harmless, without_broken_start
+from ..services.jobs.values import Which
 from .top_screen import fitted, plain, sized, styled
 from .top_state import Row, who
 
@@ -47,9 +49,6 @@ class LogPane:
             await asyncio.sleep(pause)
 
     async def _read(self, cursor: int | None) -> tuple[bool, int | None]:
-        from ..core.task import job_outcome
-        from ..services.jobs.values import Which
-
         which = Which(session=self._row["tmux_session"], sandbox=self._row["sandbox"])
         seen = await self._app.tasks.read(which, lines=FIRST_LINES, cursor=cursor, most_bytes=MOST_BYTES)
         self._state = job_outcome(seen).text(time.time())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.resources.usage import thinned
+from ..views.texts import cluster_lines
 from .render import EMPTY, FILLED, ago, count, knows, one_line
 from .top_state import Row, TopState, gpu_share, is_free, who
 
@@ -180,8 +181,6 @@ def gpu_line(gpu: Row, points: Sequence[Share], widths: Widths) -> Text:
 
 def cluster_lines_of(cluster: Row) -> list[Text]:
     """Return the lines that an agent gets for a cluster's partitions and queue: they are a table already."""
-    from ..views.texts import cluster_lines
-
     return [styled((f"   {line}", "dim")) for line in cluster_lines(cluster)]
 
 

@@ -7,6 +7,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..core.check import in_range
+from ..core.errors import BadArgument
+from ..views.results import plain_text
+from ..views.sync_results import transfer_fields
+from .bar import Bar
+from .render import Page, ago, clock, one_line, percent, print_json, shorten, size, styled
+from .summary import outcome_lines, rate, show_outcome
 from .syncing import until_stopped
 from .verb import add_json, complain, say, with_app
 
@@ -30,7 +37,6 @@ STYLES = {"completed": "green", "failed": "red", "stale": "red", "cancelled": "y
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "transfers",
-        help="syncs in the background",
         usage="remote-sandbox-mcp transfers [ACTION [ID]] [--limit N] [--json]",
         description="Transfers that were begun by agents or with --background, of the last two weeks. `wait` ends "
         "with 0 when the transfer has completed without a problem, else with 1; Ctrl-C ends only the waiting.",
@@ -48,9 +54,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> argparse.Namespace:
-    from ..core.check import in_range
-    from ..core.errors import BadArgument
-
     if options.limit is not None:
         in_range("--limit", options.limit, 1, 100_000)
     if options.action != "list" and not options.id:
@@ -68,8 +71,6 @@ async def _list(app: App, options: argparse.Namespace) -> int:
 
         print_json({"transfers": [_fields(*pair) for pair in zip(found, stale, strict=True)]})
         return 0
-    from .render import Page, styled
-
     page = Page()
     if not found:
         page.print("No transfers yet; push and pull begin one with --background.")
@@ -82,8 +83,6 @@ async def _list(app: App, options: argparse.Namespace) -> int:
 
 
 def _row(transfer: Transfer, stale: bool, room: int) -> tuple[Text | str, ...]:
-    from .render import ago, styled
-
     status = "stale" if stale else transfer.status
     age = ago(time.time() - transfer.created)
     done, rate = _done(transfer, stale)
@@ -94,17 +93,12 @@ def _row(transfer: Transfer, stale: bool, room: int) -> tuple[Text | str, ...]:
 
 
 def _end(place: Place, room: int) -> str:
-    from .render import one_line, shorten
-
     sandbox = f"{place.sandbox}:" if place.sandbox else ""
     return sandbox + shorten(one_line(place.path), max(12, room - len(sandbox)))
 
 
 def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
     """Amount and rate."""
-    from .render import percent, size
-    from .summary import rate
-
     if outcome := transfer.outcome:
         return size(outcome.bytes), rate(outcome)
     headway = transfer.headway
@@ -117,9 +111,6 @@ def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
 
 def _fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
     """The fields of check_file_transfer_task, plus those that its caller knows."""
-    from ..views.results import plain_text
-    from ..views.sync_results import transfer_fields
-
     ends = {"source": plain_text(str(transfer.order.source)), "target": plain_text(str(transfer.order.target))}
     return transfer_fields(transfer, stale) | ends | {"created": transfer.created, "log_file": transfer.log_file}
 
@@ -130,23 +121,17 @@ async def _show(app: App, options: argparse.Namespace) -> int:
     if options.json:
         _print_json(app, transfer, stale)
         return 0
-    from .render import Page, styled
-
     page = Page()
     page.rows(((styled((name, "dim")), text) for name, text in _facts(transfer, stale)), indent=0)
     return 0
 
 
 def _print_json(app: App, transfer: Transfer, stale: bool) -> None:
-    from .render import print_json
-
     tail = "\n".join(app.transfers.background.log_tail(transfer, LOG_TAIL))
     print_json(_fields(transfer, stale) | ({"log_tail": tail} if tail else {}))
 
 
 def _facts(transfer: Transfer, stale: bool) -> Iterator[tuple[str, Text | str]]:
-    from .render import one_line, styled
-
     status = "stale" if stale else transfer.status
     yield "id", transfer.id
     yield "status", styled((status, STYLES.get(status, "")), (f": {UNATTENDED}" if stale else "", ""))
@@ -161,9 +146,6 @@ def _facts(transfer: Transfer, stale: bool) -> Iterator[tuple[str, Text | str]]:
 
 def _news(transfer: Transfer, stale: bool) -> Iterator[tuple[str, str]]:
     """Progress or result."""
-    from .render import clock, one_line
-    from .summary import outcome_lines
-
     if transfer.outcome:
         yield "result", "\n".join(outcome_lines(transfer.outcome, transfer.order))
         problems = transfer.outcome.problems
@@ -185,8 +167,6 @@ async def _wait(app: App, options: argparse.Namespace) -> int:
 
 
 async def _wait_for(app: App, options: argparse.Namespace) -> int:
-    from .bar import Bar
-
     with Bar() as bar:
         while True:
             transfer = await app.transfers.background.check(options.id, wait_s=ASKED_EVERY_S)
@@ -205,8 +185,6 @@ async def _wait_for(app: App, options: argparse.Namespace) -> int:
 
 
 def _tell_end(transfer: Transfer, stale: bool) -> None:
-    from .summary import show_outcome
-
     if transfer.outcome:
         show_outcome(transfer.outcome, transfer.order, False)
     else:

@@ -6,16 +6,19 @@ import argparse
 import difflib
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..config.load import load
+from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError, UnknownSandbox
+from ..core.texts.text import harmless
 from . import streams
+from .render import one_line
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.errors import SandboxError
 
 
 NO_CONNECTION, MISTAKE = 255, 2
@@ -23,8 +26,6 @@ NO_CONNECTION, MISTAKE = 255, 2
 
 async def with_app(options: argparse.Namespace, work: Callable[[App], Awaitable[int]]) -> int:
     """Run the work with an app; returns its exit code, or that of its failure."""
-    from ..core.errors import SandboxError, UnknownSandbox
-
     async with opened_app(options.config) as app:
         try:
             return await work(app)
@@ -42,7 +43,6 @@ async def opened_app(config: Path | None) -> AsyncIterator[App]:
         yield shared
         return
     from ..app import compose
-    from ..config.load import load
 
     app = compose(load(config))
     try:
@@ -64,7 +64,6 @@ def fail(problem: SandboxError, as_json: bool, code: int) -> int:
 
 def say(*lines: str) -> None:
     """Print to standard output, made harmless, even if its encoding lacks characters."""
-    from ..core.texts.text import harmless
     from .render import write
 
     if isinstance(out := streams.stdout(), TextIOWrapper):
@@ -73,8 +72,6 @@ def say(*lines: str) -> None:
 
 
 def complain(*sentences: str) -> None:
-    from ..core.texts.text import harmless
-
     # A sentence may quote a machine, which must not send control sequences to the user's terminal.
     for sentence in sentences:
         text = harmless(sentence.encode("utf-8", "surrogateescape"))
@@ -83,14 +80,10 @@ def complain(*sentences: str) -> None:
 
 def complain_plainly(*lines: str) -> None:
     """For a person, beside the question on standard error."""
-    from .render import one_line
-
     _write_error("".join(f"{one_line(line)}\n" for line in lines))
 
 
 def _write_error(text: str) -> None:
-    from contextlib import suppress
-
     # Python has no stream object where the descriptor was closed before the start; and its reader may be gone.
     with suppress(AttributeError, BrokenPipeError):
         streams.stderr().write(text)
@@ -99,8 +92,6 @@ def _write_error(text: str) -> None:
 
 def code_of(problem: SandboxError) -> int:
     """The exit code of a failure: a machine that cannot be reached, or something that was asked wrongly."""
-    from ..core.errors import ConnectError, LostContact
-
     return NO_CONNECTION if isinstance(problem, ConnectError | LostContact) else MISTAKE
 
 
@@ -119,8 +110,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if not self.as_json:
             super().error(message)
-        from ..core.errors import BadArgument
-
         sys.exit(fail(BadArgument(message), True, MISTAKE))
 
     def _print_message(self, message: str, file: Any = None) -> None:

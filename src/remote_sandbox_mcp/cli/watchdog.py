@@ -7,6 +7,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..config import paths
+from ..config.handed import withdraw
+from ..services.watchdog import service
+from ..services.watchdog.daemon import AlreadyWatched, take_lock
+from .render import Page, ago, styled
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
@@ -21,7 +26,6 @@ KINDS = {"launchd": "a launchd agent", "systemd": "a systemd user service", "hub
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "watchdog",
-        help="what looks after background jobs",
         description="The watchdog looks after watched background jobs when no agent does: it tells of their end, "
         "and resumes those that were cut off. It runs in the hub as long as something is watched; `install` makes the "
         "hub a service, which starts with your login. "
@@ -45,9 +49,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    from ..config import paths
     from ..hub.serve import stay
-    from ..services.watchdog.daemon import AlreadyWatched, take_lock
 
     try:
         lock = take_lock(paths.state_folder())
@@ -68,9 +70,6 @@ async def _run(options: argparse.Namespace) -> int:
 
 
 async def _install(options: argparse.Namespace) -> int:
-    from ..config import paths
-    from ..services.watchdog import service
-
     stands = await service.install(paths.state_folder(), options.config, start_now=options.start)
     if not _as_json(options, stands):
         how = KINDS[stands.kind]
@@ -83,10 +82,6 @@ async def _install(options: argparse.Namespace) -> int:
 
 
 async def _remove(options: argparse.Namespace) -> int:
-    from ..config import paths
-    from ..config.handed import withdraw
-    from ..services.watchdog import service
-
     stands = await service.remove(paths.state_folder())
     withdraw(paths.state_folder())
     if not _as_json(options, stands):
@@ -96,9 +91,6 @@ async def _remove(options: argparse.Namespace) -> int:
 
 
 async def _status(options: argparse.Namespace) -> int:
-    from ..config import paths
-    from ..services.watchdog import service
-
     stands = await service.status(paths.state_folder())
     if not _as_json(options, stands):
         _show(stands)
@@ -117,16 +109,12 @@ def _as_json(options: argparse.Namespace, stands: WatchdogStatus) -> bool:
 
 
 def _show(stands: WatchdogStatus) -> None:
-    from .render import Page, styled
-
     page = Page()
     page.rows(((styled((name, "dim")), text) for name, text in _facts(stands)), indent=0)
     page.problems(stands.notes)
 
 
 def _facts(stands: WatchdogStatus) -> Iterator[tuple[str, str]]:
-    from .render import ago
-
     where = " in the hub" if stands.in_hub else ""
     yield "watchdog", f"runs{where} as process {stands.pid or '?'}" if stands.running else "does not run"
     kind = f"{KINDS[stands.kind]}, {'installed' if stands.installed else 'not installed'}"

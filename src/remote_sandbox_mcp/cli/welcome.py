@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config import paths
+from ..config.load import load
+from ..core.resources.checkup import address
 from ..local.waiting import within
-from .render import COMMAND
+from .render import COMMAND, Page, command_path, styled
 
 if TYPE_CHECKING:
     from ..config.schema import Configuration
-    from .render import Page
 
 MOST_SANDBOXES, MOST_PROBLEMS = 4, 2
 EXAMPLE = '[{"host":"gpu1","user":"me"}]'
@@ -24,9 +26,6 @@ LOCAL_S = 3.0
 
 async def show(config: Path | None) -> int:
     from .. import __version__
-    from ..config import paths
-    from ..config.load import load
-    from .render import Page, command_path, styled
 
     configuration = load(config)
     page = Page()
@@ -58,8 +57,6 @@ def _origin(configuration: Configuration, file: str) -> str:
 
 
 def _machines(configuration: Configuration) -> Iterator[tuple[str, str, str]]:
-    from ..core.resources.checkup import address
-
     rows = [
         (machine.name, "ssh", address(machine.login.user, machine.host, machine.port))
         for machine in configuration.machines
@@ -102,8 +99,6 @@ def agent_lines(program: str) -> tuple[str, str]:
 
 
 def _show_agents(page: Page, program: str) -> None:
-    from .render import styled
-
     word, quoted = shlex.quote(program), json.dumps(program, ensure_ascii=False)
     page.heading("Add it to Claude Code, or to Codex")
     page.print(*(f"  {line}" for line in agent_lines(program)), soft_wrap=True)

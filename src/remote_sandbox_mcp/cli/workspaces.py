@@ -9,13 +9,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import BadArgument
+from ..core.texts.text import counted, size
+from ..core.workspaces.workspace import DEFAULT_PULL, LinkOrder, Rules, kept_there
+from ..services.session import absolute, client_folder
+from ..services.workspaces.call import WorkspaceCall
+from ..views.results import plain_text
 from . import streams
+from .bar import Bar
+from .render import Page, one_line, print_json, styled
+from .syncing import until_stopped
 from .verb import add_json, complain, complain_plainly, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.workspaces.workspace import Linked, LinkOrder, Preview, WorkspaceState
-    from ..services.workspaces.call import WorkspaceCall
+    from ..core.workspaces.workspace import Linked, Preview, WorkspaceState
     from ..services.workspaces.trash import Trashed
 
 GOES_ON = "stopped; the same command, given again, goes on from there"
@@ -32,7 +40,6 @@ def add_arguments(subparsers: Any) -> None:
 def _add_link(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "link",
-        help="edit here, run there: bind a folder to one of a sandbox",
         usage="remote-sandbox-mcp link [SANDBOX:REMOTE [FOLDER]] [options]",
         description="Binds FOLDER to a folder of a sandbox. Agents and `exec` that are started in it then run over "
         "there: before a command what changed here is sent, after it results and changed text files come back. Shows "
@@ -55,7 +62,6 @@ def _add_link(subparsers: Any) -> None:
 def _add_unlink(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "unlink",
-        help="end a link; both sides keep their files",
         description="Ends the link of a folder. Nothing is deleted on either side.",
         epilog=EXIT_CODES,
     )
@@ -66,7 +72,6 @@ def _add_unlink(subparsers: Any) -> None:
 def _add_workspaces(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "workspaces",
-        help="which folders are linked, and whether both sides are in step",
         description="Lists the linked folders and how they stand. --keep-local and --keep-remote decide conflicts of "
         "the current folder's. What a machine has deleted or changed is in the trash for 30 days.",
         epilog="Ends with 0, with 1 where something is in conflict or a side cannot be seen, with 2 when it failed.",
@@ -85,8 +90,6 @@ def _add_workspaces(subparsers: Any) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    from .syncing import until_stopped
-
     verbs: dict[str, Callable[[App, argparse.Namespace], Coroutine[Any, Any, int]]]
     verbs = {"link": _link, "unlink": _unlink, "workspaces": _workspaces, "trash": _trash, "restore": _restore}
     verb = verbs[getattr(options, "action", None) or options.verb]
@@ -97,8 +100,6 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _link(app: App, options: argparse.Namespace) -> int:
-    from .bar import Bar
-
     order = make_order(app, options)
     with Bar() as bar:
         preview = await app.workspaces.preview(order)
@@ -114,10 +115,6 @@ async def _link(app: App, options: argparse.Namespace) -> int:
 
 def make_order(app: App, options: argparse.Namespace) -> LinkOrder:
     """Raises UnknownSandbox."""
-    from ..core.errors import BadArgument
-    from ..core.workspaces.workspace import DEFAULT_PULL, LinkOrder, Rules
-    from ..services.session import absolute
-
     folder = os.path.realpath(absolute(options.folder or "."))
     target = app.fleet.address_in(options.remote)
     if options.remote and not target:
@@ -147,7 +144,6 @@ def _or(given: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
 
 async def _agree(preview: Preview, options: argparse.Namespace) -> bool:
     """Show what would be sent, and ask; returns whether it was shown. Raises BadArgument without a yes."""
-    from ..core.errors import BadArgument
     from .syncing import asked
 
     if options.yes:
@@ -186,8 +182,6 @@ def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
 
 
 def _safe(line: str) -> str:
-    from .render import one_line
-
     return one_line(line)
 
 
@@ -195,8 +189,6 @@ def _safe(line: str) -> str:
 
 
 async def _unlink(app: App, options: argparse.Namespace) -> int:
-    from ..services.session import absolute
-
     gone = await app.workspaces.unlink(absolute(options.folder or "."))
     if options.json:
         from ..views.workspace_results import unlinked_fields
@@ -230,9 +222,6 @@ async def _workspaces(app: App, options: argparse.Namespace) -> int:
 
 async def _decide(app: App, options: argparse.Namespace) -> None:
     """Raises BadArgument where the current folder is not linked."""
-    from ..core.errors import BadArgument
-    from ..services.session import client_folder
-
     if not (workspace := app.workspaces.find(client_folder())):
         raise BadArgument("the current folder is not linked; go to the folder whose conflicts you want to decide")
     moved = await app.workspaces.decide(workspace, _absolute(options.keep_local), _absolute(options.keep_remote))
@@ -248,8 +237,6 @@ def _absolute(paths: Sequence[str]) -> list[str]:
 
 
 def _show_states(states: Sequence[WorkspaceState]) -> None:
-    from .render import Page, styled
-
     page = Page()
     rows = []
     for state in states:
@@ -266,10 +253,6 @@ def _show_states(states: Sequence[WorkspaceState]) -> None:
 
 def told_of(state: WorkspaceState) -> str:
     """How a workspace stands, in words."""
-    from ..core.texts.text import counted
-    from ..core.workspaces.workspace import kept_there
-    from .render import one_line
-
     if state.trouble:
         return one_line(state.trouble)
     told = [f"in conflict: {', '.join(map(one_line, state.conflicts[:MOST_NAMED]))}"] if state.conflicts else []
@@ -284,9 +267,6 @@ def told_of(state: WorkspaceState) -> str:
 
 
 async def _trash(app: App, options: argparse.Namespace) -> int:
-    from ..core.texts.text import size
-    from .render import Page, print_json, styled
-
     folder, trash = _real(options.folder) if options.folder else "", app.workspaces.trash
     if options.empty:
         gone = await asyncio.to_thread(trash.empty, folder)
@@ -310,8 +290,6 @@ async def _trash(app: App, options: argparse.Namespace) -> int:
 
 
 async def _restore(app: App, options: argparse.Namespace) -> int:
-    from .render import print_json
-
     back = []
     for path in options.paths:
         back += await asyncio.to_thread(app.workspaces.trash.restore, _real(path), force=options.force)
@@ -323,8 +301,6 @@ async def _restore(app: App, options: argparse.Namespace) -> int:
 
 
 def _trashed_fields(each: Trashed) -> dict[str, Any]:
-    from ..views.results import plain_text
-
     return {"path": plain_text(each.place), "bytes": each.bytes, "at": _when(each.at)}
 
 
@@ -347,9 +323,6 @@ def _real(path: str) -> str:
 
 def at_hand(app: App, sandbox: str) -> WorkspaceCall | None:
     """A call in the workspace that the current folder is in, unless another sandbox is named."""
-    from ..services.session import client_folder
-    from ..services.workspaces.call import WorkspaceCall
-
     folder = client_folder()
     found = app.workspaces.find(folder)
     is_meant = found and (not sandbox or app.fleet.member(sandbox).name == found.sandbox)

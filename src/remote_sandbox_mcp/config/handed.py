@@ -6,6 +6,7 @@ Machines and a platform of an environment are kept in the keyring, else in a fil
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import time
@@ -266,8 +267,6 @@ def _account(state_folder: Path) -> str:
 @contextlib.contextmanager
 def _alone(state_folder: Path) -> Iterator[None]:
     """One process at a time, so that two clients do not lose each other's machines."""
-    import fcntl
-
     try:
         state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         opened = os.open(state_folder / "handed-over.lock", os.O_RDWR | os.O_CREAT, 0o600)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from ..core.sandboxes.network import NO_NETWORK
 from ..core.sandboxes.secret import Secret
 from . import paths, readers
 from .machines import Builder
-from .problems import Fault, Tell, plain, quoted
+from .problems import Fault, Tell, parse_toml, plain, quoted
 from .readers import checked, read_table, table, take_variables, tell_unknown
 from .schema import (
     HOOK_READERS,
@@ -38,7 +37,7 @@ from .schema import (
     written_secrets,
 )
 from .secrets import doubt, readable_by_others
-from .services import NAME, ConfigFile, is_json, own_json, read_json, read_registries, read_services
+from .services import FOLDER, NAME, URL_FILE, ConfigFile, is_json, own_json, read_json, read_registries, read_services
 
 LIST = "REMOTE_SANDBOX_LIST"
 # How many faults, and how many characters of each, an error names at once.
@@ -114,8 +113,6 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
 
 
 def _files(path: Path, given_json: Path | None, folder: str, environ: Mapping[str, str]) -> Iterator[str]:
-    from .services import FOLDER, URL_FILE
-
     yield from (os.path.expanduser(file) for file in (path, given_json or path.with_name(NAME)))
     state = paths.state_path(environ)
     yield str(state / FOLDER / URL_FILE)
@@ -170,15 +167,6 @@ def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:
         place = re.search(r"line \d+, column \d+", str(error))
         tell(f"{path} is passed over: it is not valid TOML{f' ({place[0]})' if place else ''}; correct it there.")
     return None
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """Raises ValueError, RecursionError."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(text)
 
 
 def _environ_entries(environ: Mapping[str, str], tell: Tell) -> Iterator[MachineEntry | None]:

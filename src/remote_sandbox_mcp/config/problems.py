@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from typing import Any
 
 from ..core.texts.text import reveal
 
@@ -24,3 +26,12 @@ def plain(text: str, limit: int = 60) -> str:
 
 def quoted(text: str) -> str:
     return f'"{plain(text)}"'
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Raises ValueError, RecursionError."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)

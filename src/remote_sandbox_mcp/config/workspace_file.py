@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,7 +15,7 @@ from ..core.errors import ConfigError
 from ..core.workspaces.workspace import DEFAULT_PULL, Rules, Workspace
 from . import paths
 from .accepted import Acceptance, acceptance, digest_of, first_bytes, invitation, whole
-from .problems import CONTROLS, Fault, Tell, plain, quoted
+from .problems import CONTROLS, Fault, Tell, parse_toml, plain, quoted
 
 NAME = paths.WORKSPACE_FILE
 LARGEST = 64 << 10
@@ -164,20 +163,12 @@ def _read(content: str, path: str, tell: Tell) -> tuple[dict[str, Any], list[str
         "only_remote": readers.flag,
     }
     try:
-        document = _parsed(content.removeprefix("\ufeff"))
+        document = parse_toml(content.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as unreadable:
         # The parser's message may quote the file; the position is enough.
         place = re.search(r"line \d+, column \d+", str(unreadable))
         return {}, [f"it is not valid TOML{f' ({place[0]})' if place else ''}"]
     return readers.read_table(document, known, plain(path, 200), tell)
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(text)
 
 
 def _target(value: object) -> str:

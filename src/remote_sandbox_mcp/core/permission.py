@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -204,8 +205,6 @@ def read_address(url: str) -> Address:
 
 def is_loopback(host: str) -> bool:
     """Whether a host can only mean this computer."""
-    import ipaddress
-
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:

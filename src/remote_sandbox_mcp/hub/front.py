@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 
 from ..services.hub_contact.hello import VERSION_LINE, Handed, read_answer, say_hello
-from ..services.hub_contact.place import HubPlace, NoHub, reach
+from ..services.hub_contact.place import HubPlace, NoHub, current_folder, reach
 from .silence import Silence, say
 from .transcript import MOST_HUBS, Transcript, UnansweredRequest, answered_in, is_answer
 
@@ -118,7 +118,7 @@ class Front:
         if self._attempts >= MOST_ATTEMPTS:
             raise NoHub(f"{self._attempts} hubs in a row have ended at once; see {self._place.log}")
         self._attempts += 1
-        self._connection, self._is_new = reach(self._place, start_hub)
+        self._connection, self._is_new = reach(self._place)
         self._connection.setblocking(False)
         if self._is_new and not self._hub and self._memory is None:
             self._memory = remembered(self._place, self._config)
@@ -499,13 +499,6 @@ class Remembering:
             self._memory.learn(key, answer["result"])
 
 
-def start_hub(place: HubPlace, lock: int, listener: int) -> None:
-    """Import what starts a hub only here, because most fronts find one. Raises NoHub."""
-    from ..services.hub_contact.starting import start
-
-    start(place, lock, listener)
-
-
 def remembered(place: HubPlace, config: str) -> Remembering:
     from pathlib import Path
 
@@ -543,13 +536,6 @@ def split(whole: bytes) -> list[bytes]:
 def is_broken(events: int) -> bool:
     """Whether the reader at the other end is gone."""
     return bool(events & (select.POLLERR | select.POLLHUP | select.POLLNVAL)) and not events & select.POLLOUT
-
-
-def current_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"
 
 
 def leave() -> None:

@@ -18,9 +18,8 @@ from typing import Any, NoReturn
 
 from ..services.hub_contact.asking import ask_hub
 from ..services.hub_contact.hello import read_answer, say_http_hello
-from ..services.hub_contact.place import HubPlace, NoHub, reach
-from ..services.hub_contact.starting import start
-from .front import FIRST_GREETING_S, GREETING_S, MOST_ATTEMPTS, STEADY_S, current_folder
+from ..services.hub_contact.place import HubPlace, NoHub, current_folder, reach
+from .front import FIRST_GREETING_S, GREETING_S, MOST_ATTEMPTS, STEADY_S
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class HttpFront:
         if self._attempts >= MOST_ATTEMPTS:
             raise NoHub(f"{self._attempts} hubs in a row have ended at once; see {self._place.log}")
         self._attempts += 1
-        self._connection, is_new = reach(self._place, start)
+        self._connection, is_new = reach(self._place)
         self._heard.clear()
         self._hub, self._is_asked_again = 0, False
         begun, why = time.monotonic(), "it closed the line"

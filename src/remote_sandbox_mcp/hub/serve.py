@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import logging
 import os
@@ -14,6 +15,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import remote_sandbox_mcp
 
 from .. import __version__
 from ..core.client import introduced
@@ -396,10 +399,7 @@ async def load_everything() -> None:
     One after another, on the event loop: two threads that import modules at once can fail, because each holds what
     the other waits for. The first client is served before that.
     """
-    import importlib
     import pkgutil
-
-    import remote_sandbox_mcp
 
     await asyncio.sleep(LOAD_AFTER_S)
     skipped = ("__main__", ".far", ".testing")

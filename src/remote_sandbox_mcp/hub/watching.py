@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..local.processes.locks import Lock, holder
 from ..local.waiting import Chores
-from ..services.watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, take_lock
+from ..services.watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, Pulse, take_lock
 
 # The first front waits for the hub, which needs none of the rest yet.
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ class HubWatchdog:
         task.add_done_callback(lambda _: lock.release())
 
     async def _run(self, lock: Lock, config: Path | None, until_idle: bool) -> None:
-        from ..services.watchdog.daemon import Pulse
         from .rounds import make_rounds, nobody
 
         pulse, rounds = Pulse(self._state), None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import subprocess
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -176,8 +177,6 @@ def look_at(pid: int) -> tuple[list[str], int]:
 
 def _asked(pid: int) -> tuple[list[str], int]:
     """Ask ps for a process's words and parent, where there is no /proc."""
-    import subprocess
-
     from ..local.processes.programs import find_helper
 
     words = [find_helper("ps") or "/bin/ps", "-o", "ppid=,args=", "-p", str(pid)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -188,8 +189,6 @@ def file_content(data: bytes) -> dict[str, Any]:
     if "\0" not in text:
         shown = reveal_file(text)
         return {"content": shown.text} | lean(invisible_characters=len(shown.escapes) or None)
-    import base64
-
     return {"content": base64.b64encode(data).decode(), "encoding": "base64"}
 
 

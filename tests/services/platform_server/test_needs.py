@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.config.load import parse_toml
+from remote_sandbox_mcp.config.problems import parse_toml
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.services.platform_server import needs
 from remote_sandbox_mcp.services.platform_server.needs import Images, PlatformFolder, render

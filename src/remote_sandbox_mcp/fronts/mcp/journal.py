@@ -16,6 +16,7 @@ from ... import __version__
 from ...config import paths
 from ...core.client import Call
 from ...core.errors import ConfigError, SandboxError
+from ...local.store.database import STATE_FILE, Database
 from ...local.store.sessions import CallRecord, CallRows
 from ...services.history import MOST_TEXT, History, MadeCall
 from ...services.session import current
@@ -50,8 +51,6 @@ class Journal:
 
     @functools.cached_property
     def _rows(self) -> CallRows:
-        from ...local.store.database import STATE_FILE, Database
-
         return CallRows(Database(paths.state_folder() / STATE_FILE))
 
     async def once(self, call: Call, tool: str, make: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -14,6 +14,7 @@ folders, which belong to root, may get new programs at any time. No session's PA
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -68,8 +69,6 @@ class Programs:
 
 
 def is_late(found: os.stat_result, began: float) -> bool:
-    import stat
-
     # A folder changes with each new entry.
     return not stat.S_ISDIR(found.st_mode) and found.st_ctime > began
 

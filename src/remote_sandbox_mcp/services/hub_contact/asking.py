@@ -11,8 +11,7 @@ from typing import Any
 
 from ...local.processes.locks import LockHolder, holder
 from .hello import ask, read, say_login
-from .place import HubPlace, NoHub, reach
-from .starting import start
+from .place import HubPlace, NoHub, current_folder, reach
 
 # A hub answers in milliseconds, unless it is blocked.
 ANSWER_S = 3.0
@@ -47,7 +46,7 @@ def ask_hub(place: HubPlace, question: str, limit_s: float = ANSWER_S, **more: A
 def call_hub(question: str, limit_s: float = ANSWER_S, **more: Any) -> dict[str, Any]:
     """Ask the hub of this environment, which is started if there is none."""
     place = HubPlace(os.environ)
-    line, _ = reach(place, start)
+    line, _ = reach(place)
     with line:
         return _ask(place, line, question, limit_s, more)
 
@@ -62,14 +61,7 @@ def leave_transfers(config: Path | None, limit_s: float = ANSWER_S) -> dict[str,
 
     The variables that it needs, secrets among them, are sent over the socket and stay in its memory.
     """
-    return call_hub("take up", limit_s, config=whole(config), environ=dict(os.environ), folder=_folder())
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"
+    return call_hub("take up", limit_s, config=whole(config), environ=dict(os.environ), folder=current_folder())
 
 
 class HubLogin:
@@ -80,10 +72,10 @@ class HubLogin:
 
     def __init__(self, name: str, config: Path | None) -> None:
         self._place = HubPlace(os.environ)
-        self._line, _ = reach(self._place, start)
+        self._line, _ = reach(self._place)
         self._line.settimeout(LOGIN_S)
         self._heard = self._line.makefile("rb")
-        self._line.sendall(say_login(name, os.environ, _folder(), whole(config)))
+        self._line.sendall(say_login(name, os.environ, current_folder(), whole(config)))
 
     def __enter__(self) -> HubLogin:
         return self

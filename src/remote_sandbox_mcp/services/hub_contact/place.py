@@ -125,7 +125,21 @@ class HubPlace:
             return
 
 
-def reach(place: HubPlace, start: Callable[[HubPlace, int, int], None]) -> tuple[socket.socket, bool]:
+def current_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
+def start_hub(place: HubPlace, lock: int, listener: int) -> None:
+    """Import what starts a hub only here, because most find one. Raises NoHub."""
+    from .starting import start
+
+    start(place, lock, listener)
+
+
+def reach(place: HubPlace, start: Callable[[HubPlace, int, int], None] = start_hub) -> tuple[socket.socket, bool]:
     """A connection to the hub, and whether it was just started. Raises NoHub.
 
     Of several processes that find none, one gets the lock and starts it; the hub inherits lock and listening socket.

@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
+from ...config.problems import parse_toml
 from ...config.services import FOLDER, KEY_FILE, LOCK_FILE, URL_FILE
 from ...core.errors import ConfigError
 from ...core.permission import is_loopback
@@ -158,8 +159,6 @@ def engine_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _is_here(address: str) -> bool:
-    from urllib.parse import urlsplit
-
     return address.startswith("unix://") or is_loopback(urlsplit(address).hostname or "")
 
 
@@ -190,15 +189,7 @@ def matching_images(words: tuple[str, ...], environ: Mapping[str, str], limit_s:
                 [*words, "init-config", str(example), "--example", "docker"], env=dict(environ), cwd=folder,
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=True,
             )  # fmt: skip
-            named = _parse(example.read_text(encoding="utf-8"))
+            named = parse_toml(example.read_text(encoding="utf-8"))
             return Images(str(named["runtime"]["execd_image"]), str(named["egress"]["image"]))
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
             return Images()
-
-
-def _parse(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(text)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ...backends.command.sandbox import open_place
 from ...backends.ssh.connection import LoginGate, translate
 from ...backends.ssh.host_keys import entry_name
 from ...backends.ssh.machine import open_machine, open_through
@@ -95,8 +96,6 @@ async def carry_out(visit: Visit) -> Checkup:
 
 async def examine_command(place: CommandPlace) -> Checkup:
     """Examine a sandbox behind a command: whether it gives a shell, then what is inside."""
-    from ...backends.command.sandbox import open_place
-
     begun = time.monotonic()
     steps: list[Step] = []
 

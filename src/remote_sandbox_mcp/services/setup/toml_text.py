@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from ...config.load import parse_toml
+from ...config.problems import parse_toml
 from .json_text import NotEditable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

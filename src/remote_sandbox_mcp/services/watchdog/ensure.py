@@ -12,7 +12,7 @@ from ...core.errors import SandboxError
 from ...local.processes.locks import holder
 from ...local.waiting import within
 from .daemon import LOCK_FILE, LOG_FILE
-from .manager import Facts, Program
+from .manager import Facts, Program, make_program
 
 # Enough for a hub that has to be started first on a busy computer.
 ASKING_S = 10.0
@@ -100,7 +100,6 @@ def is_running(state: Path) -> bool:
 
 async def _start_service(state: Path, config: Path | None, environ: Mapping[str, str]) -> bool:
     """Start the service, if it is installed; returns whether it is expected to come up."""
-    from .manager import make_program
     from .service import service_for
 
     service = service_for(make_program(state, config, environ))
