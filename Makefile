@@ -9,7 +9,7 @@ WHICH := $(if $(ALL),--all)
 # Whatever the environment says: a suite that compiles its tests anew in each worker takes half a minute longer.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-.PHONY: run tour setup tools quick lint test check clients bench screenshots chaos pin clean
+.PHONY: run tour setup tools quick lint test coverage check clients bench screenshots chaos pin clean
 
 run: setup ## The hub, the sandbox on this computer and the page, until Ctrl-C; the tour where nobody looks
 	@scripts/system-packages bubblewrap
@@ -58,6 +58,12 @@ lint: tools ## Format, lint, types, import contract, shell scripts: what the hoo
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	git ls-files -z '*.sh' scripts .ci ':!scripts/*.py' | xargs -0 shellcheck
+
+coverage: tools ## Lines of src that the tests run, by room, and those of a change (BASE=main) that none runs; ARGS=--quick
+	@rm -f .coverage .coverage.*
+	-@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m coverage run -m pytest -n auto --dist loadgroup $(WHICH) $(ARGS)
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python scripts/uncovered.py $(or $(BASE),HEAD~1)
 
 check: lint test ## What CI runs: lint and tests
 

@@ -34,6 +34,7 @@ from remote_sandbox_mcp.services.sync import archive as archive_far
 from remote_sandbox_mcp.services.transfers.service import TransferService
 from tests.backends.contract.basics import cancel, finish, said
 from tests.fronts.mcp.conftest import connected
+from tests.support.means import require_program
 from tests.support.platform import WITHOUT_PYTHON
 from tests.support.trees import File, Folder, Node, differences, put, snapshot
 from tests.support.trees import Link as SymbolicLink
@@ -155,7 +156,7 @@ def link(request: pytest.FixtureRequest, tmp_path: Path) -> HereLink:
     programs.mkdir()
     (tmp_path / "home").mkdir()
     if request.param == "busybox":
-        subprocess.run(["busybox", "--install", "-s", str(programs)], check=True, capture_output=True)
+        subprocess.run([require_program("busybox"), "--install", "-s", str(programs)], check=True, capture_output=True)
         return HereLink(str(programs), tmp_path / "home")
     (programs / "sh").symlink_to(cast(str, shutil.which("dash")))
     return HereLink(f"{programs}:/usr/bin:/bin", tmp_path / "home")

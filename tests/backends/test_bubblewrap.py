@@ -16,6 +16,7 @@ from remote_sandbox_mcp.backends.bubblewrap.network import way
 from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.network import Network, Reach
+from tests.support.means import IS_ROOT
 from tests.support.programs import look_in, plant
 
 
@@ -129,7 +130,7 @@ def test_a_system_python_must_be_new_enough_and_inside(python: str, usable: bool
     assert bwrap.is_usable(Path(python)) == usable
 
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="is about what root runs")
+as_root = pytest.mark.skipif(not IS_ROOT, reason="is about what root runs")
 STRANGER = 61_300
 
 

@@ -36,6 +36,7 @@ from remote_sandbox_mcp.services.probe.doctor import examine
 from tests.backends.contract import Opener, PythonContract
 from tests.support.disposables import ORDINARY_USER
 from tests.support.engine_place import NO_SHELL, PLAIN, WITH_PYTHON, Place
+from tests.support.means import require_program
 from tests.support.podman import PodmanContainer
 from tests.support.root import as_root
 from tests.support.server import entry, serve, until
@@ -361,6 +362,7 @@ KEEPERS = {"dash": ["dash"], "busybox": ["busybox", "sh"]}
 
 @pytest.mark.parametrize("shell", KEEPERS.values(), ids=KEEPERS)
 def test_the_keeper_ends_in_time_where_no_process_can_be_started(shell: list[str], tmp_path: Path) -> None:
+    require_program(shell[0])
     # A user who has a process already could not even start this one.
     user = ORDINARY_USER + os.getpid()
 

@@ -19,6 +19,7 @@ from remote_sandbox_mcp.backends.link import pipe
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError
 from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder, new_disposable_id
 from tests.support.disposables import ORDINARY_USER, SOURCE, SYSTEM_PYTHON, made, provided, run, say, small_image
+from tests.support.means import IS_ROOT
 
 SECRET = "the-secret-of-the-host"
 OTHER_USER = 61_300
@@ -30,7 +31,7 @@ FOOTINGS = [
     if not bwrap.try_out(footing)
 ]
 pytestmark = pytest.mark.skipif(not FOOTINGS, reason="bubblewrap cannot run here")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can give files away")
 
 
 @pytest.fixture(params=FOOTINGS, ids=lambda footing: f"as-{footing.user}")

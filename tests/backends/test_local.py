@@ -32,6 +32,7 @@ from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities
 from tests.support.disposables import host_processes, marked_sleep, run, say
 from tests.support.means import needs_tun, readable_source
 from tests.support.pace import Deadline
+from tests.support.root import can_be_root
 
 BWRAP = shutil.which("bwrap") or ""
 IS_ROOT = os.geteuid() == 0
@@ -49,7 +50,7 @@ def all_footings() -> list[Footing]:
 
 FOOTINGS = all_footings()
 needs_bwrap = pytest.mark.skipif(not FOOTINGS, reason="bubblewrap cannot run here")
-needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
+needs_root = pytest.mark.skipif(not can_be_root(), reason="only root can become another user")
 
 
 @pytest.fixture(scope="module", params=FOOTINGS, ids=lambda footing: f"as-{footing.user}")

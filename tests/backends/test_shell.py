@@ -36,6 +36,7 @@ from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, FileProble
 from remote_sandbox_mcp.core.sandboxes.disposable import Disposable
 from remote_sandbox_mcp.core.sandboxes.files import Match, Search, Span
 from tests.backends.contract.basics import HOSTILE_NAMES, cancel, finish, in_background, is_dead, said, table
+from tests.support.means import require_program
 from tests.support.waiting import eventually
 
 FOREVER = "echo begun; while :; do sleep 0.05; done"
@@ -129,7 +130,7 @@ def _lines(text: bytes) -> list[SimpleNamespace]:
 def busybox(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A PATH with busybox alone."""
     folder = tmp_path_factory.mktemp("busybox")
-    subprocess.run(["busybox", "--install", "-s", str(folder)], check=True, capture_output=True)
+    subprocess.run([require_program("busybox"), "--install", "-s", str(folder)], check=True, capture_output=True)
     return str(folder)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.allowances import ALLOWED, MOST, Allowance, allow, allowances, disallow
+from tests.support.means import IS_ROOT
 
 FOLDER = Allowance("/data/project", until=time.time() + 3600)
 
@@ -56,7 +57,7 @@ def test_a_record_that_others_can_reach_allows_nothing(mode: int) -> None:
     assert allowances() == [FOLDER]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away")
+@pytest.mark.skipif(not IS_ROOT, reason="gives a file away")
 def test_a_record_of_another_user_allows_nothing() -> None:
     allow(FOLDER, state())
     os.chown(file(), 65534, 65534)

@@ -22,6 +22,7 @@ from remote_sandbox_mcp.config.workspace_file import (
 )
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.workspaces.workspace import DEFAULT_PULL, Rules, Workspace
+from tests.support.means import IS_ROOT
 
 EVERYTHING = """
 sandbox = "gpu1:projects/vision"
@@ -201,7 +202,7 @@ def test_what_is_no_plain_file_counts_for_nothing_and_cannot_be_accepted(
         found.settings([].append)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.skipif(not IS_ROOT, reason="only root can give files away")
 def test_a_file_of_another_user_counts_only_as_it_was_accepted(project: Path) -> None:
     path = put(project, EVERYTHING)
     os.chown(path, 12345, 12345)

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.means import require_program
 
 from remote_sandbox_mcp.core.commands.shell import join, quote
 
@@ -18,6 +19,7 @@ TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("C
 @settings(max_examples=25, deadline=None)
 @given(words=st.lists(TEXT, min_size=1, max_size=4))
 def test_quoted_words_reach_the_program_unchanged(shell: list[str], words: list[str]) -> None:
+    require_program(shell[0])
     done = subprocess.run([*shell, join(["printf", r"%s\0", *words])], capture_output=True, check=True)
     assert done.stdout.decode() == "".join(f"{word}\0" for word in words)
 

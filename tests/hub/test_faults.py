@@ -17,6 +17,7 @@ import pytest
 
 from remote_sandbox_mcp.services.hub_contact.place import HubPlace, NoHub
 from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
+from tests.support.means import IS_ROOT
 from tests.support.root import as_root, run_as_root
 from tests.support.server import Wire, entry, environment, wire
 from tests.support.sshd import Sshd, all_processes, wait_until
@@ -167,7 +168,7 @@ def test_the_next_hub_removes_the_sockets_of_those_that_were_killed_and_no_other
 
 
 def as_user(uid: int, code: str, *words: str) -> subprocess.Popen[bytes]:
-    if os.geteuid() != 0:
+    if not IS_ROOT:
         pytest.skip("needs root")
     program = ["/usr/bin/python3", "-I", "-c", code, *words]
     return subprocess.Popen(program, user=uid, group=pwd.getpwuid(uid).pw_gid, extra_groups=(), stdout=subprocess.PIPE)

@@ -20,7 +20,7 @@ from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
-from tests.support.means import readable_source, require_bubblewrap
+from tests.support.means import readable_source, require_bubblewrap, require_program
 from tests.support.pace import Deadline
 
 SOURCE = readable_source()
@@ -164,8 +164,7 @@ def as_ordinary_user(scripts: list[str], **order: Any) -> dict[str, Any]:
 
 def small_image(folder: Path) -> Path:
     """A root file system with busybox alone, and the libraries that this needs."""
-    busybox = shutil.which("busybox")
-    assert busybox
+    busybox = require_program("busybox")
     for name in ("bin", "etc", "usr/share", "var/tmp", "root"):
         (folder / name).mkdir(parents=True)
     shutil.copy(busybox, folder / "bin/busybox")

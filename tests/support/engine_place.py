@@ -13,6 +13,7 @@ from pathlib import Path
 from remote_sandbox_mcp.backends.engine.order import ID
 from tests.support.disposables import with_python
 from tests.support.engine import ALONE, Engine
+from tests.support.means import require_program
 from tests.support.sshd import Fleet, Sshd
 
 WITH_PYTHON, PLAIN, NO_SHELL = "with-python:1", "plain:1", "no-shell:1"
@@ -59,7 +60,7 @@ def running_place(fleet: Fleet, folder: Path) -> Iterator[Place]:
 
 def make_image(folder: Path) -> Path:
     root = with_python(folder / "root")
-    subprocess.run(["busybox", "--install", "-s", str(root / "bin")], capture_output=True, check=False)
+    subprocess.run([require_program("busybox"), "--install", "-s", str(root / "bin")], capture_output=True, check=False)
     (root / "tmp").mkdir()
     (root / "tmp").chmod(0o1777)
     return packed(root, folder / "image.tar")

@@ -1,6 +1,7 @@
-"""What a machine gives to root, but not to every user: a test that needs it is left out where it cannot be had.
+"""What a machine may not have, or not give to every user: a test that needs it is left out where it cannot be had.
 
-Nothing is left out for root. There a means that is missing fails the test, so that no fault in a probe hides one.
+With LEAVE_NOTHING_OUT in the environment, as in .ci/run, a means that is missing fails the test for root, so that no
+fault in a probe hides one.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -18,8 +20,25 @@ import remote_sandbox_mcp
 from remote_sandbox_mcp.backends.bubblewrap import bwrap, cgroups, disk, seccomp
 
 TUN = "/dev/net/tun"
-IS_ROOT = os.geteuid() == 0
+_NOBODY = 65534
+MUST_RUN = os.geteuid() == 0 and bool(os.environ.get("LEAVE_NOTHING_OUT"))
 _COPIES: list[Path] = []
+
+
+def _may_become_others() -> bool:
+    """Whether this is root with the rights of root, which the root of a container or a user namespace may lack."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        with tempfile.NamedTemporaryFile() as file:
+            os.chown(file.name, _NOBODY, _NOBODY)
+        done = subprocess.run(["true"], user=_NOBODY, group=_NOBODY, extra_groups=[], check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+IS_ROOT = MUST_RUN or _may_become_others()
 
 
 def _has_control_groups() -> bool:
@@ -49,15 +68,31 @@ def _can_have_a_card() -> bool:
 
 
 @cache
+def can_have_namespaces() -> bool:
+    """Whether this user may make namespaces: root in a container, or where their number is 0, may not."""
+    program = shutil.which("unshare")
+    if not program:
+        return False
+    tried = subprocess.run([program, "--mount", "--net", "true"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+def require_namespaces() -> None:
+    """For what runs in a namespace of its own. Ends the test as skipped where none can be made."""
+    if not MUST_RUN and not can_have_namespaces():
+        pytest.skip("no namespaces can be made here")
+
+
+@cache
 def _bubblewrap_runs() -> bool:
     program, abi = shutil.which("bwrap"), seccomp.abi_here()
-    ways = bwrap.footings(program, abi, IS_ROOT) if program and abi else ()
+    ways = bwrap.footings(program, abi, os.geteuid() == 0) if program and abi else ()
     return any(not bwrap.try_out(way) for way in ways)
 
 
 def require_bubblewrap() -> None:
     """For what opens a sandbox on this machine. Ends the test as skipped where bubblewrap cannot run."""
-    if not IS_ROOT and not _bubblewrap_runs():
+    if not MUST_RUN and not _bubblewrap_runs():
         pytest.skip("bubblewrap cannot run here")
 
 
@@ -80,19 +115,21 @@ def remove_copies() -> None:
         shutil.rmtree(_COPIES.pop(), ignore_errors=True)
 
 
-def require_program(name: str) -> None:
-    """For what starts a program of the system. Ends the test as skipped where it is not installed."""
-    if not IS_ROOT and not shutil.which(name):
+def require_program(name: str) -> str:
+    """Give the path of a program of the system. Ends the test as skipped where it is not installed."""
+    found = shutil.which(name)
+    if not MUST_RUN and not found:
         pytest.skip(f"needs {name}, which is not installed")
+    return found or name
 
 
 needs_control_groups = pytest.mark.skipif(
-    not IS_ROOT and not _has_control_groups(),
+    not MUST_RUN and not _has_control_groups(),
     reason="needs control groups for memory, processes and CPU that this user may make (root has them)",
 )
 needs_mounts = pytest.mark.skipif(
-    not IS_ROOT and not _can_mount(), reason="needs a user who may mount file systems (root may)"
+    not MUST_RUN and not _can_mount(), reason="needs a user who may mount file systems (root may)"
 )
 needs_tun = pytest.mark.skipif(
-    not IS_ROOT and not _can_have_a_card(), reason=f"needs slirp4netns and a {TUN} that this user may open"
+    not MUST_RUN and not _can_have_a_card(), reason=f"needs slirp4netns and a {TUN} that this user may open"
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.disposables import ORDINARY_USER, SOURCE, SYSTEM_PYTHON
+from tests.support.means import IS_ROOT, can_have_namespaces
 from tests.support.pace import Deadline
 
 PROGRAMS = ("slirp4netns", "bwrap", "ip", "unshare", "nsenter", "setpriv")
@@ -176,7 +177,7 @@ print(json.dumps(seen))
 
 def missing() -> str:
     """Why these computers cannot be made here; empty where they can."""
-    if os.geteuid():
+    if not IS_ROOT or not can_have_namespaces():
         return "only root can make network namespaces with interfaces"
     absent = [program for program in PROGRAMS if not shutil.which(program)]
     return f"not installed: {', '.join(absent)}" if absent else ""

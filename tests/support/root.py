@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.means import require_program
+from tests.support.means import IS_ROOT, require_program
 
 WHY_NOT = "needs root, or sudo without a password"
 
@@ -19,7 +19,7 @@ WHY_NOT = "needs root, or sudo without a password"
 @cache
 def can_be_root() -> bool:
     if os.geteuid() == 0:
-        return True
+        return IS_ROOT
     try:
         return subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
     except OSError:

@@ -81,9 +81,15 @@ def is_in_line_contract(item: pytest.Item) -> bool:
 # In which order
 
 
+def cache_of(config: pytest.Config) -> pytest.Cache | None:
+    """Give pytest's cache, which a run may do without (`-p no:cacheprovider`)."""
+    return getattr(config, "cache", None)
+
+
 def recorded(config: pytest.Config) -> dict[str, float]:
     """Give the seconds of each test, as earlier runs in this checkout have written them."""
-    found = config.cache.get(_DURATIONS, None) if config.cache else None
+    cache = cache_of(config)
+    found = cache.get(_DURATIONS, None) if cache else None
     return found if isinstance(found, dict) else {}
 
 
@@ -116,9 +122,10 @@ class Record:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._config.cache and self._durations:
+        cache = cache_of(self._config)
+        if cache and self._durations:
             known = {name: round(seconds, 2) for name, seconds in self._durations.items()}
-            self._config.cache.set(_DURATIONS, {**recorded(self._config), **known})
+            cache.set(_DURATIONS, {**recorded(self._config), **known})
         if not self._is_second_try:
             self._file.unlink(missing_ok=True)
             return

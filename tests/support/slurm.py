@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.means import IS_ROOT
+from tests.support.means import IS_ROOT, require_namespaces
 from tests.support.sshd import HOST, PATH_FOLDERS, Fleet, Sshd, free_port, wait_until, with_mounts
 
 START_S = 30.0
@@ -218,6 +218,7 @@ class Cluster:
     def __init__(self, fleet: Fleet, *, with_accounting: bool = False) -> None:
         if not IS_ROOT:
             pytest.skip("needs root: the nodes of a cluster become other users")
+        require_namespaces()
         self.name = f"cluster{os.getpid()}x{next(_numbers)}"
         self.folder = fleet.folder / self.name
         self.folder.mkdir()

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from remote_sandbox_mcp.core.sandboxes.machine import Hop, Login, Machine
 from remote_sandbox_mcp.core.sandboxes.secret import Secret
+from tests.support.means import require_namespaces, require_program
 from tests.support.pace import Deadline
 from tests.support.ports import HOST as HOST
 from tests.support.ports import closed_port as closed_port
@@ -359,6 +360,8 @@ def with_mounts(mounts: Mapping[str, Path], words: list[str]) -> list[str]:
 
     In a mount namespace of its own, whose mounts end with it.
     """
+    if mounts:
+        require_namespaces()
     for place, ours in mounts.items():
         words = ["sh", "-c", _WITH_MOUNT, "sh", str(ours), place, *words]
     return ["unshare", "--mount", *words] if mounts else words
@@ -510,7 +513,7 @@ def _certify(key: Path, user: str) -> Path:
 
 
 def _install_busybox(folder: Path) -> None:
-    _run("busybox", "--install", "-s", str(folder))
+    _run(require_program("busybox"), "--install", "-s", str(folder))
 
 
 def _link_all_but(unwanted: tuple[str, ...], folder: Path) -> None:

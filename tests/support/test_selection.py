@@ -47,3 +47,10 @@ def test_second_tries_are_named_and_too_many_fail_the_run(tmp_path: Path, count:
     assert again.returncode == code, again.stdout
     assert f"passed only on the second try: {count}" in again.stdout
     assert (tmp_path / SECOND_TRIES).read_text().split() == names
+
+
+def test_a_run_does_without_a_cache(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(HOOKS)
+    (tmp_path / "test_some.py").write_text("def test_passes(): pass\n")
+    done = run(tmp_path, "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout + done.stderr

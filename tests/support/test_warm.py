@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.means import IS_ROOT
 from tests.support.warm import NURSERY, Nursery, run
 
 
@@ -31,7 +32,7 @@ print(line.recv(32))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
 @pytest.mark.parametrize(("user", "told"), [(0, b"b'loaded'\n"), (65534, b"b''\n")], ids=["its user", "another user"])
 def test_it_forks_for_its_own_user_alone(user: int, told: bytes) -> None:
     name = NURSERY.ready().getpeername()

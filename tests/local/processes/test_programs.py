@@ -16,6 +16,7 @@ from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.local.processes import programs
 from remote_sandbox_mcp.local.processes.ownership import who_else_on_the_way
 from remote_sandbox_mcp.local.processes.programs import NotUsed, Programs, by_path, find_chosen, find_helper
+from tests.support.means import IS_ROOT
 from tests.support.programs import plant
 from tests.support.sshd import wait_until
 
@@ -99,7 +100,7 @@ def test_a_program_is_found_once(folders: tuple[Path, Path], tmp_path: Path, beg
     assert find_chosen("tool") == find_helper("tool") == str(second)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to whom the system's folders belong")
+@pytest.mark.skipif(not IS_ROOT, reason="needs root, to whom the system's folders belong")
 def test_the_system_gets_new_programs_at_any_time(folders: tuple[Path, Path], begin: Callable[..., None]) -> None:
     begin()
     assert find_helper("tool") == ""
@@ -175,9 +176,7 @@ AS_ROOT = [give_to_group, give_away, give_folder_away]
     [
         *(pytest.param(spoil, id=spoil.__name__) for spoil in FAULTS),
         *(
-            pytest.param(
-                spoil, id=spoil.__name__, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root for chown")
-            )
+            pytest.param(spoil, id=spoil.__name__, marks=pytest.mark.skipif(not IS_ROOT, reason="needs root for chown"))
             for spoil in AS_ROOT
         ),
     ],

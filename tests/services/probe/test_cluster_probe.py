@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.means import require_program
 
 import remote_sandbox_mcp.far.probe
 from remote_sandbox_mcp.core.resources.checkup import ClusterFindings, parse_cluster_findings
@@ -86,7 +87,7 @@ class Login:
 
     def start(self, shell: list[str], rate: int) -> subprocess.Popen[str]:
         program, *options = shell
-        argv = [str(shutil.which(program)), *options, str(SCRIPT), str(rate)]
+        argv = [require_program(program), *options, str(SCRIPT), str(rate)]
         env = {"PATH": str(self.bin), "HOME": str(self.home)}
         return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.support.means import require_program
 from tests.support.pace import at_most
 
 import remote_sandbox_mcp.far.probe
@@ -63,7 +64,7 @@ class Machine:
 
     def answer(self, shell: list[str] | None = None) -> str:
         program, *options = shell or ["sh"]
-        argv = [str(shutil.which(program)), *options, str(PROBE)]
+        argv = [require_program(program), *options, str(PROBE)]
         done = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=30, check=True)
         assert done.stderr == ""
         return done.stdout
@@ -134,8 +135,7 @@ def test_a_busy_h200_tells_whose_process_it_runs(machine: Machine, shell: list[s
 
 
 def test_a_machine_of_busybox_alone_is_measured(tmp_path: Path) -> None:
-    busybox = shutil.which("busybox")
-    assert busybox
+    busybox = require_program("busybox")
     machine = Machine(tmp_path)
     for tool in TOOLS:
         (machine.bin / tool).unlink()
@@ -299,8 +299,7 @@ def test_a_mac_is_measured(machine: Machine) -> None:
 
 
 def test_the_script_is_clean() -> None:
-    shellcheck = shutil.which("shellcheck")
-    assert shellcheck
+    shellcheck = require_program("shellcheck")
     for dialect in ("sh", "dash", "busybox"):
         done = subprocess.run([shellcheck, "-s", dialect, str(PROBE)], capture_output=True, text=True, check=False)
         if "Unknown shell" not in done.stderr:
@@ -325,7 +324,7 @@ class Shell:
     async def run(self, command: Command, *, patience_s: float | None = None) -> Completed:
         self.commands.append(command)
         program, *options = self.environment.shell
-        argv = [str(shutil.which(program)), *options, "-c", self.environment.source(command.script)]
+        argv = [require_program(program), *options, "-c", self.environment.source(command.script)]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*argv, env=self.machine.env, stdout=pipe, stderr=pipe)
         out, err = await process.communicate()

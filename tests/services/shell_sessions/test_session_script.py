@@ -22,6 +22,7 @@ from remote_sandbox_mcp.core.commands.shell_session import (
     wrap,
 )
 from remote_sandbox_mcp.services.sessions.shell import _pieces
+from tests.support.means import require_program
 
 SESSION = ShellSession("main", "0123")
 LARGE = "\n".join(f'y=$((${{y-0}} + 1)) # it\'s "line" \\ {number}' for number in range(24_000)) + "\necho $y $LINENO"
@@ -138,6 +139,7 @@ def test_the_next_command_finds_it(machine: Machine, first: str, then: str, show
 
 @pytest.mark.parametrize("shell", ["dash", "zsh", "busybox sh"])
 def test_another_shell_starts_bash(machine: Machine, shell: str) -> None:
+    require_program(shell.split()[0])
     machine.run("x=it\\'s")
     assert machine.run('echo "$x" $LINENO\necho "$BASH_VERSION"', (*shell.split(), "-c")).out.startswith(b"it's 1\n5")
     assert "needs bash as the shell of gpu1" in machine.run(LARGE, (*shell.split(), "-c")).state

@@ -11,6 +11,7 @@ import pytest
 
 import remote_sandbox_mcp.far.suites
 from remote_sandbox_mcp.core.suites.suite import Collected, SuiteFolder, parse_collected, parse_look
+from tests.support.means import require_program
 
 FOLDER = Path(remote_sandbox_mcp.far.suites.__file__).parent
 SHELLS = [
@@ -31,7 +32,7 @@ class Place:
         self.env = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(self.tmp)}
 
     def run(self, shell: list[str], script: str, *words: str) -> bytes:
-        argv = [str(shutil.which(shell[0])), *shell[1:], "-c", (FOLDER / script).read_text(), script, *words]
+        argv = [require_program(shell[0]), *shell[1:], "-c", (FOLDER / script).read_text(), script, *words]
         done = subprocess.run(argv, cwd=self.project, env=self.env, capture_output=True, timeout=30, check=True)
         assert done.stderr == b""
         return done.stdout
@@ -162,8 +163,7 @@ def test_names_with_lines_in_them_say_nothing_else(place: Place) -> None:
 
 
 def test_a_machine_of_busybox_alone(place: Place) -> None:
-    busybox = shutil.which("busybox")
-    assert busybox
+    busybox = require_program("busybox")
     for tool in TOOLS:
         (place.bin / tool).symlink_to(busybox)
     place.env["PATH"] = str(place.bin)
