@@ -314,7 +314,7 @@ class LogPrinter:
 
 
 def _print_end_line(seen: JobSeen) -> None:
-    """How it stands at the end of what was followed."""
+    """Print the state at the end of what was followed."""
     import json
     from dataclasses import replace
 

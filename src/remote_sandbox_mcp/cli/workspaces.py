@@ -262,7 +262,7 @@ def _show_states(states: Sequence[WorkspaceState]) -> None:
 
 
 def told_of(state: WorkspaceState) -> str:
-    """How a workspace stands, in words."""
+    """Describe how a workspace stands, in words."""
     from ..core.texts.text import counted
     from ..core.workspaces.workspace import kept_there
     from .render import one_line

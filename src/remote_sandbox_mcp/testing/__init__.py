@@ -1,4 +1,4 @@
-"""In-memory sandboxes, jobs, ports and disposable sandboxes, for our tests and for those of our users.
+"""Sandboxes, jobs, ports and disposable sandboxes in memory, for our tests and for those of our users.
 
 Nothing here runs in production: a real sandbox never imports it (those are in backends).
 """

@@ -204,7 +204,7 @@ def linked_fields(linked: Linked) -> dict[str, Any]:
 
 
 def state_fields(state: WorkspaceState) -> dict[str, Any]:
-    """How a workspace stands; also for `workspaces --json`."""
+    """Describe how a workspace stands; also for `workspaces --json`."""
     fields = workspace_fields(word_for(state), state.workspace)
     fields |= lean(to_send=state.to_send or None, to_come=state.to_come or None)
     kept = one_line(sentence(kept_there(state.kept_there, state.kept_there_count))) if state.kept_there else ""
