@@ -370,7 +370,7 @@ class App:
         return App.disposables.made(self) is not None
 
     async def needs(self) -> list[str]:
-        """Why this process is needed even without clients, as sentences."""
+        """Explain why this process is needed even without clients, as sentences."""
         needed = [*self.transfers.needs()]
         if App.apps.made(self):
             needed += self.apps.needs()

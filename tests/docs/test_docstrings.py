@@ -10,9 +10,9 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 # Pronouns, and words that leave open what is described.
 RIDDLE = re.compile(
-    r"(?:All that|Also|Another|Anything|Both|Each|Everything|He|I|It|Its|Like|None|Nothing|One that|Others?|Same|See|"
-    r"She|So|Some|Something|Such|That|The same|Their|Them|These|They|This|Those|We|What|Whatever|Which|Whichever|Who|"
-    r"Whoever|Whose|You|Your)\b"
+    r"(?:All that|Also|Another|Anything|As|Both|By|Each|Everything|He|How|I|If|In|It|Its|Like|None|Nothing|Of|"
+    r"One that|Others?|Same|See|She|So|Some|Something|Such|That|The same|Their|Them|These|They|This|Those|We|"
+    r"What|Whatever|When|Where|Which|Whichever|Who|Whoever|Whose|Why|You|Your)\b"
 )
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

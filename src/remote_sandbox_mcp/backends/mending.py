@@ -129,7 +129,7 @@ class Connections:
         return replace(self, short=self.short + 1 if now - self.made < LIVED_S else 0, ended=now)
 
     def pause_s(self, now: float) -> float:
-        """How long to wait before the next one.
+        """Return how long to wait before the next one.
 
         >>> [round(Connections(short).opened(1.0).closed(2.0).pause_s(2.0), 3) for short in (0, 3, 4, 5, 6, 20)]
         [0.0, 0.0, 0.2, 0.4, 0.8, 60.0]

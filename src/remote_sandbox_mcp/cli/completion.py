@@ -114,7 +114,7 @@ def options_of(parser: argparse.ArgumentParser, at: str) -> Iterator[Candidate]:
 
 
 class Cursor:
-    """Where a line of words has come to: the parser of the verb or action, and what it expects next."""
+    """Position in a line of words: the parser of the verb or action, and what it expects next."""
 
     def __init__(self, top: argparse.ArgumentParser) -> None:
         self.parser = top

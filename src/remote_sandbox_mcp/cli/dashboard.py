@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class DashboardAddress:
-    """Where a dashboard listens, of which configuration, and a digest of its key. As wanted, port 0 is any."""
+    """Address of a dashboard, its configuration, and a digest of its key. As wanted, port 0 is any."""
 
     port: int
     config: str

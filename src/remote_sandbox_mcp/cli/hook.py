@@ -53,7 +53,7 @@ def pre_tool_use() -> int:
 
 
 def objection(event: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Why the command must not run on this computer; empty where it may."""
+    """Explain why the command must not run on this computer; empty where it may."""
     if event.get("tool_name") not in SHELLS:
         return ""
     # A command may be for another folder; what counts is also where the client itself works, which starts us there.

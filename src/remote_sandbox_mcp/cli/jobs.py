@@ -299,7 +299,7 @@ class LogPrinter:
 
 
 def _print_end_line(seen: JobSeen) -> None:
-    """How it stands at the end of what was followed."""
+    """Print the state at the end of what was followed."""
     from .render import write
 
     write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")

@@ -1,4 +1,4 @@
-"""How verbs print: JSON for programs, tables for people; sizes, times and counts in words."""
+"""Output of verbs: JSON for programs, tables for people; sizes, times and counts in words."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def _amount(used_mb: float, total_mb: float) -> str:
 
 
 def _share(gpu: Gpu) -> float:
-    """How full a GPU is: by its memory or its compute, whichever is fuller."""
+    """Return how full a GPU is: by its memory or its compute, whichever is fuller."""
     return max(gpu.mem_used_pct or 0, gpu.util_pct or 0) / 100
 
 

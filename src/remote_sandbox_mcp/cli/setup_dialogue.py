@@ -23,14 +23,14 @@ NO_FOLDER = ("-", "none", "no", "n")
 
 
 def way_in(machine: Machine) -> str:
-    """How the login is made."""
+    """Describe how the login is made."""
     login = machine.login
     ways = [("password", login.password), ("key", login.key_files), ("agent", login.agent)]
     return " or ".join(name for name, has in ways if has) or "nothing"
 
 
 def said(trial: Trial) -> str:
-    """How a machine stands, in some words."""
+    """Describe how a machine stands, in some words."""
     if trial.standing is Standing.READY:
         gpus = f", GPUs: {trial.gpus}" if trial.gpus else ""
         slurm = ", Slurm" if trial.has_slurm else ""
@@ -46,7 +46,7 @@ def said(trial: Trial) -> str:
 
 
 def why_left(trial: Trial) -> str:
-    """Why a machine is not configured, and what to do about it, as the end of a sentence."""
+    """Explain why a machine is not configured, and what to do about it, as the end of a sentence."""
     again = "run setup at a terminal"
     if trial.standing is Standing.PASSWORD:
         return f"it asks for a password; {again}, which asks for it and keeps it in the keyring."

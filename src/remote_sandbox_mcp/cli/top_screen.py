@@ -45,7 +45,7 @@ HELP = """
 
 @dataclass(frozen=True)
 class Widths:
-    """How wide the parts of a line are."""
+    """Widths of the parts of a line."""
 
     columns: int
     bar: int
@@ -82,7 +82,7 @@ def fleet(state: TopState, room: int, widths: Widths, now: float) -> list[Text]:
 
 
 def machine_lines(state: TopState, machines: Sequence[Row], room: int, widths: Widths) -> list[Text]:
-    """As much of each as there is room for: all of it, its GPUs in one line, one line, or only some machines."""
+    """Show as much of each machine as there is room for: all of it, its GPUs in one line, one line, or only some."""
     if not machines:
         said = "No machine fits." if state.machines else "No machine is configured; see remote-sandbox-mcp doctor."
         return [styled((said if state.is_known else "asking ...", "dim"))]

@@ -172,13 +172,13 @@ def who(row: Row) -> str:
 
 
 def free_gpus(row: Row) -> float:
-    """How much of its GPUs is free, all together; machines without any come last."""
+    """Return how much of its GPUs is free, all together; machines without any come last."""
     gpus = row.get("resources", {}).get("gpu", ())
     return sum(1.0 - gpu_share(gpu) for gpu in gpus) if gpus else -1.0
 
 
 def gpu_share(gpu: Row) -> float:
-    """How full a GPU is: by its memory or its compute, whichever is fuller."""
+    """Return how full a GPU is: by its memory or its compute, whichever is fuller."""
     return max(gpu.get("mem_used_pct") or 0.0, gpu.get("util_pct") or 0.0) / 100
 
 

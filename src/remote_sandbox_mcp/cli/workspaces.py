@@ -252,7 +252,7 @@ def _show_states(states: Sequence[WorkspaceState]) -> None:
 
 
 def told_of(state: WorkspaceState) -> str:
-    """How a workspace stands, in words."""
+    """Describe how a workspace stands, in words."""
     if state.trouble:
         return one_line(state.trouble)
     told = [f"in conflict: {', '.join(map(one_line, state.conflicts[:MOST_NAMED]))}"] if state.conflicts else []

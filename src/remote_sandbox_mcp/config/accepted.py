@@ -49,7 +49,7 @@ def withdraw(path: str, state_folder: Path) -> bool:
 
 
 def invitation(path: str) -> str:
-    """How a user accepts a file, as the end of a sentence."""
+    """Describe how a user accepts a file, as the end of a sentence."""
     return f"look at it, then run remote-sandbox-mcp config allow {shlex.quote(plain(path, 200))}."
 
 

@@ -125,7 +125,7 @@ def _files(path: Path, given_json: Path | None, folder: str, environ: Mapping[st
 
 
 def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
-    """Why a call that names no sandbox is refused, although one was configured; "" where it is not."""
+    """Explain why a call that names no sandbox is refused, although one was configured; "" where it is not."""
     if not faults:
         return ""
     told = " ".join(plain(fault, MOST_SHOWN) for fault in faults[:MOST_FAULTS])

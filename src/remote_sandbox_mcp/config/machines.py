@@ -34,7 +34,7 @@ LONGEST_NAME = 255
 
 @dataclass(frozen=True)
 class Route:
-    """How a machine is reached: a program in place of the first connection, and the jump hosts."""
+    """Route to a machine: a program in place of the first connection, and the jump hosts."""
 
     hops: tuple[Hop, ...] = ()
     proxy_command: tuple[str, ...] = ()
@@ -343,7 +343,7 @@ class Builder:
         return Route((*way.hops, self._hop(jump)), way.proxy_command)
 
     def _follow_aliases(self, alias: Alias, seen: tuple[str, ...]) -> Route:
-        """As in OpenSSH: only the first of several jump hosts is reached through its own jump hosts."""
+        """Follow aliases as OpenSSH does: only the first of several jump hosts is reached through its own ones."""
         if not alias.jump:
             return Route(proxy_command=alias.proxy_command)
         first, *rest = alias.jump
@@ -443,7 +443,7 @@ def _silent(_: str) -> None:
 
 
 def _check_circle(entry: MachineEntry, entries: Mapping[str, MachineEntry], seen: tuple[str, ...] = ()) -> None:
-    """Of jump hosts that are machines of ours; those of ~/.ssh/config are looked at when they are asked for."""
+    """Refuse a circle of jump hosts that are machines of ours; ~/.ssh/config's are checked when they are asked for."""
     _refuse_circle(entry.name, seen)
     for jump in (entry.jump or ())[:1]:
         if jump in entries:

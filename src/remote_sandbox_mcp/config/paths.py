@@ -1,4 +1,4 @@
-"""Where our own files are: the state folder, the user's config.toml, our known_hosts."""
+"""Paths of our own files: the state folder, the user's config.toml, our known_hosts."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def installation(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def known_hosts_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where we remember host keys that were accepted on first use."""
+    """Return where we remember host keys that were accepted on first use."""
     return state_folder(environ) / "known_hosts"
 
 
 def state_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the state folder is, whether or not it exists."""
+    """Return where the state folder is, whether or not it exists."""
     from pathlib import Path
 
     return Path(state_text(environ))

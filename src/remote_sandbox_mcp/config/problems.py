@@ -1,4 +1,4 @@
-"""How mistakes of the operator are reported: one sentence each, safe to print, never with the value itself."""
+"""Reports of the operator's mistakes: one sentence each, safe to print, never with the value itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class Fault(Exception):
-    """Why a value is invalid, as the end of a sentence that begins with its key."""
+    """Reason why a value is invalid, as the end of a sentence that begins with its key."""
 
 
 def plain(text: str, limit: int = 60) -> str:

@@ -107,6 +107,6 @@ def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> ConfigFil
 
 
 def refusal(path: str) -> ConfigError:
-    """Why there is nothing to accept at a path."""
+    """Explain why there is nothing to accept at a path."""
     what = "is not there" if first_bytes(path, 1) is None else 'is not a JSON object with an "opensandbox" part'
     return ConfigError(f"{quoted(whole(path))} {what}, so there is nothing to accept; name another file")

@@ -290,7 +290,7 @@ def image_name(value: object) -> str:
 
 
 def pool(value: object) -> dict[str, int]:
-    """How many sandboxes of which image are kept ready."""
+    """Read how many sandboxes of which image are kept ready."""
     if not isinstance(value, Mapping):
         raise Fault('must be a table of images and numbers, as in { "python:3.12" = 2 }')
     return {text(image): count(number) for image, number in value.items()}

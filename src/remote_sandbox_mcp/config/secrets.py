@@ -26,7 +26,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a secret is kept. Calling it fetches the secret; a ConfigError names only the place.
+    """Place of a secret. Calling it fetches the secret; a ConfigError names only the place.
 
     `decisive` holds the variables that decide which secret is found there: two clients whose values differ do not have
     the same secret, although its place has the same name.

@@ -109,7 +109,7 @@ def _network(network: Network) -> bool | str | list[str]:
 
 
 def _notify(notify: Notify) -> dict[str, Any]:
-    """Of an address only its host, of a command only the program: the rest may hold keys."""
+    """Show of an address only its host, of a command only the program: the rest may hold keys."""
     return {
         "notify.desktop": notify.desktop,
         "notify.webhooks": [f"{read_address(url).origin}/..." for url in notify.webhooks],

@@ -1,4 +1,4 @@
-"""Where one client's configuration comes from, and whether it has changed since it was read."""
+"""Source of one client's configuration, and whether it has changed since it was read."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def find(path: str) -> Brought | None:
 
 
 def refusal(path: str) -> ConfigError:
-    """Why there is nothing to accept at a path."""
+    """Explain why there is nothing to accept at a path."""
     return ConfigError(f"{quoted(whole(path))} is not there, so there is nothing to accept; name another file")
 
 

@@ -62,7 +62,7 @@ class ResolvedPath:
         return ResolvedPath(f"{self.path.rstrip('/')}/{path}", self.ids)
 
     def depth_of(self, place: ResolvedPath) -> int | None:
-        """How many names of this path lead to `place`, if it lies inside; None if not, in any spelling."""
+        """Return how many names of this path lead to `place`, if it lies inside; None if not, in any spelling."""
         if place.id is not None and place.id in self.ids:
             return self.ids.index(place.id)
         outer = place._folded
@@ -110,7 +110,7 @@ class Ground:
 
 @dataclass(frozen=True)
 class Shut:
-    """Why a path is closed: its first `depth` names lead to the closed place."""
+    """Reason why a path is closed: its first `depth` names lead to the closed place."""
 
     what: str
     depth: int
@@ -170,7 +170,7 @@ def is_project(folder: ResolvedPath, ground: Ground) -> bool:
 
 
 def why_shut(way: ResolvedPath, ground: Ground, *, writing: bool) -> Shut | None:
-    """Why a path may not be used; None if it may."""
+    """Explain why a path may not be used; None if it may."""
     for shut in _closed_places(way, ground, writing):
         if shut.ever or not is_named(way, shut.depth, ground):
             return shut
@@ -180,7 +180,7 @@ def why_shut(way: ResolvedPath, ground: Ground, *, writing: bool) -> Shut | None
 
 
 def _others_depth(way: ResolvedPath, ground: Ground) -> int:
-    """How many names lead to the home folder of another user that contains the path; 0 if none does."""
+    """Return how many names lead to the home folder of another user that contains the path; 0 if none does."""
     for parent in ground.home_parents:
         depth = way.depth_of(parent)
         if depth is None or len(way.names) <= depth:
@@ -211,7 +211,7 @@ def _closed_places(way: ResolvedPath, ground: Ground, writing: bool) -> Iterator
 
 
 def _hidden_depth(way: ResolvedPath, home: ResolvedPath) -> int:
-    """How many names lead to the hidden entry of a home folder that contains the path; 0 if none does."""
+    """Return how many names lead to the hidden entry of a home folder that contains the path; 0 if none does."""
     depth = way.depth_of(home)
     return depth + 1 if depth is not None and "".join(way.names[depth : depth + 1]).startswith(".") else 0
 

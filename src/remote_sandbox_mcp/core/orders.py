@@ -33,7 +33,7 @@ class Nothing(TypedDict):
 
 
 class SudoOrder(TypedDict):
-    """How a run becomes root: `password` is missing where sudo asks for none, `program` is the command's parent."""
+    """Order to run as root: `password` is missing where sudo asks for none, `program` is the command's parent."""
 
     password: NotRequired[str]
     program: str
@@ -57,7 +57,7 @@ class RunOrder(TypedDict):
 
 
 class RunAnswer(TypedDict):
-    """How a run ended, or what it is doing: `state` is ended, running, lost or missing."""
+    """State of a run, or its end: `state` is ended, running, lost or missing."""
 
     state: str
     reason: NotRequired[str]
@@ -180,7 +180,7 @@ class JobQuestion(TypedDict):
 
 
 class JobArray(TypedDict):
-    """How many elements of an array are in which state."""
+    """Counts of an array's elements by state."""
 
     pending: int
     running: int

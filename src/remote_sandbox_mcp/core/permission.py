@@ -37,7 +37,7 @@ class Hook:
 
 @dataclass(frozen=True)
 class Notify:
-    """How people are notified, and what a caller may choose beyond that."""
+    """Notifications of people, and what a caller may choose beyond that."""
 
     desktop: bool = True
     # Not shown: the path of a webhook is often its secret.

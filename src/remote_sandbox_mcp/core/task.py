@@ -91,7 +91,7 @@ TaskSeen = Report | JobSeen | SessionSeen
 
 @dataclass(frozen=True)
 class TaskWaited:
-    """Why a wait is over ("ended", "pattern", "silence", "timeout"), the line that fitted, and what is seen."""
+    """End of a wait ("ended", "pattern", "silence", "timeout"), the line that fitted, and what is seen."""
 
     why: str
     seen: TaskSeen
@@ -117,7 +117,7 @@ _VERBS = {TaskState.SUCCEEDED: "", TaskState.FAILED: "", TaskState.STOPPED: "was
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a task stands, or how it ended and why."""
+    """Outcome of a task: its state, or its end and the reason."""
 
     state: TaskState
     exit_code: int | None = None
@@ -162,7 +162,7 @@ class Outcome:
         return f"{who} {_VERBS.get(self.state, 'is ')}{self.text(now, after)}"
 
     def resume_text(self, now: float) -> str:
-        """When it is resumed, and which attempt that is; empty where it is not resumed by itself."""
+        """Return when it is resumed, and which attempt that is; empty where it is not resumed by itself."""
         if self.resume is None:
             return ""
         when = moment(self.resume.at, now) if self.resume.at > now else "soon"

@@ -60,7 +60,7 @@ class Recorded(Mapping[str, str]):
 
     @property
     def folder(self) -> str:
-        """Where relative paths start."""
+        """Return where relative paths start."""
         self._is_folder_asked = True
         return self._folder
 
@@ -286,7 +286,7 @@ class Houses:
         }
 
     async def needs(self) -> list[str]:
-        """Why this process is needed even without clients, as sentences; a machine may be in several houses."""
+        """Explain why this process is needed even without clients, as sentences; a machine may be in several houses."""
         return list(dict.fromkeys([need for house in self._houses for need in await house.app.needs()]))
 
     async def leave(self, limit_s: float) -> None:

@@ -72,7 +72,7 @@ class HttpServices:
         return self._unfinished
 
     def needs(self) -> list[str]:
-        """Why this process is needed, as sentences."""
+        """Explain why this process is needed, as sentences."""
         services = self._services.values()
         return [f"it serves HTTP on {service.address} for pid {service.front}" for service in services]
 

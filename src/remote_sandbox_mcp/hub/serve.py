@@ -301,7 +301,7 @@ class Hub:
     # The end
 
     async def _needs(self) -> list[str]:
-        """Why this process is needed even without clients, as sentences."""
+        """Explain why this process is needed even without clients, as sentences."""
         http = self._http.needs() if self._http else []
         return [*http, *await self.watching.needs(), *await self._houses.needs()]
 
@@ -363,7 +363,7 @@ def _identity_of(path: str) -> tuple[int, int] | None:
 
 
 def idle_limit() -> float:
-    """How long an idle hub stays; an invalid value in the variable is ignored."""
+    """Return how long an idle hub stays; an invalid value in the variable is ignored."""
     try:
         return max(LEAST_IDLE_S, float(os.environ.get(IDLE_VARIABLE) or IDLE_S))
     except ValueError:

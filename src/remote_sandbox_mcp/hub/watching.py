@@ -100,7 +100,7 @@ class HubWatchdog:
         return from_database(self._state)[1]
 
     async def needs(self) -> list[str]:
-        """Why this process is needed, as sentences."""
+        """Explain why this process is needed, as sentences."""
         if not self._work:
             return []
         active = await asyncio.to_thread(self.active)

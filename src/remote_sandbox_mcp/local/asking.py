@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """Why a person did not answer, as a part of a sentence."""
+    """Reason why a person did not answer, as a part of a sentence."""
 
 
 class AnswerNeeded(ConnectError):

@@ -1,4 +1,4 @@
-"""How sandboxes stand: whether they answer, and what they have."""
+"""State of sandboxes: whether they answer, and what they have."""
 
 from __future__ import annotations
 

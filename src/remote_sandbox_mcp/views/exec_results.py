@@ -57,7 +57,7 @@ def rows_fields(rows: Sequence[Row], room: int) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How many ended in which way.
+    """Count the tests by how they ended.
 
     >>> from ...core.errors import Unreachable
     >>> good = Row("a", 1.0, clip_for(1, 100, 1000)(Completed("run-1", 0)))

@@ -85,7 +85,7 @@ def seen_fields(seen: JobSeen) -> dict[str, Any]:
 
 
 def outcome_fields(outcome: Outcome) -> dict[str, Any]:
-    """How a task stands or ended, in the word that every front uses; whether it is resumed by itself."""
+    """Return the fields of a task's outcome, in the word that every front uses; whether it is resumed by itself."""
     fields: dict[str, Any] = {"outcome": outcome.state.value}
     if outcome.resume:
         fields |= {"resume_ts": round(outcome.resume.at), "resume_attempt": outcome.resume.attempt}
@@ -186,7 +186,7 @@ def seen_text(seen: JobSeen, fields: Mapping[str, Any]) -> str:
 
 
 def state_text(seen: JobSeen) -> str:
-    """How it stands, and where it is in a cluster's queue."""
+    """Describe how it stands, and where it is in a cluster's queue."""
     now = time.time()
     if seen.state is JobState.PENDING:
         first = pending_text(seen.queue, now)

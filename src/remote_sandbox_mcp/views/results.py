@@ -218,7 +218,7 @@ def shorten(text: str, most: int) -> str:
 
 
 def first_that_fit(items: Sequence[T], sizes: Sequence[int], most: int) -> Sequence[T]:
-    """As many items as fit, but at least one: with none, paging could never go on."""
+    """Count the items that fit, but at least one: with none, paging could never go on."""
     used = 0
     for number, size in enumerate(sizes):
         used += size + 1

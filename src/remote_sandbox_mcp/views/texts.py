@@ -210,7 +210,7 @@ def matches_text(fields: Fields) -> str:
 
 
 def go_on(fields: Fields) -> str:
-    """How to get the next part, where there is more."""
+    """Explain how to get the next part, where there is more."""
     if next_cursor := fields.get("next_cursor"):
         return f"; there are more: the same call with cursor={next_cursor!r} goes on"
     return "; there are more" if fields.get("truncated") else ""

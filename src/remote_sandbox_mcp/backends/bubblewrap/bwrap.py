@@ -172,7 +172,7 @@ def try_out(footing: Footing) -> str:
 
 
 def explain(complaint: str) -> str:
-    """Why bubblewrap failed, and the command that fixes it."""
+    """Explain why bubblewrap failed, and the command that fixes it."""
     if cure := forbidding_switch():
         return f"the local sandbox needs user namespaces, which this system forbids: run `sudo {cure}` ({complaint})"
     return (
@@ -252,14 +252,14 @@ def find_python() -> tuple[str, tuple[str, ...]]:
 
 
 def doubt_about_python() -> str:
-    """Why the Python that is run inside is others' to change, where root runs it. Else empty."""
+    """Explain why the Python that is run inside is others' to change, where root runs it. Else empty."""
     home = python_home()
     own = (home / "bin" / PYTHON_NAME, home / "lib" / PYTHON_NAME / "os.py")
     return doubt_as_root(*([SYSTEM_PYTHON] if has_system_python() else own))
 
 
 def doubt_as_root(*files: Path) -> str:
-    """Why these are not root's alone, where this process is root: with its rights they must not run. Else empty."""
+    """Explain why these are not root's alone, where this process is root: as root they must not run. Else empty."""
     if os.geteuid() != 0:
         return ""
     try:

@@ -27,7 +27,7 @@ class ParentGroup:
 
 
 def find_bases(own: str | None = None, mounts: str | None = None) -> list[ParentGroup]:
-    """Where groups can be created; the texts are those of /proc/self/cgroup and /proc/self/mountinfo."""
+    """Return where groups can be created; the texts are those of /proc/self/cgroup and /proc/self/mountinfo."""
     own = _read(Path("/proc/self/cgroup")) if own is None else own
     mounts = _read(Path("/proc/self/mountinfo")) if mounts is None else mounts
     lines = (line.split(":", 2) for line in own.splitlines())

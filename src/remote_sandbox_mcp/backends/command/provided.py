@@ -22,7 +22,7 @@ class ProvidedWay(Way, Protocol):
     """The way into a sandbox whose provider knows what became of it."""
 
     async def why_not(self) -> ConnectError | None:
-        """Why nothing can be done in it, where its provider knows."""
+        """Explain why nothing can be done in it, where its provider knows."""
         ...
 
 

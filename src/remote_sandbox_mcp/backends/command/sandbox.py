@@ -234,7 +234,7 @@ class Entrance:
         return spoken
 
     def _explained(self, line: Beginning, token: str, end: CommandEnding | None) -> SandboxError:
-        """Why our program did not greet; `end` is None if the time was over."""
+        """Explain why our program did not greet; `end` is None if the time was over."""
         mark, heard = f"{SHELL_IS_HERE}{token}".encode(), bytes(line.heard)
         complaints = end.complaints if end else line.complaints
         words = last_words(complaints) or last_words(heard.replace(mark, b""))

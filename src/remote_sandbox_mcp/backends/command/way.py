@@ -1,4 +1,4 @@
-"""How a command that gives a shell is started: as a process of this computer, or over the connection of a machine."""
+"""Ways to start a command that gives a shell: as a process of this computer, or over the connection of a machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOK_S, LOOKS, LAST_WORDS_S = 0.01, 100, 0.2
 
 @dataclass(frozen=True)
 class CommandEnding:
-    """How a command ended: its exit status (None if unknown) and the last part of its standard error."""
+    """End of a command: its exit status (None if unknown) and the last part of its standard error."""
 
     status: int | None = None
     complaints: bytes = b""
@@ -43,7 +43,7 @@ class CommandLine(WideLine, Protocol):
         ...
 
     async def ending(self) -> CommandEnding:
-        """How it ended; waits a moment for that. Must be called before close."""
+        """Return how it ended; waits a moment for that. Must be called before close."""
         ...
 
 
@@ -52,7 +52,7 @@ class Way(Protocol):
 
     @property
     def what(self) -> str:
-        """How sentences name the command, such as "its command docker"."""
+        """Name of the command in sentences, such as "its command docker"."""
         ...
 
     async def open(self, shell_line: str) -> CommandLine:

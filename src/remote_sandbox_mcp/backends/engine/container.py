@@ -35,7 +35,7 @@ class Cli(Console):
         self.engine = engine
 
     def problem(self, doing: str, said: ConsoleOutput) -> SandboxError:
-        """Why a command failed, and what to do."""
+        """Explain why a command failed, and what to do."""
         tool, machine = self.engine.tool, self.machine
         found, remedy = trouble(tool, machine, said.err.decode("utf-8", "replace"))
         if found:
@@ -101,7 +101,7 @@ class ContainerWay:
         return None
 
     async def why_not(self) -> ConnectError | None:
-        """Why the container cannot answer, if the engine knows."""
+        """Explain why the container cannot answer, if the engine knows."""
         title, status = self.disposable.title, await self.fate(self.disposable)
         if status == "paused":
             return Paused(f"{title} is paused; continue it with resume_sandbox")

@@ -82,7 +82,7 @@ class EngineProvider:
     async def _run_or_pull(
         self, disposable_id: str, order: SandboxOrder, doing: str
     ) -> tuple[float, ConsoleOutput, tuple[str, ...]]:
-        """When it was started, the engine's answer, and notes for the caller."""
+        """Run the image, pulling it first if needed; return the time, the engine's answer, and notes for the caller."""
         started, said = time.time(), await self._run(disposable_id, order)
         if not said.status or not said.says(NO_IMAGE):
             return started, said, ()

@@ -72,7 +72,7 @@ class Refusal(Exception):
 
 
 def too_long(script: str) -> str:
-    """Why a command is too long to be sent, and what to do; "" if it is not."""
+    """Explain why a command is too long to be sent, and what to do; "" if it is not."""
     # In JSON a character takes up to twelve bytes. The first test is cheap and settles almost all commands.
     if 12 * len(script) <= LARGEST or len(json.dumps(script)) <= LARGEST:
         return ""
@@ -175,7 +175,7 @@ class Exchange:
 
     @property
     def heard(self) -> int:
-        """How many bytes have come in all streams."""
+        """Return how many bytes have come in all streams."""
         return sum(map(len, self.parts.values()))
 
     @property

@@ -59,7 +59,7 @@ ENTRY_BYTES, LARGEST_LISTING = 8 << 10, 32 << 20
 
 
 class Ports(Protocol):
-    """How the ports of a sandbox with an outpost are reached."""
+    """Access to the ports of a sandbox with an outpost."""
 
     async def connect(self, client: OutpostClient, port: int) -> Stream:
         """Raises PortClosed, ConnectError, Unsupported, and LineLost if a new line may help."""

@@ -212,7 +212,7 @@ class Link:
         return address, headers
 
     async def why_not(self, disposable: Disposable) -> ConnectError | None:
-        """Why a sandbox cannot answer now, if the platform knows."""
+        """Explain why a sandbox cannot answer now, if the platform knows."""
         name = f"unable to reach {disposable.title}"
         try:
             seen = await within(self.info(disposable.key, name), self.platform.request_timeout_s)

@@ -292,7 +292,7 @@ def refusal(doing: str, request: PlatformRequest, why: str) -> Unsupported:
 
 
 async def gap(link: Link, key: str, doing: str) -> str:
-    """Why the policy of a new sandbox is not enforced, as the end of a sentence; empty if it is."""
+    """Explain why the policy of a new sandbox is not enforced, as the end of a sentence; empty if it is."""
     import httpx
 
     address, headers = await link.endpoint(key, PORT, doing)

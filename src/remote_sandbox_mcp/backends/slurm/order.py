@@ -92,7 +92,7 @@ def checked(order: SandboxOrder, where: str) -> SandboxOrder:
 
 
 def gpu_count(limits: Limits) -> int:
-    """How many GPUs that are, of all types. Raises BadArgument.
+    """Count the GPUs, of all types. Raises BadArgument.
 
     >>> gpu_count(Limits(gpus=1, cards=("a100:2",))), gpu_count(Limits(gpus=3)), gpu_count(Limits())
     (2, 3, 0)
@@ -117,7 +117,7 @@ def gres(limits: Limits) -> str:
 
 
 def submission(cluster: Cluster, disposable_id: str, order: SandboxOrder, mark: str) -> BatchSubmission:
-    """How an order that was checked is submitted."""
+    """Build the submission of an order that was checked."""
     options = options_of(cluster, order)
     ours = {
         "--job-name": job_name(mark, disposable_id),
@@ -188,7 +188,7 @@ def step_line(number: str, disposable_id: str, wanted: str, text: str, version: 
 
 
 def read_version(said: str) -> tuple[int, int]:
-    """Of "slurm 22.05.8"; one that is not understood is taken for a present one.
+    """Parse "slurm 22.05.8"; a version that is not understood is taken for a present one.
 
     >>> read_version("slurm-wlm 22.05.8"), read_version("slurm 20.02.7"), read_version("?")
     ((22, 5), (20, 2), (99, 0))

@@ -95,7 +95,7 @@ class SlurmProvider:
             await asyncio.sleep(SWEEP_S / 6)
 
     async def _cancel(self, disposable_id: str) -> None:
-        """By its name, because a number may be given out anew; no error where there is none."""
+        """Cancel by name, because a number may be given out anew; no error where there is none."""
         said = await self._queue.console.ask(["scancel", f"--name={job_name(self._mark, disposable_id)}"])
         if said.status:
             raise self._queue.problem(f"unable to cancel {disposable_id}", said)
@@ -166,7 +166,7 @@ class SlurmProvider:
         return replace(disposable, status="running", reason="", started=job.start, ends_by=job.end)
 
     def _why_ended(self, disposable: Disposable, job: Queued) -> str:
-        """How it ended; empty where its own time was over."""
+        """Describe how it ended; empty where its own time was over."""
         if job.word == FAILED:
             return f"failed on its node: the queue says {job.reason or FAILED}, as of one that uses too much memory"
         # So the queue says of each in which a command was ever killed for its memory, however it ended.
@@ -187,7 +187,7 @@ class SlurmProvider:
         await self._cancel(disposable.id)
 
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
-        """As long as its job's time limit allows; to lengthen that is tried once, because few clusters let users."""
+        """Renew as long as the job's time limit allows; lengthening that is tried once: few clusters let users."""
         job, now = await self._queue.job(disposable.key), time.time()
         if job is None or id_in(job.name, self._mark) != disposable.id or job.state == ENDED:
             raise UnknownSandbox(f"unable to renew {disposable.title}: it is gone; create another one")

@@ -130,13 +130,13 @@ class ClusterQueue:
         return before[1]
 
     async def version(self) -> tuple[int, int]:
-        """Of Slurm; asked once."""
+        """Return the version of Slurm; asked once."""
         if self._version is None:
             self._version = read_version((await self.console.ask(["srun", "--version"])).out)
         return self._version
 
     def problem(self, doing: str, said: ConsoleOutput) -> SandboxError:
-        """Why a command of Slurm failed."""
+        """Explain why a command of Slurm failed."""
         if said.status == NOT_FOUND:
             found = f"there are no commands of Slurm on {self.machine}"
             return SandboxError.of_parts(doing, found, "load them in `init` of its table, or take `slurm` out of it")

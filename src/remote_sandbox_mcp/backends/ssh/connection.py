@@ -333,7 +333,7 @@ class LoginGate:
 
 @dataclass(frozen=True)
 class HostKeyDoubt:
-    """Why a host key is refused, and what to do if it is right after all."""
+    """Reason to refuse a host key, and what to do if it is right after all."""
 
     found: str
     remedy: str = ""
@@ -382,7 +382,7 @@ class _Judge:
     def _judge(
         self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int, is_certified: bool
     ) -> HostKeyDoubt | None:
-        """Why a key is refused; None if it may be accepted."""
+        """Explain why a key is refused; None if it may be accepted."""
         machine, shown = self._gate.machine, key.get_fingerprint()
         types = sorted({key_type(other) for other in known})
         forget = f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"

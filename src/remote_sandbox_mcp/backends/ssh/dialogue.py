@@ -148,7 +148,7 @@ class Attempt:
             self._waited_s, self._since = self.waited_s, None
 
     def refusal(self, who: str, where: str, name: str) -> LoginRefused:
-        """Why the login was given up before its end."""
+        """Explain why the login was given up before its end."""
         found = f"it asks {self.shown}, and {self.missing}" if self.shown else self.missing
         return LoginRefused.of_parts(who, found, other_ways(name), where=where, reason=CODE_NEEDED)
 

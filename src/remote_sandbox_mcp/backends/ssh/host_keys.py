@@ -21,7 +21,7 @@ LOCK_S, LOCK_STEP_S = 3.0, 0.005
 
 
 def entry_name(host: str, port: int) -> str:
-    """How known_hosts names a machine."""
+    """Describe how known_hosts names a machine."""
     return host if port == 22 else f"[{host}]:{port}"
 
 

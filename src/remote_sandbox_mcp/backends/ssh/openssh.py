@@ -56,7 +56,7 @@ async def choose_transport(machine: Machine) -> TransportChoice:
 
 
 def distrust(path: str) -> str:
-    """Why a control socket is not trusted; "" if it is. A user who can replace it would get all that we send."""
+    """Explain why a control socket is not trusted; "" if it is. A user who can replace it would get all we send."""
     try:
         found = os.lstat(path)
         folders = [os.stat(folder) for folder in _folders_above(path)]

@@ -314,7 +314,7 @@ class Turns:
 
 
 def place_of(verb: str, root: str, raw: bytes) -> Place:
-    """Where a request belongs: parts of a file may overtake each other, but not its begin or commit."""
+    """Return where a request belongs: parts of a file may overtake each other, but not its begin or commit."""
     if verb in ("send", "digests", "texts"):
         return ANYWHERE
     if verb in ("part", "check"):
@@ -326,5 +326,5 @@ def place_of(verb: str, root: str, raw: bytes) -> Place:
 
 
 def place_of_frames(root: str, key: bytes) -> Place:
-    """Where received frames belong: to a large file, by its key; frames of small files to nothing."""
+    """Return where received frames belong: to a large file, by its key; frames of small files to nothing."""
     return (("target", root, key), False) if key else ANYWHERE

@@ -19,7 +19,7 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True)
 class Environment:
-    """How commands are started on one machine: the shell, its init lines, its variables."""
+    """Environment of commands on one machine: the shell, its init lines, its variables."""
 
     shell: tuple[str, ...] = ()
     init: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Command:
 
 
 class Ending(str, Enum):
-    """Why a run ended."""
+    """Reason for the end of a run."""
 
     EXITED = "exited"
     TIMED_OUT = "timed_out"

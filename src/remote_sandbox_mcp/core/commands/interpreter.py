@@ -122,7 +122,7 @@ class PythonRecord:
 
     @property
     def death(self) -> str:
-        """Why the session is lost, and what follows; empty where it lives."""
+        """Explain why the session is lost, and what follows; empty where it lives."""
         if self.state not in ("died", "lost"):
             return ""
         how = self.why or (f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code or 0}")
@@ -262,7 +262,7 @@ def read_sessions(value: Any) -> list[PythonSession]:
 
 
 def busy_sentence(order: PythonOrder, record: PythonRecord) -> str:
-    """Why nothing was run, and what to do."""
+    """Explain why nothing was run, and what to do."""
     code = f" ({record.busy_with!r})" if record.busy_with else ""
     return (
         f"session {order.session} was still busy after {span(order.timeout_s)}: code of an earlier call{code} has run "

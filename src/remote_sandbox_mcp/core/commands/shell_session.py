@@ -106,7 +106,7 @@ def _in_bash(program: str, run_id: str) -> str:
 
 
 def refusal_of(done: Completed, session: str, sandbox: str) -> str:
-    """Why a command was not begun, as a sentence; empty for one that was."""
+    """Explain why a command was not begun, as a sentence; empty for one that was."""
     said = _REFUSAL.match(done.stderr.head.decode("utf-8", "replace")) if done.exit_code == REFUSED else None
     if said is None or said["run"] != done.run_id:
         return ""

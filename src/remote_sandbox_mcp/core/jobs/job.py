@@ -79,7 +79,7 @@ class JobRefused(NotStarted):
 
 @dataclass(frozen=True)
 class Submission:
-    """How a job is submitted to a cluster's queue: arguments of sbatch, and how often the queue may be asked."""
+    """Submission of a job to a cluster's queue: arguments of sbatch, and how often the queue may be asked."""
 
     words: tuple[str, ...] = ()
     rate_s: float = 10.0
@@ -208,7 +208,7 @@ class Fate(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayCounts:
-    """How many elements of an array are in which state; `failed` of those that ended have another code than 0."""
+    """Counts of an array's elements by state; `failed` of those that ended have another code than 0."""
 
     pending: int = 0
     running: int = 0
@@ -242,7 +242,7 @@ class QueueSeen:
 
 @dataclass(frozen=True)
 class NextResume:
-    """When an interrupted job is resumed by the watchdog, and which attempt of how many that is."""
+    """Next resume of an interrupted job by the watchdog: its time, and which attempt of how many it is."""
 
     at: float
     attempt: int
@@ -321,7 +321,7 @@ class JobWait:
 
 @dataclass(frozen=True)
 class JobWaited:
-    """Why a wait is over ("ended", "pattern", "silence", "timeout"), the line that fitted, and what is seen."""
+    """End of a wait ("ended", "pattern", "silence", "timeout"), the line that fitted, and what is seen."""
 
     why: str
     seen: JobSeen
@@ -381,7 +381,7 @@ class Screen:
 
 
 def why_no_screen(seen: JobSeen) -> str:
-    """Why a job has no screen, as a sentence; empty where it has one."""
+    """Explain why a job has no screen, as a sentence; empty where it has one."""
     if not seen.is_running:
         return f"{seen.session} does not run, so it has no screen; its log says what it has printed"
     if seen.foreign or seen.via == "tmux":

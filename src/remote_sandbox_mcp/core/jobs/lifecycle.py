@@ -72,7 +72,7 @@ def decide(watch: Watch, seen: JobSeen | NoContact, now: float) -> Decision:
 
 
 def why_not_resumable(watch: Watch, seen: JobSeen) -> str:
-    """Why a job cannot be resumed now although somebody asks for it; empty if it can."""
+    """Explain why a job cannot be resumed now although somebody asks for it; empty if it can."""
     if seen.state is JobState.RUNNING:
         return f"{_who(watch)} still runs, for {span(seen.seconds)}; to begin it again, stop it first"
     if seen.state is JobState.PENDING:

@@ -171,7 +171,7 @@ def to_seconds(text: str) -> float:
 
 
 def fate_words(job: Queued, uid: int | None = None) -> str:
-    """How a job ended that did not end by itself, as the end of a sentence; empty for one that did.
+    """Describe how a job ended that did not end by itself, as the end of a sentence; empty for one that did.
 
     `uid` is the user's own id on the cluster.
     """
@@ -195,7 +195,7 @@ def _cancelled(job: Queued, uid: int | None) -> str:
 
 
 def pending_text(queue: QueueSeen | None, now: float) -> str:
-    """Why it has not started, and when it is expected to.
+    """Explain why it has not started, and when it is expected to.
 
     >>> pending_text(QueueSeen(number="12", reason="Priority"), 0.0)
     'pending: Priority'

@@ -42,7 +42,7 @@ class EventType(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How a watch is kept; fixed when it is made, but for a resume command that somebody gives later."""
+    """Policy of a watch; fixed when it is made, but for a resume command that somebody gives later."""
 
     interval_s: float = 300.0
     alert_after_failures: int = 2
@@ -155,7 +155,7 @@ class Unsent(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOrder:
-    """How a job is to be watched, as the caller asked."""
+    """Order to watch a job, as the caller gave it."""
 
     run_id: str = ""
     name: str = ""

@@ -1,4 +1,4 @@
-"""How busy a machine is, as values: the score by which idle machines are ranked, and its trend over the last hour."""
+"""Load of a machine, as values: the score by which idle machines are ranked, and its trend over the last hour."""
 
 from __future__ import annotations
 

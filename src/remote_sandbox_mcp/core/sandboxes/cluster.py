@@ -283,7 +283,7 @@ def _read_gpus(text: str) -> dict[str, int]:
 
 
 def _read_waiting(queue: SlurmReply) -> Counter[str]:
-    """How many pending jobs wait for the nodes of each partition; a job may name several."""
+    """Return how many pending jobs wait for the nodes of each partition; a job may name several."""
     counts: Counter[str] = Counter()
     for line in queue.lines if queue.status == "0" else ():
         count, _, rest = line.partition(" ")

@@ -43,7 +43,7 @@ class Limits:
 
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Limits:
-        """As they were written down as JSON, perhaps by a version that had fewer or others.
+        """Read limits from JSON, perhaps of a version that had fewer or others.
 
         >>> Limits.recorded({"gpus": 2, "cards": ["0", "2"], "speed": 1}).cards
         ('0', '2')

@@ -19,7 +19,7 @@ def says(text: str, words: Sequence[str]) -> bool:
 
 
 def trouble(tool: str, machine: str, text: str) -> tuple[str, str]:
-    """Why an engine cannot be used at all, and what to do; empty where its output means something else."""
+    """Explain why an engine cannot be used at all, and what to do; empty where its output means something else."""
     if says(text, DENIED):
         return f"the user on {machine} may not talk to its {tool}", (
             f"ask for membership of the group {tool} there (which is as good as root on that machine), or use rootless "

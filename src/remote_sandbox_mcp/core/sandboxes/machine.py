@@ -22,7 +22,7 @@ TRANSPORTS = (AUTO, OPENSSH, ASYNCSSH)
 
 @dataclass(frozen=True)
 class Login:
-    """How to log in to a machine: keys are tried first, then the agent, then the password.
+    """Login to a machine: keys are tried first, then the agent, then the password.
 
     `agent` is the agent's socket; `agent_identities` are public key files that limit which of its keys are offered.
     For one-time codes, `otp` gives a new one each time that it is fetched; from `otp_seed` they are computed.
@@ -52,7 +52,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class OpenSsh:
-    """How OpenSSH's own client is told to reach a machine, and what decides whether it is used.
+    """Settings for OpenSSH's own client to reach a machine, and what decides whether it is used.
 
     `program` is its path with the file that it reads, `options` what the operator configured, `destination` the name
     that it is given. `needs` is what only this client can do, `lacks` what is configured that it cannot be given.

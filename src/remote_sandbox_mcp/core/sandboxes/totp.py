@@ -34,7 +34,7 @@ class Totp:
 
     @property
     def identity(self) -> str:
-        """By which it is known without its key."""
+        """Digest that identifies it without its key."""
         return hashlib.sha256(self.key).hexdigest()
 
 

@@ -225,7 +225,7 @@ def _unittest(found: SuiteFolder, start: str, needing: list[str]) -> Suite:
 
 
 def _unittest_start(found: SuiteFolder) -> str:
-    """Where discovery starts: it skips folders without __init__.py, but can be started inside one."""
+    """Return where discovery starts: it skips folders without __init__.py, but can be started inside one."""
     loose = any(name.startswith("tests/") for name in found.names) and not found.has("tests/__init__.py")
     return "tests/" if loose and not any(re.match(r"test[^/]*\.py$", name) for name in found.names) else ""
 

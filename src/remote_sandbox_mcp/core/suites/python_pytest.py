@@ -42,7 +42,7 @@ def read_report(report: XmlReport, text: str) -> Reading:
 
 
 def _unrun(text: str, broken: int) -> str:
-    """Why some tests were not run: modules that cannot be imported, or a stop at the first failure."""
+    """Explain why some tests were not run: modules that cannot be imported, or a stop at the first failure."""
     if broken:
         return f"tests that could not be collected were not run: {broken} module{'s' * (broken > 1)}"
     stopped = _STOPPED.search(text)

@@ -51,7 +51,7 @@ _PATTERNS = (
 
 
 class Verdict(str, Enum):
-    """How one test ended. An error is a test that could not be run: its set-up, its import, its build."""
+    """Verdict on one test. An error is a test that could not be run: its set-up, its import, its build."""
 
     PASSED = "passed"
     FAILED = "failed"

@@ -27,7 +27,7 @@ class TestFailure:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one test took."""
+    """Duration of one test."""
 
     id: str
     seconds: float

@@ -429,7 +429,7 @@ class Matcher:
             self._pending = span
 
     def _place(self, digest: bytes, last: FilePart | None) -> int:
-        """Where the old file has this piece; of several places the one right after the last, to form one span."""
+        """Return where the old file has this piece; of several places the one right after the last, for one span."""
         if last and last.place >= 0 and self._at.get(last.place + last.length) == digest:
             return last.place + last.length
         return self._places.get(digest, -1)

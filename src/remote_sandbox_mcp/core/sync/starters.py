@@ -50,7 +50,7 @@ def folded(name: str) -> str:
 
 
 def starter_depth(names: tuple[str, ...]) -> int:
-    """How many names lead to an entry that makes a program start (see RUNS_ALONE); 0 if there is none."""
+    """Return how many names lead to an entry that makes a program start (see RUNS_ALONE); 0 if there is none."""
     plain = tuple(map(folded, names))
     for at, name in enumerate(plain):
         if name in RUNS_ALONE:

@@ -95,7 +95,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Headway:
-    """How far a transfer is. `phase` is scanning, sending, deleting, reconnecting or done."""
+    """Progress of a transfer. `phase` is scanning, sending, deleting, reconnecting or done."""
 
     phase: str
     files: int = 0

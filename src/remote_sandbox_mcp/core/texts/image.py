@@ -36,7 +36,7 @@ class Image:
 
     @property
     def problem(self) -> str:
-        """Why a model cannot be shown this image; empty if it can."""
+        """Explain why a model cannot be shown this image; empty if it can."""
         if not self.width or not self.height or not self.is_whole:
             return "it is damaged, or still being written"
         if max(self.width, self.height) > LONGEST_SIDE:

@@ -20,7 +20,7 @@ class PagePosition:
     mark: str = ""
 
     def begin(self, keys: Sequence[str]) -> int:
-        """Where the page begins among the items as they are now. Raises BadArgument where the last one is gone."""
+        """Return where the page begins among the items as they are now. Raises BadArgument if the last one is gone."""
         if not self.mark or (len(keys) >= self.skip and mark_of(keys[self.skip - 1]) == self.mark):
             return self.skip
         # Items were added or removed before that position since the last page.

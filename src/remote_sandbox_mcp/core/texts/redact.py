@@ -278,7 +278,7 @@ def _as_word(text: str, secret: str) -> Iterator[tuple[int, int]]:
 
 
 def find_tokens(text: str) -> list[str]:
-    """How each thing in a text begins that looks like a token or a private key."""
+    """Find the beginnings of all texts that look like a token or a private key."""
     begun = (next(it for it in TOKENS if found[0].startswith(it)) for found in _SHAPES.finditer(text))
     keys = ["a private key"] if _PEM.search(text) else []
     return [*dict.fromkeys(f"{it}…" for it in begun), *keys]
@@ -315,7 +315,7 @@ def _private_keys(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _start_of_key(text: str, at: int) -> int:
-    """Where the lines of a key begin that end at `at`."""
+    """Return where the lines of a key begin that end at `at`."""
     while at > 0:
         line = text.rfind("\n", 0, at - 1) + 1
         if not _PEM_LINE.match(text, line, at - 1):
@@ -351,7 +351,7 @@ def _in_urls(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_authority(text: str, at: int, end: int) -> int:
-    """Where the host ends: at a slash, but for one of a password that is followed by an @ in the same word."""
+    """Return where the host ends: at a slash, but for one of a password that is followed by an @ in the same word."""
     slash = text.find("/", at, end)
     if slash < 0:
         return end
@@ -488,7 +488,7 @@ def _fed(text: str, eater: int, line_end: int) -> Iterator[tuple[int, int]]:
 
 
 def _document_end(text: str, at: int, word: str) -> int:
-    """Where the line is that ends a here-document, or the end of the text."""
+    """Return where the line is that ends a here-document, or the end of the text."""
     while at < len(text):
         start, at = at + 1, _line_end(text, at + 1)
         if text[start:at].strip() == word:
@@ -530,7 +530,7 @@ def _word_end(text: str, at: int, *, has_quotes: bool = False) -> int:
 
 
 def _quote_end(text: str, at: int, quote: str) -> int:
-    """Where the closing quote is, or the end of the text."""
+    """Return where the closing quote is, or the end of the text."""
     while at < len(text) and text[at] != quote:
         at += 2 if text[at] == "\\" and quote == '"' else 1
     return min(at, len(text))

@@ -67,7 +67,7 @@ def _is_plain(value: str) -> bool:
 
 
 def tokens_in(text: str) -> list[str]:
-    """How the things in a text begin that look like tokens. Few words of ordinary output are long, but for paths."""
+    """Find the beginnings of texts that look like tokens. Few words of ordinary output are long, but for paths."""
     long = " ".join({word for word in text.split() if len(word) >= LEAST_TOKEN and word[0] != "/"})
     if PRIVATE_KEY not in text and not any(beginning in long for beginning in TOKENS):
         return []

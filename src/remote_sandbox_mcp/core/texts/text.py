@@ -130,7 +130,7 @@ def clip_ends(first: Excerpt, second: Excerpt, limit: int, room: int) -> tuple[C
 
 
 def _last_lines(excerpt: Excerpt, limit: int) -> Clipped:
-    """As many whole lines from the end as fit; of a last line that is too long, its end."""
+    """Take as many whole lines from the end as fit; of a last line that is too long, its end."""
     text, shown = _end(excerpt.tail if excerpt.omitted else excerpt.head + excerpt.tail, limit) if limit else ("", 0)
     omitted = max(0, excerpt.total - shown)
     first, newline, rest = text.partition("\n")

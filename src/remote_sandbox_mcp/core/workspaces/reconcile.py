@@ -96,7 +96,7 @@ class Reconciled:
 
 
 def moves(plan: Plan) -> int:
-    """How many things a plan changes."""
+    """Return how many things a plan changes."""
     deleted = len(plan.clear) + len(plan.delete_files) + len(plan.delete_folders)
     return deleted + len(plan.send) + len(plan.touch) + len(plan.finish)
 
@@ -290,7 +290,7 @@ class _Reconciler:
         return same_head and self.same_content(one, other, exactly=exactly)
 
     def same_content(self, one: bytes, other: bytes, *, exactly: bool = False) -> bool:
-        """By kind, size and time, as the scans have them; the time of a folder says nothing.
+        """Compare kind, size and time, as the scans have them; the time of a folder says nothing.
 
         `exactly`: the times are known exactly, although the other side rounds them.
         """
@@ -308,7 +308,7 @@ class _Reconciler:
     # What depends on other paths
 
     def drop_below_conflicts(self) -> None:
-        """Where a file takes the place of a folder in which something stays, that is a conflict of the folder itself.
+        """Report a folder as a conflict where a file takes its place and something in it stays.
 
         Below a conflict nothing is done, because one of the sides may have no folder there.
         """
@@ -337,7 +337,7 @@ class _Reconciler:
                     self.conflict(path, entries[HERE].at(path), entries[THERE].at(path))
 
     def bound_what_comes(self) -> None:
-        """Of new files, too many at once come not at all: they are an unpacked archive or a data set, or a mistake."""
+        """Refuse new files if too many come at once: they are an unpacked archive or a data set, or a mistake."""
         coming = [path for path, choice in self.choices.items() if choice.to == HERE]
         unasked = [path for path in coming if self.sight.is_by_itself(path)]
         new = [path for path in unasked if self.is_new_file(path)]

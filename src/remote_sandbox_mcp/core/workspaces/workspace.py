@@ -257,7 +257,7 @@ class Unlinked:
 
 @dataclass(frozen=True)
 class WorkspaceState:
-    """How a workspace stands: what waits to be carried over, and what is in conflict.
+    """State of a workspace: what waits to be carried over, and what is in conflict.
 
     `trouble` is why that is not known: a side is lost, or the sandbox cannot be reached.
     """
@@ -377,7 +377,7 @@ def kept_there(names: Sequence[str], count: int) -> str:
 
 
 def room_for_results(free: int, total: int) -> int:
-    """How many bytes may come by pull patterns in one pass, on a disk with so much room.
+    """Return how many bytes may come by pull patterns in one pass, on a disk with so much room.
 
     >>> room_for_results(100 << 30, 500 << 30) == MOST_RESULTS, room_for_results(6 << 30, 500 << 30) == 1 << 30
     (True, True)

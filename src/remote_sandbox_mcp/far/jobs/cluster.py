@@ -229,7 +229,7 @@ class SlurmCluster(Fates):
         return dict(known, reason="") if known.get("ending") == "exited" else known
 
     def output_of(self, number: str) -> str:
-        """Where a job's output goes; asked once."""
+        """Return where a job's output goes; asked once."""
         kept = read_json(base_folder(), b"outputs")
         if number not in kept:
             kept[number] = self.show_job(number).get("StdOut", "")

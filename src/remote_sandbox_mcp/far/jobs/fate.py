@@ -122,7 +122,7 @@ class Fates(Submissions):
             forget_variables(folder)
 
     def dispel_doubt(self, end: "dict[str, Any]", known: "dict[str, Any]") -> "dict[str, Any]":
-        """Of a command that was killed: by the queue, for want of memory, or by somebody else."""
+        """Decide about a killed command: by the queue, for want of memory, or by somebody else."""
         if known.get("fate") == "out_of_memory":
             return dict(known, exit=end["exit"], signal=end["signal"])
         is_new = abs(time.time() - end["ended"]) < DOUBT_S
@@ -338,7 +338,7 @@ def is_killed(end: "dict[str, Any]") -> bool:
 
 
 def records_of(folder: bytes, element: str) -> bytes:
-    """Where a job's begin and end are noted."""
+    """Return where a job's begin and end are noted."""
     return os.path.join(folder, b"elements", to_bytes(element)) if element else folder
 
 

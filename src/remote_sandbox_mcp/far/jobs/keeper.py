@@ -233,7 +233,7 @@ class JobKeeper:
         return True
 
     def become_command(self, gate: int, out: int, trouble: int) -> None:
-        """In the child: wait until the job is claimed, then become the shell."""
+        """Wait in the child until the job is claimed, then become the shell."""
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU):

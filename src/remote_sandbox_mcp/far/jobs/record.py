@@ -78,7 +78,7 @@ def has_begun(folder: bytes) -> bool:
 
 
 def birth_of(pid: int) -> int:
-    """When a process began, in ticks since the boot; 0 if that is unknown or the process has ended.
+    """Return when a process began, in ticks since the boot; 0 if that is unknown or the process has ended.
 
     Pids are reused. Pid and birth together identify one process until the next boot.
     """

@@ -482,7 +482,7 @@ def describe_order(
 
 
 def submission_before(job_id: str) -> "dict[str, Any]":
-    """How the job was submitted in whose place another is started, nothing where it was not."""
+    """Return the submission of the job in whose place another is started, nothing where it was not submitted."""
     folder = find_job(job_id) if job_id else None
     found: "dict[str, Any]" = read_json(folder, b"order").get("slurm", {}) if folder else {}
     return found

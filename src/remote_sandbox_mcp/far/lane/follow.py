@@ -581,7 +581,7 @@ class Following:
     # Reading everything again in idle moments
 
     def due_s(self, now: float) -> float:
-        """In how many seconds there is something to read in an idle moment."""
+        """Return in how many seconds there is something to read in an idle moment."""
         if not self.watches or now - self.used > IN_USE_S or self.is_outdated:
             return IN_USE_S
         return 0.0 if self.sweep else max(0.0, self.read_since + SWEEP_S - now)

@@ -27,7 +27,7 @@ class Glance:
     __slots__ = ("kept", "left_out", "marks", "names")
 
     def __init__(self, entries: "list[Any]") -> None:
-        """Of entries in the order of their names."""
+        """Take entries in the order of their names."""
         self.names = [entry.name for entry in entries]
         self.kept: "list[bytes]" = []
         self.left_out: "dict[bytes, bool]" = {}
@@ -159,7 +159,7 @@ class Glancer:
 
 
 def waits() -> int:
-    """How often this process has waited by itself; that others had the core does not count."""
+    """Return how often this process has waited by itself; that others had the core does not count."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 

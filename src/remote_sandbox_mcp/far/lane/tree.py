@@ -335,7 +335,7 @@ class Survey:
 
     @contextlib.contextmanager
     def opened(self, exact: "list[list[int]] | None") -> "Iterator[None]":
-        """If the ids of the path are known, open the tree's top and walk from there, so that no link is followed."""
+        """Open the tree's top, if the ids of the path are known, and walk from there, so that no link is followed."""
         if exact is None:
             yield
             return
@@ -519,7 +519,7 @@ def read_text(path: bytes, how: int = 0) -> bytes:
 
 
 def started(pid: "int | str") -> str:
-    """When a process started, in ticks since the boot: together with its pid that identifies it until the next boot."""
+    """Return when a process started, in ticks since the boot: with its pid that identifies it until the next boot."""
     try:
         with open("/proc/%s/stat" % pid, "rb") as file:
             return file.read().rpartition(b")")[2].split()[19].decode()

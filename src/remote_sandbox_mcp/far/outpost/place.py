@@ -50,7 +50,7 @@ def to_path(text: str) -> bytes:
 
 
 def start_folder(text: str) -> bytes:
-    """Where a command starts: the folder asked for, else the home folder, else / if that is missing, as with sshd."""
+    """Return where a command starts: the folder asked for, else the home folder, else / if that is missing."""
     folder = to_path(text)
     return folder if text or os.path.isdir(folder) else b"/"
 
@@ -139,7 +139,7 @@ def machine_marks() -> "dict[str, str]":
 
 
 def booted_at() -> float:
-    """When this machine was booted, by its present clock; 0 if that is unknown."""
+    """Return when this machine was booted, by its present clock; 0 if that is unknown."""
     try:
         with open("/proc/stat", "rb") as file:
             return float(file.read().partition(b"\nbtime ")[2].split()[0])

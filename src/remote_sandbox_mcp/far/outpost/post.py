@@ -315,7 +315,7 @@ class Post:
         keeper.feed = -1
 
     def leave_the_line(self) -> None:
-        """In a child: close the line and other children's pipes. sshd keeps a channel open while a process holds it."""
+        """Close the line and other children's pipes in a child. sshd keeps a channel open while a process holds it."""
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)

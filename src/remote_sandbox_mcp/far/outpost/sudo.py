@@ -44,7 +44,7 @@ ROOT_LOADER = (
 
 
 class SudoRefused(Exception):
-    """Why nothing was started as root: a reason that programs check, and a sentence."""
+    """Refusal to start as root: a reason that programs check, and a sentence."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

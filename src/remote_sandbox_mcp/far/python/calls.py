@@ -109,7 +109,7 @@ class CodeCall:
 
     @property
     def state(self) -> str:
-        """How code that has ended has ended: an interrupt ends a program that it waits for, or itself."""
+        """Return how ended code has ended: an interrupt ends a program that it waits for, or itself."""
         if self.strikes:
             return self.interrupted
         return "error" if "traceback" in self.told else "done"

@@ -240,7 +240,7 @@ def kill_keeper(folder: str) -> None:
 
 
 def born(pid: int) -> str:
-    """When a process began, by which a pid that was used again is told; empty where there is no /proc."""
+    """Return when a process began, by which a pid that was used again is told; empty where there is no /proc."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             return file.read().rpartition(b")")[2].split()[19].decode()

@@ -1,4 +1,4 @@
-"""How much GPU memory an interpreter has, asked in the background: no call waits for NVIDIA's tool."""
+"""GPU memory of an interpreter, asked in the background: no call waits for NVIDIA's tool."""
 
 import os
 import shutil

@@ -51,7 +51,7 @@ def guard_supervisor() -> None:
 
 
 def before_exec() -> None:
-    """In the new process: it ends with its supervisor, even where that is killed."""
+    """Let the new process end with its supervisor, even where that is killed."""
     if PRCTL is not None:
         PRCTL(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):

@@ -488,7 +488,7 @@ def end_all(grace_s: float, kill_s: float) -> "list[int]":
 
 
 def idle_seconds() -> float:
-    """As the machine's variables say, or the usual time."""
+    """Return the idle time from the machine's variables, or the usual one."""
     try:
         return max(1.0, float(os.environ[IDLE_VARIABLE]))
     except (KeyError, ValueError):

@@ -10,7 +10,7 @@ LONGEST_PARTIAL = 1 << 16
 
 
 def search_lines(pattern: bytes, block: bytes) -> tuple[int, bytes | None]:
-    """How many bytes need not be searched again, and the first line that matches. The last line may still grow."""
+    """Return how many bytes need not be searched again, and the first line that matches. The last may still grow."""
     wanted, done = re.compile(pattern), 0
     whole, newline, partial = block.rpartition(b"\n")
     for line in whole.split(b"\n") if newline else []:

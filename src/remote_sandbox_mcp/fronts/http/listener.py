@@ -1,4 +1,4 @@
-"""Where HTTP is served: the terms (address, key, names), checked before anything listens, and the socket."""
+"""Terms of HTTP (address, key, names), checked before anything listens, and the socket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Terms:
     seal: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
 
     def told(self) -> dict[str, Any]:
-        """As JSON for another process of the same user, sent over its private socket; includes the key."""
+        """Return JSON for another process of the same user, sent over its private socket; includes the key."""
         key = None if self.key is None else self.key.reveal()
         names = {"hosts": self.hosts, "origins": self.origins}
         return {"host": self.host, "port": self.port, "key": key, "seal": self.seal, **names}

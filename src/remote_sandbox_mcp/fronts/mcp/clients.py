@@ -30,7 +30,7 @@ def named_client(context: Context[None, Any] | None) -> str:
 
 
 def asked_by(context: Context[None, Any] | None) -> str:
-    """Where a call comes from, for a sentence: a front end of ours has no context that could tell."""
+    """Return where a call comes from, for a sentence: a front end of ours has no context that could tell."""
     front = own_front.get()
     return f"the {front}" if front else named_client(context) or "an agent"
 
@@ -44,7 +44,7 @@ def client_of(context: Context[None, Any] | None) -> Client:
 
 
 def room() -> int:
-    """How many characters of content this client accepts in one result."""
+    """Return how many characters of content this client accepts in one result."""
     return max(LEAST_ROOM, calling.get().result_chars - BESIDES)
 
 

@@ -101,7 +101,7 @@ def put_up(
 
 @dataclass(frozen=True)
 class WorkPlace:
-    """Where the work is done: an existing sandbox, or a new one, whose id is known only after create_sandbox."""
+    """Place of the work: an existing sandbox, or a new one, whose id is known only after create_sandbox."""
 
     sandbox: str
     image: str = ""

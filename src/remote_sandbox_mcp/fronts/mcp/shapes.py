@@ -222,7 +222,7 @@ class WatchdogShape(TypedDict, total=False):
 
 
 class WorkspaceShape(TypedDict, total=False):
-    """How a workspace stands; results also have local_path, remote_path, moved, notes and more."""
+    """State of a workspace; results also have local_path, remote_path, moved, notes and more."""
 
     status: str
     conflicts: list[str]

@@ -141,7 +141,7 @@ class LineReader(Protocol):
 
 
 class MessageSink(Protocol):
-    """Where messages to the client go."""
+    """Sink for messages to the client."""
 
     async def write(self, text: str) -> None: ...
 

@@ -61,7 +61,7 @@ class Workspaces:
         return self.service.find(client_folder())
 
     def of_call(self, tool: Declaration, given: Mapping[str, Any], sandbox: str) -> InWorkspace | None:
-        """How a call is made in the client's workspace; None where that plays no part in it."""
+        """Decide how a call is made in the client's workspace; None where that plays no part in it."""
         workspace = self.at_hand() if tool.workspace and sandbox else None
         if tool.workspace is None or workspace is None or self._name(sandbox) != workspace.sandbox:
             return None
@@ -264,7 +264,7 @@ class InWorkspace:
 
 
 class Hearing:
-    """How far a pass is, in words."""
+    """Progress of a pass, in words."""
 
     def __init__(self, what: str) -> None:
         self._what = what

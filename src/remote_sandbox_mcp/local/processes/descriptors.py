@@ -58,15 +58,15 @@ def _limit() -> int:
 
 
 def for_forwards() -> int:
-    """How many forwarded connections this process may carry."""
+    """Return how many forwarded connections this process may carry."""
     return max(1, _limit() // 4 // PER_CARRIED)
 
 
 def for_pages() -> int:
-    """How many connections over HTTP this process may have."""
+    """Return how many connections over HTTP this process may have."""
     return max(2, _limit() // 4)
 
 
 def for_carrier() -> int:
-    """How many connections a process may carry that does nothing else."""
+    """Return how many connections a process may carry that does nothing else."""
     return max(1, (_limit() - KEPT) // PER_CARRIED)

@@ -15,7 +15,7 @@ ADMINISTRATORS = 80 if sys.platform == "darwin" else 0
 
 
 def who_else(found: os.stat_result, *, is_last: bool, owners: Container[int] = ()) -> str:
-    """Why others could change this file or folder; `is_last`: a sticky folder does not protect what is in it.
+    """Explain why others could change this file or folder; `is_last`: a sticky folder does not protect what is in it.
 
     On the way to a file, a sticky folder such as /tmp protects entries of ours. Besides root and us, `owners` count.
     """
@@ -32,7 +32,7 @@ def who_else(found: os.stat_result, *, is_last: bool, owners: Container[int] = (
 
 
 def who_else_on_the_way(path: str, owners: Container[int] = ()) -> str:
-    """Why others could exchange the file at a path, or a folder or a link on the way; else "". Raises OSError."""
+    """Explain why others could exchange the file at a path, or a folder or link on the way; else "". Raises OSError."""
     for here, found in steps(path):
         if why := who_else(found, is_last=not stat.S_ISDIR(found.st_mode), owners=owners):
             return f"{here} {why}"

@@ -111,7 +111,7 @@ def by_path(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def objection(name: str, path: str | None = None) -> str:
-    """Why a program that is in a PATH is not used; "" where there is none."""
+    """Explain why a program that is in a PATH is not used; "" where there is none."""
     return next((why for _, why in _here.candidates(name, _folders_of(path)) if why), "")
 
 

@@ -48,7 +48,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class TransferEnd:
-    """How a transfer ended."""
+    """End of a transfer."""
 
     status: str
     outcome: Outcome | None = None

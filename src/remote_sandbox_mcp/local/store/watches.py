@@ -43,7 +43,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """When the watchdog was last heard of."""
+    """Time of the watchdog's last sign of life."""
 
     pid: int
     at: float
@@ -83,13 +83,13 @@ class Watches:
         return self._select("due", now=now, limit=limit)
 
     def next_due(self) -> float | None:
-        """When the next watch or effect is due; None for never."""
+        """Return when the next watch or effect is due; None for never."""
         with self.database.reading() as connection:
             due: float | None = _execute(connection, "next_due").fetchone()[0]
         return due
 
     def counts(self) -> Mapping[str, int]:
-        """How many there are, by status."""
+        """Return how many there are, by status."""
         with self.database.reading() as connection:
             return dict(tuple(row) for row in _execute(connection, "counts").fetchall())
 

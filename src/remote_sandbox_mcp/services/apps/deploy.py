@@ -414,7 +414,7 @@ def has_failed(seen: JobSeen, health: Health) -> bool:
 
 
 def how_it_ended(seen: JobSeen) -> str:
-    """Why an app does not run."""
+    """Explain why an app does not run."""
     if seen.exit_code is None:
         return f"the app is gone: {seen.reason or 'nothing is known of its end'}"
     how = f"was stopped by {seen.signal}" if seen.signal else f"ended with exit code {seen.exit_code}"

@@ -159,7 +159,7 @@ class Life:
 
     @property
     def needs_s(self) -> float:
-        """How long the longest of its runs may still take."""
+        """Return how long the longest of its runs may still take."""
         return max((until - self._around.now() for until in self._runs.values()), default=0.0)
 
     async def has_jobs(self) -> bool:
@@ -258,7 +258,7 @@ class Life:
     # What became of it
 
     async def explain(self, problem: SandboxError) -> SandboxError:
-        """Why something failed: the sandbox is gone, or paused; else the original problem."""
+        """Explain why something failed: the sandbox is gone, or paused; else the original problem."""
         row = await asyncio.to_thread(self._around.rows.get, self.kept.id)
         if row is None or row.ended:
             now = self._around.now()

@@ -91,7 +91,7 @@ def is_about_to_expire(kept: Kept, now: float) -> bool:
 
 
 def pause_for(rules: DisposableRules, kept: Iterable[Kept]) -> float:
-    """How long to wait between two rounds: a part of the shortest time that there is."""
+    """Return how long to wait between two rounds: a part of the shortest time that there is."""
     times = [each.timeout_s / 4 for each in kept if each.timeout_s]
     times += [15 * rules.cleanup_after_minutes] if rules.auto_cleanup else []
     return max(SHORTEST_PAUSE_S, min([LONGEST_PAUSE_S, *times]))
@@ -206,7 +206,7 @@ def _check_limits(limits: Limits) -> None:
 
 
 def _countable(limits: Limits, traits: Traits) -> Limits:
-    """Where cards cannot be chosen, one number in quotes says how many."""
+    """Read one number in quotes as a count where cards cannot be chosen."""
     if not limits.cards or traits.has_cards or traits.is_queue:
         return limits
     if len(limits.cards) > 1 or not limits.cards[0].isdecimal():

@@ -215,7 +215,7 @@ async def look(known: Registry, kept: Kept) -> Disposable:
 
 
 async def trouble(known: Registry, kind: str) -> str:
-    """Why a provider cannot make sandboxes now; empty where it answers."""
+    """Explain why a provider cannot make sandboxes now; empty where it answers."""
     seen = await _ask(known, kind)
     return seen if isinstance(seen, str) else ""
 

@@ -167,7 +167,7 @@ class Disposables:
         return () if self._is_empty() else await self._service.list()
 
     async def troubles(self, listed: Sequence[Disposable]) -> Sequence[str]:
-        """Why a configured platform cannot make sandboxes now; those in `listed` have said so in their `notes`."""
+        """Explain why a configured platform cannot make sandboxes now; those in `listed` say so in their `notes`."""
         has_platform = any(offer.traits.is_platform for offer in self._offers.values())
         return await self._service.troubles(listed) if has_platform else ()
 

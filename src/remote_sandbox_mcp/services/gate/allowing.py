@@ -143,7 +143,7 @@ def use_here(gate: Gate, settings: Settings) -> Use:
 
 
 def why_no_project(folder: str, gate: Gate) -> str:
-    """Why a folder cannot be a project, as the end of a sentence; empty where it can."""
+    """Explain why a folder cannot be a project, as the end of a sentence; empty where it can."""
     place, ground = real(folder), gate.ground()
     if not is_project(place, ground):
         return "it is, or contains, a home folder or one of the system"
@@ -152,7 +152,7 @@ def why_no_project(folder: str, gate: Gate) -> str:
 
 
 def _why_shared(folder: str, gate: Gate) -> str:
-    """Why the current folder, which could be a project, is none to the gate."""
+    """Explain why the current folder, which could be a project, is none to the gate."""
     place = real(folder)
     is_one = any(place.path == it.place.path for it in gate.ground().allowed)
     return "" if is_one else "everybody on this computer can write to it"

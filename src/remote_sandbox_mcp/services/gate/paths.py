@@ -277,7 +277,7 @@ def _paths_in(name: str, value: str) -> Iterator[str]:
 
 
 def _hidden(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
-    """Where hidden entries of a home folder really are: they may be reached by other paths, too."""
+    """Return where hidden entries of a home folder really are: they may be reached by other paths, too."""
     for home in homes:
         for entry in _entries(home.path):
             if not entry.name.startswith("."):
@@ -294,7 +294,7 @@ def _hidden(homes: Sequence[ResolvedPath]) -> Iterator[Closed]:
 
 
 def _behind(link: os.DirEntry[str], home: ResolvedPath, *, is_key: bool) -> Iterator[Closed]:
-    """Where a hidden link leads. One to a folder that contains the home folder closes nothing."""
+    """Return where a hidden link leads. One to a folder that contains the home folder closes nothing."""
     from ...backends.here import locate
 
     place = locate(link.path)

@@ -1,4 +1,4 @@
-"""Where the hub listens, which peers are trusted, and how the first process that needs it starts it.
+"""Place of the hub: where it listens, which peers are trusted, and how the first process that needs it starts it.
 
 Every front loads this first, so it imports almost nothing.
 """
@@ -209,7 +209,7 @@ def _name(environ: Mapping[str, str]) -> str:
 
 
 def _written(package: str) -> float:
-    """When the program was installed: after an update, another hub is used."""
+    """Return when the program was installed: after an update, another hub is used."""
     return os.stat(os.path.join(package, "__init__.py")).st_mtime
 
 

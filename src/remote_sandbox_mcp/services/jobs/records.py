@@ -143,7 +143,7 @@ class KnownJobs:
         self.relieve(sandbox, started.session, watch_id)
 
     def relieve(self, sandbox: str, session: str, watch_id: int) -> None:
-        """Of a session's watches only the newest stays active: two would resume it twice.
+        """Keep only the newest of a session's watches active: two would resume it twice.
 
         Another configuration may give the sandbox's name to another machine: of its watches, those of the same job go.
         """

@@ -128,7 +128,7 @@ def make_order(wanted: Wanted) -> JobOrder:
 
 
 def submission(wanted: Wanted, member: Member) -> Submission | None:
-    """How the job is submitted to the queue of a cluster; None where it runs in the sandbox itself.
+    """Build the submission to the queue of a cluster; None where the job runs in the sandbox itself.
 
     Raises BadArgument.
     """

@@ -108,7 +108,7 @@ class Sight:
 
     @property
     def worth(self) -> tuple[bool, bool]:
-        """Of two entries of the same job, the greater is shown: seen now, and under the name it was started with."""
+        """Rank among entries of the same job: seen now, and under the name it was started with, is greater."""
         named = self.record is not None and self.record.sandbox == self.sandbox
         return self.seen is not None and not self.trouble, named
 

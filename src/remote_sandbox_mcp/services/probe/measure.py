@@ -20,7 +20,7 @@ _BOTH = 'sh -c "$1" cluster "$2" | { sh -c "$3"; cat; }'
 
 
 async def measure(sandbox: Sandbox, timeout_s: float = 12.0, cluster: Cluster | None = None) -> Usage:
-    """How busy the sandbox's machine is, and the cluster where it is one's login node, in one round trip.
+    """Measure the load of the sandbox's machine, and the cluster where it is one's login node, in one round trip.
 
     What hangs there (a broken GPU driver, a dead file server) is left out, and the Usage says so.
     Raises what `sandbox.run` raises, and SandboxError where the machine's answer holds nothing.

@@ -210,7 +210,7 @@ def _after_preamble(line: str) -> str:
 
 
 def problem_of(name: str, seen: Observation, python: str) -> SandboxError:
-    """Why a command has told nothing at all."""
+    """Explain why a command has told nothing at all."""
     if isinstance(seen, Completed) and seen.ending is not Ending.EXITED:
         return SandboxError(f"the Python sessions of {name} did not answer within {ASK_S:g} s; try again")
     why = last_line(seen.stderr.head + seen.stderr.tail) or "it said nothing"

@@ -47,7 +47,7 @@ class McpClient:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Where our entry is in its document."""
+        """Return where our entry is in its document."""
         return (*self.table, NAME)
 
     @property
@@ -126,7 +126,7 @@ def _looked_for(client: McpClient, path: str, home: Path) -> McpClient:
 
 
 def _settings_folder(home: Path, environ: Mapping[str, str]) -> Path:
-    """Where desktop programs have their settings."""
+    """Return where desktop programs have their settings."""
     if sys.platform == "darwin":
         return home / "Library/Application Support"
     return _folder(environ.get("XDG_CONFIG_HOME"), home) or home / ".config"
@@ -139,7 +139,7 @@ def _folder(given: str | None, home: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class StartCommand:
-    """How clients start us: by `name` where they see our PATH, else by `path`; with `arguments`, if any."""
+    """Command by which clients start us: `name` where they see our PATH, else `path`; with `arguments`, if any."""
 
     name: str
     path: str

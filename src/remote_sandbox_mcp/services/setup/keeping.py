@@ -18,14 +18,14 @@ FOLDER = "passwords"
 
 @dataclass(frozen=True)
 class KeptPassword:
-    """Where a password is now: `reference` is what config.toml says of it."""
+    """Place of a password now: `reference` is what config.toml says of it."""
 
     reference: str
     change: SetupChange
 
 
 def reference_for(name: str, config_file: Path) -> str:
-    """Where a password would be kept, before it is."""
+    """Return where a password would be kept, before it is."""
     return _in_keyring(account_of(name)) if ring.is_there() else _in_file(file_for(name, config_file))
 
 

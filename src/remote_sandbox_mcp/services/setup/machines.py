@@ -28,7 +28,7 @@ AT_ONCE = 16
 
 
 class Standing(str, Enum):
-    """How a machine stands after a trial."""
+    """Standing of a machine after a trial."""
 
     READY = "ready"
     # It asks for a one-time code, which is for the user to give at each login.

@@ -1,4 +1,4 @@
-"""How a sync goes: its rate, whether compression pays, and what was sent or failed."""
+"""Progress of a sync: its rate, whether compression pays, and what was sent or failed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Meter:
 
 @dataclass
 class Flow:
-    """How much may be in flight: half a second's worth, because everything else waits behind it."""
+    """Limit on data in flight: half a second's worth, because everything else waits behind it."""
 
     round_trip_s: float
     on_its_way: int = 0

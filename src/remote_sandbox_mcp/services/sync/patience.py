@@ -23,7 +23,7 @@ FIRST_PAUSE_S = 0.2
 
 @dataclass(frozen=True)
 class Patience:
-    """How long attempts are made without headway, how long the pauses between them become, and how many there are.
+    """Limits on attempts without headway: their time, the pauses between them, and their number.
 
     `said` is what is added to the last problem where that is told much later.
     """
@@ -84,7 +84,7 @@ class Ear:
 
     @property
     def silent_s(self) -> float:
-        """How long it has not heard anything."""
+        """Return how long it has not heard anything."""
         return time.monotonic() - self._heard
 
     def hear(self, headway: Headway) -> None:

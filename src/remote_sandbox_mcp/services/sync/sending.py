@@ -75,7 +75,7 @@ class Sending:
         return Streams(source.taken, targets, roots, squeeze, flow, bool(self.bridged))
 
     async def _cross_directly(self, sources: list[Lane]) -> None:
-        """If the operator allows the source to reach the target itself, and it can, files do not pass through us."""
+        """Let files pass by us if the operator allows the source to reach the target itself, and it can."""
         if self._bridge is None:
             return
         found = await asyncio.gather(*map(self._bridge, sources), return_exceptions=True)

@@ -45,7 +45,7 @@ def wanted_of(batch: list[Item]) -> list[str]:
 
 
 def portions(parts: list[bytes], found: Sequence[bytes] = ()) -> Iterator[tuple[list[bytes], list[str]]]:
-    """As many parts at once as are sure to fit into a frame, each with what was found, if given."""
+    """Split parts into portions that are sure to fit into a frame, each with what was found, if given."""
     begin = size = 0
     for at, part in enumerate(parts):
         size += len(part) + (MOST_ESCAPED * len(found[at]) + len('"", ') if found else 0)

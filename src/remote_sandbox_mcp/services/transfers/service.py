@@ -186,7 +186,7 @@ class TransferService:
         return here.path, await self._copy(order)
 
     async def _copy(self, order: Order) -> Outcome:
-        """By a sync or, where the sandbox has no lanes, by an archive."""
+        """Copy by a sync or, where the sandbox has no lanes, by an archive."""
         try:
             return await self.syncs.run(order, unheard)
         except Unsupported:

@@ -189,7 +189,7 @@ class WorkspaceRecords:
             return Base()
 
     def written(self, workspace: Workspace) -> float:
-        """When the common state was last written; 0 for never."""
+        """Return when the common state was last written; 0 for never."""
         try:
             return os.stat(self._place(workspace.id) / "base").st_mtime
         except OSError:

@@ -112,7 +112,7 @@ class WorkspaceService:
         return [_in_force(row.workspace) for row in self._records.mine()]
 
     def seen_last(self, workspace: Workspace) -> tuple[float, tuple[str, ...]]:
-        """When its sides were last made the same, 0 for never, and what was in conflict then; asks no machine."""
+        """Return when its sides were last made the same, 0 for never, and the conflicts then; asks no machine."""
         conflicts = self._records.base(workspace).conflicts
         return self._records.written(workspace), tuple(map(os.fsdecode, conflicts))
 
@@ -344,7 +344,7 @@ class WorkspaceService:
         return await self._pass(workspace, listener, lambda work: work.whole(decisions))
 
     async def state(self, workspace: Workspace) -> WorkspaceState:
-        """How its sides stand. Raises nothing that concerns this workspace alone: that is its trouble."""
+        """Return the state of its sides. Raises nothing that concerns this workspace alone: that is its trouble."""
         found: list[Reconciled] = []
 
         async def look(work: Pass) -> Moved:

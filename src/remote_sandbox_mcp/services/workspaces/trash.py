@@ -36,7 +36,7 @@ class Trashed:
 
     @property
     def place(self) -> str:
-        """Where it was."""
+        """Return where it was."""
         return os.path.join(self.folder, self.path)
 
 

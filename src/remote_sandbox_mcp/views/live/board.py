@@ -26,7 +26,7 @@ class Change:
     whole: bool = False
 
     def fields(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the change as JSON."""
         whole = {"whole": True} if self.whole else {}
         return {"topic": self.topic, **whole, "put": dict(self.put), "gone": list(self.gone)}
 

@@ -146,7 +146,7 @@ def _outline(value: Any) -> dict[str, Any]:
 
 
 def _times(sight: Sight, state: str, now: float, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """When it began, by this computer's clock; how long it ran, once it is over: until then that changes all the time.
+    """Return the begin by this computer's clock; and the duration, once it is over: until then that always changes.
 
     A job that waits in a queue has not begun.
     """

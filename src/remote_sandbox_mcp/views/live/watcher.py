@@ -96,7 +96,7 @@ class Attention:
         return not self.is_looked_at and time.monotonic() > self._until
 
     def pause_after(self, took_s: float, *, is_up: bool) -> float:
-        """How long to wait before a machine is asked again."""
+        """Return how long to wait before a machine is asked again."""
         if not self.is_looked_at:
             return SELDOM_S
         return max(SAMPLE_S, REST_AFTER_ANSWER * took_s) if is_up else max(DOWN_S, took_s)
@@ -212,7 +212,7 @@ class Watcher:
         self._sample_at = now + self._attention.pause_after(now - begun, is_up=is_up)
 
     async def _view(self) -> tuple[View, bool]:
-        """How it stands, and whether it answers."""
+        """Describe how it stands, and whether it answers."""
         member, active = self.member, self._is_active
         try:
             sandbox = await member.open()

@@ -179,7 +179,7 @@ def decode(content: str, encoding: str) -> bytes:
 
 
 def fitting(found: FileSlice, room: int) -> FileSlice:
-    """As much as fits, up to the end of a character, so that the next part is valid text again."""
+    """Cut to as much as fits, up to the end of a character, so that the next part is valid text again."""
     data = whole_characters(found.data) if found.more else found.data
     while (size := size_of(file_content(data))) > room and len(data) > LEAST_BYTES:
         # A tenth less than the proportion, because the cut part may need more escapes than the average.

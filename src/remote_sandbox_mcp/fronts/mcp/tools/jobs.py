@@ -179,7 +179,7 @@ def see_screen(server: SandboxServer) -> Any:
     async def read_screen(
         tmux_session: Session = "", watch_id: UnlistedWatchId = 0, sandbox_name: SandboxName = ""
     ) -> Annotated[CallToolResult, JobShape]:
-        """Show a job's tmux screen as a person would see it now, for menus, debuggers and installers."""
+        """Show the tmux screen of a job as it is now, for menus, debuggers and installers."""
         return await screen_reply(server, Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name))
 
     return read_screen

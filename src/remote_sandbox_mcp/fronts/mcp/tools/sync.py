@@ -151,7 +151,7 @@ def push_in_background(server: SandboxServer) -> Any:
         exclude_file: ExcludeFile = "",
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, PushShape]:
-        """As sync_local_to_remote, in the background at once, however little it is."""
+        """Do sync_local_to_remote in the background at once, however little it is."""
         app = server.app
         order = Order(
             source=app.transfers.place(local_path, sandbox=None),
@@ -174,7 +174,7 @@ def check_task(server: SandboxServer) -> Any:
         last_n_lines: Annotated[int, Field(ge=0, le=1000), UNLISTED] = 20,
         wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55")] = 0,
     ) -> Annotated[CallToolResult, TransferShape]:
-        """How far a transfer is, or what came of it. Use wait_s instead of asking again and again."""
+        """Check a transfer: its progress or outcome. Use wait_s instead of asking again and again."""
         in_range("wait_s", wait_s, 0, LONGEST_WAIT_S)
         transfers = server.app.transfers.background
         if not task_id:
