@@ -218,7 +218,8 @@ def engine_offer(member: Member, engine: Engine, settings: Settings) -> Offer:
         from .backends.engine.provider import EngineProvider
 
         way = MachineWay(member.name, member.open)
-        return EngineProvider(member.name, engine, way, settings.rules, paths.installation())
+        env = member.environment.env
+        return EngineProvider(member.name, engine, way, settings.rules, paths.installation(), env)
 
     return Offer(traits_of(member.name), make, member)
 

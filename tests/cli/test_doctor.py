@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,8 +58,8 @@ def marks(outcome: Outcome, name: str) -> dict[str, str]:
 def test_a_good_machine_passes_every_step(cli: Cli, good: Sshd) -> None:
     outcome = cli("doctor", good.name, "--json")
     assert outcome.code == 0, outcome.stderr
-    # The machine is this computer, which may have Slurm.
-    assert list(marks(outcome, good.name)) == [*STEPS, *(["slurm"] if shutil.which("sinfo") else [])]
+    # The machine is this computer, which may have the programs of Slurm: without a cluster that answers, they are none.
+    assert list(marks(outcome, good.name)) == [*STEPS]
     assert set(marks(outcome, good.name).values()) == {"ok"}
     assert outcome.json["ok"] is True
     assert "/usr/bin" in steps(outcome, good.name)["PATH"]["said"]

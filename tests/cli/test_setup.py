@@ -34,8 +34,8 @@ from tests.support.second_factor import machine_with_code
 from tests.support.sshd import Fleet, Sshd, closed_port, silent_port
 from tests.support.terminal import Terminal, terminal
 
-# The machines have what this computer has.
-HAS_SLURM = bool(shutil.which("sinfo"))
+# The machines have what this computer has: its programs alone are no cluster.
+HAS_SLURM = bool(shutil.which("sinfo")) and not subprocess.run(["sinfo", "--noheader"], capture_output=True).returncode
 # What is promised: from nothing to a first command.
 DIALOGUE_S = 120.0
 RING = """

@@ -129,6 +129,18 @@ async def test_a_cluster_by_its_name_in_ssh_config_gets_the_job_into_its_queue(
         assert (node, number.isdigit()) == ("n1", True)
 
 
+async def test_the_first_answer_about_a_pending_job_says_why_it_waits(slurm: Cluster, tmp_path: Path) -> None:
+    slow = entry(slurm.login, name="hpc", slurm={"rate_s": 60, "time": "5"})
+    async with serve(tmp_path, slow, env=ADVANCED) as server:
+        # From now on the queue has been asked, and is not to be asked again for a minute.
+        await server.call("list_background_tasks")
+        order: dict[str, Any] = {"command": "true", "session_name": "late", "slurm": {"begin": "now+1hour"}}
+        await server.call("exec_bash_background", **order, **UNWATCHED)
+        seen = await server.call("check_background_task", tmux_session="late")
+        assert (seen["pending"], seen["queue"]["reason"]) == (True, "BeginTime")
+        await server.call("stop_background_task", tmux_session="late")
+
+
 async def test_a_pending_job_is_taken_out_of_the_queue(slurm: Cluster, server: Server) -> None:
     later = {"begin": "now+1hour"}
     await server.call("exec_bash_background", command="true", session_name="later", slurm=later, **UNWATCHED)

@@ -221,3 +221,15 @@ def test_an_unused_configuration_is_closed_and_shared_machines_stay(place: Place
         until(lambda: not open_lines(two), "the machine that nobody has configured to be left")
         assert run(stays, "one") == "here\n"
         assert logins(one) == before
+
+
+def test_a_new_table_does_not_change_the_default_of_a_running_conversation(place: Place, one: Sshd, two: Sshd) -> None:
+    place.write(LOCAL_OFF + table(one))
+    with place.front() as line:
+        assert done(line.call("exec_bash", command="whoami"))["stdout"] == f"{one.user}\n"
+        place.write(LOCAL_OFF + table(two) + table(one))
+        until(lambda: names(line) == ["two", "one"], "the new machine")
+        assert done(line.call("exec_bash", command="whoami"))["stdout"] == f"{one.user}\n"
+        assert done(line.call("get_active_sandbox"))["active_sandbox"] == "one"
+        with place.front() as later:
+            assert done(later.call("exec_bash", command="whoami"))["stdout"] == f"{two.user}\n"

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp.types import ListRootsResult, Root
 
 from remote_sandbox_mcp.services.hub_contact.hello import say_http_hello
 from remote_sandbox_mcp.services.hub_contact.place import HubPlace, reach
@@ -41,8 +42,8 @@ class Shared:
         self.served = served
         self.machine = machine
 
-    def connected(self, mode: str = "auto") -> AbstractAsyncContextManager[Caller]:
-        return connected(self.served, mode=mode, headers={"X-API-Key": KEY})
+    def connected(self, mode: str = "auto", roots: Any = None) -> AbstractAsyncContextManager[Caller]:
+        return connected(self.served, mode=mode, headers={"X-API-Key": KEY}, roots=roots)
 
     @property
     def hub_log(self) -> str:
@@ -101,11 +102,26 @@ async def test_clients_over_http_and_one_on_stdio_share_one_login(shared: Shared
 
 
 @pytest.mark.parametrize("mode", BOTH_MODES)
-async def test_paths_start_in_the_folder_of_the_front(shared: Shared, mode: str) -> None:
+async def test_relative_paths_never_start_in_the_folder_of_the_front(shared: Shared, mode: str) -> None:
     (shared.desk.home / "project" / "here.txt").write_text("of the front")
     async with shared.connected(mode) as caller:
-        await caller.call("sync_local_to_remote", local_path="here.txt", remote_path=f"over-{mode}/")
+        refused = await caller.fail("sync_local_to_remote", local_path="here.txt", remote_path=f"over-{mode}/")
+        assert "here.txt is relative, and your client has not said where it works" in refused["error"]
+        whole = str(shared.desk.home / "project" / "here.txt")
+        await caller.call("sync_local_to_remote", local_path=whole, remote_path=f"over-{mode}/")
     assert (shared.machine.home / f"over-{mode}" / "here.txt").read_text() == "of the front"
+
+
+async def test_relative_paths_start_where_the_client_says_that_it_works(shared: Shared) -> None:
+    (shared.desk.home / "theirs").mkdir(exist_ok=True)
+    (shared.desk.home / "theirs" / "here.txt").write_text("of the client")
+
+    async def roots(_: Any) -> ListRootsResult:
+        return ListRootsResult(roots=[Root(uri=(shared.desk.home / "theirs").as_uri())])
+
+    async with shared.connected("legacy", roots) as caller:
+        await caller.call("sync_local_to_remote", local_path="here.txt", remote_path="by-roots/")
+    assert (shared.machine.home / "by-roots" / "here.txt").read_text() == "of the client"
 
 
 @pytest.mark.parametrize("mode", BOTH_MODES)

@@ -94,6 +94,23 @@ def shown_by(pid: int) -> bytes:
     return b"".join(Path(f"/proc/{pid}/{what}").read_bytes() for what in ("cmdline", "environ"))
 
 
+# A call that is cancelled
+
+
+def test_the_transfer_of_a_cancelled_call_is_listed_and_can_be_ended(
+    desk: Desk, ledger: Ledger, machine: Sshd, line: ThreadedLine, ours: Path, there: Path
+) -> None:
+    with desk.client(entry(machine, port=line.port), **SMALL) as client:
+        begun = begin(client, line, ours, there, ledger)
+        number = client._number
+        client.send("notifications/cancelled", {"requestId": number}, answered=False)
+        line.thaw()
+        (listed,) = client.call("check_file_transfer_task")["structuredContent"]["tasks"]
+        assert listed["task_id"] == begun.id
+        ended = client.call("cancel_file_transfer_task", task_id=begun.id)["structuredContent"]
+        assert ended["status"] in ("cancelled", "completed")
+
+
 # A server without a hub
 
 

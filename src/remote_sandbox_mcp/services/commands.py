@@ -189,7 +189,7 @@ class CommandService:
         commands.begin(member, command)
         if begins := run_begins.get():
             begins(command.run_id)
-        state, until = "", time.monotonic() + self._longest_s(command, patience_s, bounds)
+        state, until = "", time.monotonic() + longest_s(command, patience_s, bounds)
         try:
             if session:
                 running = self._shells().run(member, sandbox, command, session, patience_s, progress)
@@ -212,30 +212,25 @@ class CommandService:
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
 
-    def _longest_s(self, command: Command, patience_s: float | None, bounds: CommandLimits) -> float:
-        """How long its caller waits for it."""
-        return min(command.timeout_s if it is None else it for it in (patience_s, bounds.run_s, command.timeout_s))
-
     async def _found_again(self, name: str, command: Command, until: float, lost: LostContact) -> Completed | Running:
         """Follow a command after a cut, on its machine as it is configured by then. Raises LostContact."""
         if not is_passing(lost):
             raise lost
 
-        async def ask() -> Completed | Running:
-            left = until - time.monotonic()
+        async def ask() -> Observation:
             try:
-                seen = await within(self._observed(name, command), max(0.1, left))
+                return await within(self._observed(name, command), max(0.1, until - time.monotonic()))
             except asyncio.TimeoutError:
                 raise lost from None
-            if isinstance(seen, Missing):
-                raise LostContact.of_lost(seen)
-            return seen
 
         while True:
             try:
                 seen = await over_cuts(ask, until)
             except (ConnectError, UnknownSandbox):
                 raise lost from None
+            if isinstance(seen, Missing):
+                # One that the machine has never seen may be on the one that had its name before.
+                raise LostContact.of_lost(seen) if seen.stdout.total or seen.stderr.total else lost
             if isinstance(seen, Completed) or time.monotonic() + FOUND_S > until:
                 return seen
             await asyncio.sleep(FOUND_S)
@@ -293,6 +288,11 @@ class CommandService:
         seen = await (await self._fleet.get(name)).observe(run_id, keep=1)
         is_run = not isinstance(seen, Missing) or await self._jobs.commands.recall(run_id) is not None
         return is_run or await asyncio.to_thread(self._jobs.known.begun, name_for_call("job")) is not None
+
+
+def longest_s(command: Command, patience_s: float | None, bounds: CommandLimits) -> float:
+    """How long its caller waits for a command."""
+    return min(limit for limit in (patience_s, bounds.run_s, command.timeout_s) if limit is not None)
 
 
 def _row_of(member: Member, row: Row | BaseException, begun: float) -> Row:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import paths
-from ..core.errors import ConfigError, UnknownSandbox
+from ..core.errors import BadArgument, ConfigError, UnknownSandbox
 from ..local.processes import process
 
 if TYPE_CHECKING:
@@ -340,6 +340,9 @@ class Session:
         self.is_over_http = is_over_http or is_of_many
         # The folders that the client works in, as it says (MCP roots).
         self.roots: tuple[str, ...] = ()
+        self.are_roots_asked = False
+        # The sandbox that a call without a name meant first: a configuration that changes later does not change it.
+        self.default = ""
         self.versions = Versions()
         self.refusals = Refusals()
         self.turns = Turns(MOST_ALONE if is_of_many else MOST_AT_WORK)
@@ -348,6 +351,13 @@ class Session:
         self.log: object | None = None
         # Set when the client has to open the conversation again before anything else is done for it.
         self.moved = asyncio.Event()
+
+    @property
+    def start_folder(self) -> str:
+        """Where relative local paths start; empty for a client over HTTP that has not said where it works."""
+        if self.is_over_http:
+            return next(iter(self.roots), "")
+        return self.folder or os.getcwd()
 
     def for_one(self) -> Session:
         """A session for one of many HTTP clients: same folder, variables and log, its own selection."""
@@ -371,14 +381,25 @@ def begin(session: Session) -> None:
 
 
 def client_folder() -> str:
-    """The client's current folder, or this process's own where it serves one client alone."""
+    """The client's current folder, or this process's own where it serves one client alone.
+
+    Empty for a client over HTTP that has not said where it works.
+    """
     try:
-        return current().folder or os.getcwd()
+        return current().start_folder
     except OSError:
         # It was removed.
         return "/"
 
 
 def absolute(path: str) -> str:
-    """A local path as the client means it: a relative one starts in the client's current folder."""
-    return os.path.normpath(os.path.join(current().folder or os.getcwd(), os.path.expanduser(path)))
+    """A local path as the client means it: a relative one starts in the client's current folder.
+
+    Raises BadArgument over HTTP, where that is not known unless the client tells it (MCP roots).
+    """
+    start, whole = current().start_folder, os.path.expanduser(path)
+    if not start and not os.path.isabs(whole):
+        raise BadArgument(
+            f"{path[:200]} is relative, and your client has not said where it works (MCP roots); give the whole path"
+        )
+    return os.path.normpath(os.path.join(start, whole))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.errors import (
@@ -37,10 +37,18 @@ class View:
     usage: Usage | None = None
     usage_trouble: str = ""
     cause: str = ""
+    # What create_sandbox(on=...) makes there, in words; empty for nothing.
+    makes: str = ""
 
     @property
     def score(self) -> float:
         return idle_score(self.usage) if self.usage else 0.0
+
+
+def made_by(member: Member) -> str:
+    """What create_sandbox(on=...) makes on a machine."""
+    kinds = [f"containers ({member.engine.tool})"] if member.engine else []
+    return " and ".join([*kinds, *(["allocations (Slurm)"] if member.slurm else [])])
 
 
 class Survey:
@@ -54,7 +62,8 @@ class Survey:
         members = await self._fleet.offered()
         views = [self._seen(member, resources=resources, active=active) for member in members]
         seen = await asyncio.gather(*views, return_exceptions=True)
-        return [self._row(member, view, active) for member, view in zip(members, seen, strict=True)]
+        rows = [self._row(member, view, active) for member, view in zip(members, seen, strict=True)]
+        return [replace(row, makes=made_by(member)) for member, row in zip(members, rows, strict=True)]
 
     def _row(self, member: Member, view: View | BaseException, active: str | None) -> View:
         """Turn an unexpected exception into a problem of that one sandbox, so that all others are still listed."""

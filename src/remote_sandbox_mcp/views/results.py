@@ -95,7 +95,7 @@ def sandbox_fields(view: View) -> dict[str, Any]:
     what = view.description
     fields = lean(name=what.name, kind=what.kind, host=what.host, port=what.port or None, user=what.user)
     fields |= {"is_active": view.active, "connection_alive": view.alive}
-    fields |= lean(connection_error=sentence(view.trouble))
+    fields |= lean(connection_error=sentence(view.trouble), makes=view.makes)
     if view.usage is not None:
         fields["resources"] = as_resources(view.usage, view.score)
     elif view.usage_trouble:

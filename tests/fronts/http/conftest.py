@@ -105,6 +105,7 @@ async def connected(
     path: str = "/mcp",
     headers: dict[str, str] | None = None,
     elicitation: Any = None,
+    roots: Any = None,
 ) -> AsyncIterator[Caller]:
     """The official client; what fails inside comes out as it is."""
     given = {"Authorization": f"Bearer {served.key}"} if headers is None else headers
@@ -112,7 +113,8 @@ async def connected(
     # It asks no server with a certificate, and to load all that would be trusted takes longer than most calls.
     line = await stack.enter_async_context(httpx2.AsyncClient(headers=given, timeout=30, verify=False))
     url = f"http://127.0.0.1:{served.port}{path}"
-    connecting = Client(streamable_http_client(url, http_client=line), mode=mode, elicitation_callback=elicitation)
+    transport = streamable_http_client(url, http_client=line)
+    connecting = Client(transport, mode=mode, elicitation_callback=elicitation, list_roots_callback=roots)
     client = await stack.enter_async_context(connecting)
     try:
         yield Caller(client)

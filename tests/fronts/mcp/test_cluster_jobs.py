@@ -230,9 +230,9 @@ async def test_a_job_that_reached_its_time_limit_is_submitted_again_and_seen_to_
     listed = (await tools.call("list_background_tasks"))["tasks"]
     assert [(task["status"], task.get("fate")) for task in listed] == [("pending", None), ("gone", "preempted")]
     events = [event["summary"] for event in (await tools.call("list_background_watch_events"))["events"]]
+    why = "it was preempted: another job needed its place"
     assert events == [
-        "t on fake was interrupted: it was preempted: another job needed its place; it will be resumed soon, "
-        "attempt 1 of 1",
+        f"t on fake was interrupted: {why}; it will be resumed soon, attempt 1 of 1",
         "t on fake was submitted again (attempt 1 of 1)",
     ]
 

@@ -40,7 +40,12 @@ class ConsoleOutput:
 class Console:
     """Runs commands on a machine, a few at once. `where` stands for what is asked in sentences."""
 
-    def __init__(self, machine: str, way: Way, where: str) -> None:
+    def __init__(
+        self, machine: str, way: Way, where: str, *, start_line: str = START_LINE, first: Sequence[str] = ()
+    ) -> None:
+        """`start_line` starts the shell, which runs the lines of `first` before each command."""
+        self._start_line = start_line
+        self._first = first
         self.machine = machine
         self.way = way
         self.where = where
@@ -61,10 +66,10 @@ class Console:
                 raise Unreachable(f"{self.where} cannot be asked now: {problem}") from None
 
     async def _run(self, script: str, given: Sequence[str]) -> ConsoleOutput:
-        line = await self.way.open(START_LINE)
+        line = await self.way.open(self._start_line)
         try:
             token = secrets.token_hex(16)
-            line.write(_source(script, given, token))
+            line.write(_source(script, given, token, self._first))
             printed = await self._printed(line, token)
             return ConsoleOutput(
                 _status(printed.rpartition(b"\n")[2]), _text(printed), (await line.ending()).complaints
@@ -93,10 +98,11 @@ class Console:
         return Unreachable(f"{self.where} was cut off while it was asked{f': {words}' if words else ''}; try again")
 
 
-def _source(script: str, given: Sequence[str], token: str) -> bytes:
+def _source(script: str, given: Sequence[str], token: str, first: Sequence[str] = ()) -> bytes:
     """Build the shell's input: the command's input is not in its arguments, which everybody on the machine can see."""
     lines = "\n".join((*given, token))
     source = f"printf '\\n%s\\n' {token}\n{script} <<'{token}'\n{lines}\nprintf '\\n%s %s\\n' {token} \"$?\"\nexit\n"
+    source = "".join(f"{line}\n" for line in first) + source
     return source.encode("utf-8", "surrogateescape")
 
 

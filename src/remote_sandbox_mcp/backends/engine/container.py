@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.commands.command import Environment
-from ...core.commands.shell import join
+from ...core.commands.shell import join, quote
 from ...core.errors import ConnectError, SandboxError
 from ...core.sandboxes.disposable import Disposable
 from ...core.sandboxes.engine import trouble
@@ -27,12 +27,45 @@ NO_INIT = ("container-init binary not found", "init binary not found", '"docker-
 REMOVING = ("removal of container", "already in progress", "is being removed")
 
 
+# Variables by which clients find their engine. Others of the machine's may be secrets, and a line shows them to all.
+ENGINE_VARIABLES = (
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DOCKER_API_VERSION"),
+    *(
+        "CONTAINER_HOST",
+        "CONTAINER_CONNECTION",
+        "CONTAINERS_CONF",
+        "CONTAINERS_STORAGE_CONF",
+        "XDG_RUNTIME_DIR",
+        "PATH",
+    ),
+)
+NOTHING: Mapping[str, str] = {}
+
+
+def login_line(*words: str) -> str:
+    """The line that starts a login shell with these words, bash where it is installed.
+
+    Rootless engines are found by variables that only the files of a login shell set.
+    """
+    rest = join(words)
+    return f"exec {join(['sh', '-c', f'command -v bash >/dev/null 2>&1 && exec bash -l {rest}; exec sh -l {rest}'])}"
+
+
 class Cli(Console):
     """Runs one engine's commands on its machine, a few at once."""
 
-    def __init__(self, machine: str, engine: Engine, way: Way) -> None:
-        super().__init__(machine, way, f"{engine.tool} on {machine}")
+    def __init__(self, machine: str, engine: Engine, way: Way, env: Mapping[str, str] = NOTHING) -> None:
+        """`env` are the machine's variables, of which an engine's client is given those that are about it."""
+        self.env = {name: value for name, value in env.items() if name in ENGINE_VARIABLES}
+        first = [f"export {name}={quote(value)}" for name, value in self.env.items()]
+        where = f"{engine.tool} on {machine}"
+        super().__init__(machine, way, where, start_line=login_line("-s"), first=first)
         self.engine = engine
+
+    def line_of(self, words: Sequence[str]) -> str:
+        """The line for the machine's login shell that runs an engine's command in the login environment."""
+        given = ["env", *(f"{name}={value}" for name, value in self.env.items())] if self.env else []
+        return login_line("-c", f"exec {join([*given, *words])}")
 
     def problem(self, doing: str, said: ConsoleOutput) -> SandboxError:
         """Explain why a command failed, and what to do."""
@@ -94,7 +127,7 @@ class ContainerWay:
         if self.cli.engine.tool == "podman":
             shell_line = UNTIL_HEARD.format(shell_line)
         words = [*self.cli.engine.command, "exec", "--interactive", self.disposable.key, "/bin/sh", "-c", shell_line]
-        return await self.cli.way.open(f"exec {join(words)}")
+        return await self.cli.way.open(self.cli.line_of(words))
 
     def explain(self, complaints: bytes) -> ConnectError | None:
         """Explain nothing: why_not asks the engine instead."""

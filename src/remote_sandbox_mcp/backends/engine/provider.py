@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...core.commands.shell import join
@@ -19,23 +19,32 @@ from ...local.waiting import Chores
 from ..command.console import ConsoleOutput
 from ..command.way import Way, last_words
 from . import kind_of, traits_of
-from .container import GONE, NO_IMAGE, NO_INIT, REMOVING, Cli, open_container
+from .container import GONE, NO_IMAGE, NO_INIT, NOTHING, REMOVING, Cli, open_container
 from .order import KEY, MARK, Seen, checked, env_lines, read_seen, remove_words, renewal, run_words
 
 RUN_S, PULL_S = 60.0, 3600.0
 SWEEP_S, SOON_S, GONE_S = 30.0, 0.1, 10.0
 # A list younger than this is reused: clients that follow their sandboxes ask often, and each is a command there.
 FRESH_S = 5.0
+MOST_IMAGES = 30
 
 
 class EngineProvider:
     """Provider of containers (core.disposable.Provider). `mark` names the user's installation: only that is touched."""
 
-    def __init__(self, machine: str, engine: Engine, way: Way, rules: DisposableRules, mark: str) -> None:
+    def __init__(
+        self,
+        machine: str,
+        engine: Engine,
+        way: Way,
+        rules: DisposableRules,
+        mark: str,
+        env: Mapping[str, str] = NOTHING,
+    ) -> None:
         self.rules = rules
         self.traits = traits_of(machine)
         self._kind = kind_of(engine.tool, machine)
-        self._cli = Cli(machine, engine, way)
+        self._cli = Cli(machine, engine, way, env)
         self._mark = mark
         # A SandboxError of a chore is not logged: the next request meets the same problem and reports it.
         self._chores = Chores("work on a container", expected=(SandboxError,))
@@ -46,6 +55,13 @@ class EngineProvider:
     @property
     def where(self) -> str:
         return self._cli.where
+
+    async def images(self) -> Sequence[str]:
+        """The images that the machine has already, newest first. Raises SandboxError."""
+        said = await self._command("images", "--format={{.Repository}}:{{.Tag}}", "--filter=dangling=false")
+        self._check(said, f"unable to list the images on {self._cli.machine}")
+        named = (harmless(line.encode()) for line in said.out.splitlines())
+        return list(dict.fromkeys(line for line in named if line and "<none>" not in line))[:MOST_IMAGES]
 
     # Making one
 

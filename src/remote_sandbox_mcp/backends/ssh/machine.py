@@ -41,6 +41,16 @@ Opener = Callable[["LoginGate", "asyncssh.SSHClientConnection", Callable[[], Non
 LANE_BUFFER = 1 << 20
 # How many bytes may be on their way to us on one lane: twice asyncssh's default, which tops it up at half.
 LANE_WINDOW = 4 << 20
+# How long a shell may take that is asked why it did not run our program.
+PROBE_S = 3.0
+SLOW_SHELL = (
+    "its login shell took longer than connect_timeout_s, {:g} s: lines of its start-up files (~/.bashrc) are slow or "
+    "wait for something; have only interactive shells run them (case $- in *i*) ...;; esac), or raise connect_timeout_s"
+)
+OTHER_SHELL = (
+    "its login shell does not run the command that it is given: a start-up file (~/.bashrc) ends it, or starts another "
+    "program in its place, as `exec fish` does; have only interactive shells do that: case $- in *i*) exec fish;; esac"
+)
 # How many further connections a machine may have; each is a login.
 MOST_SPARE = 4
 
@@ -93,6 +103,8 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
     async def beside(client: OutpostClient, opener: Opener[T]) -> T:
         try:
             return await opener(gate, connection_of(client), lambda: None)
+        except SlowStart:
+            return await opener(gate, connection_of(client), lambda: None)
         except Unsupported:
             return await spares.open(opener)
 
@@ -135,6 +147,10 @@ def connection_of(client: OutpostClient) -> asyncssh.SSHClientConnection:
     return client.line.connection
 
 
+class SlowStart(Unreachable):
+    """A program was not there in time; another attempt may well succeed."""
+
+
 class CutAfterLogin(Unreachable):
     """The connection was cut after the login, before the outpost had greeted."""
 
@@ -159,13 +175,37 @@ async def _open_outpost(gate: LoginGate) -> OutpostClient:
     try:
         return await within(_start(connection, gate.machine), gate.deadline_s)
     except (asyncio.TimeoutError, TimeoutError):
+        why = await why_no_answer(gate, connection) or too_slow(gate)
         connection.abort()
-        raise Unreachable(f"unable to open {gate.machine.name}: logged in, but its shell did not answer") from None
+        raise Unreachable(f"unable to open {gate.machine.name}: logged in, but {why}") from None
     except NoOutpost as problem:
+        if why := await why_no_answer(gate, connection):
+            connection.abort()
+            raise Unreachable(f"unable to open {gate.machine.name}: logged in, but {why}") from None
         raise NoPythonOnMachine(str(problem), connection) from None
     except BaseException:
         connection.abort()
         raise
+
+
+def too_slow(gate: LoginGate) -> str:
+    return f"{gate.machine.python} there took longer than connect_timeout_s, {gate.deadline_s:g} s; raise that, or wait"
+
+
+async def why_no_answer(gate: LoginGate, connection: asyncssh.SSHClientConnection) -> str:
+    """Why the machine's login shell runs no command; empty where it does."""
+    import asyncssh
+
+    token, said = secrets.token_hex(8), b""
+    try:
+        process = await within(connection.create_process(f"echo {token}", encoding=None), PROBE_S)
+        process.stdin.write_eof()
+        said = await within(process.stdout.read(), PROBE_S)
+    except (asyncio.TimeoutError, TimeoutError):
+        return SLOW_SHELL.format(gate.deadline_s)
+    except (OSError, asyncssh.Error):
+        return "it does not answer any more"
+    return "" if token.encode() in said else OTHER_SHELL
 
 
 async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> OutpostClient:
@@ -315,8 +355,11 @@ async def open_session(
         await within(greeting.greet(token), gate.deadline_s)
     except BaseException as problem:
         process.close()
-        if isinstance(problem, (OSError, NoOutpost, asyncio.TimeoutError)):
-            raise Unreachable(f"{machine.name}: no further session could be started: {problem}") from None
+        if isinstance(problem, asyncio.TimeoutError):
+            raise SlowStart(f"{machine.name}: no further session could be started: {too_slow(gate)}") from None
+        if isinstance(problem, (OSError, NoOutpost)):
+            said = str(problem) or f"{machine.python} ended at once, and did not say why"
+            raise Unreachable(f"{machine.name}: no further session could be started: {said}") from None
         raise
     return greeting
 

@@ -80,6 +80,8 @@ class Findings:
     docker: str = ""
     podman: str = ""
     slurm: str = ""
+    # Whether sinfo answers: its programs may be installed where no cluster is.
+    slurm_answers: bool = False
     path: str = ""
     noise: str = ""
 
@@ -241,7 +243,8 @@ def _findings(sections: Mapping[str, str], noise: str) -> Findings:
         rsync=sections.get("rsync", ""),
         docker=sections.get("docker", ""),
         podman=sections.get("podman", ""),
-        slurm=sections.get("slurm", ""),
+        slurm=sections.get("slurm", "").partition(" ")[2],
+        slurm_answers=sections.get("slurm", "").startswith("yes"),
         path=sections.get("path", ""),
         noise=noise.strip(),
     )

@@ -17,6 +17,8 @@ if MYPY:
     from typing import Any
 
 SCANCEL_S = 15.0
+# For so long after its submission the queue may be asked for a job's sake; by the second, it has a reason to give.
+SUBMITTED_LATELY_S, REASON_S = 60.0, 3.0
 MOST_ELEMENTS = 100000
 FOREIGN_NUMBER = re.compile(r"slurm-([0-9]{1,12}(?:_[0-9]{1,9})?)\Z")
 KEY_BYTES = {
@@ -34,6 +36,7 @@ class SlurmCluster(Fates):
 
     def state(self, folder: bytes, order: "dict[str, Any]", element: str = "") -> "dict[str, Any]":
         """State of a submitted job, and what belongs to it; or of one element of an array."""
+        self.ask_after_submission(folder)
         array = order["slurm"]["array"]
         if element and element not in array_elements(array):
             reason = "%s has no element %s" % (order["session"], element)
@@ -46,6 +49,20 @@ class SlurmCluster(Fates):
             known = self.life_of(folder, order, element)
         records = records_of(folder, element)
         return dict(known, order=order, begun=read_begun(records), folder=folder, element=element, via="slurm")
+
+    def ask_after_submission(self, folder: bytes) -> None:
+        """Ask the queue ahead of its time once after a submission: its last answer cannot say why that job waits.
+
+        Once more where it had no reason to give yet: the scheduler finds one within seconds.
+        """
+        noted = read_json(folder, b"slurm")
+        submitted = float(noted.get("submitted", 0.0))
+        if not 0.0 <= time.time() - submitted < SUBMITTED_LATELY_S:
+            return
+        row = self.queue.load(submitted).first_row_of(str(noted.get("number", "")))
+        if row and row["state"] in IN_QUEUE and not row["reason"]:
+            later = submitted + REASON_S
+            self.queue.load(later if time.time() >= later else submitted)
 
     # Arrays
 

@@ -15,7 +15,7 @@ import zlib
 from ..outpost.family import NO_PROCESS, insist
 from ..outpost.files import Refused
 from ..outpost.output import Listener
-from ..outpost.place import base_folder, machine_marks, place_id, start_folder, to_bytes, to_text, user_name
+from ..outpost.place import base_folder, machine_marks, place_id, reason_of, start_folder, to_bytes, to_text, user_name
 from ..outpost.wire import END, json_frame
 from .look import Lookout, job_state
 from .place import (
@@ -364,7 +364,7 @@ def first_start(order: "JobStartOrder", raw: bytes, made: "list[bytes]") -> "Job
             raise
         if problem.errno == errno.EAGAIN:
             raise Refused("fork", NO_PROCESS % problem.strerror)
-        raise Refused("folder", "unable to make the job: %s" % problem.strerror)
+        raise Refused("folder", "unable to make the job: %s" % reason_of(problem))
 
 
 def enter(wanted: str) -> bytes:

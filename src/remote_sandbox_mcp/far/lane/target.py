@@ -66,8 +66,10 @@ ROUGH_TRIES = 4
 
 def fill(fd: int, mode: int, mtime: int, data: memoryview) -> None:
     """Give a new file its content and time, and the set-id and sticky bits, which open() does not set."""
-    if os.write(fd, data) != len(data):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    written = os.write(fd, data)
+    while written < len(data):
+        # The next attempt says why: no space, a quota, or a limit on the size of files.
+        written += os.write(fd, data[written:])
     if mode & 0o7000:
         os.fchmod(fd, mode & 0o7777)
     os.utime(fd, ns=(mtime, mtime))

@@ -10,7 +10,10 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable
 
-NO_PROCESS = "the machine cannot start another process: %s"
+NO_PROCESS = (
+    "the machine cannot start another process: %s; a limit on processes (ulimit -u, perhaps in ~/.bashrc) is reached, "
+    "or its memory is used up"
+)
 # A killed process counts against the limit on processes until its parent collects it: a fork that fails for want of
 # room is repeated for this long.
 FORK_S = 2.0

@@ -28,6 +28,13 @@ PLACE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 ELSEWHERE = "it was started on another machine that has the same home folder (%s), so ask there"
 
 
+def reason_of(problem: OSError) -> str:
+    """Why a file could not be written, with the cause where the system's words do not name it."""
+    if problem.errno == errno.EFBIG:
+        return "%s: a limit on the size of files (ulimit -f, perhaps in ~/.bashrc) is too low" % problem.strerror
+    return problem.strerror or str(problem)
+
+
 def user_name() -> str:
     """The user's name, or the number of one that has none: containers often run as such a user."""
     try:

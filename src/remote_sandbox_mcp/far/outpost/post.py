@@ -14,7 +14,7 @@ from .files import WORKER_S, WORKERS, answer
 from .keeper import Feed, keep
 from .look import look
 from .output import Listener
-from .place import RUN_NAME, forget_run, place_id, prune_runs
+from .place import RUN_NAME, forget_run, place_id, prune_runs, reason_of
 from .wire import CANCEL, END, FAIL, FREE, HELLO, INPUT, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
 
 MYPY = False
@@ -102,7 +102,11 @@ class Post:
         os.set_blocking(1, False)
 
     def serve(self) -> None:
-        self.hire()
+        try:
+            self.hire()
+        except OSError:
+            # Tried again for the first run, whose caller is told where it fails.
+            pass
         while True:
             events = self.poller.poll(self.wait_ms())
             if not events or len(self.forgotten) > MOST_FORGOTTEN:
@@ -458,7 +462,7 @@ def main(token: str) -> None:
     try:
         post = Post()
     except OSError as problem:
-        write_all(1, json_frame(FAIL, 0, {"message": "no private folder for runs: %s" % problem}))
+        write_all(1, json_frame(FAIL, 0, {"message": "no private folder for runs: %s" % reason_of(problem)}))
         return
     post.queue += json_frame(HELLO, 0, dict(describe(), place=post.here))
     post.flush()

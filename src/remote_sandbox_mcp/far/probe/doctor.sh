@@ -13,7 +13,7 @@
 #   @@ rsync        the first line of `rsync --version`
 #   @@ docker       "yes VERSION" of a docker that answers this user, or "no COMPLAINT"; nothing where there is none
 #   @@ podman       the same
-#   @@ slurm        the first line of `sinfo --version`, in PATH or in a folder where sites install it
+#   @@ slurm        "yes" or "no" (whether sinfo answers) and its version, in PATH or in a folder where sites install it
 #   @@ path         PATH as commands see it
 
 # section NAME TEXT
@@ -41,6 +41,16 @@ engine() {
     printf '%s %s\n' "$answers" "$(printf '%s\n' "$said" | tail -n 1)"
 }
 
+# Programs of Slurm may be installed where no cluster is; what they complain about then is not a version.
+slurm() {
+    command -v sinfo >/dev/null 2>&1 || return 0
+    limit=$(command -v timeout) || limit=
+    said=$(${limit:+"$limit" 5} sinfo --version 2>/dev/null </dev/null) || said=
+    answers=yes
+    ${limit:+"$limit" 5} sinfo --noheader --format=%P >/dev/null 2>&1 </dev/null || answers=no
+    printf '%s %s\n' "$answers" "$(printf '%s\n' "$said" | head -n 1)"
+}
+
 python=${1:-python3} tool=${2:-}
 shift "$(($# < 2 ? $# : 2))"
 section 'doctor 1' ''
@@ -55,4 +65,4 @@ for name in docker podman; do
 done
 section path "${PATH:-}"
 PATH="${PATH:-/usr/bin:/bin}:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
-section slurm "$(version sinfo --version)"
+section slurm "$(slurm)"

@@ -18,7 +18,7 @@ from ...config.source import ConfigSource
 from ...core.errors import SandboxError
 from ...local.processes import descriptors
 from ...local.waiting import Chores
-from ...services.session import KeptSelection, client_folder
+from ...services.session import KeptSelection, client_folder, current
 from .early import LONGEST_QUESTION, NO_MESSAGE, Early
 
 # Tools that begin by opening their sandbox, and the argument without which they do nothing.
@@ -91,7 +91,7 @@ class Opening:
     async def _open(self, named: str) -> None:
         # The call itself reports why the sandbox cannot be found.
         with contextlib.suppress(SandboxError):
-            name = named or await self._selection.name() or self._linked or self._fleet.default
+            name = named or await self._selection.name() or self._linked or current().default or self._fleet.default
             # Other names may be disposable sandboxes, which are not loaded yet.
             if name in self._fleet.names:
                 member = self._fleet.member(name)

@@ -49,6 +49,17 @@ async def make_way(problem: NotAllowed, gate: Gate, context: Context[None, Any] 
     await asyncio.to_thread(allow, allowance, paths.state_folder())
 
 
+async def learn_roots(context: Context[None, Any] | None) -> None:
+    """Ask a client over HTTP, once, where it works: the folder of the server is none of its own.
+
+    Not a client on another computer: the gate allows what lies in these folders.
+    """
+    session = current()
+    if session.is_over_http and not session.is_of_many and not session.are_roots_asked and _is_near(context):
+        session.are_roots_asked = True
+        await _has_new_roots(session, context)
+
+
 async def _has_new_roots(session: Session, context: Context[None, Any] | None) -> bool:
     """Ask the client which folders it works in; whether they are others than before."""
     known = session.roots

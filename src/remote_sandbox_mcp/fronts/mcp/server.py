@@ -48,7 +48,7 @@ from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, o
 from .declaration import PLAIN, Declaration
 from .forms import Forms
 from .journal import Journal, is_kept, note
-from .outside import make_way
+from .outside import learn_roots, make_way
 from .results import code_of, failure, told_where
 from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces
@@ -248,6 +248,7 @@ class SandboxServer(MCPServer[None]):
         if session:
             begin(session)
         try:
+            await learn_roots(context)
             async with self._turn(session, name):
                 answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
@@ -377,6 +378,10 @@ class SandboxServer(MCPServer[None]):
         selected = await session.selection.name() if session else ""
         workspace = None if selected else self.workspaces.at_hand()
         try:
+            if session and not selected and not workspace:
+                is_there = session.default in self.app.fleet.configured_names
+                session.default = session.default if is_there else self.app.fleet.member().name
+                return session.default
             return self.app.fleet.member(workspace.sandbox if workspace else selected).name
         except UnknownSandbox as problem:
             if not selected and not workspace:

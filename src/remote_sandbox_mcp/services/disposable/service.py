@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ...core import check
-from ...core.errors import UnknownSandbox, Unreachable
+from ...core.errors import SandboxError, UnknownSandbox, Unreachable
 from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules, Offer, SandboxOrder
 from ...local.store.disposables import CREATING, ENDING, GONE, OVER
 from ...local.waiting import within
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 CLOSE_S, MAKING_S = 1.0, 2.5
 # How often it is looked whether one that is pending has started; its provider decides how often its queue is asked.
 PENDING_S = 0.2
+# How long a machine may take to say which images it has.
+IMAGES_S = 10.0
 
 T = TypeVar("T")
 
@@ -104,6 +106,17 @@ class DisposableService:
         platforms = [kind for kind, traits in self.known.offered.items() if traits.is_platform]
         asked = [kind for kind in platforms if kind not in heard]
         return [why for why in await asyncio.gather(*(trouble(self.known, kind) for kind in asked)) if why]
+
+    async def images(self, kinds: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        async def of(kind: str) -> tuple[str, Sequence[str]]:
+            machine, ask = self.known.offered[kind].machine, getattr(self.known.provider(kind), "images", None)
+            try:
+                return machine, await within(ask(), IMAGES_S) if ask else ()
+            except (SandboxError, asyncio.TimeoutError):
+                # That it does not answer is told in its row.
+                return machine, ()
+
+        return dict(await asyncio.gather(*map(of, kinds)))
 
     async def delete(self, name: str) -> Disposable:
         kept = await self.known.find(name)

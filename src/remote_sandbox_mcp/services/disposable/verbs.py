@@ -171,6 +171,11 @@ class Disposables:
         has_platform = any(offer.traits.is_platform for offer in self._offers.values())
         return await self._service.troubles(listed) if has_platform else ()
 
+    async def images(self) -> Mapping[str, Sequence[str]]:
+        """The images that machines with an engine have already, by the machine's name; none of one that cannot say."""
+        kinds = [kind for kind, offer in self._offers.items() if offer.traits.has_cards and offer.traits.machine]
+        return await self._service.images(kinds) if kinds else {}
+
     async def delete(self, name: str) -> Disposable:
         """Delete it with all that runs in it; for one that is over already, `notes` say what became of it."""
         return await self._service.delete(name)

@@ -365,7 +365,7 @@ async def inspect(
 def _slurm_steps(findings: Findings, cluster: ClusterFindings | None, usage: Usage, machine: Machine) -> list[Step]:
     if cluster:
         return checkup.cluster_steps(findings.slurm, cluster, usage.cluster, machine)
-    return [checkup.installed_slurm_step(findings.slurm, machine.name)] if findings.slurm else []
+    return [checkup.installed_slurm_step(findings.slurm, machine.name)] if findings.slurm_answers else []
 
 
 async def _look_around(sandbox: Sandbox, python: str, engine: Engine | None) -> Findings:

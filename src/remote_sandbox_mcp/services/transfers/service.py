@@ -168,8 +168,9 @@ class TransferService:
     @staticmethod
     def is_secret(real: str) -> bool:
         """Whether a path has the name of a secret; what the client's own folder is called says nothing."""
-        folder, path = os.path.realpath(client_folder()).rstrip("/"), os.fsencode(real)
-        below = real[len(folder) + 1 :] if f"{real}/".startswith(f"{folder}/") else real
+        start, path = client_folder(), os.fsencode(real)
+        folder = os.path.realpath(start).rstrip("/")
+        below = real[len(folder) + 1 :] if start and f"{real}/".startswith(f"{folder}/") else real
         is_name = bool(below) and is_secret_name(path.rpartition(b"/")[2], path)
         return is_name or is_secret_path(os.fsencode(below))
 

@@ -103,7 +103,7 @@ class WorkspaceService:
     def find(self, folder: str) -> Workspace | None:
         """The workspace that a local folder lies in. Asked with every call: reads only after a change."""
         rows = self._records.mine()
-        real = os.path.realpath(folder) if rows else ""
+        real = os.path.realpath(folder) if rows and folder else ""
         found = [row.workspace for row in rows if row.workspace.holds(real)]
         inner = max(found, key=lambda workspace: len(workspace.folder), default=None)
         return inner and _in_force(inner)

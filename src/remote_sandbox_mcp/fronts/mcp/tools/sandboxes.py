@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
@@ -44,8 +45,11 @@ def offer(server: SandboxServer) -> None:
         made = {it.id: listed_fields(it) for it in disposables}
         active, trouble = await active_sandbox(server, ctx)
         surveying = app.survey.of_all(resources=check_resources, active=active)
-        views, deployed, troubles = await asyncio.gather(
-            surveying, app.apps.list(), app.disposables.troubles(disposables)
+        views, deployed, troubles, images = await asyncio.gather(
+            surveying,
+            app.apps.list(),
+            app.disposables.troubles(disposables),
+            app.disposables.images() if check_resources else nothing(),
         )
         trouble += troubles
         workspace = server.workspaces.at_hand()
@@ -53,6 +57,7 @@ def offer(server: SandboxServer) -> None:
             sandbox_fields(view)
             | made.get(view.name, {})
             | lean(apps=app_fields(deployed, view.name), workspace=place_in(workspace, view.name))
+            | lean(images=list(images.get(view.name, ())))
             for view in views
         ]
         fields: dict[str, Any] = {"active_sandbox": active, "sandboxes": listed}
@@ -85,6 +90,11 @@ def offer(server: SandboxServer) -> None:
     select = Declaration(means_selected=False)
     server.offer(select_sandbox, title="Select a sandbox", annotations=CHOOSE, declaration=select)
     server.offer(get_active_sandbox, title="Show the active sandbox", annotations=LOOK)
+
+
+async def nothing() -> Mapping[str, Sequence[str]]:
+    """For a list without the images of machines."""
+    return {}
 
 
 def place_in(workspace: Workspace | None, sandbox: str) -> str:

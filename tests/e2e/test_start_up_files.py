@@ -1,0 +1,32 @@
+"""Start-up files that keep our programs from running: the error names the cause and what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.server import entry, serve
+from tests.support.sshd import Fleet
+
+CASES = {
+    "slow": ("sleep 30", "its login shell took longer than connect_timeout_s, 2 s"),
+    "fish": ("exec fish", "starts another program in its place, as `exec fish` does"),
+    "zsh": ('exec zsh "$@"', "starts another program in its place, as `exec fish` does"),
+    "ended": ("exit 0", "a start-up file (~/.bashrc) ends it"),
+    "file size": ("ulimit -f 0", "a limit on the size of files (ulimit -f, perhaps in ~/.bashrc) is too low"),
+    "processes": ("ulimit -u 2", "a limit on processes (ulimit -u, perhaps in ~/.bashrc) is reached"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_start_up_file_that_is_in_the_way_is_named(fleet: Fleet, tmp_path: Path, case: str) -> None:
+    line, says = CASES[case]
+    machine = fleet.machine(bashrc=f"{line}\n")
+    # Slow machines need their time to log in, but not for a sleep.
+    limit = {"connect_timeout_s": 2} if case == "slow" else {}
+    async with serve(tmp_path, entry(machine, **limit)) as server:
+        problem = await server.fail("exec_bash", command="echo hi")
+        assert says in problem["error"]
+        assert "interactive shells" in problem["error"] or "ulimit" in problem["error"]
+    machine.stop()
