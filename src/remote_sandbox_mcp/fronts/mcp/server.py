@@ -49,7 +49,7 @@ from .declaration import PLAIN, Declaration
 from .forms import Forms
 from .journal import Journal, is_kept, note
 from .outside import make_way
-from .results import code_of, failure, told_where
+from .results import code_of, failure, told_where, with_images_seen
 from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces
 
@@ -251,7 +251,7 @@ class SandboxServer(MCPServer[None]):
             async with self._turn(session, name):
                 answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
-            return answer
+            return with_images_seen(answer)
         finally:
             calling.reset(called_by)
             takes = {*self._toolbox.parameters(name).all, *OTHER_NAMES}
