@@ -76,6 +76,7 @@ def _print(found: Sequence[Event], as_json: bool) -> None:
 def fields(event: Event) -> dict[str, Any]:
     """An event for programs, as list_background_watch_events names its parts."""
     from ..core.task import event_end
+    from ..views.app_results import dated
 
     told = {"id": event.id, "watch_id": event.watch_id, "event_type": event.type.value, "summary": event.summary}
-    return {**told, **event_end(event), "created_ts": event.created, "payload": dict(event.payload)}
+    return {**told, **event_end(event), **dated(created=event.created), "payload": dict(event.payload)}

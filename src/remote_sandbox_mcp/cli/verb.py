@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import streams
+from .words import as_verbs
 
 if TYPE_CHECKING:
     from ..app import App
@@ -56,7 +57,8 @@ def fail(problem: SandboxError, as_json: bool, code: int) -> int:
         from ..views.results import error_fields
         from .render import print_json
 
-        print_json(error_fields(problem))
+        fields = error_fields(problem)
+        print_json(fields | {"error": as_verbs(fields["error"])})
     else:
         complain(str(problem))
     return code
@@ -77,7 +79,7 @@ def complain(*sentences: str) -> None:
 
     # A sentence may quote a machine, which must not send control sequences to the user's terminal.
     for sentence in sentences:
-        text = harmless(sentence.encode("utf-8", "surrogateescape"))
+        text = harmless(as_verbs(sentence).encode("utf-8", "surrogateescape"))
         _write_error(f"remote-sandbox-mcp: {text}\n")
 
 

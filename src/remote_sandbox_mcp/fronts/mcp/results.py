@@ -14,15 +14,13 @@ from ...core.sandboxes.files import FileSlice, Span
 from ...core.texts.image import MOST_BYTES, Image, recognise
 from ...core.texts.shown import each_text, shown, values_in_use
 from ...core.texts.text import visible
+from ...services.hub_contact.hello import ABOUT_ERROR
 from ...views.results import CUT, all_visible, error_fields, fit, lean, sentence, shorten, warning_of, with_fate
 from ...views.texts import one_line
 from .clients import calling
 
 T = TypeVar("T")
 Answer = CallToolResult | InputRequiredResult
-# Key of an error's code and fields in `_meta`. Not structured content: that would have to match the tool's output
-# schema, and strict clients reject the whole answer otherwise.
-ABOUT_ERROR = "remote-sandbox/error"
 # Length of a text that the client does not show to its model.
 MOST_DROPPED_TEXT = 2000
 # Number and bytes of images in one result.
