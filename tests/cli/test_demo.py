@@ -46,7 +46,7 @@ def test_without_a_terminal_and_a_browser_it_is_the_tour_and_ends(
     done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=55, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("A tour of remote-sandbox-mcp\n")
-    assert "All as it should be" in done.stdout
+    assert "the rest is as it should be" in done.stdout
 
 
 @pytest.mark.parametrize(("target", "module"), [("run", "demo"), ("tour", "tour")])
