@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients import model, places, serving
-from clients.model import Model, Step
+from clients.model import IMAGE, Model, Step
 
 ROOT = Path(__file__).parents[1]
 RUN_S = 120
+# A PNG of one pixel.
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 NOTES, BEFORE, OURS, THEIRS = "notes.txt", "said before\n", "said here\n", "said there\n"
 PLUGIN_TOOLS = "mcp__plugin_remote-sandbox_remote-sandbox"
 CODEX = """
@@ -31,13 +33,13 @@ env_key = "STANDIN_KEY"
 
 @dataclass(frozen=True)
 class Agent:
-    """A client, and how its model runs a local command, edits a local file and calls our exec_bash."""
+    """A client, and how its model runs a local command, edits a local file and calls a tool of ours."""
 
     name: str
     drive: Callable[[Path, Path, list[Step]], list[str]]
     shell: Callable[[str], Step]
     edit: Callable[[Path, str, str], list[Step]]
-    exec_bash: Callable[[str], Step]
+    ours: Callable[..., Step]
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -103,14 +105,14 @@ AGENTS = (
         claude,
         lambda command: Step("Bash", {"command": command, "description": "run it"}),
         _claudes_edit,
-        lambda command: Step(f"{PLUGIN_TOOLS}__exec_bash", {"command": command}),
+        lambda tool, **given: Step(f"{PLUGIN_TOOLS}__{tool}", given),
     ),
     Agent(
         "Codex",
         codex,
         lambda command: Step("exec_command", {"cmd": command}),
         _codexs_edit,
-        lambda command: Step("exec_bash", {"command": command}, "mcp__remote_sandbox"),
+        lambda tool, **given: Step(tool, given, "mcp__remote_sandbox"),
     ),
 )
 
@@ -137,7 +139,9 @@ def problems(agent: Agent, folder: Path) -> Iterator[str]:
             agent.shell("git status --short"),
             *agent.edit(project / "src" / "answer.py", "print(41)\n", "print(6 * 7)\n"),
             *agent.edit(project / NOTES, BEFORE, OURS),
-            agent.exec_bash("python3 src/answer.py && mkdir -p results && echo kept > results/out.txt"),
+            agent.ours("exec_bash", command=f"printf {PICTURE} | base64 -d > plot.png"),
+            agent.ours("read_remote_file", remote_path="plot.png"),
+            agent.ours("exec_bash", command="python3 src/answer.py && mkdir -p results && echo kept > results/out.txt"),
         ]
         yield from _wrong(agent.drive(home, project, steps), project)
     finally:
@@ -145,9 +149,13 @@ def problems(agent: Agent, folder: Path) -> Iterator[str]:
         _run([ours, "hub", "stop"], env, folder)
 
 
+LAST = ("42", "came back: results/out.txt")
+
+
 def _wrong(told: list[str], project: Path) -> Iterator[str]:
-    parts = ("42", "sent src/answer.py", "came back: results/out.txt", f"in conflict: {NOTES}", "keep_local")
-    for call, says in ((0, "only_remote"), (0, "exec_bash"), (1, NOTES), *((-1, part) for part in parts)):
+    first = ("sent src/answer.py", f"in conflict: {NOTES}", "keep_local")
+    calls = {0: ("only_remote", "exec_bash"), 1: (NOTES,), -3: first, -2: (IMAGE, "image/png"), -1: LAST}
+    for call, says in ((call, part) for call, parts in calls.items() for part in parts):
         if says not in told[call]:
             yield f"call {call} does not say {says}: {told[call][:600]}"
     if (project / "here").exists():

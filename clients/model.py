@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 NOT_YET = "unsupported call"
+# An image block in a result.
+IMAGE = "[image]"
 RETRY_S, MOST_RETRIES = 0.2, 50
 USAGE = {"input_tokens": 1, "output_tokens": 1}
 
@@ -136,7 +138,9 @@ def _of_codex(model: Model, asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _text(content: Any) -> str:
-    """What was told of a call: a text, or blocks that hold texts."""
+    """What was told of a call: a text, or blocks that hold texts; an image is told as one word."""
     if isinstance(content, list):
-        return "\n".join(str(block.get("text", "")) for block in content)
+        return "\n".join(
+            IMAGE if "image" in str(block.get("type")) else str(block.get("text", "")) for block in content
+        )
     return str(content)

@@ -17,8 +17,8 @@ PACKAGES = (
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/client@2.4.0",
     "mcporter@0.12.3",
-    "@anthropic-ai/claude-code@2.1.325",
-    "@openai/codex@0.166.0",
+    "@anthropic-ai/claude-code@2.1.326",
+    "@openai/codex@0.169.0",
     "axe-core@4.14.0",
 )
 LIBRARIES = ("openai-agents==0.24.0", "langchain-mcp-adapters==0.3.2")

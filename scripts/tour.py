@@ -177,7 +177,7 @@ async def guide(page: Page) -> int:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="remote-sandbox-tour-") as folder:
         bad = await _visit(page, Path(folder), is_walled=not reason)
-    return _sum_up(page, bad, time.monotonic() - begun)
+    return _sum_up(page, bad, time.monotonic() - begun, is_whole=not reason)
 
 
 async def _visit(page: Page, folder: Path, is_walled: bool) -> list[str]:
@@ -202,11 +202,14 @@ async def _visit(page: Page, folder: Path, is_walled: bool) -> list[str]:
     return bad
 
 
-def _sum_up(page: Page, bad: list[str], seconds: float) -> int:
+def _sum_up(page: Page, bad: list[str], seconds: float, is_whole: bool) -> int:
     if bad:
         page.print("", styled((f"{len(bad)} chapters did not go as they should: {'; '.join(bad)}", "red bold")))
         return 1
-    page.print("", styled((f"All as it should be, in {seconds:.1f} s. ", "green bold"), ("How to go on:", "")))
+    told = "All as it should be" if is_whole else "Nothing can run on this computer; the rest is as it should be"
+    page.print(
+        "", styled((f"{told}, in {seconds:.1f} s. ", "green bold" if is_whole else "bold"), ("How to go on:", ""))
+    )
     page.print(*_go_on())
     return 0
 

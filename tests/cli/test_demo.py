@@ -46,7 +46,7 @@ def test_without_a_terminal_and_a_browser_it_is_the_tour_and_ends(
     done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=55, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("A tour of remote-sandbox-mcp\n")
-    assert "All as it should be" in done.stdout
+    assert "the rest is as it should be" in done.stdout
 
 
 @pytest.mark.parametrize(("target", "module"), [("run", "demo"), ("tour", "tour")])
@@ -55,3 +55,15 @@ def test_make_starts_them(target: str, module: str) -> None:
         ["make", "-n", "--no-print-directory", target], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert said.rstrip().endswith(f"scripts/{module}.py")
+
+
+def test_where_no_sandbox_can_run_it_does_not_announce_one(tmp_path: Path) -> None:
+    with terminal(["/usr/bin/env", f"PATH={tmp_path}", *without_bubblewrap(*DEMO)]) as here:
+        here.wait("Ctrl-C ends it")
+        shown = here.shown()
+        assert "No sandbox can run on this computer" in shown
+        assert "needs bubblewrap" in " ".join(shown.split())
+        for announced in ("a sandbox on this computer, a page", "Make a sandbox", " create "):
+            assert announced not in shown
+        here.press("C-c")
+        here.end()

@@ -329,7 +329,19 @@ def test_not_all_is_well_with_a_mistake_in_the_configuration(
     assert cli("doctor", good.name, "--config", str(config), "--json").json["ok"] is False
 
 
-def test_a_local_sandbox_that_cannot_run_is_no_failure(cli: Cli, tmp_path: Path) -> None:
+def test_where_no_command_can_run_anywhere_all_is_not_well(cli: Cli, tmp_path: Path) -> None:
+    cli.command = (*without_bubblewrap(*cli.command),)
+    page = cli("doctor", PATH=str(tmp_path))
+    assert page.code == 1
+    assert "No command can run anywhere" in page.stdout
+    assert "All is well" not in page.stdout
+    outcome = cli("doctor", "--json", PATH=str(tmp_path))
+    assert (outcome.code, outcome.json["ok"]) == (1, False)
+    listed = cli("sandboxes", PATH=str(tmp_path))
+    assert "local cannot be used here: the local sandbox needs bubblewrap" in " ".join(listed.stdout.split())
+
+
+def test_a_local_sandbox_that_cannot_run_is_no_failure_beside_a_machine(cli: Cli, good: Sshd, tmp_path: Path) -> None:
     cli.command = (*without_bubblewrap(*cli.command),)
     outcome = cli("doctor", "--json", PATH=str(tmp_path))
     assert outcome.code == 0

@@ -63,7 +63,7 @@ def test_without_bubblewrap_it_says_why_and_shows_the_rest(tmp_path: Path) -> No
         "1. What your agent can do",
         "exec_bash  ",
         "2. Without a place to run",
-        "All as it should be, in ",
+        "Nothing can run on this computer; the rest is as it should be, in ",
     ):
         assert said in done.stdout
     assert done.stderr == ""

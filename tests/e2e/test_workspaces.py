@@ -19,6 +19,7 @@ from remote_sandbox_mcp.core.workspaces import workspace as bounds
 from tests.support import warm
 from tests.support.hubs import kill_hub
 from tests.support.in_process import serve_here
+from tests.support.ports import free_port
 from tests.support.server import Server, arguments, entry, environment, serve, until
 from tests.support.sshd import Sshd
 
@@ -159,6 +160,21 @@ async def test_init_lines_run_before_tests_and_python_sessions_as_before_command
         done = await server.call("run_python", code="import os; print('out'); os.environ['COLOUR'], os.getcwd()")
         assert (done["value"], done["stdout"]) == (str(("blue", str(scene.there(remote)))), "out\n")
         await server.call("stop_background_task", tmux_session="python:main")
+
+
+async def test_an_app_and_a_shell_session_begin_in_the_linked_folder_on_what_is_here(scene: Scene, remote: str) -> None:
+    project, port = scene.project(), free_port()
+    async with scene.client(project, hub=False) as server:
+        await link(server, scene.machine, remote)
+        (project / "page.txt").write_text("newest\n")
+        app = await server.call("deploy_app", command=f"pwd; python3 -m http.server {port}", port=port)
+        assert app["status"] == "running", app
+        assert await server.output(f"curl -s 127.0.0.1:{port}/page.txt || cat page.txt") == "newest\n"
+        assert await server.output("pwd", session="main") == f"{scene.there(remote)}\n"
+        await server.call("stop_background_task", tmux_session=app["task"])
+        (listed,) = (await server.call("list_sandboxes"))["sandboxes"]
+        assert [it["status"] for it in listed["apps"]] == ["stopped"]
+        await server.call("stop_background_task", tmux_session="shell:main")
 
 
 async def test_two_clients_share_one_workspace(scene: Scene, remote: str) -> None:

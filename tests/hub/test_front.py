@@ -330,6 +330,31 @@ def test_a_silent_hub_is_reported_and_calls_end_in_time(stage: Stage) -> None:
     assert "answers again" in stage.stderr
 
 
+READS = {"name": "read_remote_file", "annotations": {"readOnlyHint": True}}
+WRITES = {"name": "edit_remote_file", "annotations": {"readOnlyHint": False}}
+
+
+def test_an_error_of_the_front_has_its_code_and_does_not_doubt_what_only_reads(stage: Stage) -> None:
+    line = stage.accept()
+    line.greet(4711)
+    stage.ask(1, "tools/list")
+    line.answer(line.receive(), tools=[READS, WRITES])
+    stage.read()
+    stage.ask(2, name="read_remote_file")
+    stage.ask(3, name="edit_remote_file")
+    stage.ask(4, "resources/read")
+    answers = {answer["id"]: answer for answer in (stage.read() for _ in range(3))}
+    about = {number: answers[number]["result"]["_meta"]["remote-sandbox/error"] for number in (2, 3)}
+    assert about[2] == {"code": "connection_lost", "outcome": "not_started"}
+    assert about[3] == {"code": "connection_lost", "outcome": "unknown"}
+    assert answers[4]["error"]["data"] == about[2]
+    for number, says in ((2, "it only reads"), (3, "whether this was done is not known"), (4, "it only reads")):
+        assert says in str(answers[number])
+    # One that it was not even sent.
+    stage.ask(5, name="edit_remote_file")
+    assert stage.read()["result"]["_meta"]["remote-sandbox/error"]["outcome"] == "not_started"
+
+
 def test_time_in_which_the_front_was_suspended_does_not_count(stage: Stage) -> None:
     """As when a laptop sleeps: both processes stand still, and the hub is not to blame."""
     line = stage.accept()

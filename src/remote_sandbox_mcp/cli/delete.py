@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SandboxError
 from .verb import add_json, code_of, complain, say, with_app
+from .words import as_verbs
 
 if TYPE_CHECKING:
     from ..app import App
@@ -34,7 +35,7 @@ async def _delete(app: App, options: argparse.Namespace) -> int:
             await app.apps.forget(gone.id)
             deleted.append({"sandbox_id": gone.id, "status": "deleted"})
         except SandboxError as problem:
-            problems.append({"sandbox_id": name, "error": str(problem), "code": problem.code})
+            problems.append({"sandbox_id": name, "error": as_verbs(str(problem)), "code": problem.code})
             code = code or code_of(problem)
     _tell(deleted, problems, options.json)
     return code

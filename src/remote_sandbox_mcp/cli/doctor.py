@@ -31,6 +31,7 @@ NOTHING = (
     "REMOTE_HOST or REMOTE_SANDBOX_LIST, or write the config file named above."
 )
 
+NOWHERE = "No command can run anywhere: configure a machine, or make the local sandbox work as said above."
 UNUSABLE = "No machine that is configured can be used, so nothing runs unless its sandbox is named."
 
 
@@ -38,7 +39,8 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
         description="Checks each machine from its name to the PATH that commands see there, all machines at once. "
-        "Ends with 0 if all is well, with 1 if a step failed, or something that is configured cannot be used.",
+        "Ends with 0 if all is well, with 1 if a step failed, something that is configured cannot be used, or no "
+        "command can run anywhere.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these sandboxes (default: all)")
     add_json(parser)
@@ -61,7 +63,14 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def _is_well(practice: Practice, checkups: Sequence[Checkup]) -> bool:
-    return not (any(checkup.failed for checkup in checkups) or practice.configuration.faults)
+    if any(checkup.failed for checkup in checkups) or practice.configuration.faults:
+        return False
+    return not _is_nowhere(checkups)
+
+
+def _is_nowhere(checkups: Sequence[Checkup]) -> bool:
+    """Whether no command could run anywhere."""
+    return all(checkup.failed or checkup.not_offered for checkup in checkups)
 
 
 def _begin(options: argparse.Namespace) -> Practice:
@@ -189,7 +198,9 @@ def _sum_up(page: Page, checkups: Sequence[Checkup], configuration: Configuratio
     warned = warned or bool(configuration.problems)
     if bad:
         page.print("", styled((f"Not usable: {', '.join(bad)}.", "red bold")))
+    elif _is_nowhere(checkups):
+        page.print("", styled((NOWHERE, "red bold")))
     if configuration.faults:
         page.print("", styled(("The configuration has mistakes, told above: correct them.", "red bold")))
-    elif checkups and not bad:
+    elif not bad and not _is_nowhere(checkups):
         page.print("", styled((f"All is well{', apart from the warnings' if warned else ''}.", "green bold")))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.task import event_end, event_word
+from ..views.app_results import dated
 from .render import is_read
 from .verb import add_json, complain, with_app
 
@@ -74,4 +75,4 @@ def _print(found: Sequence[Event], as_json: bool) -> None:
 def fields(event: Event) -> dict[str, Any]:
     """An event for programs, as list_background_watch_events names its parts."""
     told = {"id": event.id, "watch_id": event.watch_id, "event_type": event.type.value, "summary": event.summary}
-    return {**told, **event_end(event), "created_ts": event.created, "payload": dict(event.payload)}
+    return {**told, **event_end(event), **dated(created=event.created), "payload": dict(event.payload)}

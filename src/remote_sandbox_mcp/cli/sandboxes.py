@@ -57,7 +57,10 @@ async def _show(app: App, resources: bool) -> None:
         page.print("", styled(("idle: 1.00 is all free, 0.00 is all taken", "dim")))
     else:
         page.rows([_row(page, view) for view in views], indent=0)
-    if not views:
+    why_none = "" if views or not app.fleet.default else await app.fleet.member().why_not()
+    if why_none:
+        page.problems([f"{app.fleet.default} cannot be used here: {why_none}"])
+    elif not views:
         page.print("No sandbox is configured; remote-sandbox-mcp doctor says where to begin.")
     page.problems(app.problems)
     if not all(view.alive for view in views):

@@ -157,6 +157,7 @@ class Setup:
         await self._configure(chosen, self._done.projects)
         if not self._options.no_clients:
             self._register()
+        await self._check_place(trials)
         await self._first_command([*(it.trial for it in chosen), *(it for it in trials if it.candidate.is_configured)])
         return self._end()
 
@@ -438,6 +439,16 @@ class Setup:
             self._page.print(styled((f"  + {line}", "green")), soft_wrap=True)
 
     # The end
+
+    async def _check_place(self, trials: Sequence[Trial]) -> None:
+        """Say before the end where no command could run: no machine is ready, nor the sandbox on this computer."""
+        from ..backends.bubblewrap.local import why_not
+        from ..services.setup.machines import Standing
+
+        if not any(trial.standing is Standing.READY for trial in trials) and (reason := await why_not()):
+            self._done.leave(
+                f"No command can run yet: no machine is ready, nor the sandbox on this computer ({reason})"
+            )
 
     async def _first_command(self, trials: Sequence[Trial]) -> None:
         """A real command on a machine that works, as an agent's would run."""

@@ -16,6 +16,7 @@ from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError, 
 from ..core.texts.text import harmless
 from . import streams
 from .render import one_line
+from .words import as_verbs
 
 if TYPE_CHECKING:
     from ..app import App
@@ -56,7 +57,8 @@ def fail(problem: SandboxError, as_json: bool, code: int) -> int:
         from ..views.results import error_fields
         from .render import print_json
 
-        print_json(error_fields(problem))
+        fields = error_fields(problem)
+        print_json(fields | {"error": as_verbs(fields["error"])})
     else:
         complain(str(problem))
     return code
@@ -74,7 +76,7 @@ def say(*lines: str) -> None:
 def complain(*sentences: str) -> None:
     # A sentence may quote a machine, which must not send control sequences to the user's terminal.
     for sentence in sentences:
-        text = harmless(sentence.encode("utf-8", "surrogateescape"))
+        text = harmless(as_verbs(sentence).encode("utf-8", "surrogateescape"))
         _write_error(f"remote-sandbox-mcp: {text}\n")
 
 

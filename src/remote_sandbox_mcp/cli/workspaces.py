@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..services.workspaces.trash import Trashed
 
 GOES_ON = "stopped; the same command, given again, goes on from there"
+HOW_TO_SEND = "link with --include to send one"
 MOST_NAMED = 20
 EXIT_CODES = "Ends with 0, with 2 when it failed, 255 without a connection, 130 after Ctrl-C."
 
@@ -149,13 +150,13 @@ async def _agree(preview: Preview, options: argparse.Namespace) -> bool:
     if options.yes:
         return False
     if streams.stdin().isatty() and streams.stderr().isatty():
-        complain_plainly(*preview.lines())
+        complain_plainly(*preview.lines(HOW_TO_SEND))
         if not await asked("Link it? [y/N] "):
             raise BadArgument("nothing was done")
         return True
     if preview.is_large:
         # Without a terminal there is no person to ask.
-        raise BadArgument(f"{preview.lines()[0]} are much to send, so nothing was done; add --yes, or --exclude some")
+        raise BadArgument(f"{preview.first_line} are much to send, so nothing was done; add --yes, or --exclude some")
     return False
 
 
@@ -166,7 +167,7 @@ def _show_preview(preview: Preview, as_json: bool) -> None:
         from .render import print_json
 
         return print_json(asdict(preview))
-    first, *others = preview.lines()
+    first, *others = preview.lines(HOW_TO_SEND)
     say(*map(_safe, (f"Would send {first}", *others)))
 
 
@@ -177,7 +178,7 @@ def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
 
         return print_json(linked_fields(linked))
     first, moved = f"Linked {linked.workspace}", linked.moved.line()
-    unsaid = [] if is_shown else linked.preview.lines()[1:]
+    unsaid = [] if is_shown else linked.preview.lines(HOW_TO_SEND)[1:]
     say(*map(_safe, filter(None, (first, moved and moved[0].upper() + moved[1:], *unsaid))))
 
 

@@ -25,7 +25,7 @@ def text_argument(name: str, value: str, *, required: bool = True) -> str:
 
 def in_range(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
-        raise BadArgument(f"{name} is {value:g}, but must be between {least:g} and {most:g}")
+        raise BadArgument(f"{name} is {value:.15g}, but must be between {least:.15g} and {most:.15g}")
 
 
 def run_handle(value: str) -> str:

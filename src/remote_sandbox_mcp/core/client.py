@@ -25,13 +25,15 @@ class Client:
 
     `patience_s`: seconds within which a call should be answered. `result_chars`: the longest result, counted as JSON
     and as text, that reaches its model whole. `drops_text`: its model sees the structured part of a good result and
-    never the text; of other clients we do not know which of the two they show.
+    never the text; of other clients we do not know which of the two they show. `drops_images`: with a structured part
+    it does not see the images either, so a result that shows one has none.
     """
 
     name: str
     patience_s: float
     result_chars: int
     drops_text: bool = False
+    drops_images: bool = False
     # The operator wants nothing that looks like a token in a result.
     hides_tokens: bool = False
 
@@ -40,7 +42,7 @@ class Client:
 # shown. Claude Code begins to count tokens at 50,000 characters; Codex cuts out the middle from about 12,000 on.
 KNOWN = (
     Client("claude-code", patience_s=110.0, result_chars=45_000, drops_text=True),
-    Client("codex", patience_s=280.0, result_chars=10_000, drops_text=True),
+    Client("codex", patience_s=280.0, result_chars=10_000, drops_text=True, drops_images=True),
 )
 STRANGER = Client("", patience_s=50.0, result_chars=100_000)
 

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from ..services.hub_contact.hello import VERSION_LINE, Handed, read_answer, say_hello
+from ..services.hub_contact.hello import ABOUT_ERROR, VERSION_LINE, Handed, read_answer, say_hello
 from ..services.hub_contact.place import HubPlace, NoHub, current_folder, reach
 from .silence import Silence, say
 from .transcript import MOST_HUBS, Transcript, UnansweredRequest, answered_in, is_answer
@@ -46,9 +46,10 @@ STOPPED = (
 )
 MAYBE = "whether this was done is not known: look before you repeat it"
 NOT_BEGUN = "this was not begun"
+ONLY_READS = "this was given up; it only reads, so it may be repeated"
 DEADLY = (
-    "{hubs} processes of remote-sandbox-mcp have ended one after another while they worked on this, so it was given "
-    "up; whether it was done is not known: look before you repeat it, and see {log}"
+    "{hubs} processes of remote-sandbox-mcp have ended one after another while they worked on this, so {what}; their "
+    "log is {log}"
 )
 
 
@@ -134,7 +135,7 @@ class Front:
         """Queue the lines with which the conversation begins at another hub; returns what its hello has to say."""
         who, self._held, spent = self._kept.opening(self._sent)
         for number in spent:
-            self._answer_here(number, DEADLY.format(hubs=MOST_HUBS, log=self._place.log))
+            self._answer_here(number, DEADLY, hubs=MOST_HUBS, log=self._place.log)
         return who
 
     def _lost(self, why: str) -> bool:
@@ -279,7 +280,8 @@ class Front:
         if not known or self._is_greeted:
             return False
         self._to_client += known
-        self._kept.answered_here(message["id"])
+        self._kept.note_answer(message["id"], known)
+        self._kept.done.add(message["id"])
         return True
 
     def _may_wait(self, message: Any) -> bool:
@@ -376,7 +378,7 @@ class Front:
         number, message = answered_in(line)
         if number is None:
             return True
-        if kept.unanswered.pop(number, None):
+        if kept.note_answer(number, line):
             # It answers, so it does not count among hubs that end at once.
             self._attempts = 0
         if self._memory is not None and number in self._memory.asked:
@@ -451,14 +453,19 @@ class Front:
             self._kept.give_up(request)
             cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
             self._held.append((json.dumps(cancel).encode() + b"\n", None))
-        what = MAYBE if was_sent else NOT_BEGUN
-        self._answer_here(number, STOPPED.format(pid=self._hub, seconds=seconds, what=what))
+        self._answer_here(number, STOPPED, was_sent, pid=self._hub, seconds=seconds)
 
-    def _answer_here(self, number: Any, told: str) -> None:
+    def _answer_here(self, number: Any, sentence: str, was_sent: bool = True, **parts: Any) -> None:
         """Answer a request in the hub's place."""
-        answer: dict[str, Any] = {"error": {"code": -32603, "message": told}}
-        if self._kept.answered_here(number).method == "tools/call":
-            answer = {"result": {"content": [{"type": "text", "text": told}], "isError": True}}
+        request = self._kept.answered_here(number)
+        is_harmless = not was_sent or self._kept.only_reads(request)
+        what = NOT_BEGUN if not was_sent else ONLY_READS if is_harmless else MAYBE
+        about = {"code": "connection_lost", "outcome": "not_started" if is_harmless else "unknown"}
+        told = sentence.format(what=what, **parts)
+        answer: dict[str, Any] = {"error": {"code": -32603, "message": told, "data": about}}
+        if request.method == "tools/call":
+            content = [{"type": "text", "text": told}]
+            answer = {"result": {"content": content, "isError": True, "_meta": {ABOUT_ERROR: about}}}
         self._to_client += json.dumps({"jsonrpc": "2.0", "id": number} | answer).encode() + b"\n"
 
     # The end

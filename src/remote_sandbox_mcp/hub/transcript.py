@@ -54,6 +54,8 @@ class Transcript:
         self._standing: dict[str, tuple[Any, bytes]] = {}
         self._started_notice = b""
         self._cancelled: dict[str, tuple[float, bytes]] = {}
+        # The last answer to tools/list.
+        self._tools = b""
         # Which versions of files the client has seen last, by sandbox and path.
         self._versions: dict[tuple[str, str], str] = {}
 
@@ -113,6 +115,24 @@ class Transcript:
         for oldest in list(self._versions)[: max(0, len(self._versions) - MOST_VERSIONS)]:
             del self._versions[oldest]
         return b"".join(line for line in lines if not line.startswith(VERSION_LINE))
+
+    def note_answer(self, number: Any, line: bytes) -> bool:
+        """Forget the request that a line answers; returns whether there was one."""
+        request = self.unanswered.pop(number, None)
+        if request and request.method == "tools/list":
+            self._tools = line
+        return request is not None
+
+    def only_reads(self, request: UnansweredRequest) -> bool:
+        """Whether repeating it does no harm: it calls no tool, or one that only reads, as far as the list says."""
+        if request.method != "tools/call":
+            return True
+        try:
+            name = json.loads(request.line)["params"]["name"]
+            tools = json.loads(self._tools)["result"]["tools"]
+            return any(tool["name"] == name and tool["annotations"]["readOnlyHint"] is True for tool in tools)
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return False
 
     def answered_here(self, number: Any) -> UnansweredRequest:
         """Note that the front has answered a request itself: an answer of the hub will be dropped."""

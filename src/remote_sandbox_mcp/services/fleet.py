@@ -192,7 +192,14 @@ class Fleet:
         return bool(name) and self._known(name) is not None
 
     def _known(self, name: str) -> Member | None:
-        return self._members.get(self._aliases.get(name, name)) or self.find(name) or self.find_host(name)
+        known = self._members.get(self._aliases.get(name, name)) or self.find(name)
+        return known or self._in_other_letters(name) or self.find_host(name)
+
+    def _in_other_letters(self, name: str) -> Member | None:
+        """The one sandbox whose name differs only in capital letters."""
+        same = {known for known in self.names if known.casefold() == name.casefold()}
+        found = {self._aliases.get(known, known) for known in same}
+        return self._members.get(found.pop()) if len(found) == 1 else None
 
     def member(self, name: str = "") -> Member:
         """The named member, or the default. Raises UnknownSandbox with the names that exist, ConfigError."""
@@ -206,8 +213,10 @@ class Fleet:
             )
         found = self._known(wanted)
         if found is None:
-            near = difflib.get_close_matches(wanted, self.names, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            near = difflib.get_close_matches(
+                wanted.casefold(), by_letters := {it.casefold(): it for it in self.names}, 1
+            )
+            hint = f"did you mean {by_letters[near[0]]}? " if near else ""
             known = ", ".join(filter(None, (*self.names, self.also_found)))
             raise UnknownSandbox(f"no sandbox is named {wanted[:80]!r}; {hint}there are: {known}")
         return found

@@ -104,6 +104,20 @@ def listed_fields(made: Disposable) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def dated(**times: float) -> dict[str, Any]:
+    """Times as fields, each as a number of seconds (name_ts) and as a date (name_at); one that never was is left out.
+
+    >>> dated(started=86400.5, ended=0.0)
+    {'started_ts': 86400.5, 'started_at': '1970-01-02T00:00:00Z'}
+    """
+    return {
+        key: value
+        for name, seconds in times.items()
+        if seconds
+        for key, value in ((f"{name}_ts", round(seconds, 3)), (f"{name}_at", moment(seconds)))
+    }
+
+
 def stamp(seconds: float) -> str:
     """A time as people and programs read it; nothing for never."""
     return moment(seconds) if seconds else ""

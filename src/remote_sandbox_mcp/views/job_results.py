@@ -19,6 +19,7 @@ from ..core.texts.text import harmless, without_broken_end, without_broken_start
 from ..services.jobs.records import watch_outcome
 from ..services.jobs.service import Begun, Sight
 from ..services.jobs.values import COMMAND
+from .app_results import dated
 from .results import exec_head, lean, plain_text, sentence, size_of, task_fields
 from .texts import one_line, told
 
@@ -80,7 +81,7 @@ def seen_fields(seen: JobSeen) -> dict[str, Any]:
         fields |= {"silent_s": round(seen.silent_s, 1), "running_s": round(seen.seconds, 1)}
     fields |= lean(checkpoint=seen.checkpoint and checkpoint_fields(seen.checkpoint, seen.checkpoint.form))
     if seen.recalled:
-        fields |= {"connection_error": sentence(seen.recalled)} | lean(last_seen_ts=round(seen.recalled_at, 3) or None)
+        fields |= {"connection_error": sentence(seen.recalled)} | dated(last_seen=seen.recalled_at)
     return fields | lean(usage=seen.usage and usage_fields(seen.usage), still_alive=list(seen.survivors))
 
 
@@ -88,7 +89,7 @@ def outcome_fields(outcome: Outcome) -> dict[str, Any]:
     """Return the fields of a task's outcome, in the word that every front uses; whether it is resumed by itself."""
     fields: dict[str, Any] = {"outcome": outcome.state.value}
     if outcome.resume:
-        fields |= {"resume_ts": round(outcome.resume.at), "resume_attempt": outcome.resume.attempt}
+        fields |= dated(resume=outcome.resume.at) | {"resume_attempt": outcome.resume.attempt}
         fields |= {"max_resume_attempts": outcome.resume.attempts}
     return fields
 
@@ -124,7 +125,7 @@ def queue_fields(seen: JobSeen) -> dict[str, Any]:
     fields |= lean(partition=plain_text(queue.partition), nodes=plain_text(queue.nodes))
     fields |= lean(restarts=queue.restarts or None, array=queue.array and array_fields(queue.array))
     if not seen.is_over:
-        fields |= lean(start_ts=round(queue.start) or None, limit_ts=round(queue.end) or None)
+        fields |= dated(start=queue.start, limit=queue.end)
         fields |= lean(age_s=round(queue.age_s) or None, trouble=sentence(queue.trouble))
     return {"queue": fields} | lean(fate=seen.fate and seen.fate.value)
 
@@ -205,12 +206,12 @@ def sight_fields(sight: Sight) -> dict[str, Any]:
         fields |= {"tmux_session": seen.session, "status": sight.state} | outcome_fields(sight.outcome)
         fields |= queue_fields(seen)
         fields |= lean(exit_code=seen.exit_code, signal=seen.signal, log_file=plain_text(seen.log_file))
-        fields |= {"started_ts": round(seen.started, 3), "seconds": round(seen.seconds, 1)}
+        fields |= dated(started=seen.started) | {"seconds": round(seen.seconds, 1)}
         fields |= lean(command=_short(seen.command), foreign=seen.foreign)
     elif record is not None:
         fields |= {"tmux_session": record.session, "status": sight.state} | outcome_fields(sight.outcome)
         fields |= lean(exit_code=record.exit_code, log_file=plain_text(record.log_file), command=_short(record.command))
-        fields |= {"started_ts": round(record.created, 3)}
+        fields |= dated(started=record.created)
     watch_id = record.watch_id if record else 0
     fields |= lean(resume=sight.outcome.resume_text(time.time()))
     return fields | lean(watch_id=watch_id or None, connection_error=sentence(sight.trouble))
@@ -219,9 +220,8 @@ def sight_fields(sight: Sight) -> dict[str, Any]:
 def session_fields(seen: SessionSeen) -> dict[str, Any]:
     """One session of the list of tasks."""
     fields: dict[str, Any] = {"sandbox": seen.sandbox, "kind": seen.handle.kind, "tmux_session": str(seen.handle)}
-    fields |= {"status": seen.status, "outcome": seen.status, "used_ts": round(seen.used, 3)} | lean(
-        folder=plain_text(seen.folder)
-    )
+    fields |= {"status": seen.status, "outcome": seen.status} | dated(used=seen.used)
+    fields |= lean(folder=plain_text(seen.folder))
     return fields | lean(as_root=seen.as_root, **seen.more) | lean(connection_error=sentence(seen.trouble))
 
 
@@ -279,6 +279,7 @@ def watch_fields(watch: Watch, configuration: str = "") -> dict[str, Any]:
         "updated_ts": watch.updated,
         "last_checked_ts": watch.checked,
         "next_check_ts": watch.due,
+        **dated(created=watch.created, updated=watch.updated, last_checked=watch.checked, next_check=watch.due),
     }
 
 
@@ -289,6 +290,6 @@ def event_fields(event: Event) -> dict[str, Any]:
         "event_type": event.type.value,
         **event_end(event),
         "summary": plain_text(event.summary),
-        "created_ts": event.created,
+        **dated(created=event.created),
         "payload": {name: value for name, value in event.payload.items() if value not in (None, "", [])},
     }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.sandboxes.files import Problem
 from ..core.sync.transfer import Headway, Order, Outcome
+from .app_results import dated
 from .results import lean, plain_text, sentence
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def listed_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
     """One transfer of a list: what it moves and how far it is; without its result, which a call with its id returns."""
     order, fields = transfer.order, transfer_fields(transfer, stale)
     places = {"source": plain_text(str(order.source)), "target": plain_text(str(order.target))}
-    times = lean(started_ts=round(transfer.created, 3), ended_ts=round(transfer.ended, 3) or None)
+    times = dated(started=transfer.created, ended=transfer.ended)
     return {key: value for key, value in fields.items() if key != "result"} | places | times
 
 

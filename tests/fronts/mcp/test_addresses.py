@@ -15,7 +15,7 @@ from remote_sandbox_mcp.fronts.mcp.ahead import OPENERS
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
 from tests.support.fakes.sandbox import FakeSandbox
-from tests.support.server import Caller
+from tests.support.server import Caller, text_of
 
 # The arguments of each tool besides its sandbox, with PATH in place of the path on a sandbox.
 TOOLS: dict[str, dict[str, Any]] = {
@@ -31,8 +31,8 @@ TOOLS: dict[str, dict[str, Any]] = {
     "link_workspace": {"remote_path": "PATH", "dry_run": True},
 }
 OTHER_END = ("sync_local_to_remote", "sync_remote_to_local")
-# Read before the tools are loaded, or no table of facts about tools.
-MAY_NAME_TOOLS = ("fronts/mcp/tools/", "fronts/mcp/ahead.py")
+# Read before the tools are loaded; the words of the command line. Neither is a table of facts about tools.
+MAY_NAME_TOOLS = ("fronts/mcp/tools/", "fronts/mcp/ahead.py", "cli/words.py")
 
 
 def filled(value: Any, path: str) -> Any:
@@ -96,6 +96,14 @@ async def test_a_path_of_its_own_with_a_colon_begins_with_a_dot(tools: Caller, f
     await tools.call("write_remote_file", remote_path="./other:x", content="mine")
     assert (await tools.call("read_remote_file", remote_path="./other:x"))["content"] == "mine"
     assert any(path.endswith("other:x") for path in fake.files)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+async def test_a_dot_before_a_colon_keeps_every_tool_from_looking_for_a_sandbox(tools: Caller, tool: str) -> None:
+    given = filled(TOOLS[tool], "./gpu9:x") | {place_of(tool): "fake"}
+    answer = await tools.client.call_tool(tool, given)
+    assert "no sandbox is named" not in text_of(answer)
+    assert "names another sandbox" not in text_of(answer)
 
 
 # Declarations

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 
 import pytest
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.commands.command import Command, Completed, Excerpt, Running
@@ -24,7 +27,7 @@ from remote_sandbox_mcp.core.progress import Progress, silent
 from remote_sandbox_mcp.services.fleet import Fleet
 from tests.fronts.mcp.conftest import connected, member
 from tests.support.fakes.sandbox import FakeSandbox
-from tests.support.server import Caller
+from tests.support.server import Caller, text_of
 
 SECRET = "hunter2-correct-horse"
 NOT_STARTED = {"connection_error": True, "outcome": "not_started"}
@@ -130,3 +133,103 @@ async def test_a_path_in_an_error_neither_floods_nor_harms(tools: Caller, fake: 
     assert problem["error"].endswith("write to its target instead")
     assert len(problem["error"]) < 1100
     assert problem["error"].replace("�", "").isprintable()
+
+
+# Arguments that do not fit
+
+WRONG = ("nonsense", [1], {"a": 1}, -5, 10**12, 1.5, True, None)
+RAW = ("Input should", "Field required", "instances are not allowed", "validation error", "[type=", "pydantic")
+
+
+async def test_no_sentence_about_an_argument_is_the_librarys_own(tools: Caller) -> None:
+    said = set()
+    for tool in (await tools.client.list_tools()).tools:
+        required = dict.fromkeys(tool.input_schema.get("required", ()), "x")
+        for name in tool.input_schema["properties"]:
+            for value in WRONG:
+                schema = tool.input_schema["properties"][name]
+                if name == "timeout_s" or schema.get("type") == {str: "string", bool: "boolean"}.get(type(value)):
+                    continue
+                answer = await tools.client.call_tool(tool.name, {**required, "sandbox_name": "none", name: value})
+                if answer.is_error:
+                    said.add(text_of(answer))
+        if required:
+            said.add(text_of(await tools.client.call_tool(tool.name, {})))
+    assert len(said) > 100
+    assert not [text for text in said if any(raw in text for raw in RAW)]
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "says"),
+    [
+        ("exec_bash", {}, "exec_bash needs command; it takes: command, cwd, "),
+        ("exec_bash", {"command": 5}, "exec_bash: command must be text, and is 5"),
+        ("exec_bash", {"command": "ls", "timeout_s": "soon"}, "exec_bash: timeout_s must be a number, and is text"),
+        ("exec_bash", {"command": "ls", "sandbox_names": 5}, "must be a list, such as"),
+        ("download_files", {"sandbox_id": "fake", "paths": "a"}, "paths must be a list, such as"),
+        ("upload_files", {"sandbox_id": "fake", "files": "x"}, "files must be a list, such as"),
+        ("list_background_tasks", {"limit": 5000}, "limit must be 1000 or less, and is 5000"),
+        ("list_background_tasks", {"status": "done"}, "status must be '', 'pending', 'running', "),
+    ],
+    ids=str,
+)
+async def test_an_argument_that_does_not_fit_is_told_with_what_it_must_be(
+    tools: Caller, tool: str, given: dict[str, object], says: str
+) -> None:
+    problem = await tools.fail(tool, **given)
+    assert says in problem["error"]
+    assert problem["code"] == "bad_argument"
+
+
+async def test_a_secret_in_a_wrong_argument_is_not_repeated(tools: Caller) -> None:
+    problem = await tools.fail("exec_bash", command="ls", timeout_s=SECRET)
+    assert SECRET not in problem["error"]
+
+
+async def test_a_wait_longer_than_allowed_is_shortened(tools: Caller, fake: FakeSandbox) -> None:
+    await tools.call("exec_bash_background", command="true", session_name="short", sandbox_name="fake")
+    for seconds in (281, 86400):
+        assert "between" not in str(await tools.ask("wait_background_task", tmux_session="short", timeout_s=seconds))
+    problem = await tools.fail("check_file_transfer_task", task_id="tr-1", wait_s=3600)
+    assert "no transfer has the id" in problem["error"]
+
+
+@pytest.mark.parametrize("name", ["GPU2", "Gpu2", "gpu2"])
+async def test_capital_letters_of_a_name_do_not_matter(name: str) -> None:
+    app = App(Fleet([member(FakeSandbox(name="gpu2")), member(FakeSandbox())]))
+    async with connected(app) as tools:
+        assert (await tools.call("select_sandbox", sandbox_name=name))["active_sandbox"] == "gpu2"
+        await tools.call("write_remote_file", remote_path=f"{name}:~/x", content="there", sandbox_name=name)
+        assert (await tools.call("read_remote_file", remote_path="gpu2:~/x"))["content"] == "there"
+
+
+async def test_two_names_that_differ_in_capital_letters_are_two() -> None:
+    app = App(Fleet([member(FakeSandbox(name="gpu2")), member(FakeSandbox(name="GPU2"))]))
+    async with connected(app) as tools:
+        for name in ("gpu2", "GPU2"):
+            assert (await tools.call("select_sandbox", sandbox_name=name))["active_sandbox"] == name
+        assert "did you mean" in (await tools.fail("select_sandbox", sandbox_name="Gpu2"))["error"]
+
+
+@pytest.mark.parametrize("part", ["status", "logs"])
+async def test_an_unknown_sandbox_in_the_address_of_a_resource_is_an_invalid_parameter(
+    tools: Caller, part: str
+) -> None:
+    with pytest.raises(MCPError) as refused:
+        await tools.client.read_resource(f"sandbox://fak/{part}")
+    assert refused.value.error.code == INVALID_PARAMS
+    assert "did you mean fake?" in refused.value.error.message
+
+
+# No usable place
+
+
+async def test_where_nothing_can_be_used_the_list_says_why_and_calls_nothing_active() -> None:
+    async def why_not() -> str:
+        return "this computer forbids namespaces"
+
+    walled = replace(member(FakeSandbox(name="local")), why_not=why_not)
+    async with connected(App(Fleet([walled]))) as tools:
+        listed = (await tools.client.call_tool("list_sandboxes", {})).structured_content or {}
+        assert (listed["active_sandbox"], listed["sandboxes"]) == ("", [])
+        assert listed["problems"] == ["local cannot be used here: this computer forbids namespaces"]

@@ -6,8 +6,11 @@ import base64
 from typing import Any
 
 import pytest
-from mcp.types import CallToolResult, ImageContent
+from mcp import Client, ClientSession
+from mcp.types import CallToolResult, ImageContent, Implementation
 
+from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.fronts.mcp.server import build
 from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.images import WEBP_LOSSY, gif, jpeg, png
 from tests.support.server import Caller
@@ -164,6 +167,33 @@ async def test_an_image_is_still_there_where_the_call_named_no_sandbox(tools: Ca
     assert (answer.structured_content or {})["sandbox"] == "fake"
     assert getattr(answer.content[0], "text", "").startswith("on fake: image/png, 3 x 2 pixels")
     assert len(shown(answer)) == 1
+
+
+@pytest.mark.parametrize(("client", "structured"), [("codex-mcp-client", False), ("claude-code", True), ("any", True)])
+async def test_an_image_is_alone_for_a_client_that_drops_it_beside_a_structured_part(
+    app: App, fake: FakeSandbox, monkeypatch: pytest.MonkeyPatch, client: str, structured: bool
+) -> None:
+    async def anything_goes(self: ClientSession, name: str, result: CallToolResult) -> None:
+        """Codex compares no result with its tool's output schema."""
+
+    monkeypatch.setattr(ClientSession, "validate_tool_result", anything_goes)
+    fake.files[NOTES] = png()
+    text = "x" * 3000
+    fake.files["/home/fake/long"] = text.encode()
+    who = Implementation(name=client, version="1")
+    async with Client(build(app), client_info=who) as asking:
+        for tool, given in (
+            ("read_remote_file", {"remote_path": NOTES}),
+            ("download_files", {"paths": [NOTES, "~/long"], "sandbox_id": "fake"}),
+        ):
+            answer = await asking.call_tool(tool, given)
+            assert len(shown(answer)) == 1
+            assert bool(answer.structured_content) is structured
+        # The text then has to say everything.
+        assert (text in getattr(answer.content[0], "text", "")) is (client != "claude-code")
+        text_file = await asking.call_tool("read_remote_file", {"remote_path": "~/long"})
+        assert (text_file.structured_content or {})["content"] == text
+    await app.close()
 
 
 async def test_an_image_of_a_real_sandbox_is_shown(local_tools: Caller) -> None:

@@ -382,4 +382,7 @@ async def test_transfers_are_listed_where_no_id_is_given(fake: FakeSandbox) -> N
         database.close()
         listed = (await tools.call("check_file_transfer_task"))["tasks"]
         told = {"status": "running", "stale": True, "source": "/data", "target": "fake:/copy"}
-        assert listed == [told | {"task_id": f"tr-{number}", "started_ts": number} for number in (2, 1)]
+        assert listed == [
+            told | {"task_id": f"tr-{number}", "started_ts": number, "started_at": f"1970-01-01T00:00:0{number}Z"}
+            for number in (2, 1)
+        ]

@@ -98,13 +98,15 @@ async def test_an_app_that_listens_late_is_waited_for(walled: World) -> None:
     assert walled.beats
 
 
-async def test_an_app_that_ended_since_is_listed_so(walled: World) -> None:
+async def test_an_app_that_was_stopped_on_purpose_has_not_failed_and_can_be_started_again(walled: World) -> None:
     port = free_port()
     deployed = await walled.deploy(web_server(port), port)
     await walled.sandbox.jobs.stop(JobLook(job_id=deployed.job_id), 1)
     (listed,) = await walled.deployments.list()
-    assert (listed.status, listed.url, listed.health.ok) == ("failed", "", False)
-    assert listed.exit_code
+    assert (listed.status, listed.url, listed.health.ok) == ("stopped", "", False)
+    assert listed.problem == "the app was stopped; deploy_app starts it again"
+    again = await walled.deploy(web_server(port), port)
+    assert (again.status, again.job_id != deployed.job_id) == ("running", True)
 
 
 async def test_a_sandbox_that_is_gone_takes_its_apps_and_addresses_along(walled: World) -> None:

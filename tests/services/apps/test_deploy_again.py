@@ -144,7 +144,7 @@ async def test_the_end_of_one_is_told_and_written_down_once(walled: World) -> No
     await walled.sandbox.jobs.stop(JobLook(job_id=first.job_id), 1)
     for _ in range(2):
         (listed,) = await later.deployments.list()
-        assert (listed.status, listed.url) == ("failed", "")
+        assert (listed.status, listed.url) == ("stopped", "")
         assert "the app" in listed.problem
     assert pages.noted == [(first.job_id, JobState.ENDED)]
     assert await next_server(walled, pages).deployments.list() == []

@@ -25,6 +25,8 @@ INSIDE_STEPS = ("shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH")
 # Asked where Slurm is configured; the first also where it is only installed.
 CLUSTER_STEPS = ("slurm", "controller", "sbatch", "sacct", "shared home", "modules")
 CODE_STEP = "code"
+# Whether the embedded sandbox can run on this computer.
+WALLS = "walls"
 CLOCK_LIMIT_S = 5.0
 _SHOWN = 300
 _LONGEST = 4000
@@ -62,6 +64,12 @@ class Checkup:
     @property
     def failed(self) -> bool:
         return any(step.mark is Mark.FAILED for step in self.steps)
+
+    @property
+    def not_offered(self) -> str:
+        """Why the embedded sandbox cannot run here; empty where it can."""
+        walls = (step for step in self.steps if step.name == WALLS and step.mark is Mark.WARNING)
+        return next((step.said for step in walls), "")
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ class DeployOrder:
 class Deployment:
     """An app that was started.
 
-    `status`: running, unhealthy (it runs, but does not answer well), failed (it ended), unknown (it was not asked).
+    `status`: running, unhealthy (it runs, but does not answer well), failed (it ended), stopped (on purpose), unknown
+    (it was not asked).
     """
 
     sandbox: str
@@ -125,6 +126,10 @@ class Deployment:
     problem: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in ("failed", "stopped")
 
 
 def check_port(name: str, port: int) -> int:

@@ -215,9 +215,14 @@ class Preview:
         """Whether it is sent only after it was confirmed."""
         return self.bytes > MOST_UNASKED_BYTES or self.files > MOST_UNASKED_FILES
 
-    def lines(self, how_to_send: str = "link with --include to send one") -> list[str]:
+    @property
+    def first_line(self) -> str:
+        """The files that are sent, in words."""
+        return f"{counted(self.files, 'file')} ({size(self.bytes)}) of {self.folder} to {self.sandbox}:{self.remote}"
+
+    def lines(self, how_to_send: str) -> list[str]:
         """Describe the preview: the first line is what is sent, the others what is not, and how that can be changed."""
-        lines = [f"{counted(self.files, 'file')} ({size(self.bytes)}) of {self.folder} to {self.sandbox}:{self.remote}"]
+        lines = [self.first_line]
         if self.files_there:
             there = counted(self.files_there, "file")
             lines.append(f"{there} are there already: what is the same stays, what differs is a conflict to decide")

@@ -22,11 +22,10 @@ from ...services.history import MOST_TEXT, History, MadeCall
 from ...services.session import current
 from .clients import own_front
 from .declaration import PLAIN, Declaration
-from .results import about_error, failure
+from .results import Answer, about_error, failure
 
 log = logging.getLogger(__name__)
 
-Answer = CallToolResult | InputRequiredResult
 UNKNOWN = (
     "the process of remote-sandbox-mcp that worked on this {tool} was killed, so whether it was done is not known; "
     "look first, and repeat it only if it was not"

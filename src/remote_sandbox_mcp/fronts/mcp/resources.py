@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mcp.server.apps import APP_MIME_TYPE
-from mcp.server.mcpserver.exceptions import ResourceError
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from ... import __version__
-from ...core.errors import SandboxError
+from ...core.errors import SandboxError, UnknownSandbox
 from ...core.texts.shown import each_text, shown
 from ...core.texts.text import visible
 from ...views.app_results import disposable_fields, log_text
@@ -49,7 +49,7 @@ def offer(server: SandboxServer) -> None:
             found = await app.disposables.find(id)
             return _json(view | (disposable_fields(found) if found else {}))
         except SandboxError as problem:
-            raise ResourceError(sentence(problem)) from None
+            raise unread(problem) from None
 
     @server.resource("sandbox://{id}/logs", title="What was run in a sandbox", mime_type=TEXT)
     async def logs(id: str) -> str:
@@ -57,12 +57,18 @@ def offer(server: SandboxServer) -> None:
         try:
             return visible(shown(log_text(await app.jobs.commands.latest(app.fleet.member(id)))))
         except SandboxError as problem:
-            raise ResourceError(sentence(problem)) from None
+            raise unread(problem) from None
 
     @server.resource(CARDS, title="Machines and jobs as cards", mime_type=APP_MIME_TYPE, meta=BORDERED)
     def cards() -> str:
         """Shows the results of list_sandboxes and check_background_task inside clients that render apps."""
         return cards_page()
+
+
+def unread(problem: SandboxError) -> ResourceError:
+    """Why a resource cannot be read; for a sandbox that is not there, its address is an invalid parameter."""
+    kind = ResourceNotFoundError if isinstance(problem, UnknownSandbox) else ResourceError
+    return kind(sentence(problem))
 
 
 def _more(made: Any) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from mcp_types import CallToolResult, ImageContent, TextContent
+from mcp_types import CallToolResult, ImageContent, InputRequiredResult, TextContent
 
 from ...app import App
 from ...core.errors import BadArgument, SandboxError
@@ -14,24 +14,15 @@ from ...core.sandboxes.files import FileSlice, Span
 from ...core.texts.image import MOST_BYTES, Image, recognise
 from ...core.texts.shown import each_text, shown, values_in_use
 from ...core.texts.text import visible
+from ...services.hub_contact.hello import ABOUT_ERROR
 from ...views.results import CUT, all_visible, error_fields, fit, lean, sentence, shorten, warning_of, with_fate
 from ...views.texts import one_line
 from .clients import calling
 
-if TYPE_CHECKING:
-    pass
-
-
-# Key of an error's code and fields in `_meta`. Not structured content: that would have to match the tool's output
-# schema, and strict clients reject the whole answer otherwise.
 T = TypeVar("T")
-ABOUT_ERROR = "remote-sandbox/error"
-
-
+Answer = CallToolResult | InputRequiredResult
 # Length of a text that the client does not show to its model.
 MOST_DROPPED_TEXT = 2000
-
-
 # Number and bytes of images in one result.
 MOST_SHOWN, MOST_TOGETHER = 4, 3_000_000
 
@@ -53,10 +44,19 @@ def reply(
         fitted = {**fitted, "truncated": True, "cut": CUT}
         text = f"{text}\n{CUT}"
     # A text that the client never shows can be short.
-    longest = MOST_DROPPED_TEXT if client.drops_text else client.result_chars
+    is_dropped = client.drops_text and not (images and client.drops_images)
+    longest = MOST_DROPPED_TEXT if is_dropped else client.result_chars
     return CallToolResult(
         content=[TextContent(type="text", text=shorten(visible(text), longest)), *images], structured_content=fitted
     )
+
+
+def with_images_seen(answer: Answer) -> Answer:
+    """The answer without its structured part where that would hide its images from the client's model."""
+    if not isinstance(answer, CallToolResult) or not calling.get().drops_images:
+        return answer
+    has_images = any(isinstance(block, ImageContent) for block in answer.content)
+    return answer.model_copy(update={"structured_content": None}) if has_images else answer
 
 
 def without_known(value: T) -> T:

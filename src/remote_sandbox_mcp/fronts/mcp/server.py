@@ -44,12 +44,13 @@ from ...core.gate import NotAllowed
 from ...local.waiting import Chores, within
 from ...services.session import InProgress, Session, begin, current
 from ...views.results import sentence
+from .arguments import sentence_about
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
 from .declaration import PLAIN, Declaration
 from .forms import Forms
 from .journal import Journal, is_kept, note
 from .outside import learn_roots, make_way
-from .results import code_of, failure, told_where
+from .results import code_of, failure, told_where, with_images_seen
 from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces
 
@@ -252,7 +253,7 @@ class SandboxServer(MCPServer[None]):
             async with self._turn(session, name):
                 answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
-            return answer
+            return with_images_seen(answer)
         finally:
             calling.reset(called_by)
             takes = {*self._toolbox.parameters(name).all, *OTHER_NAMES}
@@ -359,7 +360,7 @@ class SandboxServer(MCPServer[None]):
             except SandboxError as raised:
                 problem = raised
             except ToolError as raised:
-                problem = explain(name, raised)
+                problem = explain(name, raised, self._toolbox.parameters(name).listed)
             # Refused before anything was done: where its user allows it, the call is made again.
             if not isinstance(problem, NotAllowed):
                 break
@@ -458,16 +459,13 @@ def outcome_of(answer: CallToolResult | InputRequiredResult) -> str:
     return code_of(answer) if failed else "done"
 
 
-def explain(name: str, problem: ToolError) -> SandboxError:
+def explain(name: str, problem: ToolError, takes: Sequence[str] = ()) -> SandboxError:
     """The SandboxError inside what the SDK raised; a defect is logged with its stack and reported without it."""
     cause = problem.__cause__
     if isinstance(cause, SandboxError):
         return cause
     if isinstance(cause, ValidationError):
-        # pydantic's own text has several lines, and quotes the arguments.
-        first = cause.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "arguments"
-        return BadArgument(f"{name}: {where}: {first['msg']}")
+        return BadArgument(sentence_about(name, cause, takes))
     if isinstance(problem, UnexpectedToolError):
         log.error("%s failed unexpectedly", name, exc_info=problem)
         return Defect(f"{name} failed because of a defect in remote-sandbox-mcp; its log has the details")

@@ -215,6 +215,7 @@ class WatchdogShape(TypedDict, total=False):
     running: bool
     pid: int
     last_heartbeat_ts: float
+    last_heartbeat_at: str
     db_path: str
     active_watches: int
     lingering: bool

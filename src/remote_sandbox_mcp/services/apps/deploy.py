@@ -22,6 +22,7 @@ from ...core.sandboxes.port import (
     request_text,
 )
 from ...core.sandboxes.sandbox import Sandbox
+from ...core.task import TaskState, job_outcome
 from ...core.texts.text import last_line
 from ...local.waiting import Chores, within
 from ..fleet import unforeseen
@@ -112,7 +113,7 @@ class Deployments:
         await self._remember()
         known = self._known.get((order.sandbox, order.port))
         now = await self._look_now(known) if known else None
-        if now is None or now.status == "failed":
+        if now is None or now.is_over:
             return None
         if now.cwd != order.cwd or now.command not in spellings_of(order.command):
             at = f" at {now.url}" if now.url else ""
@@ -155,9 +156,9 @@ class Deployments:
             exit_code=seen.exit_code,
             seconds=time.monotonic() - wait.begun,
         )
-        if has_failed(seen, wait.health):
+        if has_ended(seen, wait.health):
             await self._book.note(deployed.job_id, seen)
-            return replace(deployed, status="failed", problem=how_it_ended(seen))
+            return replace(deployed, status=status_after(seen), problem=how_it_ended(seen))
         status = "running" if wait.health.ok else "unhealthy"
         # An app that is still starting gets an address, too: it may only need longer.
         try:
@@ -198,7 +199,7 @@ class Deployments:
         for written in await self._book.recall():
             key = (written.sandbox, written.port)
             known = self._known.get(key)
-            if known is None or (known.status == "failed" and known.job_id != written.job_id):
+            if known is None or (known.is_over and known.job_id != written.job_id):
                 self._known[key] = written
 
     async def _look(self, deployed: Deployment) -> Deployment:
@@ -217,9 +218,9 @@ class Deployments:
             deployed, health=health, log=seen.log.decode("utf-8", "replace"), exit_code=seen.exit_code, problem="",
             command=seen.command or deployed.command,
         )  # fmt: skip
-        if has_failed(seen, health):
-            now = replace(now, status="failed", url="", problem=how_it_ended(seen))
-            if deployed.status != "failed":
+        if has_ended(seen, health):
+            now = replace(now, status=status_after(seen), url="", problem=how_it_ended(seen))
+            if not deployed.is_over:
                 await self._book.note(deployed.job_id, seen)
         else:
             url = await self._address_now(deployed.sandbox, deployed.port)
@@ -408,13 +409,20 @@ def silence(port: int) -> Health:
     return Health(problem=f"nothing accepts connections at port {port}")
 
 
-def has_failed(seen: JobSeen, health: Health) -> bool:
-    """Whether it has failed: a command that exited with success may have left a daemon that answers."""
+def has_ended(seen: JobSeen, health: Health) -> bool:
+    """Whether it has ended: a command that exited with success may have left a daemon that answers."""
     return seen.is_over and not (health.ok and seen.exit_code == 0)
+
+
+def status_after(seen: JobSeen) -> str:
+    """The status of an app that has ended: one that was stopped on purpose has not failed."""
+    return "stopped" if job_outcome(seen).state is TaskState.STOPPED else "failed"
 
 
 def how_it_ended(seen: JobSeen) -> str:
     """Explain why an app does not run."""
+    if status_after(seen) == "stopped":
+        return "the app was stopped; deploy_app starts it again"
     if seen.exit_code is None:
         return f"the app is gone: {seen.reason or 'nothing is known of its end'}"
     how = f"was stopped by {seen.signal}" if seen.signal else f"ended with exit code {seen.exit_code}"

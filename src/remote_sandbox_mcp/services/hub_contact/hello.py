@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 # has seen, or null. In an answer to a client it cannot occur, because quotes within a text are escaped there.
 VERSION = "remote-sandbox/version"
 VERSION_LINE = b'{"%s":' % VERSION.encode()
+# Key of an error's code and fields in `_meta`. Not structured content: that would have to match the tool's output
+# schema, and strict clients reject the whole answer otherwise.
+ABOUT_ERROR = "remote-sandbox/error"
 # For a session; for HTTP on a socket that is handed over; for a question of ours, which is answered in one line; for a
 # person who logs in to a machine at a terminal; for a verb of the command line, on streams that are handed over.
 SERVE, HTTP, ASK, LOGIN, VERB = "serve", "http", "ask", "login", "verb"

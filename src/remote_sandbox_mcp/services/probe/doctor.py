@@ -53,7 +53,7 @@ NETWORKS = {
     Reach.HOSTS: "with a list of hosts",
     Reach.HOST: "with the network of this computer",
 }
-LOCAL_STEPS = ("walls", "limits", *INSIDE_STEPS)
+LOCAL_STEPS = (checkup.WALLS, "limits", *INSIDE_STEPS)
 COMMAND_STEPS = ("command", *INSIDE_STEPS)
 INSIDE_S = 15.0
 # A code may have to wait until the one before it, which another process has used, is over.
@@ -137,8 +137,8 @@ async def _walls_step(place: LocalPlace) -> Step:
     from ...backends.bubblewrap import local
 
     if reason := await local.why_not():
-        return checkup.warning("walls", f"not offered: {reason}")
-    return checkup.ok("walls", f"bubblewrap; {NETWORKS[place.network.reach]}")
+        return checkup.warning(checkup.WALLS, f"not offered: {reason}")
+    return checkup.ok(checkup.WALLS, f"bubblewrap; {NETWORKS[place.network.reach]}")
 
 
 class Unanswered(Exception):

@@ -14,7 +14,7 @@ from ....core.jobs.job import JobWait
 from ....core.jobs.watch import WatchOrder
 from ....core.task import TaskState, outcome_of
 from ....core.texts.text import harmless
-from ....services.jobs.service import Wanted, Which
+from ....services.jobs.service import LONGEST_WAIT_S, Wanted, Which
 from ....services.jobs.values import Ensure
 from ....views.job_results import (
     begun_fields,
@@ -197,7 +197,7 @@ def wait_for_task(server: SandboxServer) -> Any:
         ctx: Context[None, Any],
         tmux_session: Session = "",
         watch_id: UnlistedWatchId = 0,
-        timeout_s: Annotated[float, Field(description="Default 45", ge=0, le=280)] = 45,
+        timeout_s: Annotated[float, Field(description="Default 45, at most 280", ge=0)] = 45,
         until_pattern: Annotated[str, Field(description="Regular expression for a line of the log")] = "",
         silence_s: Annotated[float, Field(description="Also return when it has printed nothing for so long")] = 0,
         last_n_lines: Lines = 50,
@@ -206,7 +206,7 @@ def wait_for_task(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, WaitedShape]:
         """Wait until a job ends, prints a line that fits, or is silent. Use this instead of asking again and again."""
         # Never longer than the client waits; the agent calls again.
-        seconds = min(timeout_s, patience(server, ctx))
+        seconds = min(timeout_s, patience(server, ctx), LONGEST_WAIT_S)
         which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
         wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
         async with Reporting(ctx) as reporting:

@@ -103,9 +103,11 @@ def place_in(workspace: Workspace | None, sandbox: str) -> str:
 
 
 async def active_sandbox(server: SandboxServer, ctx: Context[None, Any] | None) -> tuple[str, list[str]]:
-    """The sandbox for calls that name none; empty, with the reason, where the selected one is over."""
+    """The sandbox for calls that name none; empty, with the reason, where it is over or cannot be used here."""
     try:
-        return await server.meant(ctx), []
+        name = await server.meant(ctx)
+        why_not = await server.app.fleet.member(name).why_not()
+        return ("", [f"{name} cannot be used here: {sentence(why_not)}"]) if why_not else (name, [])
     except (UnknownSandbox, ConfigError) as problem:
         # If no configured machine can be used, the problems of the configuration say why.
         is_told = isinstance(problem, ConfigError) and bool(server.app.fleet.refusal)

@@ -172,15 +172,14 @@ def check_task(server: SandboxServer) -> Any:
     async def check_file_transfer_task(
         task_id: Annotated[str, BeforeValidator(task_name), Field(description="Default: list the latest")] = "",
         last_n_lines: Annotated[int, Field(ge=0, le=1000), UNLISTED] = 20,
-        wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55")] = 0,
+        wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55", ge=0)] = 0,
     ) -> Annotated[CallToolResult, TransferShape]:
         """Check a transfer: its progress or outcome. Use wait_s instead of asking again and again."""
-        in_range("wait_s", wait_s, 0, LONGEST_WAIT_S)
         transfers = server.app.transfers.background
         if not task_id:
             tasks = [listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)]
             return reply({"tasks": tasks}, transfers_text(tasks))
-        transfer = await server.app.transfers.check(task_id, wait_s=wait_s)
+        transfer = await server.app.transfers.check(task_id, wait_s=min(wait_s, LONGEST_WAIT_S))
         stale = await transfers.is_stale(transfer)
         fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))
         text = headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""

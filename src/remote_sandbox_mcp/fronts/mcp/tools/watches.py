@@ -15,6 +15,7 @@ from ....core.texts.text import harmless
 from ....services.jobs.records import watch_outcome
 from ....services.jobs.service import Which
 from ....services.session import current
+from ....views.app_results import dated
 from ....views.job_results import checkpoint_fields, event_fields, fit_log, seen_fields, state_text, watch_fields
 from ....views.results import lean, sentence
 from ....views.texts import rows_text, told
@@ -295,7 +296,7 @@ def watch_reply(fields: dict[str, Any], first: str) -> CallToolResult:
 
 def status_reply(status: Any, *notes: str) -> CallToolResult:
     fields: dict[str, Any] = {"kind": status.kind, "installed": status.installed, "running": status.running}
-    fields |= lean(pid=status.pid or None, last_heartbeat_ts=status.last_beat or None, lingering=status.lingering)
+    fields |= lean(pid=status.pid or None, lingering=status.lingering) | dated(last_heartbeat=status.last_beat or 0.0)
     fields |= {"db_path": str(status.database), "active_watches": status.active}
     notes_told = [sentence(note) for note in (*status.notes, *filter(None, notes))]
     running = "runs" if status.running else "does not run"

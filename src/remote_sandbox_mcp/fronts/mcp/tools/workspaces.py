@@ -105,7 +105,7 @@ class Verbs:
         if dry_run:
             fields = place_fields("would link", preview.folder, preview.sandbox, preview.remote)
             fields |= {"would_send_files": preview.files, "would_send_bytes": preview.bytes, **notes(preview)}
-            return reply(fields, told(f"would link, and send {preview.lines()[0]}", fields, without=("status",)))
+            return reply(fields, told(f"would link, and send {preview.first_line}", fields, without=("status",)))
         if preview.is_large:
             await agreed(to_send(preview), confirm=confirm)
         async with Reporting(self._ctx) as reporting:
@@ -116,7 +116,7 @@ class Verbs:
             await session.selection.choose("")
         if linked is None:
             fields = place_fields("linking", preview.folder, preview.sandbox, preview.remote) | notes(preview)
-            return reply(fields, told(f"linking, and still sending {preview.lines()[0]}", fields, without=("status",)))
+            return reply(fields, told(f"linking, and still sending {preview.first_line}", fields, without=("status",)))
         fields = linked_fields(linked)
         return reply(fields, told("linked", fields, without=("status",)))
 
@@ -164,7 +164,7 @@ class Verbs:
 
 def to_send(preview: Preview) -> Request:
     """The request for a large first send."""
-    what, there = one_line(sentence(preview.lines()[0])), f"{preview.sandbox}:{preview.remote}"
+    what, there = one_line(sentence(preview.first_line)), f"{preview.sandbox}:{preview.remote}"
     command = shlex.join(("remote-sandbox-mcp", "link", there, preview.folder))
     return Request(
         kind="send",
