@@ -10,10 +10,10 @@
 #   @@ login        the user's login shell
 #   @@ python       the first line of `PYTHON --version`
 #   @@ tmux         the first line of `tmux -V`
-#   @@ rsync        the first line of `rsync --version`
 #   @@ docker       "yes VERSION" of a docker that answers this user, or "no COMPLAINT"; nothing where there is none
 #   @@ podman       the same
-#   @@ slurm        the first line of `sinfo --version`, in PATH or in a folder where sites install it
+#   @@ slurm        "yes VERSION" where sinfo answers, in PATH or in a folder where sites install it, or "no COMPLAINT"; nothing
+#                   where there is none
 #   @@ path         PATH as commands see it
 
 # section NAME TEXT
@@ -41,6 +41,17 @@ engine() {
     printf '%s %s\n' "$answers" "$(printf '%s\n' "$said" | tail -n 1)"
 }
 
+# What sinfo answers. Its packages are often there without a cluster: then even its version is a complaint.
+slurm() {
+    command -v sinfo >/dev/null 2>&1 || return 0
+    limit=$(command -v timeout) || limit=
+    if said=$(${limit:+"$limit" 5} sinfo -h -o %P 2>&1 </dev/null); then
+        printf 'yes %s\n' "$(version sinfo --version)"
+    else
+        printf 'no %s\n' "$(printf '%s\n' "${said:-it did not answer within 5 s}" | tail -n 1)"
+    fi
+}
+
 python=${1:-python3} tool=${2:-}
 shift "$(($# < 2 ? $# : 2))"
 section 'doctor 1' ''
@@ -49,10 +60,9 @@ section shell "${shell:-sh}"
 section login "${SHELL:-}"
 section python "$(version "$python" --version)"
 section tmux "$(version tmux -V)"
-section rsync "$(version rsync --version)"
 for name in docker podman; do
     if [ "$name" = "$tool" ]; then section "$name" "$(engine "$name" "$@")"; else section "$name" "$(engine "$name" "$name")"; fi
 done
 section path "${PATH:-}"
 PATH="${PATH:-/usr/bin:/bin}:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
-section slurm "$(version sinfo --version)"
+section slurm "$(slurm)"
