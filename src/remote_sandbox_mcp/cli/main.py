@@ -32,11 +32,11 @@ VERBS = (
         "pull",
         "transfers",
     ),
-    *("link", "unlink", "workspaces", "create", "delete", "forward", "events", "calls"),
+    *("link", "unlink", "workspaces", "create", "delete", "clean", "forward", "events", "calls"),
     *("allow", "disallow", "watchdog", "hub", "login", "platform", "hosts", "config", "completion", "hook"),
 )
 # Verbs that the hub carries out, with its connections.
-BY_HUB = frozenset({"exec", "shell", "jobs", "sandboxes", "sessions", "create", "delete", "events", "calls"})
+BY_HUB = frozenset({"exec", "shell", "jobs", "sandboxes", "sessions", "create", "delete", "clean", "events", "calls"})
 # Verbs whose file is named after another one.
 SHARED = {"link": "workspaces", "unlink": "workspaces", "disallow": "allow"}
 
@@ -140,7 +140,7 @@ def parser(only: Sequence[str] = VERBS, *, as_json: bool = False) -> argparse.Ar
         prog="remote-sandbox-mcp",
         description="SSH machines and sandboxes for coding agents: an MCP server, on standard streams or over HTTP.",
     )
-    top.add_argument("--version", action="version", version=__version__)
+    top.add_argument("--version", action="version", version=__version__, help="print the version")
     top.add_argument("--mode", choices=("stdio", "http"), default="stdio", help="how to serve (default: stdio)")
     top.add_argument("--host", help="with --mode http: the address to listen on (default: 127.0.0.1)")
     top.add_argument("--port", type=port, help="with --mode http: the port (default: 3000; 0: any that is free)")
