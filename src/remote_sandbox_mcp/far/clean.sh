@@ -2,7 +2,7 @@
 # Removes what use has left in this account: records of runs and jobs that have ended, programs that were lent. POSIX sh.
 # $1: "dry" to change nothing. What runs, waits in a queue, or has no record of its end is kept.
 #
-# Output: "removed KIND PATH" and "kept KIND PATH", one line each; KIND is run, job, session or program. A line "blind" alone
+# Output: "removed KIND PATH" and "kept KIND PATH", one line each; KIND is run, job or program. A line "blind" alone
 # says that processes cannot be seen here, so that nothing was removed.
 
 LC_ALL=C
@@ -60,7 +60,6 @@ for base in "/tmp/remote-sandbox-$uid" "/dev/shm/remote-sandbox-$uid" "$home/.ca
     is_ours "$base" || continue
     for path in "$base"/run-*; do ended run "$path"; done
     for path in "$base"/job-* "$base"/jobs/*/job-*; do ended job "$path"; done
-    for path in "$base"/python-*; do unused session "$path"; done
 done
 if is_ours "$state"; then
     for path in "$state"/jobs/*/job-* "$state"/shell/*/job-*; do ended job "$path"; done

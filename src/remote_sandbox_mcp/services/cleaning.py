@@ -17,7 +17,7 @@ LONGEST_ANSWER = 4 << 20
 
 @dataclass(frozen=True)
 class Leftover:
-    """A folder of ours on a sandbox: a run, a job, a session or a program."""
+    """A folder of ours on a sandbox: a run, a job or a program."""
 
     kind: str
     path: str
