@@ -12,11 +12,11 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 .PHONY: run tour setup tools quick lint test coverage check clients bench screenshots chaos pin clean
 
 run: setup ## The hub, the sandbox on this computer and the page, until Ctrl-C; the tour where nobody looks
-	@scripts/system-packages bubblewrap
+	@scripts/system-packages bubblewrap:bwrap
 	@$(BIN)/python scripts/demo.py
 
 tour: setup ## A short guided tour on the local sandbox
-	@scripts/system-packages bubblewrap
+	@scripts/system-packages bubblewrap:bwrap
 	@$(BIN)/python scripts/tour.py
 
 setup: $(READY) ## Build .venv with the remote-sandbox-mcp command
@@ -68,7 +68,7 @@ coverage: tools ## Lines of src that the tests run, by room, and those of a chan
 check: lint test ## What CI runs: lint and tests
 
 clients: tools ## Every tool through the Inspector, SDKs and adapters; Claude Code and Codex in a workspace; axe on the page
-	@scripts/system-packages bubblewrap
+	@scripts/system-packages bubblewrap:bwrap
 	@scripts/system-packages chromium:chromium
 	@$(BIN)/python -m clients $(ARGS)
 

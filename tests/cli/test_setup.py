@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from collections.abc import Iterator
@@ -27,15 +28,14 @@ from remote_sandbox_mcp.config.schema import MachineEntry
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.resources.checkup import Checkup, ok
 from remote_sandbox_mcp.core.sandboxes.machine import Machine
+from remote_sandbox_mcp.services.setup.keeping import PASSWORD, MachineSecret
 from remote_sandbox_mcp.services.setup.machines import Candidate, Standing, Trial
 from tests.cli.conftest import COMMAND, DEADLINE_S, Cli
 from tests.support.keyrings import Keyring, keyring_in_use
 from tests.support.second_factor import machine_with_code
-from tests.support.sshd import Fleet, Sshd, closed_port, silent_port
+from tests.support.sshd import Fleet, Sshd, closed_port, silent_port, wait_until
 from tests.support.terminal import Terminal, terminal
 
-# The machines have what this computer has: its programs alone are no cluster.
-HAS_SLURM = bool(shutil.which("sinfo")) and not subprocess.run(["sinfo", "--noheader"], capture_output=True).returncode
 # What is promised: from nothing to a first command.
 DIALOGUE_S = 120.0
 RING = """
@@ -133,6 +133,8 @@ def world(pair: tuple[Sshd, Sshd], clean_environment: Path, tmp_path: Path, monk
         monkeypatch.setenv(name, value)
     for name in ("CODEX_HOME", "CLAUDE_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
+    # Not in a checkout: that would be offered as the folder of projects.
+    monkeypatch.chdir(clean_environment)
     world = World(clean_environment, *pair)
     world.write_ssh_config()
     return world
@@ -147,11 +149,7 @@ def answer_all(here: Terminal, password: str) -> None:
     here.wait("Enter goes on")
     here.press("Enter")
     here.type("y", after="Is that the right one?")
-    if HAS_SLURM:
-        here.type("n", after="alpha has Slurm")
     here.type(password, after="Password of")
-    if HAS_SLURM:
-        here.type("", after="vault has Slurm")
     here.type("", after="Another machine?")
     here.type("", after="Where are your projects?")
 
@@ -178,7 +176,7 @@ def test_from_nothing_to_a_first_command_within_two_minutes(world: World) -> Non
     document = parse_toml(world.config.read_text())
     assert document["hosts"] == ["alpha"]
     kept = {"ssh_alias": "vault", "password": "keyring:remote-sandbox-mcp/ssh-vault"}
-    assert document["machines"] == {"vault": kept | ({"slurm": True} if HAS_SLURM else {})}
+    assert document["machines"] == {"vault": kept}
     assert json.loads(world.ring.read_text()) == {"remote-sandbox-mcp ssh-vault": password}
     assert stat.S_IMODE(world.config.stat().st_mode) == 0o600
     assert_clients_told(world, clients)
@@ -237,6 +235,118 @@ def again_and_back(world: World, before: dict[str, str]) -> None:
     assert json.loads(world.ring.read_text()) == {}
 
 
+# A key with a passphrase
+
+
+@pytest.fixture
+def locked(world: World, fleet: Fleet) -> Sshd:
+    """The only machine of ~/.ssh/config, with a key that is encrypted."""
+    sshd = fleet.machine("locked", auth="encrypted_key")
+    world.know(sshd)
+    lines = (
+        f"Host locked\n  HostName 127.0.0.1\n  Port {sshd.port}\n  User {sshd.user}\n  IdentityFile {sshd.key_file}\n"
+    )
+    (world.home / ".ssh/config").write_text(f"{lines}  IdentitiesOnly yes\n")
+    return sshd
+
+
+def test_the_passphrase_of_a_key_is_asked_for_and_kept_in_the_keyring(world: World, locked: Sshd) -> None:
+    (world.home / ".ssh/known_hosts").unlink()
+    with setup("--no-clients") as here:
+        here.wait(f"needs the passphrase of {locked.key_file}")
+        here.type("", after="Enter goes on")
+        asked = f"Passphrase of {locked.key_file}, kept in the keyring (Enter leaves locked out):"
+        here.type("wrong", after=asked)
+        here.type(locked.key_passphrase, after=asked, times=2)
+        # Only now can it be connected to, and shows its own key.
+        here.type("y", after="Is that the right one?")
+        here.type("", after="Another machine?")
+        here.type("", after="Where are your projects?")
+        here.type("", after="Write this?")
+        assert here.end() == 0, here.shown()
+        shown = here.shown()
+    assert "firewall" not in shown
+    assert locked.key_passphrase not in shown
+    assert "load average" in shown
+    kept = {"ssh_alias": "locked", "key_passphrase": "keyring:remote-sandbox-mcp/key-locked"}
+    assert parse_toml(world.config.read_text())["machines"] == {"locked": kept}
+    assert json.loads(world.ring.read_text()) == {"remote-sandbox-mcp key-locked": locked.key_passphrase}
+    assert Cli()("setup", "undo", PYTHONPATH=os.environ["PYTHONPATH"]).code == 0
+    assert json.loads(world.ring.read_text()) == {}
+
+
+def test_without_a_keyring_the_key_is_given_to_the_agent(
+    world: World, locked: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    folder = Path(tempfile.mkdtemp(prefix="rsmcp-agent-", dir="/tmp"))
+    socket = folder / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(socket.exists, what="the agent")
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+        with setup("--no-clients") as here:
+            here.type("", after="Enter goes on")
+            here.type("wrong", after="for your ssh-agent (Enter leaves locked out):")
+            here.type(locked.key_passphrase, after="for your ssh-agent (Enter leaves locked out):", times=2)
+            here.type("", after="Another machine?")
+            here.type("", after="Where are your projects?")
+            here.type("", after="Write this?")
+            assert here.end() == 0, here.shown()
+            assert "load average" in here.shown()
+        listed = subprocess.run(["ssh-add", "-l"], capture_output=True, text=True, check=True).stdout
+        assert "(ED25519)" in listed
+    finally:
+        agent.terminate()
+        agent.wait()
+        shutil.rmtree(folder)
+    assert parse_toml(world.config.read_text()) == {"hosts": ["locked"]}
+    assert not [path for path, text in world.everything().items() if locked.key_passphrase in text]
+
+
+def test_an_encrypted_key_is_told_with_what_opens_it(world: World, locked: Sshd) -> None:
+    assert locked.key_passphrase
+    (found,) = unasked("--hosts", "locked", code=1)["machines"]
+    assert found["state"] == "passphrase"
+    assert found["said"] == f"no usable key: {locked.key_file}: it is encrypted and key_passphrase is missing or wrong"
+    assert found["remedy"].startswith(
+        "Give an encrypted key to your agent with ssh-add, or set key_passphrase. By hand:"
+    )
+    assert "firewall" not in found["remedy"]
+
+
+# The key of a machine
+
+
+@pytest.fixture
+def two_keys(world: World, fleet: Fleet, tmp_path: Path) -> tuple[Sshd, str]:
+    """A machine with keys of two types, and the one that is not ed25519."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(tmp_path / "rsa")], check=True)
+    sshd = fleet.machine("two-keys", extra_config=[f"HostKey {tmp_path}/rsa"])
+    lines = f"Host two\n  HostName localhost\n  Port {sshd.port}\n  User {sshd.user}\n  IdentityFile {sshd.key_file}\n"
+    (world.home / ".ssh/config").write_text(lines)
+    return sshd, " ".join((tmp_path / "rsa.pub").read_text().split()[:2])
+
+
+def test_the_fingerprint_is_the_one_that_ssh_shows(two_keys: tuple[Sshd, str]) -> None:
+    sshd, _ = two_keys
+    (found,) = unasked()["machines"]
+    assert found["host_key"] == fingerprint(sshd)
+    words = ["ssh", "-F", "none", "-v", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
+    ssh = subprocess.run([*words, "-p", str(sshd.port), "localhost"], capture_output=True, text=True, check=False)
+    assert f"Server host key: ssh-ed25519 {found['host_key']}" in ssh.stderr
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_a_machine_that_is_known_by_another_key_is_asked_for_that_one(
+    world: World, two_keys: tuple[Sshd, str], name: str
+) -> None:
+    sshd, rsa = two_keys
+    (world.home / ".ssh/known_hosts").write_text(f"[{name}]:{sshd.port} {rsa}\n")
+    (found,) = unasked()["machines"]
+    assert found["state"] == "ready", found
+
+
 def test_without_a_keyring_a_typed_machines_password_is_in_a_file_of_its_owner_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,8 +359,6 @@ def test_without_a_keyring_a_typed_machines_password_is_in_a_file_of_its_owner_a
         here.type(f"{machine.user}@127.0.0.1:{machine.port}", after="is no machine")
         here.type("wrong", after="Password of")
         here.type(machine.password, after="Password of", times=2)
-        if HAS_SLURM:
-            here.type("n", after="has Slurm")
         here.type("", after="Another machine?")
         here.type("", after="Where are your projects?")
         here.type("", after="Write this?")
@@ -279,9 +387,7 @@ def test_ctrl_c_at_any_question_changes_no_file(world: World, question: str) -> 
         for asked, typed in (
             ("Which of them", ""),
             ("Is that the right one?", "y"),
-            *([("alpha has Slurm", "n")] if HAS_SLURM else []),
             ("Password of", world.by_password.password),
-            *([("vault has Slurm", "n")] if HAS_SLURM else []),
             ("Another", ""),
             ("Where are your projects?", ""),
             ("Write this?", ""),
@@ -321,8 +427,6 @@ def test_keys_choose_and_a_dumb_terminal_takes_numbers(world: World) -> None:
     with terminal(["env", "TERM=dumb", COMMAND, "setup", "--no-clients", "--dry-run"]) as here:
         here.type("7", after="all or none [1,2]")
         here.type("1", after="all or none [1,2]", times=2)
-        if HAS_SLURM:
-            here.type("n", after="alpha has Slurm")
         here.type("", after="Another")
         here.type("", after="Where are your projects?")
         assert here.end() == 0
@@ -337,9 +441,9 @@ def plain(world: World) -> World:
     return world
 
 
-def unasked(*words: str, **environ: str) -> dict[str, Any]:
+def unasked(*words: str, code: int = 0, **environ: str) -> dict[str, Any]:
     outcome = Cli()("setup", "--json", *words, REMOTE_SANDBOX_LIST="", **environ)
-    assert outcome.code == 0, outcome.stdout + outcome.stderr
+    assert outcome.code == code, outcome.stdout + outcome.stderr
     answer: dict[str, Any] = outcome.json
     return answer
 
@@ -400,6 +504,32 @@ def test_the_folder_of_projects_is_asked_for_and_undone(alone: World) -> None:
         assert "Where are your projects?" not in here.shown()
     assert Cli()("setup", "undo").code == 0
     assert alone.texts() == before
+
+
+def test_where_no_usual_folder_is_there_that_of_the_checkout_around_is_offered(
+    alone: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (alone.home / "stuff/one/.git").mkdir(parents=True)
+    (alone.home / "stuff/one/inside").mkdir()
+    monkeypatch.chdir(alone.home / "stuff/one/inside")
+    with setup("--no-clients") as here:
+        shown = ask_for_projects(here, "")
+    assert f"Where are your projects? [{alone.home}/stuff], or - for none:" in shown
+    assert parse_toml(alone.config.read_text()) == {"server": {"allowed_roots": ["~/stuff"]}}
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap")
+def test_without_a_machine_the_first_command_runs_in_the_local_sandbox(alone: World) -> None:
+    with setup() as here:
+        ask_for_projects(here, "-")
+        shown = here.shown()
+    assert f"$ {COMMAND} exec --sandbox local -- " in shown
+    assert "load average" in shown
+    assert "Say to your agent" in shown
+    # Whoever has installed it has no docs folder: what to do is in the answer itself.
+    assert "docs/" not in shown
+    assert '"remote-sandbox": {' in shown
+    assert f"{COMMAND} doctor" in shown
 
 
 def test_a_folder_that_is_no_place_for_projects_is_refused_and_asked_for_again(alone: World, tmp_path: Path) -> None:
@@ -605,7 +735,7 @@ def test_a_machine_that_asks_for_a_code_is_kept_with_what_to_do(plain: World, fl
 def chosen(name: str) -> Chosen:
     entry = MachineEntry(name, "setup", host=f"{name}.example.org", user="me")
     trial = Trial(Candidate(name, Machine(name, entry.host), entry), Checkup(name, "ssh", "", ()), Standing.READY)
-    return Chosen(trial, f"password of {name}")
+    return Chosen(trial, (MachineSecret(PASSWORD, f"password of {name}"),))
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ Welcome
 @@ python
 @@ tmux
  tmux 3.3a
-@@ rsync
- rsync  version 3.2.7  protocol version 31
 @@ path
  /usr/bin:/opt/my tools/bin
 """
@@ -37,7 +35,6 @@ def test_the_output_of_the_script_is_parsed() -> None:
         shell="GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)",
         login_shell="/usr/bin/fish",
         tmux="tmux 3.3a",
-        rsync="rsync version 3.2.7 protocol version 31",
         path="/usr/bin:/opt/my tools/bin",
         noise="Welcome",
     )
@@ -237,18 +234,19 @@ def test_the_step_of_the_host_key_says_how_it_is_known(before: bool, now: bool, 
 
 
 @pytest.mark.parametrize(
-    ("version", "said"),
+    ("answer", "said"),
     [
-        pytest.param("slurm-wlm 22.05.8", "22.05.8", id="new"),
-        pytest.param("slurm 20.11.0", "20.11.0", id="the first with --overlap"),
-        pytest.param("slurm 20.02.3-1", "20.02.3, older than 20.11: srun is used without --overlap", id="old"),
-        pytest.param("slurm 9999", "slurm 9999", id="odd"),
+        pytest.param("yes slurm-wlm 22.05.8", "22.05.8", id="new"),
+        pytest.param("yes slurm 20.11.0", "20.11.0", id="the first with --overlap"),
+        pytest.param("yes slurm 20.02.3-1", "20.02.3, older than 20.11: srun is used without --overlap", id="old"),
+        pytest.param("yes slurm 9999", "slurm 9999", id="odd"),
+        pytest.param("no sinfo: fatal: No 1.2.3", "sinfo does not answer: sinfo: fatal: No 1.2.3", id="no cluster"),
         pytest.param("", "sinfo is not found, so nothing can be submitted", id="none"),
     ],
 )
-def test_the_version_of_slurm_is_told_with_what_it_means(version: str, said: str) -> None:
-    step = checkup.cluster_steps(version, ClusterFindings(), None, CLUSTER)[0]
-    assert (step.said, step.mark) == (said, Mark.OK if version else Mark.WARNING)
+def test_the_version_of_slurm_is_told_with_what_it_means(answer: str, said: str) -> None:
+    step = checkup.cluster_steps(answer, ClusterFindings(), None, CLUSTER)[0]
+    assert (step.said, step.mark) == (said, Mark.OK if answer.startswith("yes") else Mark.WARNING)
 
 
 @pytest.mark.parametrize(
@@ -277,5 +275,13 @@ def test_the_version_of_slurm_is_told_with_what_it_means(version: str, said: str
     ],
 )
 def test_what_a_site_lacks_is_told_with_what_it_means(findings: ClusterFindings, name: str, said: str) -> None:
-    steps = {step.name: step for step in checkup.cluster_steps("slurm 23.02.1", findings, None, CLUSTER)}
+    steps = {step.name: step for step in checkup.cluster_steps("yes slurm 23.02.1", findings, None, CLUSTER)}
     assert steps[name].said.startswith(said)
+
+
+def test_slurm_is_shown_only_where_it_answers() -> None:
+    shown = checkup.installed_slurm_step("yes slurm 23.02.1", "gpu1")
+    assert shown
+    assert shown.said == "23.02.1; slurm = true under [machines.gpu1] makes it a cluster"
+    assert checkup.installed_slurm_step("no sinfo: fatal: Could not establish a configuration source", "gpu1") is None
+    assert checkup.installed_slurm_step("", "gpu1") is None

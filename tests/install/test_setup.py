@@ -63,7 +63,10 @@ def copy(tmp_path: Path) -> Path:
 
 
 def copy_project(folder: Path) -> Path:
-    """The project as a clone has it, with what is not committed yet."""
+    """The project as a clone has it, with what is not committed yet; without git, as it was unpacked."""
+    if not (ROOT / ".git").exists():
+        kept_out = shutil.ignore_patterns(".venv", "__pycache__", ".*_cache", ".hypothesis")
+        return Path(shutil.copytree(ROOT, folder, ignore=kept_out))
     listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True)
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).is_file():

@@ -1,11 +1,14 @@
-"""What installing packages for the tests leaves behind on a machine: no service that was not there before."""
+"""Installing packages for the tests: it leaves no service behind, and where it cannot be done, that is no failure."""
 
 from __future__ import annotations
 
 import os
+import pty
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +33,8 @@ case $1 in
 esac
 """
 APT_GET = """#!/bin/sh
-[ "$2" = install ] || exit 0
+echo "$*" >>"$WORLD/apt"
+[ "$2" = install ] || exit "${UPDATE_FAILS:-0}"
 shift 4
 for name; do touch "$WORLD/installed/$name"; for other in $(cat "$WORLD/needs/$name"); do
     touch "$WORLD/installed/$other"; done; done
@@ -53,10 +57,26 @@ class World:
 
     folder: Path
 
-    def install(self, *packages: str, state: str = "running", apt_fails: int = 0) -> int:
+    said: str = ""
+
+    def install(
+        self, *packages: str, state: str = "running", apt_fails: int = 0, stdin: int = subprocess.DEVNULL, **more: str
+    ) -> int:
         given = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "WORLD": str(self.folder), "STATE": state}
-        done = subprocess.run([SCRIPT, *packages], env={**given, "APT_FAILS": str(apt_fails)}, check=False, timeout=30)
+        env = {**given, "APT_FAILS": str(apt_fails), **more}
+        done = subprocess.run(
+            [SCRIPT, *packages], env=env, stdin=stdin, stderr=subprocess.PIPE, text=True, check=False, timeout=30
+        )
+        self.said = done.stderr
         return done.returncode
+
+    def put(self, program: str, text: str) -> None:
+        (self.folder / "bin" / program).write_text(f"#!/bin/sh\n{text}\n")
+        (self.folder / "bin" / program).chmod(0o755)
+
+    @property
+    def asked_apt(self) -> bool:
+        return (self.folder / "apt").exists()
 
     @property
     def disabled(self) -> list[str]:
@@ -99,9 +119,63 @@ def test_what_was_installed_before_is_left_alone(world: World) -> None:
     assert world.disabled == []
 
 
-def test_a_failed_installation_leaves_no_services_either_and_fails(world: World) -> None:
-    assert world.install("openssh-server", apt_fails=100) == 100
+@pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 100)])
+def test_a_failed_installation_leaves_no_services_either_and_fails_only_in_ci(world: World, ci: str, code: int) -> None:
+    assert world.install("openssh-server", apt_fails=100, CI=ci) == code
+    assert "apt-get could not install all of: openssh-server; what needs them is left out" in world.said
     assert world.disabled == ["ssh.socket", "ssh.service"]
+
+
+def test_a_broken_source_of_packages_does_not_keep_others_from_being_used(world: World) -> None:
+    assert world.install("tmux", UPDATE_FAILS="100") == 0
+    assert "apt-get update failed" in world.said
+    assert (world.folder / "installed/tmux").exists()
+
+
+@pytest.mark.parametrize(
+    ("programs", "more", "said"),
+    [
+        pytest.param({}, {"NO_INSTALL": "1"}, "not installed: tmux (NO_INSTALL is set)", id="not wanted"),
+        pytest.param({"uname": "echo Darwin"}, {}, "packages of Linux, and this is Darwin", id="macOS"),
+        pytest.param(
+            {"id": "echo 1000", "sudo": "echo '1000 is not in the sudoers file' >&2; exit 1"},
+            {},
+            "(that takes root, or sudo); what needs them is left out. An administrator installs them with: apt-get",
+            id="no sudoer",
+        ),
+    ],
+)
+@pytest.mark.parametrize("has_terminal", [False, True])
+def test_where_nothing_can_be_installed_that_is_said_and_is_no_failure(
+    world: World, programs: dict[str, str], more: dict[str, Any], said: str, has_terminal: bool
+) -> None:
+    for name, text in programs.items():
+        world.put(name, text)
+    terminal, inside = pty.openpty()
+    try:
+        assert world.install("tmux", stdin=inside if has_terminal else subprocess.DEVNULL, **more) == 0
+    finally:
+        os.close(terminal)
+        os.close(inside)
+    assert said in world.said
+    assert not world.asked_apt
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, to be another user")
+def test_an_ordinary_user_is_told_who_can_install_it() -> None:
+    words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-s", "--", "no-such-package-of-ours"]
+    env = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        words, input=SCRIPT.read_bytes(), env=env, capture_output=True, cwd="/", timeout=30, check=False
+    )
+    said = done.stderr.decode()
+    assert (
+        done.returncode,
+        "An administrator installs them with: apt-get install no-such-package-of-ours" in said,
+    ) == (
+        0,
+        True,
+    ), said
 
 
 def test_where_systemd_does_not_run_nothing_is_disabled(world: World) -> None:

@@ -20,6 +20,7 @@ OPTIONS = {"--sandbox": "sandboxes", "--on": "sandboxes", "--config": "files", "
 OPTIONS |= {"--projects": "files"}
 POSITIONALS = {
     ("doctor", "NAME"): "sandboxes",
+    ("clean", "NAME"): "sandboxes",
     ("forward", "SANDBOX"): "sandboxes",
     ("login", "NAME"): "sandboxes",
     ("hosts", "NAME"): "sandboxes",

@@ -36,6 +36,7 @@ VERBS = {
     "workspaces": "which folders are linked, and whether both sides are in step",
     "create": "make a disposable sandbox; prints its id",
     "delete": "end disposable sandboxes",
+    "clean": "remove what was left on a machine",
     "forward": "bring a port of a sandbox to this computer",
     "events": "what happened to watched jobs, newest last",
     "calls": "what agents have done: every tool call, newest last",
@@ -53,8 +54,21 @@ VERBS = {
 # Verbs that the hub carries out, with its connections.
 BY_HUB = frozenset(
     {
-        *("exec", "shell", "jobs", "sandboxes", "sessions", "create", "delete", "events", "calls", "top", "forward"),
-        *("push", "pull", "transfers", "link", "unlink", "workspaces"),
+        *(
+            "exec",
+            "shell",
+            "jobs",
+            "sandboxes",
+            "sessions",
+            "create",
+            "delete",
+            "clean",
+            "events",
+            "calls",
+            "top",
+            "forward",
+        ),
+        *("forward", "push", "pull", "transfers", "link", "unlink", "workspaces"),
     }
 )
 # Verbs whose file is named after another one.
@@ -161,7 +175,7 @@ def parser(whole: Iterable[str] = VERBS, *, as_json: bool = False) -> argparse.A
         prog="remote-sandbox-mcp",
         description="SSH machines and sandboxes for coding agents: an MCP server, on standard streams or over HTTP.",
     )
-    top.add_argument("--version", action="version", version=__version__)
+    top.add_argument("--version", action="version", version=__version__, help="print the version")
     top.add_argument("--mode", choices=("stdio", "http"), default="stdio", help="how to serve (default: stdio)")
     top.add_argument("--host", help="with --mode http: the address to listen on (default: 127.0.0.1)")
     top.add_argument("--port", type=port, help="with --mode http: the port (default: 3000; 0: any that is free)")

@@ -5,33 +5,37 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import paths
+from ..backends.bubblewrap import local
+from ..backends.ssh.connection import give_to_agent
+from ..config import paths, ring
 from ..config.services import is_json
 from ..core.commands.command import Completed
 from ..core.errors import BadArgument, ConfigError, SandboxError
-from ..core.sandboxes.secret import Secret
 from ..local.processes.process import is_in_cache
 from ..services.gate.paths import Gate
 from ..services.setup import clients, config_file, keeping, projects
 from ..services.setup.clients import State
 from ..services.setup.journal import SetupJournal
+from ..services.setup.keeping import PASSPHRASE, PASSWORD, MachineSecret
 from ..services.setup.machines import Finder, Standing, accept_key, fields_of, is_plain_alias, named, try_all
 from ..services.setup.undo import undo
-from .main import VERBS
 from .render import COMMAND, Page, command_path, print_json, styled, whole_command_path
 from .setup_dialogue import FromOptions, FromPerson, LiveRows, trouble_of, way_in, why_left
 from .verb import NO_CONNECTION, add_json, no_choice
 
 if TYPE_CHECKING:
     from ..services.setup.journal import SetupChange
-    from ..services.setup.keeping import KeptPassword
+    from ..services.setup.keeping import KeptSecret
     from ..services.setup.machines import Candidate, Trial
     from .setup_dialogue import SetupAnswers
 
@@ -39,11 +43,11 @@ FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
 FIRST_S = 20.0
 # Exit code where something that was named was left out.
 LEFT = 1
-# How often a password may be mistyped.
-MOST_PASSWORDS = 3
+# How often a password or passphrase may be mistyped.
+MOST_TRIES = 3
 CACHED = (
-    "Clients start this program from the cache of uvx, and no more when that is cleaned; to keep it: "
-    "uv tool install . in its checkout, and then at a terminal: remote-sandbox-mcp setup"
+    "Clients start this program from the cache of uvx, and no more when that is cleaned; to keep it, install it with "
+    "uv tool install and what you gave to uvx --from, and then run at a terminal: remote-sandbox-mcp setup"
 )
 WHY_PROJECTS = (
     "Agents use the folder that their client was started in. Clients such as Claude Desktop start us in /; name the "
@@ -123,10 +127,10 @@ class Done:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A machine that is to be configured, with its password and whether it is a cluster."""
+    """A machine that is to be configured, with what was typed for it and whether it is a cluster."""
 
     trial: Trial
-    password: str = field(default="", repr=False)
+    secrets: tuple[MachineSecret, ...] = ()
     slurm: bool = False
 
 
@@ -157,7 +161,6 @@ class Setup:
         await self._configure(chosen, self._done.projects)
         if not self._options.no_clients:
             self._register()
-        await self._check_place(trials)
         await self._first_command([*(it.trial for it in chosen), *(it for it in trials if it.candidate.is_configured)])
         return self._end()
 
@@ -204,7 +207,7 @@ class Setup:
     def _check_named(self, trials: Sequence[Trial]) -> None:
         """Note machines that cannot be reached, whatever is chosen, and tell of those that are configured."""
         for trial in trials:
-            is_broken = trial.standing in (Standing.FAILED, Standing.PASSWORD)
+            is_broken = trial.standing in (Standing.FAILED, Standing.PASSWORD, Standing.PASSPHRASE)
             if trial.standing is Standing.FAILED:
                 self._done.code = NO_CONNECTION
             if trial.candidate.is_configured and is_broken:
@@ -227,7 +230,8 @@ class Setup:
 
     async def _settle(self, trial: Trial, finder: Finder) -> Chosen | None:
         """Ask what a machine needs: its host key accepted, a password. None where it is left out."""
-        trial, password = await self._enter(trial, finder)
+
+        trial, secrets = await self._enter(trial, finder)
         is_usable = trial.standing in (Standing.READY, Standing.CODE)
         if trial.standing is Standing.FAILED and self._options.hosts:
             self._done.code = NO_CONNECTION
@@ -236,29 +240,68 @@ class Setup:
             return None
         if trial.standing is Standing.CODE and trial.trouble:
             self._done.leave(f"{trial.name}: {trial.trouble.said}. {trial.trouble.remedy}.")
-        return Chosen(trial, password, trial.has_slurm and self._answers.wants_slurm(trial))
+        return Chosen(trial, secrets, trial.has_slurm and self._answers.wants_slurm(trial))
 
-    async def _enter(self, trial: Trial, finder: Finder) -> tuple[Trial, str]:
+    async def _enter(self, trial: Trial, finder: Finder) -> tuple[Trial, tuple[MachineSecret, ...]]:
         """Try again with what a person has answered, as long as that helps."""
+
+        secrets: tuple[MachineSecret, ...] = ()
+        tried = await self._accept_keys(trial)
+        if tried.standing is Standing.PASSPHRASE:
+            tried, secrets = await self._unlock(tried, finder)
+            # A key that cannot be read is reported before the machine shows its own.
+            tried = await self._accept_keys(tried)
+        if tried.standing is Standing.PASSWORD:
+            tried, more = await self._ask(tried, finder, PASSWORD, self._answers.password)
+            secrets = (*secrets, *more)
+        return tried, secrets
+
+    async def _accept_keys(self, trial: Trial) -> Trial:
         # Jump hosts on the way have keys of their own.
         while trial.unseen and not self._options.dry_run and self._answers.accepts_key(trial):
             accept_key(trial.unseen, self._known_hosts)
             (trial,) = await self._try([trial.candidate])
-        if trial.standing is Standing.PASSWORD:
-            return await self._ask_password(trial, finder)
-        return trial, ""
+        return trial
 
-    async def _ask_password(self, trial: Trial, finder: Finder) -> tuple[Trial, str]:
-        """The trial with the right password, and that; or the last trial."""
-        for _ in range(MOST_PASSWORDS):
-            password = self._answers.password(trial)
-            if not password:
+    async def _unlock(self, trial: Trial, finder: Finder) -> tuple[Trial, tuple[MachineSecret, ...]]:
+        """Ask for a key's passphrase: for the keyring, or without one for the user's agent."""
+        if await asyncio.to_thread(ring.is_there):
+            ask = partial(self._answers.passphrase, use="kept in the keyring")
+            return await self._ask(trial, finder, PASSPHRASE, ask)
+        if trial.candidate.machine.login.agent and not self._options.dry_run:
+            return await self._give_to_agent(trial), ()
+        return trial, ()
+
+    async def _give_to_agent(self, trial: Trial) -> Trial:
+        agent = trial.candidate.machine.login.agent
+        for _ in range(MOST_TRIES):
+            passphrase = self._answers.passphrase(trial, use="for your ssh-agent")
+            try:
+                is_given = bool(passphrase) and await give_to_agent(agent, trial.locked_key, passphrase)
+            except OSError as problem:
+                self._page.problems([f"the agent at {agent} does not take the key: {problem.strerror or problem}"])
                 break
-            candidate = await asyncio.to_thread(finder.with_password, trial.candidate, Secret(password))
+            if is_given:
+                (trial,) = await self._try([trial.candidate])
+            if is_given or not passphrase:
+                break
+        return trial
+
+    async def _ask(
+        self, trial: Trial, finder: Finder, key: str, ask: Callable[[Trial], str]
+    ) -> tuple[Trial, tuple[MachineSecret, ...]]:
+        """The trial with the right secret, and that; or the trial as it was."""
+        for _ in range(MOST_TRIES):
+            text = ask(trial)
+            if not text:
+                break
+            secret = MachineSecret(key, text)
+            candidate = await asyncio.to_thread(finder.with_secret, trial.candidate, secret)
             (tried,) = await self._try([candidate])
-            if tried.standing in (Standing.READY, Standing.CODE):
-                return tried, password
-        return trial, ""
+            is_unlocked = key == PASSPHRASE and tried.standing is not Standing.PASSPHRASE
+            if is_unlocked or tried.standing in (Standing.READY, Standing.CODE):
+                return tried, (secret,)
+        return trial, ()
 
     def _leave(self, trial: Trial) -> None:
         self._done.leave(f"{trial.name} was left out: {why_left(trial)}", _code(trial) if self._options.hosts else 0)
@@ -302,7 +345,7 @@ class Setup:
     async def _configure(self, chosen: Sequence[Chosen], projects: str) -> None:
         """Show the change of config.toml, and make it with the passwords that it names."""
         self._page.heading("config.toml", str(self._file))
-        planned = config_file.plan(self._file, [_machine(one, self._reference(one)) for one in chosen], projects)
+        planned = config_file.plan(self._file, [_machine(one, self._references(one)) for one in chosen], projects)
         self._done.config = {
             "file": str(planned.path),
             "changed": False,
@@ -321,31 +364,34 @@ class Setup:
         self._done.config |= {"changed": True, "backup": change.backup}
         self._page.print(self._written(planned.path, change.backup))
 
-    def _reference(self, one: Chosen) -> str:
-        return keeping.reference_for(one.trial.name, self._file) if one.password else ""
+    def _references(self, one: Chosen) -> dict[str, str]:
+        return {it.key: keeping.reference_for(one.trial.name, it.key, self._file) for it in one.secrets}
 
     async def _write(self, chosen: Sequence[Chosen], projects: str = "") -> SetupChange:
-        """Raises ConfigError; then no password is kept, either."""
-        kept: dict[str, KeptPassword] = {}
+        """Raises ConfigError; then no secret is kept, either."""
+        kept: list[KeptSecret] = []
+        machines = []
         try:
             for one in chosen:
-                if one.password:
-                    kept[one.trial.name] = await self._keep(one)
-            machines = [_machine(one, kept[one.trial.name].reference if one.password else "") for one in chosen]
+                references = {}
+                for secret in one.secrets:
+                    kept.append(await self._keep(one.trial.name, secret))
+                    references[secret.key] = kept[-1].reference
+                machines.append(_machine(one, references))
             change = config_file.carry_out(config_file.plan(self._file, machines, projects), self._options.config)
         except BaseException:
-            for password in kept.values():
-                keeping.forget(password.change)
+            for each in kept:
+                keeping.forget(each.change)
             raise
-        for password in kept.values():
-            self._journal.add(password.change)
+        for each in kept:
+            self._journal.add(each.change)
         self._journal.add(change)
         return change
 
-    async def _keep(self, one: Chosen) -> KeptPassword:
+    async def _keep(self, name: str, secret: MachineSecret) -> KeptSecret:
         """Raises ConfigError."""
-        name = one.trial.name
-        storing = asyncio.ensure_future(asyncio.to_thread(keeping.keep, name, one.password, self._file))
+
+        storing = asyncio.ensure_future(asyncio.to_thread(keeping.keep, name, secret, self._file))
         try:
             kept = await asyncio.shield(storing)
         except asyncio.CancelledError:
@@ -376,7 +422,12 @@ class Setup:
         program = clients.StartCommand(command_path(), whole_command_path(), arguments)
         wanted = _words(self._options.clients)
         found = [client for client in clients.find() if (client.key in wanted if wanted else client.is_there)]
-        self._page.heading("Clients", "" if found else "none was found; docs/clients.md has the lines for each")
+        self._page.heading("Clients", "" if found else "none was found; most take these lines in their mcp.json:")
+        if not found:
+            entry: dict[str, object] = {"command": program.path}
+            if program.arguments:
+                entry["args"] = [*program.arguments]
+            self._show_lines(json.dumps({"mcpServers": {clients.NAME: entry}}, indent=2, ensure_ascii=False))
         for client in found:
             self._tell_client(clients.plan(client, program), is_named=client.key in wanted)
         if any(row["state"] == "added" for row in self._done.clients) and is_in_cache(sys.executable):
@@ -440,23 +491,13 @@ class Setup:
 
     # The end
 
-    async def _check_place(self, trials: Sequence[Trial]) -> None:
-        """Say before the end where no command could run: no machine is ready, nor the sandbox on this computer."""
-        from ..backends.bubblewrap.local import why_not
-        from ..services.setup.machines import Standing
-
-        if not any(trial.standing is Standing.READY for trial in trials) and (reason := await why_not()):
-            self._done.leave(
-                f"No command can run yet: no machine is ready, nor the sandbox on this computer ({reason})"
-            )
-
     async def _first_command(self, trials: Sequence[Trial]) -> None:
-        """A real command on a machine that works, as an agent's would run."""
-        name = next((trial.name for trial in trials if trial.standing is Standing.READY), "")
-        if not name or self._options.dry_run or not self._is_configured(name):
+        """A real command on a machine that works, or in the local sandbox, as an agent's would run."""
+        if self._options.dry_run or not (name := await self._usable(trials)):
             return
+
         self._page.heading("A first command", name)
-        self._page.print(f"  $ {COMMAND} exec --sandbox {name} -- '{FIRST}'", soft_wrap=True)
+        self._page.print(f"  $ {_program()} exec --sandbox {name} -- '{FIRST}'", soft_wrap=True)
         try:
             code, said = await _run_first(self._options.config, name)
         except SandboxError as problem:
@@ -466,8 +507,22 @@ class Setup:
         self._done.first_command = {"sandbox": name, "command": FIRST, "exit_code": code, "stdout": said}
         self._page.print(*(styled((f"  {line}", "")) for line in said.splitlines()), soft_wrap=True)
 
-    def _is_configured(self, name: str) -> bool:
-        return any(machine.name == name for machine in config_file.read(self._options.config).machines)
+    async def _usable(self, trials: Sequence[Trial]) -> str:
+        """The first machine that works and is configured, else the local sandbox; empty where there is neither."""
+        configuration = config_file.read(self._options.config)
+        configured = {machine.name for machine in configuration.machines}
+        for trial in trials:
+            if trial.standing is Standing.READY and trial.name in configured:
+                return trial.name
+        is_wanted = self._answers.is_person or self._options.yes
+        if configured or self._options.hosts or not is_wanted or configuration.local is None:
+            return ""
+        if why := await local.why_not():
+            self._done.leave(
+                f"No command can run yet: no machine is ready, nor the sandbox on this computer ({why.rstrip('.')})"
+            )
+            return ""
+        return configuration.local.name
 
     def _end(self) -> int:
         if self._options.json:
@@ -483,15 +538,22 @@ class Setup:
             page.heading("Left to do")
             page.problems(self._done.left)
         if self._done.first_command:
-            page.heading("Say to your agent", "start it anew first, so that it finds the server")
-            page.print("  Which of my machines is free? Run nvidia-smi there, and tell me what you see.")
+            page.heading("Say to your agent", "restart it first, so that it finds the server")
+            page.print("  Which of my sandboxes is free? Run uname -a there, and tell me what you see.")
         page.heading("Next")
-        told = (
+        verbs = (
             ("doctor", "checks each machine, step by step"),
             ("dashboard", "shows in your browser what agents do"),
             ("setup undo", "takes back what setup has changed"),
         )
-        page.rows((f"{COMMAND} {words}", use) for words, use in told if words.split()[0] in VERBS)
+        page.rows((f"{_program()} {words}", use) for words, use in verbs)
+
+
+def _program() -> str:
+    """Our own command as a person can type it in any terminal."""
+    from .render import command_path
+
+    return shlex.quote(command_path())
 
 
 def _code(trial: Trial) -> int:
@@ -499,12 +561,11 @@ def _code(trial: Trial) -> int:
     return NO_CONNECTION if trial.standing is Standing.FAILED else LEFT
 
 
-def _machine(one: Chosen, reference: str) -> config_file.NewMachine:
+def _machine(one: Chosen, references: dict[str, str]) -> config_file.NewMachine:
     entry = one.trial.candidate.entry
     assert entry is not None
-    password = reference if one.password else ""
-    fields = fields_of(entry, password, one.slurm)
-    return config_file.NewMachine(entry.name, fields, is_plain_alias(entry, password, one.slurm))
+    fields = fields_of(entry, references, one.slurm)
+    return config_file.NewMachine(entry.name, fields, is_plain_alias(entry, references, one.slurm))
 
 
 def _check_names(wanted: Sequence[str], known: Sequence[str]) -> None:

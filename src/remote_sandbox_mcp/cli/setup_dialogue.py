@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,6 +39,8 @@ def said(trial: Trial) -> str:
         return f"works, by {way_in(trial.candidate.machine)}{gpus}{slurm}{done}"
     if trial.standing is Standing.PASSWORD:
         return "asks for a password"
+    if trial.standing is Standing.PASSPHRASE:
+        return f"needs the passphrase of {trial.locked_key}"
     if trial.standing is Standing.HOST_KEY:
         return "is new: its host key has never been seen"
     if trial.standing is Standing.CODE:
@@ -50,6 +53,9 @@ def why_left(trial: Trial) -> str:
     again = "run setup at a terminal"
     if trial.standing is Standing.PASSWORD:
         return f"it asks for a password; {again}, which asks for it and keeps it in the keyring."
+    if trial.standing is Standing.PASSPHRASE:
+        unlock = f"ssh-add {shlex.quote(trial.locked_key)}"
+        return f"its key is encrypted; run {unlock}, or {again}, which asks for the passphrase."
     if trial.unseen:
         return f"its host key {trial.unseen.fingerprint} has never been seen; {again}, or ssh to it once."
     return trouble_of(trial) or "it works, and was not asked for; name it with --hosts, or pass --yes."
@@ -155,6 +161,10 @@ class SetupAnswers(Protocol):
 
     def password(self, trial: Trial) -> str: ...
 
+    def passphrase(self, trial: Trial, use: str) -> str:
+        """The passphrase of its key; `use` says what is done with it."""
+        ...
+
     def keeps(self, trial: Trial) -> bool:
         """Whether a machine that does not work now is configured nevertheless."""
         ...
@@ -207,6 +217,9 @@ class FromPerson:
     def password(self, trial: Trial) -> str:
         return asker.hidden(f"Password of {trial.candidate.address} (Enter leaves {trial.name} out):")
 
+    def passphrase(self, trial: Trial, use: str) -> str:
+        return asker.hidden(f"Passphrase of {trial.locked_key}, {use} (Enter leaves {trial.name} out):")
+
     def keeps(self, trial: Trial) -> bool:
         step = trial.trouble
         self._page.problems([f"{trial.name}: {step.said if step else 'it cannot be used now'}"])
@@ -248,6 +261,9 @@ class FromOptions:
         return False
 
     def password(self, trial: Trial) -> str:
+        return ""
+
+    def passphrase(self, trial: Trial, use: str) -> str:
         return ""
 
     def keeps(self, trial: Trial) -> bool:

@@ -36,7 +36,7 @@ def add(config: Path, state: Path, name: str, *, password: str = "") -> None:
     """What one run of setup does for one machine."""
     fields = {"host": f"{name}.example.org", "user": "me"}
     if password:
-        kept = keeping.keep(name, password, config)
+        kept = keeping.keep(name, keeping.MachineSecret(keeping.PASSWORD, password), config)
         SetupJournal(state).add(kept.change)
         fields["password"] = kept.reference
     SetupJournal(state).add(config_file.carry_out(config_file.plan(config, [NewMachine(name, fields)]), config))

@@ -39,7 +39,8 @@ CIPHERS = (
     "aes192-ctr",
     "aes256-ctr",
 )
-# Accepted after the types of the keys that are known for a machine: if it has only another type, the error can say so.
+# In the order of OpenSSH, so that a new machine shows the key whose fingerprint ssh shows. Of a machine that is known,
+# they are accepted after the types of its keys: if it has only another type, the error can say so.
 HOST_KEY_ALGORITHMS = (
     "ssh-ed25519",
     "ecdsa-sha2-nistp256",
@@ -60,6 +61,8 @@ UNANSWERED_S = 300.0
 # The pause after a connection that was cut during its login.
 CUT_PAUSE_S = 0.5
 AFTER_CODE = "the login was refused after a code was given"
+LOCKED = "it is encrypted and key_passphrase is missing or wrong"
+HOW_TO_UNLOCK = "Give an encrypted key to your agent with ssh-add, or set key_passphrase"
 WRONG_CODE = "the code was wrong or used before, or the key or password is; a new code is needed for another try"
 
 
@@ -263,6 +266,7 @@ class LoginGate:
         self, hop: Hop, tunnel: asyncssh.SSHClientConnection | None, options: dict[str, Any], attempt: Attempt
     ) -> asyncssh.SSHClientConnection:
         options = dict(options)
+        unusable: list[str] = options.pop("unusable")
         judge, dialogue = _Judge(self, hop), self._dialogue(hop, options.pop("password", None), attempt)
         where = f"(jump host {hop.host})" if hop in self.machine.hops else ""
         proxy = await self._proxy() if tunnel is None else None
@@ -279,7 +283,7 @@ class LoginGate:
                 login_timeout=0,
                 known_hosts=self.host_keys.lookup,
                 host_key_alias=hop.host_key_name or None,
-                server_host_key_algs=f"+{','.join(HOST_KEY_ALGORITHMS)}",
+                server_host_key_algs=await self._host_key_algorithms(hop, is_direct=not (tunnel or proxy)),
                 encryption_algs=CIPHERS,
                 compression_algs=None,
                 keepalive_interval=KEEPALIVE_S,
@@ -294,7 +298,7 @@ class LoginGate:
             if proxy:
                 proxy.end()
             if isinstance(problem, (OSError, asyncssh.Error)):
-                raise self._explained(problem, where, judge, attempt) from None
+                raise self._explained(problem, where, judge, attempt, unusable) from None
             raise
         if proxy:
             proxy.end_with(connection)
@@ -309,11 +313,27 @@ class LoginGate:
         passed = f"the jump host {host} before {machine.name}" if hop in machine.hops else f"{machine.name} ({host})"
         return Dialogue(machine.name, passed, hop.login, password, attempt, self._codes)
 
-    def _explained(self, problem: Exception, where: str, judge: _Judge, attempt: Attempt) -> ConnectError:
+    async def _host_key_algorithms(self, hop: Hop, *, is_direct: bool) -> str:
+        """The order for asyncssh: ours first for a machine that is new, else the types of its keys first."""
+        loop, keys, name = asyncio.get_running_loop(), self.host_keys, hop.host_key_name or hop.host
+        is_known = any(keys.lookup(name, "", hop.port)[:2])
+        if not is_known and is_direct:
+            # known_hosts may have it by its address alone. A name that is not found is for the connection to report.
+            with contextlib.suppress(OSError):
+                found = await loop.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
+                is_known = any(any(keys.lookup(name, str(it[4][0]), hop.port)[:2]) for it in found)
+        return f"{'+' if is_known else '^'}{','.join(HOST_KEY_ALGORITHMS)}"
+
+    def _explained(
+        self, problem: Exception, where: str, judge: _Judge, attempt: Attempt, unusable: Sequence[str] = ()
+    ) -> ConnectError:
         if isinstance(problem, asyncssh.PermissionDenied) and attempt.missing:
             return attempt.refusal(self._who(), where, self.machine.name)
         if isinstance(problem, asyncssh.PermissionDenied) and attempt.is_code_sent:
             return LoginRefused.of_parts(self._who(), AFTER_CODE, WRONG_CODE, where=where)
+        if isinstance(problem, asyncssh.PermissionDenied) and unusable:
+            found = f"the login was refused, and not every key could be used: {'; '.join(unusable)}"
+            return LoginRefused.of_parts(self._who(), found, HOW_TO_UNLOCK, where=where)
         return translate(problem, self._who(), where, judge.doubt)
 
     async def _proxy(self) -> ProxyProcess | None:
@@ -457,13 +477,17 @@ def limit_reads(connection: asyncssh.SSHClientConnection) -> None:
 
 
 def credentials(login: Login, who: str) -> dict[str, Any]:
-    """A login as asyncssh's options. Reads keys and secrets, so it is called in a thread."""
+    """A login as asyncssh's options, with why keys are `unusable`. Reads keys and secrets: called in a thread."""
     load()
     keys, problems = _read_keys(login)
     if problems and not (keys or login.password or login.agent):
-        raise LoginRefused.of_parts(who, f"no usable key: {'; '.join(problems)}")
-    # None keeps asyncssh from using the agent of SSH_AUTH_SOCK and the default keys.
-    options: dict[str, Any] = {"client_keys": keys or None, "agent_path": login.agent or None}
+        is_locked = any(it.endswith(LOCKED) for it in problems)
+        remedy = HOW_TO_UNLOCK if is_locked else "Check key_file"
+        raise LoginRefused.of_parts(who, f"no usable key: {'; '.join(problems)}", remedy)
+    # For asyncssh, None means no keys and no agent either, and an empty list the default keys of ~/.ssh. An empty
+    # iterator counts as given: no key of a file, and those of the agent.
+    client_keys = keys or (iter(()) if login.agent else None)
+    options: dict[str, Any] = {"client_keys": client_keys, "agent_path": login.agent or None, "unusable": problems}
     if login.user:
         options["username"] = login.user
     if login.agent_identities:
@@ -487,11 +511,37 @@ def _read_keys(login: Login) -> tuple[list[Any], list[str]]:
     return list(keys), problems
 
 
+def locked_key(login: Login) -> str:
+    """The first key file that is encrypted, and whose passphrase is missing or wrong; empty for none.
+
+    Reads keys, so call it in a thread.
+    """
+    load()
+    _, problems = _read_keys(login)
+    return next((it.removesuffix(f": {LOCKED}") for it in problems if it.endswith(LOCKED)), "")
+
+
+async def give_to_agent(agent: str, key_file: str, passphrase: str) -> bool:
+    """Decrypt a key and give it to the user's agent, as ssh-add does; False for a wrong passphrase. Raises OSError."""
+    import asyncssh
+
+    try:
+        key = await asyncio.to_thread(asyncssh.read_private_key, key_file, passphrase)
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
+        return False
+    try:
+        async with await asyncssh.connect_agent(agent) as client:
+            await client.add_keys([key])
+    except (asyncssh.Error, ValueError) as problem:
+        raise OSError(str(problem)) from None
+    return True
+
+
 def _key_trouble(problem: Exception) -> str:
     if isinstance(problem, OSError):
         return problem.strerror or "unreadable"
     if isinstance(problem, asyncssh.KeyEncryptionError) or "passphrase" in str(problem).lower():
-        return "it is encrypted and key_passphrase is missing or wrong"
+        return LOCKED
     return "it is not a private key that can be read"
 
 

@@ -21,7 +21,7 @@ from .usage import Usage
 MACHINE_STEPS = ("transport", "name", "port", "host key", "login")
 # Asked of SSH machines alone: on others no sandboxes are made.
 ENGINE_STEPS = ("containers",)
-INSIDE_STEPS = ("shell", "python3", "tmux", "rsync", "GPUs", "clock", "PATH")
+INSIDE_STEPS = ("shell", "python3", "tmux", "GPUs", "clock", "PATH")
 # Asked where Slurm is configured; the first also where it is only installed.
 CLUSTER_STEPS = ("slurm", "controller", "sbatch", "sacct", "shared home", "modules")
 CODE_STEP = "code"
@@ -83,13 +83,11 @@ class Findings:
     login_shell: str = ""
     python: str = ""
     tmux: str = ""
-    rsync: str = ""
     # "yes" and the version of an engine that answers, or "no" and its complaint.
     docker: str = ""
     podman: str = ""
+    # The same of sinfo.
     slurm: str = ""
-    # Whether sinfo answers: its programs may be installed where no cluster is.
-    slurm_answers: bool = False
     path: str = ""
     noise: str = ""
 
@@ -248,11 +246,9 @@ def _findings(sections: Mapping[str, str], noise: str) -> Findings:
         login_shell=sections.get("login", ""),
         python=sections.get("python", ""),
         tmux=sections.get("tmux", ""),
-        rsync=sections.get("rsync", ""),
         docker=sections.get("docker", ""),
         podman=sections.get("podman", ""),
-        slurm=sections.get("slurm", "").partition(" ")[2],
-        slurm_answers=sections.get("slurm", "").startswith("yes"),
+        slurm=sections.get("slurm", ""),
         path=sections.get("path", ""),
         noise=noise.strip(),
     )
@@ -327,17 +323,17 @@ _NO_SLURM = (
 )
 
 
-def installed_slurm_step(version: str, name: str) -> Step:
-    """Slurm was found on a machine that is not configured as a cluster."""
-    return ok("slurm", f"{_slurm_version(version)}; slurm = true under [machines.{name}] makes it a cluster")
+def installed_slurm_step(answer: str, name: str) -> Step | None:
+    """Slurm that answers on a machine that is not configured as a cluster; None where there is none of use."""
+    if not answer.startswith("yes"):
+        return None
+    return ok("slurm", f"{_slurm_version(answer[4:])}; slurm = true under [machines.{name}] makes it a cluster")
 
 
-def cluster_steps(
-    version: str, findings: ClusterFindings, cluster: ClusterUsage | None, machine: Machine
-) -> list[Step]:
+def cluster_steps(answer: str, findings: ClusterFindings, cluster: ClusterUsage | None, machine: Machine) -> list[Step]:
     """List the steps of a checkup for the login node of a cluster."""
     return [
-        _slurm_step(version, findings.elsewhere),
+        _slurm_step(answer, findings.elsewhere),
         _controller_step(cluster or ClusterUsage()),
         _sbatch_step(findings.sbatch, machine.name),
         _sacct_step(findings.sacct),
@@ -355,12 +351,14 @@ def _slurm_version(text: str) -> str:
     return found[0] if found else text
 
 
-def _slurm_step(version: str, elsewhere: str) -> Step:
-    shown = _slurm_version(version)
+def _slurm_step(answer: str, elsewhere: str) -> Step:
+    if answer.startswith("no"):
+        return warning("slurm", f"sinfo does not answer: {answer[3:]}", _NO_SLURM)
+    shown = _slurm_version(answer[4:])
     if elsewhere:
         said = f"in {elsewhere}, which is not in the PATH of commands; jobs and allocations find it there"
         return ok("slurm", f"{shown}, {said}".removeprefix(", "))
-    if not version:
+    if not answer:
         return warning("slurm", "sinfo is not found, so nothing can be submitted", _NO_SLURM)
     numbers = tuple(int(part) for part in shown.split(".")[:2] if part.isdigit())
     if len(numbers) == 2 and numbers < _OVERLAP:
@@ -451,8 +449,8 @@ def path_step(path: str) -> Step:
 def _version(text: str) -> str:
     """The name and number in a tool's first line: `GNU bash, version 5.2.15(1)-release` is bash 5.2.15.
 
-    >>> _version("rsync  version 3.2.7  protocol version 31"), _version("tmux 3.3a"), _version("sh")
-    ('rsync 3.2.7', 'tmux 3.3a', 'sh')
+    >>> _version("GNU bash, version 5.2.15(1)-release"), _version("tmux 3.3a"), _version("sh")
+    ('bash 5.2.15', 'tmux 3.3a', 'sh')
     """
     found = re.match(r"(?:GNU )?(\w+),?\s+(?:version )?v?(\d[\w.]*)", text)
     return f"{found[1]} {found[2]}" if found else text

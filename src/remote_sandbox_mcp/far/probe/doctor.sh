@@ -10,10 +10,10 @@
 #   @@ login        the user's login shell
 #   @@ python       the first line of `PYTHON --version`
 #   @@ tmux         the first line of `tmux -V`
-#   @@ rsync        the first line of `rsync --version`
 #   @@ docker       "yes VERSION" of a docker that answers this user, or "no COMPLAINT"; nothing where there is none
 #   @@ podman       the same
-#   @@ slurm        "yes" or "no" (whether sinfo answers) and its version, in PATH or in a folder where sites install it
+#   @@ slurm        "yes VERSION" where sinfo answers, in PATH or in a folder where sites install it, or "no COMPLAINT"; nothing
+#                   where there is none
 #   @@ path         PATH as commands see it
 
 # section NAME TEXT
@@ -41,14 +41,15 @@ engine() {
     printf '%s %s\n' "$answers" "$(printf '%s\n' "$said" | tail -n 1)"
 }
 
-# Programs of Slurm may be installed where no cluster is; what they complain about then is not a version.
+# What sinfo answers. Its packages are often there without a cluster: then even its version is a complaint.
 slurm() {
     command -v sinfo >/dev/null 2>&1 || return 0
     limit=$(command -v timeout) || limit=
-    said=$(${limit:+"$limit" 5} sinfo --version 2>/dev/null </dev/null) || said=
-    answers=yes
-    ${limit:+"$limit" 5} sinfo --noheader --format=%P >/dev/null 2>&1 </dev/null || answers=no
-    printf '%s %s\n' "$answers" "$(printf '%s\n' "$said" | head -n 1)"
+    if said=$(${limit:+"$limit" 5} sinfo -h -o %P 2>&1 </dev/null); then
+        printf 'yes %s\n' "$(version sinfo --version)"
+    else
+        printf 'no %s\n' "$(printf '%s\n' "${said:-it did not answer within 5 s}" | tail -n 1)"
+    fi
 }
 
 python=${1:-python3} tool=${2:-}
@@ -59,7 +60,6 @@ section shell "${shell:-sh}"
 section login "${SHELL:-}"
 section python "$(version "$python" --version)"
 section tmux "$(version tmux -V)"
-section rsync "$(version rsync --version)"
 for name in docker podman; do
     if [ "$name" = "$tool" ]; then section "$name" "$(engine "$name" "$@")"; else section "$name" "$(engine "$name" "$name")"; fi
 done

@@ -350,7 +350,6 @@ async def inspect(
         checkup.shell_step(findings, environment.shell, login_noise),
         checkup.python_step(what.python, python, findings.python, kills_trees=what.capabilities.kills_trees),
         checkup.tool_step("tmux", findings.tmux, "people who want to watch a command there like it"),
-        checkup.tool_step("rsync", findings.rsync, "copying large folders is quicker with it"),
         checkup.gpu_step(usage),
         clock,
         checkup.path_step(findings.path),
@@ -365,7 +364,8 @@ async def inspect(
 def _slurm_steps(findings: Findings, cluster: ClusterFindings | None, usage: Usage, machine: Machine) -> list[Step]:
     if cluster:
         return checkup.cluster_steps(findings.slurm, cluster, usage.cluster, machine)
-    return [checkup.installed_slurm_step(findings.slurm, machine.name)] if findings.slurm_answers else []
+    found = checkup.installed_slurm_step(findings.slurm, machine.name)
+    return [found] if found else []
 
 
 async def _look_around(sandbox: Sandbox, python: str, engine: Engine | None) -> Findings:

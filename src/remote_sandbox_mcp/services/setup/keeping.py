@@ -1,10 +1,10 @@
-"""Keeps a machine's password: in the system's keyring, else in a file for its owner alone."""
+"""Keeps a machine's password or its key's passphrase: in the system's keyring; a password else in an owner's file."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...config import ring
@@ -14,37 +14,51 @@ from . import files
 from .journal import KEYRING, SECRET_FILE, SetupChange
 
 FOLDER = "passwords"
+# Keys of config.toml for secrets that setup asks for.
+PASSWORD, PASSPHRASE = "password", "key_passphrase"
+NO_KEYRING = "the keyring does not take the passphrase of its key; give the key to your agent instead: ssh-add"
 
 
 @dataclass(frozen=True)
-class KeptPassword:
-    """Place of a password now: `reference` is what config.toml says of it."""
+class MachineSecret:
+    """A password or the passphrase of a key, under its key of config.toml."""
+
+    key: str
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class KeptSecret:
+    """Place of a secret now: `reference` is what config.toml says of it."""
 
     reference: str
     change: SetupChange
 
 
-def reference_for(name: str, config_file: Path) -> str:
-    """Return where a password would be kept, before it is."""
-    return _in_keyring(account_of(name)) if ring.is_there() else _in_file(file_for(name, config_file))
+def reference_for(name: str, key: str, config_file: Path) -> str:
+    """Return where a secret would be kept, before it is."""
+    return _in_keyring(account_of(name, key)) if ring.is_there() else _in_file(file_for(name, config_file))
 
 
-def keep(name: str, password: str, config_file: Path) -> KeptPassword:
+def keep(name: str, secret: MachineSecret, config_file: Path) -> KeptSecret:
     """Raises ConfigError. A keyring may ask its owner: call it in a thread."""
-    account = account_of(name)
+    account, password = account_of(name, secret.key), secret.text
     if ring.store(account, password):
-        return KeptPassword(
-            _in_keyring(account), SetupChange(KEYRING, f"the password of {name} in the keyring", account=account)
+        what = "the password" if secret.key == PASSWORD else "the passphrase of the key"
+        return KeptSecret(
+            _in_keyring(account), SetupChange(KEYRING, f"{what} of {name} in the keyring", account=account)
         )
+    if secret.key == PASSPHRASE:
+        raise ConfigError(f"unable to configure {name}: {NO_KEYRING}.")
     if password != password.rstrip("\r\n"):
         raise ConfigError("a password that ends with a line end cannot be kept in a file.")
     path = file_for(name, config_file)
     files.write(path, f"{password}\n", files.read(path), files.OWNER_ONLY)
-    return KeptPassword(_in_file(path), SetupChange(SECRET_FILE, f"the password of {name}", path=str(path)))
+    return KeptSecret(_in_file(path), SetupChange(SECRET_FILE, f"the password of {name}", path=str(path)))
 
 
-def account_of(name: str) -> str:
-    return f"ssh-{name}"
+def account_of(name: str, key: str = PASSWORD) -> str:
+    return f"{'ssh' if key == PASSWORD else 'key'}-{name}"
 
 
 def file_for(name: str, config_file: Path) -> Path:

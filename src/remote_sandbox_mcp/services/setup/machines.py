@@ -19,6 +19,7 @@ from ...core.errors import ConfigError
 from ...core.resources.checkup import CODE_STEP, Checkup, Mark, Step, address
 from ...core.sandboxes.machine import Machine
 from ...core.sandboxes.secret import Secret
+from .keeping import PASSWORD, MachineSecret
 
 if TYPE_CHECKING:
     from ...backends.ssh.connection import UnseenKey
@@ -34,6 +35,8 @@ class Standing(str, Enum):
     # It asks for a one-time code, which is for the user to give at each login.
     CODE = "code"
     PASSWORD = "password"
+    # A key of it is encrypted, and nothing gives its passphrase.
+    PASSPHRASE = "passphrase"
     HOST_KEY = "host_key"
     FAILED = "failed"
 
@@ -57,12 +60,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """Findings of a trial. `unseen` is the host key that a person has to accept first."""
+    """Findings of a trial. `unseen` is the host key that a person has to accept first.
+
+    `locked_key` is the file of a key that is encrypted, where the login needs it.
+    """
 
     candidate: Candidate
     checkup: Checkup
     standing: Standing
     unseen: UnseenKey | None = None
+    locked_key: str = ""
 
     @property
     def name(self) -> str:
@@ -133,9 +140,12 @@ class Finder:
             raise ConfigError(f"{entry.name} cannot be used as it is configured.")
         return Candidate(entry.name, machines[0].complete(), entry)
 
-    def with_password(self, candidate: Candidate, password: Secret) -> Candidate:
-        assert candidate.entry is not None
-        return self.candidate(replace(candidate.entry, password=password))
+    def with_secret(self, candidate: Candidate, secret: MachineSecret) -> Candidate:
+        entry = candidate.entry
+        assert entry is not None
+        if secret.key == PASSWORD:
+            return self.candidate(replace(entry, password=Secret(secret.text)))
+        return self.candidate(replace(entry, key_passphrase=Secret(secret.text)))
 
     def _host(self, name: str) -> Candidate | None:
         try:
@@ -186,18 +196,30 @@ async def try_one(candidate: Candidate, own_known_hosts: Path, watch: Watch) -> 
     finally:
         telling.cancel()
     unseen = None if candidate.machine.strict_host_keys else visit.gate.unseen_key
-    standing = _standing(checkup, visit, unseen)
-    trial = Trial(candidate, checkup, standing, unseen if standing is Standing.HOST_KEY else None)
+    locked = await _locked_key(candidate, checkup)
+    standing = _standing(checkup, visit, unseen, locked)
+    trial = Trial(candidate, checkup, standing, unseen if standing is Standing.HOST_KEY else None, locked)
     watch(candidate.name, trial)
     return trial
 
 
-def _standing(checkup: Checkup, visit: Visit, unseen: UnseenKey | None) -> Standing:
+async def _locked_key(candidate: Candidate, checkup: Checkup) -> str:
+    """The key that needs a passphrase, where the login has failed."""
+    from ...backends.ssh.connection import locked_key
+
+    if not any(step.name == "login" and step.mark is Mark.FAILED for step in checkup.steps):
+        return ""
+    return await asyncio.to_thread(locked_key, candidate.machine.login)
+
+
+def _standing(checkup: Checkup, visit: Visit, unseen: UnseenKey | None, locked: str) -> Standing:
     if not checkup.failed:
         asks = any(step.name == CODE_STEP and step.mark is Mark.WARNING for step in checkup.steps)
         return Standing.CODE if asks else Standing.READY
     if unseen:
         return Standing.HOST_KEY
+    if locked:
+        return Standing.PASSPHRASE
     return Standing.PASSWORD if visit.gate.asks_for_password else Standing.FAILED
 
 
@@ -220,8 +242,8 @@ def accept_key(unseen: UnseenKey, own_known_hosts: Path) -> None:
         raise ConfigError(f"unable to remember the host key in {own_known_hosts}: {problem.strerror}.") from None
 
 
-def fields_of(entry: MachineEntry, password: str, slurm: bool) -> dict[str, Any]:
-    """A machine as a table of config.toml; `password` says where that is kept."""
+def fields_of(entry: MachineEntry, secrets: Mapping[str, str], slurm: bool) -> dict[str, Any]:
+    """A machine as a table of config.toml; `secrets` says where each is kept."""
     port = {"port": entry.port} if entry.port and entry.port != 22 else {}
     where = {"ssh_alias": entry.ssh_alias} if entry.ssh_alias else {"host": entry.host}
     user = {"user": entry.user} if entry.user else {}
@@ -229,14 +251,14 @@ def fields_of(entry: MachineEntry, password: str, slurm: bool) -> dict[str, Any]
         **where,
         **port,
         **user,
-        **({"password": password} if password else {}),
+        **secrets,
         **({"slurm": True} if slurm else {}),
     }
 
 
-def is_plain_alias(entry: MachineEntry, password: str, slurm: bool) -> bool:
+def is_plain_alias(entry: MachineEntry, secrets: Mapping[str, str], slurm: bool) -> bool:
     """Whether its name in `hosts` says all of it."""
-    return entry.ssh_alias == entry.name and not (password or slurm)
+    return entry.ssh_alias == entry.name and not (secrets or slurm)
 
 
 def named(candidates: Sequence[Candidate], finder: Finder, names: Sequence[str]) -> list[Candidate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from ...config.problems import plain
 from ...core.errors import BadArgument
@@ -15,9 +16,19 @@ LONGEST_SHOWN = 300
 
 
 def usual(gate: Gate) -> str:
-    """The first of the usual folders that is there and can be used; empty for none."""
-    found = (os.path.join("~", name) for name in USUAL)
+    """The first of the usual folders that can be used, else the folder of the project in which setup was started."""
+    found = (*(os.path.join("~", name) for name in USUAL), *_around_here())
     return next((path for path in found if not _why_not(os.path.expanduser(path), gate)), "")
+
+
+def _around_here() -> list[str]:
+    """The folder beside whose others this project is, and the project itself; nothing outside of a checkout."""
+    try:
+        here = Path.cwd()
+    except OSError:
+        return []
+    top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+    return [str(top.parent), str(top)] if top else []
 
 
 def checked(text: str, gate: Gate) -> str:

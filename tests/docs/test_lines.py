@@ -1,0 +1,95 @@
+"""Lines that the pages tell people to type: each is run as it is written, or has a reason why it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import entry
+from tests.support.doc_pages import PAGES, blocks, short
+from tests.support.sshd import Sshd
+
+LINE_S = 60
+# What begins a line that is not run here, and why.
+NOT_RUN = {
+    r"(uv|pipx|python3 -m venv) ": "installs: tests/install/test_way_in.py runs it",
+    r"(claude|codex|code) ": "a client of others: make clients, and tests/install/test_way_in.py for what they start",
+    r"make ": "builds and tests this project",
+    r"ssh ": "OpenSSH's own command, to a machine of an example",
+    r"REMOTE_SANDBOX_LIST=": "a variable, not a command",
+    r"source ": "completion in three shells: tests/cli/test_completion.py",
+    r"remote-sandbox-mcp --mode http": "serves until it is ended: tests/fronts/http",
+    r"remote-sandbox-mcp dashboard": "serves until it is ended: tests/fronts/page",
+    r"remote-sandbox-mcp forward ": "forwards until it is ended: tests/cli/test_disposables.py",
+    r"remote-sandbox-mcp (events|calls) -f": "follows until it is ended: tests/cli/test_events.py and test_calls.py",
+    r"remote-sandbox-mcp jobs attach ": "needs a terminal: tests/cli/test_attach.py",
+    r"remote-sandbox-mcp sessions close ": "closes what a client has opened: tests/cli/test_sessions.py",
+    r"remote-sandbox-mcp (create|exec --sandbox sb-|delete)": "needs an image: tests/cli/test_disposables.py",
+    r"remote-sandbox-mcp config (allow|deny)": "needs the file of a project: tests/cli/test_config.py",
+    r"remote-sandbox-mcp workspaces restore ": "needs a trash: tests/cli/test_workspaces.py",
+    r"remote-sandbox-mcp allow /data/": "a folder of an example: tests/cli/test_allow.py",
+}
+# Exit codes other than 0 that are right here: those of commands and jobs, which find no GPU and no Python by that name.
+RIGHT = {r".* exec ": {0, 127}, r".* jobs wait": {0, 127}, r".* jobs stop": {0, 1}}
+
+
+def lines(page: Path) -> Iterator[str]:
+    """The commands of a page, each on one line, without what a session shows after them."""
+    for block in blocks(page):
+        text = block.text.replace("\\\n", " ")
+        if block.language == "sh" and not text.startswith("#!"):
+            yield from (line for line in text.splitlines() if line and not line.startswith("#"))
+        elif block.language == "console":
+            yield from (line[2:] for line in text.splitlines() if line.startswith("$ "))
+        assert block.language != "bash", "write sh, or console for a session"
+
+
+def reason(line: str) -> str:
+    return next((why for begin, why in NOT_RUN.items() if re.match(begin, line)), "")
+
+
+# A Chinese page has the blocks of the English one, which another test compares.
+TOLD = {page: [*lines(page)] for page in PAGES if not page.name.endswith(".zh-CN.md")}
+RUN = {page: [line for line in found if not reason(line)] for page, found in TOLD.items()}
+
+
+def test_each_reason_is_needed() -> None:
+    everything = [line for found in TOLD.values() for line in found]
+    assert [begin for begin in NOT_RUN if not any(re.match(begin, line) for line in everything)] == []
+
+
+@pytest.fixture
+def world(sshd: Sshd, clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder with what the examples name: two machines, a project, results and notes."""
+    home = clean_environment
+    for folder in ("project", "results", "runs"):
+        (home / folder).mkdir()
+    (home / "project/train.py").write_text("print('trained')\n")
+    (home / "notes.md").write_text("mine\n")
+    machines = [entry(sshd, name=name) for name in ("gpu1", "gpu2")]
+    monkeypatch.setenv("REMOTE_SANDBOX_LIST", json.dumps(machines))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    run("remote-sandbox-mcp exec --sandbox gpu2 -- 'mkdir -p runs/42; echo 1 >runs/42/loss; echo 1 >train.py'", home)
+    return home
+
+
+def run(line: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=os.environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=LINE_S,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [page for page, found in RUN.items() if found], ids=short)
+def test_the_lines_of_a_page_do_what_they_say(page: Path, world: Path) -> None:
+    for line in RUN[page]:
+        done = run(line, world / "project")
+        right = next((codes for form, codes in RIGHT.items() if re.match(form, line)), {0})
+        assert done.returncode in right, (line, done.returncode, done.stdout.decode(), done.stderr.decode())
