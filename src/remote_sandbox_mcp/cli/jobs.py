@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..app import App
     from ..core.commands.session_handle import SessionSeen
     from ..core.jobs.job import JobSeen
+    from ..core.jobs.watch import Watch
     from ..core.task import TaskSeen
     from ..services.jobs.values import Begun, Sight, Which
     from ..services.workspaces.call import WorkspaceCall
@@ -32,7 +33,8 @@ STYLES = {
 }
 # Words of the list for programs, which are taken beside those of the outcome.
 STATES = (*STYLES, "ended", "gone")
-OTHER_COLUMNS = 60
+# Where the command of a listed job gets less than this, names beside it are cut to these lengths.
+LEAST_COMMAND, LONGEST_NAME, LONGEST_PLACE = 28, 16, 10
 # What the event of a resume says of who asked for it.
 ASKED_BY = "the command line"
 ABSENT = argparse.SUPPRESS
@@ -135,23 +137,39 @@ async def _list(app: App, options: argparse.Namespace) -> int:
         page.print("No jobs; remote-sandbox-mcp jobs start -- COMMAND begins one.")
         return 0
     titles = tuple(styled((title, "dim")) for title in ("name", "on", "state", "for", "command"))
-    rows = [_row(sight, page.console.width - OTHER_COLUMNS) for sight in sights]
-    page.rows([titles, *rows, *map(_session_row, sessions)], indent=0)
+    rows = _fitted([*map(_row, sights), *map(_session_row, sessions)], page.console.width)
+    page.rows([titles, *rows], indent=0)
     troubles = (*(sight.trouble for sight in sights), *(session.trouble for session in sessions))
     page.problems(dict.fromkeys(filter(None, troubles)))
     return 0
 
 
-def _row(sight: Sight, room: int) -> tuple[Text | str, ...]:
+def _row(sight: Sight) -> tuple[Text | str, ...]:
     from .render import ago, one_line, styled
 
     seen, record = sight.seen, sight.record
     name = seen.session if seen else record.session if record else ""
     command = one_line(seen.command if seen and seen.command else record.command if record else "")
     ran = ago(seen.seconds) if seen and seen.seconds else ago(time.time() - sight.began) if sight.began else ""
-    shown = command if len(command) <= max(20, room) else f"{command[: max(20, room) - 1]}…"
     outcome = sight.outcome
-    return one_line(name), sight.sandbox, styled((outcome.short, STYLES[outcome.state.value])), ran, shown
+    return one_line(name), sight.sandbox, styled((outcome.short, STYLES[outcome.state.value])), ran, command
+
+
+def _fitted(rows: list[tuple[Text | str, ...]], width: int) -> list[tuple[Text | str, ...]]:
+    """Rows on one line each: names give way first, and the last column is cut between words."""
+    from rich.cells import cell_len
+
+    from .render import cut
+
+    def room() -> int:
+        others = [max((cell_len(str(row[at])) for row in rows), default=0) for at in range(4)]
+        return width - sum(max(size, 5) for size in others) - 2 * len(others)
+
+    for at, longest in ((0, LONGEST_NAME), (1, LONGEST_PLACE)):
+        if room() < LEAST_COMMAND:
+            rows = [(*row[:at], cut(str(row[at]), longest), *row[at + 1 :]) for row in rows]
+    left = max(LONGEST_NAME, room())
+    return [(*row[:4], cut(str(row[4]), left)) for row in rows]
 
 
 def _session_row(seen: SessionSeen) -> tuple[Text | str, ...]:
@@ -231,11 +249,24 @@ def _told_begun(begun: Begun, as_json: bool) -> int:
 
 
 async def _show(app: App, options: argparse.Namespace) -> int:
-    seen = await app.tasks.check(_which(options), lines=LOGGED)
+    which = _which(options)
+    seen = await app.tasks.check(which, lines=LOGGED)
     if options.json:
         return _told_as_json(seen, _known(seen))
-    say(_fields(seen)[1])
+    watch = await _watch(app, which, seen)
+    from .job_card import show
+
+    show(seen, options.sandbox or await app.tasks.whereabouts(which), watch)
     return _known(seen)
+
+
+async def _watch(app: App, which: Which, seen: TaskSeen) -> Watch | None:
+    from ..core.jobs.job import JobSeen
+
+    if not isinstance(seen, JobSeen) or seen.recalled:
+        return None
+    _, _, record = await app.jobs.find(which)
+    return await app.jobs.watch_of(record)
 
 
 def _fields(seen: TaskSeen) -> tuple[dict[str, Any], str]:
@@ -280,7 +311,7 @@ def _whole_lines(seen: JobSeen) -> JobSeen:
 
     if not MOST_BYTES <= len(seen.log) < seen.log_size:
         return seen
-    complain(f"these are only the last {size(len(seen.log))} of the log; all of it is in {seen.log_file}")
+    complain(f"these are only the last {size(len(seen.log))} of the log; the page of `dashboard` has all of it")
     return replace(seen, log=seen.log.partition(b"\n")[2] or without_broken_start(seen.log))
 
 
@@ -293,13 +324,17 @@ class LogPrinter:
         self._cursor = 0
 
     def print(self, seen: JobSeen, *, is_last: bool) -> None:
+        from ..core.jobs.log import exit_line_size, without_exit_line
         from ..core.texts.text import harmless, without_broken_end
         from .render import write
 
         # A log that was begun anew goes on with nothing that was held back.
         goes_on = seen.cursor - len(seen.log) == self._cursor
         data = self._held + seen.log if goes_on else seen.log
-        shown = data if is_last else without_broken_end(data)
+        shown = without_exit_line(data, seen.exit_code) if is_last else without_broken_end(data)
+        if not is_last and (line := exit_line_size(shown)):
+            # Perhaps the last line, which is for programs.
+            shown = shown[:-line]
         self._held, self._cursor = data[len(shown) :], seen.cursor
         if shown:
             text = harmless(shown)

@@ -60,15 +60,15 @@ async def _once(app: App, options: argparse.Namespace) -> int:
         print_json({"machines": [*machines.values()], "jobs": [*jobs.values()]})
         return 0
     from .render import Page
-    from .top_screen import Widths, block, job_lines
+    from .top_screen import Widths, block, fitted, job_lines, plain
 
     state, page, now = _state(options.sort), Page(), time.time()
     state.take("machines", machines, (), True)
     state.take("jobs", jobs, (), True)
     widths = Widths.of(page.console.width if page.is_terminal else 160)
-    for row in state.shown_machines():
-        page.print(*block(row, (), widths))
-    page.print("", *_unchosen(job_lines(state, state.shown_jobs(), MOST_JOBS + 1, widths, now)))
+    lines = [line for row in state.shown_machines() for line in block(row, (), widths)]
+    jobs_ = _unchosen(job_lines(state, state.shown_jobs(), MOST_JOBS + 1, widths, now))
+    page.print(*(fitted(line, page.console.width) for line in (*lines, plain(""), *jobs_)))
     page.problems(app.problems)
     return 0
 
