@@ -286,10 +286,12 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
     from .render import is_read
 
     which, printer = _which(options), LogPrinter(options.json)
-    seen = await app.tasks.read(which, lines=options.lines, most_bytes=MOST_BYTES)
+    # One more than wanted: the last may be the keeper's, which is for programs.
+    more = 0 if options.json or not options.lines else 1
+    seen = await app.tasks.read(which, lines=options.lines + more, most_bytes=MOST_BYTES)
     if options.json and not options.follow:
         return _told_as_json(seen, _known(seen))
-    seen = _whole_lines(seen)
+    seen = _last_lines(_whole_lines(seen), options.lines) if more else _whole_lines(seen)
     printer.print(seen, is_last=not options.follow or seen.is_over)
     while options.follow and is_read() and (seen.has_more or not seen.is_over):
         # A log that grows faster than it is read, or is over, is read without a pause.
@@ -313,6 +315,16 @@ def _whole_lines(seen: JobSeen) -> JobSeen:
         return seen
     complain(f"these are only the last {size(len(seen.log))} of the log; the page of `dashboard` has all of it")
     return replace(seen, log=seen.log.partition(b"\n")[2] or without_broken_start(seen.log))
+
+
+def _last_lines(seen: JobSeen, lines: int) -> JobSeen:
+    """As many lines as wanted, besides one that the keeper may have added."""
+    from dataclasses import replace
+
+    from ..core.jobs.log import exit_line_size
+
+    kept = lines + bool(exit_line_size(seen.log) and seen.exit_code is not None)
+    return replace(seen, log=b"".join(seen.log.splitlines(keepends=True)[-kept:]))
 
 
 class LogPrinter:
