@@ -37,5 +37,5 @@ async def test_the_end_of_a_log_is_shown_however_much_was_printed_just_before_it
 
     await pane.follow(print_and_end)
     shown = seen().splitlines()
-    assert shown[:5] == [" train on box: failed with exit code 3", "äöü", "äöü", "the last line", "EXIT_CODE=3"]
+    assert shown[:5] == [" train on box: failed with exit code 3", "äöü", "äöü", "äöü", "the last line"]
     await service.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -52,8 +53,8 @@ def test_a_machine_is_shown_with_what_is_used_and_by_whom() -> None:
     assert "CPU ████████░░░░░░░░  50%" in text
     assert " ▁▂▃▄▅▆▇██ " in text
     assert "0 H200" in text
-    assert "80/100 GB 57° 692W ann python" in text
-    assert "57° 692W ann python" in shown(made)
+    assert "ann python  80/100 GB 57° 692W" in text
+    assert "ann python  57°" in shown(made)
 
 
 def test_where_not_all_gpus_have_room_a_machine_has_them_in_one_line_and_the_first_ones_are_whole() -> None:
@@ -63,7 +64,7 @@ def test_where_not_all_gpus_have_room_a_machine_has_them_in_one_line_and_the_fir
     text = shown(made, rows=20, columns=100)
     assert text.count(" H200") == 9
     assert "8 x H200" in text
-    assert "7 free  ann" in text
+    assert "1,2,3,4,5,6,7 free  0 ann python" in text
     assert "  GPU █▁▁▁▁▁▁▁" in shown(made, rows=7)
 
 
@@ -159,3 +160,41 @@ def test_foreign_text_cannot_write_to_the_terminal() -> None:
 def test_before_anything_is_known_it_says_so() -> None:
     assert "asking ..." in shown(TopState())
     assert "No machine is configured" in shown(state())
+
+
+def test_every_gpu_has_its_state_before_a_cluster_has_its_partitions() -> None:
+    held = gpu(0, 90.0, util_pct=0.0, state="held", processes=[{"user": "ann", "name": "python"}])
+    partitions = [
+        {
+            "name": f"part{n}",
+            "nodes": {"idle": 1, "mixed": 0, "allocated": 0, "down": 0},
+            "idle_score": 0.5,
+            "cpus": {"idle": 1, "total": 2},
+        }
+        for n in range(30)
+    ]
+    cluster = machine("slurm", 0.9)
+    cluster["resources"] |= {"cluster": {"partitions": partitions, "my_jobs": {}}}
+    made = state(cluster, machine("a", 0.5, held, *(gpu(n, 0.0) for n in range(1, 8))), jobs=(job("t"),))
+    text = shown(made, rows=40, columns=120)
+    assert "held ann python" in text
+    assert text.count(" free ") == 7
+    assert "part29" not in text
+
+
+def test_the_cpu_is_its_use_and_never_above_all_of_it() -> None:
+    busy, loaded = machine("busy"), machine("loaded")
+    busy["resources"] |= {"cpu": {"used_pct": 37.5, "load_1m": 9.0, "count": 4}}
+    loaded["resources"] |= {"cpu": {"load_1m": 90.0, "count": 4}}
+    text = shown(state(busy, loaded))
+    assert re.search(r"busy .* CPU \S+ +38%", text)
+    assert re.search(r"loaded .* CPU \S+ +100%", text)
+
+
+def test_a_job_shows_how_far_it_is() -> None:
+    progress = {"checkpoint": {"value": {}, "progress": {"share": 0.25, "words": "step 1 / 4"}}}
+    made = state(machine("a"), jobs=(job("t", **progress), job("u", outcome="succeeded", **progress)))
+    assert re.search(r"> t .* 25% train", shown(made))
+    assert re.search(r"> t .* ██░░░░░░░  25% train", shown(made, columns=120))
+    # Of one that has ended well, the last checkpoint says nothing more.
+    assert not re.search(r"  u .* 25%", shown(made))

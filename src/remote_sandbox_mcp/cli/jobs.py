@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, NotStarted, Unsupported
 from ..core.jobs.job import JobWait
+from ..core.jobs.log import exit_line_size, without_exit_line
 from ..core.jobs.watch import WatchOrder
 from ..core.task import outcome_of
 from ..core.texts.text import harmless, size, without_broken_end, without_broken_start
@@ -19,7 +20,7 @@ from ..services.jobs.values import Wanted, Which
 from ..views.job_results import seen_fields, task_result
 from . import attach, terminal
 from .exec import source
-from .render import Page, ago, is_read, one_line, print_json, styled
+from .render import Page, ago, cut, is_read, one_line, print_json, styled
 from .verb import add_json, complain, say, with_app
 from .workspaces import at_hand
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ..app import App
     from ..core.commands.session_handle import SessionSeen
     from ..core.jobs.job import JobSeen
+    from ..core.jobs.watch import Watch
     from ..core.task import TaskSeen
     from ..services.jobs.values import Begun, Sight
     from ..services.workspaces.call import WorkspaceCall
@@ -46,7 +48,8 @@ STYLES = {
 }
 # Words of the list for programs, which are taken beside those of the outcome.
 STATES = (*STYLES, "ended", "gone")
-OTHER_COLUMNS = 60
+# Where the command of a listed job gets less than this, names beside it are cut to these lengths.
+LEAST_COMMAND, LONGEST_NAME, LONGEST_PLACE = 28, 16, 10
 # What the event of a resume says of who asked for it.
 ASKED_BY = "the command line"
 ABSENT = argparse.SUPPRESS
@@ -142,8 +145,8 @@ async def _list(app: App, options: argparse.Namespace) -> int:
         page.print("No jobs; remote-sandbox-mcp jobs start -- COMMAND begins one.")
         return 0
     titles = tuple(styled((title, "dim")) for title in ("name", "on", "state", "for", "command"))
-    rows = [_row(sight, page.console.width - OTHER_COLUMNS) for sight in sights]
-    page.rows([titles, *rows, *map(_session_row, sessions)], indent=0)
+    rows = _fitted([*map(_row, sights), *map(_session_row, sessions)], page.console.width)
+    page.rows([titles, *rows], indent=0)
     for sight in sights:
         if sight.outcome.resume:
             page.print(f"{one_line(sight.session)}: {sight.outcome.resume_text(time.time())}")
@@ -152,13 +155,27 @@ async def _list(app: App, options: argparse.Namespace) -> int:
     return 0
 
 
-def _row(sight: Sight, room: int) -> tuple[Text | str, ...]:
+def _row(sight: Sight) -> tuple[Text | str, ...]:
     seen, record = sight.seen, sight.record
     command = one_line(seen.command if seen and seen.command else record.command if record else "")
     ran = ago(seen.seconds) if seen and seen.seconds else ago(time.time() - sight.began) if sight.began else ""
-    shown = command if len(command) <= max(20, room) else f"{command[: max(20, room) - 1]}…"
     outcome = sight.outcome
-    return one_line(sight.session), sight.sandbox, styled((outcome.short, STYLES[outcome.state.value])), ran, shown
+    return one_line(sight.session), sight.sandbox, styled((outcome.short, STYLES[outcome.state.value])), ran, command
+
+
+def _fitted(rows: list[tuple[Text | str, ...]], width: int) -> list[tuple[Text | str, ...]]:
+    """Rows on one line each: names give way first, and the last column is cut between words."""
+    from rich.cells import cell_len
+
+    def room() -> int:
+        others = [max((cell_len(str(row[at])) for row in rows), default=0) for at in range(4)]
+        return width - sum(max(size, 5) for size in others) - 2 * len(others)
+
+    for at, longest in ((0, LONGEST_NAME), (1, LONGEST_PLACE)):
+        if room() < LEAST_COMMAND:
+            rows = [(*row[:at], cut(str(row[at]), longest), *row[at + 1 :]) for row in rows]
+    left = max(LONGEST_NAME, room())
+    return [(*row[:4], cut(str(row[4]), left)) for row in rows]
 
 
 def _session_row(seen: SessionSeen) -> tuple[Text | str, ...]:
@@ -227,11 +244,24 @@ def _told_begun(begun: Begun, as_json: bool) -> int:
 
 
 async def _show(app: App, options: argparse.Namespace) -> int:
-    seen = await app.tasks.check(_which(options), lines=LOGGED)
+    which = _which(options)
+    seen = await app.tasks.check(which, lines=LOGGED)
     if options.json:
         return _told_as_json(seen, _known(seen))
-    say(_fields(seen)[1])
+    watch = await _watch(app, which, seen)
+    from .job_card import show
+
+    show(seen, options.sandbox or await app.tasks.whereabouts(which), watch)
     return _known(seen)
+
+
+async def _watch(app: App, which: Which, seen: TaskSeen) -> Watch | None:
+    from ..core.jobs.job import JobSeen
+
+    if not isinstance(seen, JobSeen) or seen.recalled:
+        return None
+    _, _, record = await app.jobs.find(which)
+    return await app.jobs.watch_of(record)
 
 
 def _fields(seen: TaskSeen) -> tuple[dict[str, Any], str]:
@@ -247,10 +277,12 @@ def _known(seen: TaskSeen) -> int:
 
 async def _logs(app: App, options: argparse.Namespace) -> int:
     which, printer = _which(options), LogPrinter(options.json)
-    seen = await app.tasks.read(which, lines=options.lines, most_bytes=MOST_BYTES)
+    # One more than wanted: the last may be the keeper's, which is for programs.
+    more = 0 if options.json or not options.lines else 1
+    seen = await app.tasks.read(which, lines=options.lines + more, most_bytes=MOST_BYTES)
     if options.json and not options.follow:
         return _told_as_json(seen, _known(seen))
-    seen = _whole_lines(seen)
+    seen = _last_lines(_whole_lines(seen), options.lines) if more else _whole_lines(seen)
     printer.print(seen, is_last=not options.follow or not seen.goes_on)
     while options.follow and is_read() and (seen.has_more or seen.goes_on):
         # A log that grows faster than it is read, or is over, is read without a pause.
@@ -268,8 +300,14 @@ def _whole_lines(seen: JobSeen) -> JobSeen:
     """The last lines of a log. Where one look does not bring all, say so, and leave out the first, which is cut."""
     if not MOST_BYTES <= len(seen.log) < seen.log_size:
         return seen
-    complain(f"these are only the last {size(len(seen.log))} of the log; all of it is in {seen.log_file}")
+    complain(f"these are only the last {size(len(seen.log))} of the log; the page of `dashboard` has all of it")
     return replace(seen, log=seen.log.partition(b"\n")[2] or without_broken_start(seen.log))
+
+
+def _last_lines(seen: JobSeen, lines: int) -> JobSeen:
+    """Keep as many lines as wanted, besides one that the keeper may have added."""
+    kept = lines + bool(exit_line_size(seen.log) and seen.exit_code is not None)
+    return replace(seen, log=b"".join(seen.log.splitlines(keepends=True)[-kept:]))
 
 
 class LogPrinter:
@@ -286,7 +324,10 @@ class LogPrinter:
         # A log that was begun anew goes on with nothing that was held back.
         goes_on = seen.cursor - len(seen.log) == self._cursor
         data = self._held + seen.log if goes_on else seen.log
-        shown = data if is_last else without_broken_end(data)
+        shown = without_exit_line(data, seen.exit_code) if is_last else without_broken_end(data)
+        if not is_last and (line := exit_line_size(shown)):
+            # Perhaps the last line, which is for programs.
+            shown = shown[:-line]
         self._held, self._cursor = data[len(shown) :], seen.cursor
         if shown:
             text = harmless(shown)

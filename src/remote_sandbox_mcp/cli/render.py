@@ -204,7 +204,7 @@ def knows(text: str) -> bool:
     return text.encode(encoding, "replace").decode(encoding) == text
 
 
-__all__ = ["ago", "clock", "count", "one_line", "percent", "share", "shorten", "size", "took"]
+__all__ = ["ago", "clock", "count", "cut", "one_line", "percent", "share", "shorten", "size", "took"]
 
 
 def clock(seconds: float) -> str:
@@ -261,6 +261,21 @@ def one_line(text: str | bytes) -> str:
     """A foreign name or sentence, made safe, on one line."""
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     return harmless(raw).replace("\n", "␊").replace("\t", "␉")
+
+
+def cut(text: str, width: int) -> str:
+    """The beginning of a text, up to a whole word where there is one.
+
+    >>> cut("python3 train.py --epochs 4", 20), cut("abcdefghij", 5), cut("short", 5)
+    ('python3 train.py …', 'abcd…', 'short')
+    """
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
+        return text
+    kept = set_cell_size(text, width - 1).rstrip()
+    words = kept.rpartition(" ")[0]
+    return f"{words} …" if 2 * cell_len(words) >= width and cell_len(words) + 2 <= width else f"{kept}…"
 
 
 def shorten(path: str, width: int) -> str:

@@ -101,9 +101,10 @@ def show_cluster(page: Page, cluster: ClusterUsage) -> None:
 
 def _usage_rows(page: Page, usage: Usage) -> Iterator[tuple[Text | str, ...]]:
     if cpu := usage.cpu:
-        # The load is the whole machine's, so it is spread over all of its CPUs.
-        cpus = cpu.online or cpu.count or 1
-        yield "CPU", page.bar(cpu.load_1m / cpus), f"{cpu.load_1m:.1f} of {cpus}", styled((_limited(usage), "dim"))
+        used, cpus = cpu.shown_pct, cpu.online or cpu.count or "?"
+        load = ", ".join(filter(None, (f"load {cpu.load_1m:.1f} on {cpus} CPUs", _limited(usage))))
+        bar = page.bar((used or 0.0) / 100)
+        yield "CPU", bar, "?" if used is None else f"{used:.0f} %", styled((load, "dim"))
     if memory := usage.memory:
         share = memory.used_mb / memory.total_mb
         yield "memory", page.bar(share), _amount(memory.used_mb, memory.total_mb), ""

@@ -21,7 +21,7 @@ from . import terminal
 from .render import Page
 from .terminal import keys_of
 from .top_log import LogPane
-from .top_screen import Widths, block, draw, job_lines
+from .top_screen import Widths, block, draw, fitted, job_lines, plain
 from .top_state import TopState, who
 from .verb import add_json, with_app
 
@@ -73,9 +73,9 @@ async def _once(app: App, options: argparse.Namespace) -> int:
     state.take("machines", machines, (), True)
     state.take("jobs", jobs, (), True)
     widths = Widths.of(page.console.width if page.is_terminal else 160)
-    for row in state.shown_machines():
-        page.print(*block(row, (), widths))
-    page.print("", *_unchosen(job_lines(state, state.shown_jobs(), MOST_JOBS + 1, widths, now)))
+    lines = [line for row in state.shown_machines() for line in block(row, (), widths)]
+    jobs_ = _unchosen(job_lines(state, state.shown_jobs(), MOST_JOBS + 1, widths, now))
+    page.print(*(fitted(line, page.console.width) for line in (*lines, plain(""), *jobs_)))
     page.problems(app.problems)
     return 0
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.errors import SandboxError
+from ..core.jobs.log import without_exit_line
 from ..core.task import job_outcome
 from ..core.texts.text import harmless, without_broken_start
 from ..services.jobs.values import Which
@@ -53,7 +54,8 @@ class LogPane:
         seen = await self._app.tasks.read(which, lines=FIRST_LINES, cursor=cursor, most_bytes=MOST_BYTES)
         self._state = job_outcome(seen).text(time.time())
         # A log that was begun anew has a smaller cursor.
-        self._show(seen.log if cursor is None or seen.cursor < cursor else self._raw + seen.log)
+        raw = seen.log if cursor is None or seen.cursor < cursor else self._raw + seen.log
+        self._show(without_exit_line(raw, seen.exit_code) if seen.is_over else raw)
         # Of a log that grew by more than is kept, the next look reads the end.
         return seen.is_over and not seen.has_more, max(seen.cursor, seen.log_size - MOST_BYTES)
 

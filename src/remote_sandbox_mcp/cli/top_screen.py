@@ -51,12 +51,14 @@ class Widths:
     bar: int
     spark: int
     name: int
+    # How far a job is.
+    done: int
 
     @classmethod
     def of(cls, columns: int) -> Widths:
         if columns < 100:
-            return cls(columns, 7, 8, 14)
-        return cls(columns, 12, 16, 18) if columns < 140 else cls(columns, 16, 30, 22)
+            return cls(columns, 7, 8, 14, 4)
+        return cls(columns, 12, 16, 18, 14) if columns < 140 else cls(columns, 16, 30, 22, 18)
 
 
 def draw(state: TopState, rows: int, columns: int, *, now: float) -> list[Text]:
@@ -82,17 +84,21 @@ def fleet(state: TopState, room: int, widths: Widths, now: float) -> list[Text]:
 
 
 def machine_lines(state: TopState, machines: Sequence[Row], room: int, widths: Widths) -> list[Text]:
-    """Show as much of each machine as there is room for: all of it, its GPUs in one line, one line, or only some."""
+    """Show as much of each machine as there is room for: its GPUs line by line or in one line, one line, or only some.
+
+    Every GPU comes before the partitions of clusters.
+    """
     if not machines:
         said = "No machine fits." if state.machines else "No machine is configured; see remote-sandbox-mcp doctor."
         return [styled((said if state.is_known else "asking ...", "dim"))]
     points = [state.trends.get(row["name"], ()) for row in machines]
     shown = [brief(row, seen, widths) for row, seen in zip(machines, points, strict=True)]
-    for number, row in enumerate(machines):
-        # The first ones in the chosen order are shown whole.
-        whole = block(row, points[number], widths)
-        if sum(map(len, shown)) + len(whole) - len(shown[number]) <= room:
-            shown[number] = whole
+    for make in (with_gpus, block):
+        for number, row in enumerate(machines):
+            # The first ones in the chosen order are shown whole.
+            more = make(row, points[number], widths)
+            if sum(map(len, shown)) + len(more) - len(shown[number]) <= room:
+                shown[number] = more
     if sum(map(len, shown)) <= room:
         return [line for lines in shown for line in lines]
     return some_lines([compact(row, widths) for row in machines], state.passed, room)
@@ -109,13 +115,16 @@ def some_lines(lines: list[Text], passed: int, room: int) -> list[Text]:
 
 
 def block(row: Row, points: Sequence[Point], widths: Widths) -> list[Text]:
-    """A line for the machine, and one for each of its GPUs."""
+    """All about a machine: its GPUs and, of a cluster, its partitions."""
     used = row.get("resources", {})
-    lines = [head(row, points, widths)]
-    lines += [
-        gpu_line(gpu, [_gpu_of(point, n) for point in points], widths) for n, gpu in enumerate(used.get("gpu", ()))
-    ]
-    return [*lines, *(cluster_lines_of(used["cluster"]) if "cluster" in used else ())]
+    return [*with_gpus(row, points, widths), *(cluster_lines_of(used["cluster"]) if "cluster" in used else ())]
+
+
+def with_gpus(row: Row, points: Sequence[Point], widths: Widths) -> list[Text]:
+    """A line for the machine, and one for each of its GPUs."""
+    gpus = row.get("resources", {}).get("gpu", ())
+    lines = [gpu_line(gpu, [_gpu_of(point, n) for point in points], widths) for n, gpu in enumerate(gpus)]
+    return [head(row, points, widths), *lines]
 
 
 def brief(row: Row, points: Sequence[Point], widths: Widths) -> list[Text]:
@@ -125,14 +134,27 @@ def brief(row: Row, points: Sequence[Point], widths: Widths) -> list[Text]:
 
 
 def gpus_line(gpus: Sequence[Row], widths: Widths) -> Text:
-    """A small bar for each, how many are free, and who holds the others."""
-    free = sum(map(is_free, gpus))
+    """A small bar for each, which are free, and who has the others."""
     name = one_line(str(gpus[0].get("name", ""))).removeprefix("NVIDIA ")
     line = sized(styled((f"   {len(gpus)} x {name}", "dim")), widths.name + 2)
     line.append_text(styled((sparks([gpu_share(gpu) for gpu in gpus]), "magenta")))
-    line.append_text(styled((f"  {free} free  ", "bold green" if free else "red")))
-    holders = {str(process.get("user") or "somebody"): None for gpu in gpus for process in gpu.get("processes", ())}
-    return line + styled((", ".join(holders), "yellow"))
+    groups: dict[tuple[str, str], list[str]] = {}
+    for gpu in gpus:
+        groups.setdefault(gpu_words(gpu), []).append(str(gpu.get("index", "?")))
+    if not any(map(is_free, gpus)):
+        line.append_text(styled(("  none free", "red")))
+    for (words, style), indexes in sorted(groups.items(), key=lambda group: group[0][0] != "free"):
+        line.append_text(styled((f"  {','.join(indexes)} ", ""), (words, style)))
+    return line
+
+
+def gpu_words(gpu: Row) -> tuple[str, str]:
+    """A GPU's state and whose it is, with a style: free, held (full, but idle) by someone, or in use by someone."""
+    if is_free(gpu):
+        return "free", "bold green"
+    state = "held" if gpu.get("state") == "held" else ""
+    words = " ".join(filter(None, (state, users(gpu)))) or str(gpu.get("state") or "unknown")
+    return words, "magenta" if state else "yellow"
 
 
 def compact(row: Row, widths: Widths) -> Text:
@@ -153,9 +175,7 @@ def head(row: Row, points: Sequence[Point], widths: Widths, *, with_amount: bool
     used = row["resources"]
     line.append_text(styled((f"idle {row.get('idle_score', 0.0):.2f} ", "bold cyan")))
     cpu, memory = used.get("cpu", {}), used.get("memory", {})
-    cpus = cpu.get("machine_count") or cpu.get("count")
-    share = cpu["load_1m"] / cpus if cpus and cpu.get("load_1m") is not None else None
-    line.append_text(gauge(" CPU", share, widths.bar))
+    line.append_text(gauge(" CPU", cpu_share(cpu), widths.bar))
     line.append_text(spark([point[1] for point in points], widths.spark))
     line.append_text(gauge("  mem", memory["used_pct"] / 100 if "used_pct" in memory else None, widths.bar))
     if widths.columns >= 100 and memory and with_amount:
@@ -175,7 +195,9 @@ def gpu_line(gpu: Row, points: Sequence[Share], widths: Widths) -> Text:
     parts = [amount(gpu["mem_used_mb"], gpu["mem_total_mb"])] if is_wide and gpu.get("mem_total_mb") else []
     parts += [f"{gpu['temperature_c']:.0f}°"] if "temperature_c" in gpu else []
     parts += [f"{gpu['power_w']:.0f}W"] if "power_w" in gpu else []
-    line.append_text(styled(("".join(f" {part}" for part in parts), ""), (f" {users(gpu)}", "yellow")))
+    # Whose it is matters most, and is cut last.
+    words, look = gpu_words(gpu)
+    line.append_text(styled((f" {words} ", look), ("".join(f" {part}" for part in parts), "")))
     return line
 
 
@@ -197,7 +219,7 @@ def users(gpu: Row) -> str:
 
 def job_lines(state: TopState, jobs: Sequence[Row], room: int, widths: Widths, now: float) -> list[Text]:
     titles = sized(plain("  JOB"), 27) + sized(plain("ON"), widths.name) + sized(plain("STATE"), 13)
-    titles += sized(plain("FOR"), 8) + plain("COMMAND")
+    titles += sized(plain("FOR"), 8) + sized(plain("DONE"), widths.done + 1) + plain("COMMAND")
     titles.stylize("dim")
     if not jobs:
         return [titles, styled(("  none", "dim"))]
@@ -217,7 +239,8 @@ def job_line(row: Row, is_chosen: bool, widths: Widths, now: float) -> Text:
     line = sized(plain(f"{'>' if is_chosen else ' '} {one_line(row['tmux_session'])}"), 26) + plain(" ")
     line += sized(plain(one_line(row["sandbox"])), widths.name - 1) + plain(" ")
     line += sized(styled((word, style)), 12) + plain(" ")
-    line += sized(plain(ran(row, now)), 7) + plain(" ") + plain(resumes(row) + one_line(str(row.get("command", ""))))
+    line += sized(plain(ran(row, now)), 7) + plain(" ") + sized(done(row, widths), widths.done) + plain(" ")
+    line += plain(resumes(row) + one_line(str(row.get("command", ""))))
     if is_chosen:
         line = sized(line, widths.columns)
         line.stylize("reverse")
@@ -230,6 +253,20 @@ def resumes(row: Row) -> str:
         return ""
     at = time.strftime("%H:%M", time.localtime(row["resume_ts"]))
     return f"resumes at {at}, attempt {row['resume_attempt']} of {row['max_resume_attempts']}: "
+
+
+def done(row: Row, widths: Widths) -> Text:
+    """Progress by its checkpoint: per cent, with a bar where there is room."""
+    progress = row.get("checkpoint", {}).get("progress")
+    if not progress or row.get("outcome") == "succeeded":
+        return plain("")
+    percent = f"{round(100 * progress['share']):>3}%"
+    if widths.done <= 10:
+        return plain(percent)
+    full, empty = (FILLED, EMPTY) if knows(FILLED) else ("#", ".")
+    width = widths.done - len(percent) - 1
+    filled = round(progress["share"] * width)
+    return styled((full * filled, "cyan"), (empty * (width - filled), "dim"), (f" {percent}", ""))
 
 
 def ran(row: Row, now: float) -> str:
@@ -272,7 +309,7 @@ def gauge(label: str, share: float | None, width: int) -> Text:
     filled = min(width, max(0, round(share * width)))
     style = "red" if share > 0.9 else "yellow" if share > 0.6 else "green"
     bar = ((full * filled, style), (empty * (width - filled), "dim"))
-    return styled((f"{label} ", "dim"), *bar, (f"{min(999, round(100 * share)):>4}%", ""))
+    return styled((f"{label} ", "dim"), *bar, (f"{min(100, round(100 * share)):>4}%", ""))
 
 
 def spark(shares: Sequence[Share], width: int) -> Text:
@@ -291,6 +328,14 @@ def sparks(shares: Sequence[Share]) -> str:
 
 def _gpu_of(point: Point, number: int) -> Share:
     return point[3][number] if number < len(point[3]) else None
+
+
+def cpu_share(cpu: Row) -> Share:
+    """The use or, where a machine does not say it, the load on each CPU."""
+    cpus = cpu.get("machine_count") or cpu.get("count")
+    if "used_pct" in cpu or not cpus or cpu.get("load_1m") is None:
+        return share_of(cpu.get("used_pct"))
+    return min(1.0, float(cpu["load_1m"] / cpus))
 
 
 def share_of(percent: float | None) -> float | None:

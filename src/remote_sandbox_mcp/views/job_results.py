@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.commands.session_handle import SessionSeen
 from ..core.jobs.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, Screen
+from ..core.jobs.progress import progress_of
 from ..core.jobs.queue import fate_text, odd_state, pending_text, queue_text
 from ..core.jobs.watch import Event, Watch
 from ..core.task import Outcome, Report, TaskSeen, event_end, job_outcome, outcome_of
@@ -141,15 +142,20 @@ def usage_fields(usage: JobUsage) -> dict[str, Any]:
 
 
 def checkpoint_fields(checkpoint: Checkpoint, form: str = "text") -> dict[str, Any]:
-    """A checkpoint's text, or its value if it is JSON."""
+    """A checkpoint's text, or its value if it is JSON; and how far the job is, where that can be read from it."""
     text = harmless(checkpoint.text)
     fields: dict[str, Any] = lean(mtime=checkpoint.mtime or None, error=sentence(checkpoint.problem))
+    value = None
     if form == "json" and not checkpoint.problem:
         try:
-            return fields | {"value": json.loads(checkpoint.text)}
+            value = json.loads(checkpoint.text)
+            fields |= {"value": value}
         except (ValueError, RecursionError):
-            return fields | {"text": text, "error": "it is not valid JSON"}
-    return fields | lean(text=text)
+            fields |= {"text": text, "error": "it is not valid JSON"}
+    else:
+        fields |= lean(text=text)
+    progress = None if checkpoint.problem else progress_of(value, text)
+    return fields | lean(progress=progress and {"share": progress.share, "words": progress.words})
 
 
 def task_result(

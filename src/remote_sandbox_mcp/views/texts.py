@@ -98,7 +98,8 @@ def _resources(found: Fields) -> Iterator[str]:
         yield f"what follows is of {found['measured_on']}"
     if cpu := found.get("cpu"):
         loads = "/".join(str(cpu[name]) for name in ("load_1m", "load_5m", "load_15m") if name in cpu)
-        yield f"load {loads} on {counted(cpu['count'], 'CPU') if 'count' in cpu else '? CPUs'}"
+        used = f"CPU {cpu['used_pct']} % used, " if "used_pct" in cpu else ""
+        yield f"{used}load {loads} on {counted(cpu['count'], 'CPU') if 'count' in cpu else '? CPUs'}"
     if memory := found.get("memory"):
         yield f"memory {_gb(memory['free_mb'])} of {_gb(memory['total_mb'])} GB free"
     for name in ("disk", "root_disk"):

@@ -275,6 +275,53 @@ async def test_a_fast_log_stays_small_and_can_be_searched_and_paused(tab: Tab, a
     await stop(agent, machine, "fast")
 
 
+async def test_a_long_log_begins_with_a_line_and_is_read_searched_and_downloaded_as_a_whole(
+    tab: Tab, agent: Caller, machine: Sshd
+) -> None:
+    long = "seq -f 'line %.0f of the log, which is long' 20000; while sleep 0.5; do echo a needle; done"
+    view = await start(agent, machine, "long-log", long)
+    await agent.run("until grep -q needle .codex_logs/long-log.log; do sleep 0.1; done", sandbox_name=machine.name)
+    await tab.go(view)
+    await tab.shows(".log-edge", re.compile(r"^6\d\d kB earlier"))
+    await tab.page.locator(".search-input").fill("needle")
+    await tab.shows(".log-line mark", "needle")
+    # The newest line matches, too, and marks stay.
+    await tab.until(
+        "() => [...document.querySelectorAll('.log-line')].filter((line) => /needle/.test(line.textContent))"
+        ".every((line) => line.querySelector('mark'))"
+    )
+    await tab.page.locator(".search-input").fill("line 77 of")
+    await tab.shows(".log-count", "1 elsewhere")
+    await tab.page.get_by_role("button", name="Next match").click()
+    await tab.shows(".log-line.current", "line 77 of the log")
+    await tab.shows(".log-edge", "later")
+    await tab.page.get_by_role("button", name="To the end").click()
+    await tab.shows(".log-line", "a needle")
+    await tab.page.get_by_role("button", name="From the beginning").click()
+    await tab.shows(".log-line", re.compile("^line 1 of"))
+    async with tab.page.expect_download() as download:
+        await tab.page.get_by_role("button", name="Download").click()
+    text = Path(await (await download.value).path()).read_text()
+    assert text.startswith("line 1 of")
+    assert "line 20000 of the log, which is long\na needle\n" in text
+    await stop(agent, machine, "long-log")
+
+
+async def test_an_end_is_told_once_and_a_good_one_asks_for_nothing(tab: Tab, agent: Caller, machine: Sshd) -> None:
+    given = {"sandbox_name": machine.name, "resume_command": "true", "notify_local": False}
+    await agent.call("exec_bash_background", command="echo fine", session_name="good", **given)
+    await agent.call("exec_bash_background", command="kill -9 $$", session_name="bad", **given)
+    await tab.go(f"jobs/{machine.name}%2Fgood")
+    await tab.shows(".fact", "succeeded (exit 0)")
+    await tab.shows(".log-line", "fine")
+    assert "primary" not in (await tab.page.get_by_role("button", name="Resume").get_attribute("class") or "")
+    shown = await tab.page.locator("main").inner_text()
+    assert not re.search("EXIT_CODE|codex_logs|Last word|completed", shown)
+    await tab.go(f"jobs/{machine.name}%2Fbad")
+    await tab.shows(".fact", "failed (exit 137, SIGKILL)")
+    assert "primary" in (await tab.page.get_by_role("button", name="Resume").get_attribute("class") or "")
+
+
 async def test_hostile_output_is_text_and_a_long_line_is_cut(tab: Tab, agent: Caller, machine: Sshd) -> None:
     view = await start(agent, machine, "hostile", HOSTILE)
     await tab.go("jobs")

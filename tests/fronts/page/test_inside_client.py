@@ -91,7 +91,7 @@ async def test_a_job_is_shown_with_its_progress_and_the_end_of_its_log_in_the_cl
     page: Page,
 ) -> None:
     job = {"tmux_session": "train-7", "running": True, "running_s": 4221.0, "log_tail": "loss 0.2"}
-    job |= {"checkpoint": {"text": '{"step": 300, "total": 1000}'}}
+    job |= {"checkpoint": {"text": "...", "progress": {"share": 0.3, "words": "step 300 / 1,000"}}}
     frame = await shown(page, job, theme="dark", locale="zh-CN")
     await expect(frame.get_by_text("step 300 / 1,000")).to_be_visible()
     await expect(frame.locator("pre")).to_have_text("loss 0.2")

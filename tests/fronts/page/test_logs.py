@@ -13,13 +13,13 @@ import pytest
 
 from remote_sandbox_mcp.app import App, compose
 from remote_sandbox_mcp.config.load import load
-from remote_sandbox_mcp.core.jobs.job import JobSeen, JobState
+from remote_sandbox_mcp.core.jobs.job import JobSeen, JobState, JobWait
 from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder
 from remote_sandbox_mcp.fronts.page import logs
 from remote_sandbox_mcp.fronts.page.logs import LogStream
 from remote_sandbox_mcp.fronts.page.streams import HEARTBEAT
 from remote_sandbox_mcp.local.waiting import within
-from remote_sandbox_mcp.services.jobs.values import Wanted
+from remote_sandbox_mcp.services.jobs.values import Wanted, Which
 from tests.support.server import environment, write_config
 
 SOON_S = 20.0
@@ -135,3 +135,56 @@ async def test_a_browser_that_goes_ends_the_look_at_a_silent_machine(app: App, m
     assert await within(anext(events), SOON_S) == HEARTBEAT
     await events.aclose()
     assert silent.was_cancelled
+
+
+async def ended(app: App, command: str) -> LogStream:
+    """The log of a job that is over."""
+    begun = await app.jobs.start(Wanted(command=command, sandbox="local"))
+    await app.tasks.wait(Which(session=begun.started.session), JobWait(seconds=SOON_S))
+    stream = LogStream(app, "local", begun.started.session)
+    await stream.find()
+    return stream
+
+
+LONG = "seq -f 'line %.0f of a long log' 30000; printf '\\033[31mRed\\033[0m needle\\rthe needle\\n'; exit 3"
+
+
+async def test_a_log_begins_with_a_line_and_what_is_above_can_be_read(app: App) -> None:
+    stream = await ended(app, LONG)
+    whole = b"".join([part async for part in stream.whole()]).decode()
+    assert whole.startswith("line 1 of a long log\nline 2 ")
+    assert whole.endswith("\rthe needle\n")
+    (text,) = [data for name, data in [read(part) async for part in stream.events()] if name == "text"]
+    assert text["text"].startswith("line ")
+    assert 0 < len(whole) - len(text["text"]) == text["from"]
+    above = await stream.part(text["from"] - 1000, text["from"])
+    assert above["text"].startswith("line ")
+    assert above["to"] == text["from"]
+    assert whole[above["from"] :].startswith(above["text"] + text["text"])
+    first = await stream.part(0, 30)
+    assert (first["text"], first["from"], first["to"]) == ("line 1 of a long log\n", 0, 21)
+    # A part that begins with a line has all of it.
+    second = await stream.part(first["to"], first["to"] + 30)
+    assert (second["text"], second["from"]) == ("line 2 of a long log\n", 21)
+
+
+async def test_a_search_covers_the_whole_log_as_a_terminal_shows_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "SEARCHED_BYTES", 100_000)
+    stream = await ended(app, LONG)
+
+    async def found(words: str) -> list[int]:
+        at, places = 0, []
+        while at is not None:
+            answer = await stream.search(words, at)
+            places += answer["found"]
+            at = answer["next"]
+        return places
+
+    (place,) = await found("line 29999")
+    assert (await stream.part(place, place + 200))["text"].startswith("line 29999 of a long log\n")
+    assert len(await found("of a long log")) == 30000
+    assert await found("LONG") == []
+    assert len(await found("the needle")) == 1
+    # Written over, and never in one piece on a screen.
+    assert await found("red needle") == []
+    assert await found("exit_code") == []

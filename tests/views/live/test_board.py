@@ -145,7 +145,7 @@ RUNNING = Sight("m", JobSeen(state=JobState.RUNNING, job_id="j", session="s"))
         pytest.param(b"x" * 9000, {"text": "…" + 2000 * "x", "error": "it is not valid JSON"}, id="a long text"),
         pytest.param(
             json.dumps({"step": 1, "losses": [0.5] * 9000, "notes": "x" * 3000, "total": 7}).encode(),
-            {"value": {"step": 1, "total": 7}},
+            {"value": {"step": 1, "total": 7}, "progress": {"share": 0.1429, "words": "step 1 / 7"}},
             id="a long value keeps its numbers",
         ),
         pytest.param(json.dumps([0.5] * 9000).encode(), {"value": {}}, id="a long list"),

@@ -10,6 +10,7 @@ from typing import Any
 from ..task import Outcome, TaskState, end_outcome, job_outcome
 from ..texts.text import harmless, last_line, span
 from .job import JobLook, JobSeen, JobStarted, JobState, NextResume, next_attempt
+from .log import without_exit_line
 from .queue import fate_text, pending_text, queue_text
 from .watch import Decision, Event, EventType, NoContact, Resume, Status, Watch
 
@@ -211,7 +212,8 @@ def _ended(met: Watch, seen: JobSeen) -> Decision:
     )  # fmt: skip
     payload = {
         "exit_code": seen.exit_code, "signal": seen.signal, "ending": seen.ending, "outcome": outcome.state.value,
-        "failed": outcome.failed, "seconds": round(seen.seconds, 3), "last_line": last_line(seen.log), **_fate(seen),
+        "failed": outcome.failed, "seconds": round(seen.seconds, 3), **_fate(seen),
+        "last_line": last_line(without_exit_line(seen.log, seen.exit_code)),
     }  # fmt: skip
     return Decision(after, (_event(EventType.COMPLETED, after, payload),))
 

@@ -38,6 +38,8 @@ class _Cards:
     problems: tuple[str, ...] = ()
 
 
+# Of /proc/stat, between two looks at it.
+LEAST_TICKS = 10
 _Report = Mapping[str, Sequence[_Section]]
 
 
@@ -134,7 +136,27 @@ def _cpu(report: _Report) -> Cpu | None:
     counts = [told[name] for name in ("usable", "online") if told.get(name)]
     if counts and told.get("quota") and told.get("period"):
         counts.append(math.ceil(told["quota"] / told["period"]))
-    return Cpu(one, five, fifteen, count=min(counts, default=None), online=told.get("online") or None)
+    online, used = told.get("online") or None, _used_pct(report)
+    return Cpu(one, five, fifteen, count=min(counts, default=None), online=online, used_pct=used)
+
+
+def _used_pct(report: _Report) -> float | None:
+    """The share of time in which the CPUs computed, between two looks at /proc/stat."""
+    looks = [_busy_and_all(section) for section in report.get("stat", ())]
+    if len(looks) != 2 or None in looks:
+        return None
+    (busy, all_), (busy_then, all_then) = (look for look in looks[::-1] if look)
+    passed = all_ - all_then
+    # A counter may step back, and a few ticks say nothing.
+    return round(min(100.0, max(0.0, 100 * (busy - busy_then) / passed)), 1) if passed >= LEAST_TICKS else None
+
+
+def _busy_and_all(section: _Section) -> tuple[float, float] | None:
+    """Ticks in which CPUs computed, and all of them, of `cpu USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ STEAL ...`."""
+    words = " ".join(section.lines[:1]).split()
+    ticks = [number for number in map(_number, words[1:9]) if number is not None]
+    # Time in guests, which follows, is a part of USER.
+    return (sum(ticks) - ticks[3] - ticks[4], sum(ticks)) if len(ticks) == 8 else None
 
 
 def _memory(told: Mapping[str, int]) -> Memory | None:

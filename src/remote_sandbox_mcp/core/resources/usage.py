@@ -17,13 +17,27 @@ _COMPUTING_PCT = 5
 
 @dataclass(frozen=True)
 class Cpu:
-    """Load averages; the CPUs that we may use (affinity, cgroup quota); the CPUs that the load is spread over."""
+    """Load averages; the CPUs that we may use (affinity, cgroup quota); the CPUs that the load is spread over.
+
+    `used_pct` is the share of their time in which all CPUs of the machine computed a moment ago; None where the machine
+    does not say.
+    """
 
     load_1m: float
     load_5m: float
     load_15m: float
     count: int | None = None
     online: int | None = None
+    used_pct: float | None = None
+
+    @property
+    def shown_pct(self) -> float | None:
+        """The use or, where it is not known, the load on each CPU; never more than 100."""
+        # The load is the whole machine's, so a container's smaller share of CPUs must not divide it.
+        cpus = self.online or self.count
+        if self.used_pct is not None or not cpus:
+            return self.used_pct
+        return min(100.0, round(100 * self.load_1m / cpus, 1))
 
 
 @dataclass(frozen=True)
@@ -139,8 +153,9 @@ def _cpu_fields(cpu: Cpu | None) -> dict[str, object]:
     # In a container, fewer CPUs may be usable than the machine has.
     machine = cpu.online if cpu.online != cpu.count else None
     return _filled(
-        load_1m=cpu.load_1m, load_5m=cpu.load_5m, load_15m=cpu.load_15m, count=cpu.count, machine_count=machine
-    )
+        used_pct=_short(cpu.used_pct), load_1m=cpu.load_1m, load_5m=cpu.load_5m, load_15m=cpu.load_15m,
+        count=cpu.count, machine_count=machine,
+    )  # fmt: skip
 
 
 def _memory_fields(memory: Memory | None) -> dict[str, object]:
@@ -376,9 +391,8 @@ def _cluster_point(cluster: ClusterUsage, at: float) -> Point:
 
 
 def _cpu_share(cpu: Cpu | None) -> Share:
-    # The load is the whole machine's, so a container's smaller share of CPUs must not divide it.
-    cpus = cpu and (cpu.online or cpu.count)
-    return _known_share(cpu.load_1m, cpus) if cpu and cpus else None
+    used = cpu.shown_pct if cpu else None
+    return None if used is None else _known_share(used, 100)
 
 
 def _memory_share(memory: Memory | None) -> Share:

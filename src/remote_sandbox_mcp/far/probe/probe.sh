@@ -9,6 +9,7 @@
 #   @@ probe 1                  the version of this format
 #   @@ clock                    seconds since 1970
 #   @@ load                     three load averages, perhaps in braces, perhaps with more behind them
+#   @@ stat                     the first line of /proc/stat, twice: at the beginning and at the end
 #   @@ cpus                     `online: N` CPUs that run, `usable: N` that we may use, `quota: N` of each `period: N`
 #   @@ memory                   `NAME: NUMBER`: /proc/meminfo in KiB; cgroup limits and sysctl in bytes; vm_stat in pages
 #   @@ asking PROGRAM           PROGRAM is about to be run; without its own section below, it never answered
@@ -93,6 +94,7 @@ sysctl_memory() {
 host() {
     tell clock "$(date +%s)"
     if [ "$system" = Linux ]; then
+        tell stat "$(head -n 1 /proc/stat 2>/dev/null)"
         tell load "$(cat /proc/loadavg 2>/dev/null)"
         tell memory "$(linux_memory 2>/dev/null)"
     else
@@ -173,8 +175,17 @@ disks() {
     section 'disk home' "$(limited df -Pk "${HOME:-/}")"
 }
 
+# What all CPUs did meanwhile is known only after some ticks of their clocks.
+later() {
+    [ "$system" = Linux ] || return 0
+    wait "$pause"
+    tell stat "$(head -n 1 /proc/stat 2>/dev/null)"
+}
+
 main() {
     section 'probe 1'
+    sleep 0.2 >/dev/null 2>&1 &
+    pause=$!
     host
     # Again all at once; each waits to be printed until those before it are done.
     disks | {
@@ -184,6 +195,7 @@ main() {
         }
         cat
     }
+    later
     section end
 }
 

@@ -36,12 +36,13 @@ from .http import (
     send_answer,
 )
 from .logs import LogStream
-from .streams import EventStreams, changes
+from .streams import EVENTS, PLAIN, EventStreams, changes
 
 LARGEST_KEY, LARGEST_PLACE, LARGEST_CALL = 4 << 10, 64 << 10, 1 << 20
 # For a stranger's request to come to its end.
 ENTER_S = 5.0
 MOST_OLDER = 500
+LONGEST_SEARCH = 1000
 # In the state folder: passes that were given back. There is no secret in it.
 LEFT_FILE = "page.left"
 ASK_FOR_KEY = "enter the key of this server again"
@@ -61,6 +62,8 @@ class PageApp:
         self._allowing = Allowing(server.app)
         self._streams = EventStreams()
         self._routes: Mapping[tuple[str, str], Callable[[PageRequest], Awaitable[PageAnswer]]] = {
+            ("GET", "log/part"): self._log_part,
+            ("GET", "log/search"): self._log_search,
             ("GET", "calls"): self._calls,
             ("GET", "events"): self._events,
             ("GET", "choices"): self._choices,
@@ -97,10 +100,10 @@ class PageApp:
         if (request.method, name) == ("GET", "stream"):
             await self._streams.run(changes(self._live), until_over, receive, send)
             return None
-        if (request.method, name) == ("GET", "log"):
-            log = LogStream(self._app, request.query.get("sandbox", ""), request.query.get("job", ""))
-            await log.find()
-            await self._streams.run(log.events(), until_over, receive, send)
+        if (request.method, name) in (("GET", "log"), ("GET", "log/whole")):
+            log = await self._log(request)
+            kind, source = (PLAIN, log.whole()) if name == "log/whole" else (EVENTS, log.events())
+            await self._streams.run(source, until_over, receive, send, kind)
             return None
         if route := self._routes.get((request.method, name)):
             return await route(request)
@@ -151,6 +154,21 @@ class PageApp:
         return answer_json({}, 200, (b"set-cookie", self._door.set_cookie("").encode()), CLOSING)
 
     # With one
+
+    async def _log(self, request: PageRequest) -> LogStream:
+        log = LogStream(self._app, request.query.get("sandbox", ""), request.query.get("job", ""))
+        await log.find()
+        return log
+
+    async def _log_part(self, request: PageRequest) -> PageAnswer:
+        begin, end = request.number("from", 0, 1 << 62), request.number("to", 1 << 62, 1 << 62)
+        return answer_json(await (await self._log(request)).part(begin, end))
+
+    async def _log_search(self, request: PageRequest) -> PageAnswer:
+        words = request.query.get("words", "")
+        if not words or len(words) > LONGEST_SEARCH:
+            raise PageRefusal(400, f"give up to {LONGEST_SEARCH} characters to search for")
+        return answer_json(await (await self._log(request)).search(words, request.number("at", 0, 1 << 62)))
 
     async def _calls(self, request: PageRequest) -> PageAnswer:
         query = request.query

@@ -1,4 +1,4 @@
-"""Following the log of a job, or the output of a command, piece by piece."""
+"""The log of a job, or the output of a command: followed piece by piece, and read, searched and sent as a whole."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import codecs
 import time
 from collections.abc import AsyncGenerator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ...app import App
 from ...core.errors import ConnectError, LostContact, SandboxError, UnknownTask
 from ...core.jobs.job import Checkpoint, JobSeen, JobState, JobUsage
+from ...core.jobs.log import exit_line_size, from_line_start, lines_with, to_line_end, without_exit_line
 from ...core.jobs.watch import Watch
+from ...core.task import Run
 from ...core.texts.shown import shown, values_in_use
-from ...core.texts.text import without_broken_start
 from ...services.jobs.values import JOB, Sight, Which
 from ...services.tasks import LogSource
 from ...views.job_results import usage_fields
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 # What is sent first, the largest piece, and how far a reader may be behind the log's end before a part is skipped.
 FIRST_BYTES, PIECE_BYTES, MOST_BEHIND = 64 << 10, 256 << 10, 8 << 20
+# What is read of an earlier part at once; what one request searches, and the most matches that it returns.
+PART_BYTES, SEARCHED_BYTES, MOST_MATCHES = 512 << 10, 4 << 20, 5000
 # Pauses between two looks: after something new, and ever longer without.
 SOON_S, LATER_S, PENDING_S = 0.2, 1.0, 5.0
 # How often it is also asked what a job uses, and for its checkpoint.
@@ -60,6 +64,67 @@ class LogStream:
         if first.state is JobState.MISSING:
             raise UnknownTask(f"{self._name} knows no {self._job}: {first.reason}")
         self._cursor = max(0, first.log_size - FIRST_BYTES)
+
+    # What was written before
+
+    async def part(self, begin: int, end: int) -> dict[str, Any]:
+        """Whole lines between two bytes of the log, where they really begin and end, and the size of the log.
+
+        Raises SandboxError.
+        """
+        source = await self._opened()
+        # With the byte before: where that ends a line, the next one is whole.
+        first = max(0, begin - 1)
+        seen = await source.look(first, max(0, min(end - first, PART_BYTES)))
+        data, to = seen.log, seen.cursor
+        start = to - len(data)
+        if start:
+            data = from_line_start(data)
+        kept = to_line_end(data) if to < seen.log_size else self._for_people(data, seen)
+        begun = to - len(data)
+        reached = to if to >= seen.log_size else begun + len(kept)
+        return {"text": _text(kept), "from": begun, "to": reached, "size": seen.log_size}
+
+    async def search(self, words: str, at: int) -> dict[str, Any]:
+        """Beginnings of lines with these words from there on, and where to go on; `next` is None at the log's end.
+
+        Raises SandboxError.
+        """
+        seen = await (await self._opened()).look(at, SEARCHED_BYTES)
+        is_all = seen.cursor >= seen.log_size or not seen.log
+        data = self._for_people(seen.log, seen) if is_all else to_line_end(seen.log)
+        begin = seen.cursor - len(seen.log)
+        found = await asyncio.to_thread(lambda: [*islice(lines_with(data, words, shown), MOST_MATCHES)])
+        return {
+            "found": [begin + line for line in found],
+            "next": None if is_all else begin + len(data),
+            "size": seen.log_size,
+        }
+
+    async def whole(self) -> AsyncGenerator[bytes, None]:
+        """All of the log as it is now, as a file for people."""
+        source, at = await self._opened(), 0
+        while True:
+            try:
+                seen = await source.look(at, PIECE_BYTES)
+            except SandboxError as problem:
+                yield f"\n[the log could not be read further: {sentence(problem)}]\n".encode()
+                return
+            is_last = seen.cursor >= seen.log_size or not seen.log
+            # A secret at the border of two pieces is hidden, too.
+            data = self._for_people(seen.log, seen) if is_last else to_line_end(seen.log)
+            yield _text(data).encode()
+            if is_last:
+                return
+            at = seen.cursor - len(seen.log) + len(data)
+
+    def _for_people(self, data: bytes, seen: JobSeen) -> bytes:
+        """The end of a log without the line that its keeper has added."""
+        return without_exit_line(data, seen.exit_code) if seen.is_over and self._is_job else data
+
+    @property
+    def _is_job(self) -> bool:
+        return not isinstance(Which(session=self._job).handle, Run)
 
     async def _opened(self) -> LogSource:
         source, self._record, self._watch = await self._app.tasks.log(Which(session=self._job, sandbox=self._name))
@@ -96,7 +161,7 @@ class LogStream:
     def _pause(self, seen: JobSeen | None, before: float) -> float:
         if seen is None:
             return AGAIN_S
-        if self._cursor < seen.log_size:
+        if self._cursor < seen.log_size and not self._holds_back(seen):
             return 0.0
         if seen.state is JobState.PENDING:
             return PENDING_S
@@ -124,16 +189,24 @@ class LogStream:
         self._usage, self._checkpoint = seen.usage, seen.checkpoint or self._checkpoint
         self._watch = await self._app.jobs.watch_of(self._record)
 
+    def _holds_back(self, seen: JobSeen) -> int:
+        """Bytes at the end of a running job's log that may be its keeper's last line: they are read once more."""
+        is_end = self._is_job and not seen.is_over and seen.cursor >= seen.log_size
+        return exit_line_size(seen.log) if is_end else 0
+
     def _text_event(self, seen: JobSeen, is_first: bool) -> list[bytes]:
         data, begin, skipped = seen.log, seen.cursor - len(seen.log), 0
         if begin != self._cursor:
             # The log was replaced by a shorter one.
             self._decoder.reset()
         if is_first and begin:
-            data = without_broken_start(data)
+            data = from_line_start(data)
             begin = seen.cursor - len(data)
-        self._cursor = seen.cursor
-        fields = {"text": shown(self._decoder.decode(data)), "from": begin, "to": seen.cursor}
+        self._cursor = to = seen.cursor - self._holds_back(seen)
+        data = data[: len(data) - (seen.cursor - to)]
+        if seen.cursor >= seen.log_size:
+            data = self._for_people(data, seen)
+        fields = {"text": shown(self._decoder.decode(data)), "from": begin, "to": to}
         if seen.log_size - self._cursor > MOST_BEHIND:
             # It is written faster than it can be sent.
             skipped = seen.log_size - FIRST_BYTES - self._cursor
@@ -155,6 +228,10 @@ class LogStream:
         sight = Sight(self._name, seen, self._record, kind=kind)
         row = job_row(sight, self._watch, time.time(), self._row, values_in_use(), self._checkpoint)
         return row | ({"usage": usage_fields(self._usage)} if self._usage and seen.is_running else {})
+
+
+def _text(data: bytes) -> str:
+    return shown(data.decode("utf-8", "replace"))
 
 
 async def _is_done(work: asyncio.Future[Any], until: float) -> bool:

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S = 10.0
 HEARTBEAT = b":\n\n"
 MOST_STREAMS = 100
+EVENTS, PLAIN = b"text/event-stream", b"text/plain; charset=utf-8"
 # For the end of a stream that is cut short.
 LAST_WORD_S = 0.1
 
@@ -53,7 +54,14 @@ class EventStreams:
         """End all of them, and those that come later at once."""
         self._ended.set()
 
-    async def run(self, source: AsyncGenerator[bytes, None], over: UntilOver, receive: Receive, send: Send) -> None:
+    async def run(
+        self,
+        source: AsyncGenerator[bytes, None],
+        over: UntilOver,
+        receive: Receive,
+        send: Send,
+        kind: bytes = EVENTS,
+    ) -> None:
         """Send what the source gives until the browser goes, its pass is over, or the service ends.
 
         Raises PageRefusal for one too many.
@@ -62,7 +70,7 @@ class EventStreams:
             await source.aclose()
             raise PageRefusal(503, "too many streams are open; close some pages")
         self._count += 1
-        work = asyncio.ensure_future(_pump(source, send))
+        work = asyncio.ensure_future(_pump(source, send, kind))
         gone, ended = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._ended.wait())
         tasks = (work, gone, ended, asyncio.ensure_future(over()))
         try:
@@ -81,8 +89,8 @@ class EventStreams:
                 await within(send({"type": "http.response.body", "body": b""}), LAST_WORD_S)
 
 
-async def _pump(source: AsyncGenerator[bytes, None], send: Send) -> None:
-    headers = [*EVERYWHERE, NOT_KEPT, (b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
+async def _pump(source: AsyncGenerator[bytes, None], send: Send, kind: bytes) -> None:
+    headers = [*EVERYWHERE, NOT_KEPT, (b"content-type", kind), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     async with aclosing(source) as parts:
         async for part in parts:

@@ -45,7 +45,9 @@ class DisposableService:
         """List the sandboxes for which the process must stay."""
         known = self.known
         own = [it for it in known.lives.values() if it.kept.owner == known.me and it.traits.ends_with_server]
-        return [f"the sandbox {life.disposable.title} lives, and what runs in it would end" for life in own]
+        # One whose time is over is swept soon, and one that was deleted elsewhere is noticed later.
+        living = [it.disposable for it in own if not 0 < it.disposable.expires < time.time()]
+        return [f"the sandbox {it.title} lives, and what runs in it would end" for it in living if it.status != GONE]
 
     def reconfigure(self, rules: DisposableRules, offers: Mapping[str, Offer]) -> None:
         """Use these rules and providers; a provider whose settings differ is made again when it is next needed."""

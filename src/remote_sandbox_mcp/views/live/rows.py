@@ -14,7 +14,7 @@ from ...core.sandboxes.disposable import Disposable
 from ...core.sandboxes.port import Forward
 from ...core.sync.transfer import Headway
 from ...core.texts.redact import shorten_safely
-from ...core.workspaces.workspace import WorkspaceState
+from ...core.workspaces.workspace import JOB_LOGS, WorkspaceState
 from ...services.history import call_fields
 from ...services.jobs.values import Sight
 from ...services.survey import View
@@ -98,9 +98,14 @@ def job_row(
     state = _state(sight)
     command = (seen.command if seen else "") or (record.command if record else "")
     # The page and `top` say themselves when a job is resumed: a text that counts down would change all the time.
-    for name in ("status", "started_ts", "seconds", "connection_error", "command", "resume"):
+    for name in ("status", "started_ts", "seconds", "connection_error", "command", "resume", "fate", "error"):
         fields.pop(name, None)
     fields |= {"state": state} | lean(command=hidden(command, known), trouble=sentence(sight.trouble))
+    # One reason for every place where its end is shown; the log of people's jobs is read on the page, not in its file.
+    outcome = sight.outcome
+    fields |= lean(reason=plain_text(outcome.reason) if outcome.is_over and not sight.trouble else "")
+    if JOB_LOGS in fields.get("log_file", ""):
+        fields.pop("log_file")
     fields |= _times(sight, state, now, before)
     if watch is not None:
         fields["watch"] = watch_fields(watch, known)
@@ -168,7 +173,9 @@ def watch_fields(watch: Watch, known: Known) -> dict[str, Any]:
     fields = {"id": watch.id, "status": watch.status.value, "last_state": watch.last_state}
     fields |= {"resume_attempts": watch.resume_attempts, "max_resume_attempts": policy.max_resume_attempts}
     fields |= {"auto_resume": policy.auto_resume, "resume_command": hidden(policy.resume_command, known)}
-    return fields | {"last_summary": hidden(watch.last_summary, known)}
+    # Without the name of the job, which is beside it.
+    summary = watch.last_summary.removeprefix(f"{watch.session} on {watch.sandbox}").removeprefix(": ").strip()
+    return fields | {"last_summary": hidden(summary, known), "checked": round(watch.checked)}
 
 
 # Disposable sandboxes

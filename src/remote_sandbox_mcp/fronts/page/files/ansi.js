@@ -40,8 +40,18 @@ export class Terminal {
     this.clear();
   }
 
+  // All lines of a text, however many there are.
+  static whole(text) {
+    const made = new Terminal();
+    made._most = made._mostChars = Infinity;
+    made.write(text);
+    return made;
+  }
+
   clear() {
     this.lines = [new Line(1)];
+    this._most = MOST_LINES;
+    this._mostChars = MOST_CHARS;
     // How many lines have left at the top.
     this.dropped = 0;
     // The weight of all lines.
@@ -69,6 +79,27 @@ export class Terminal {
       if (at < 0) break;
     }
     this._trim();
+  }
+
+  // Lines before the first. What a reader has asked for is kept, so that there is room for as many more.
+  prepend(text) {
+    const { lines, _chars: chars } = Terminal.whole(text);
+    if (!lines[lines.length - 1].text) lines.pop();
+    const first = this.lines[0].number;
+    lines.forEach((line, at) => (line.number = first - lines.length + at));
+    this.lines = lines.concat(this.lines);
+    this._chars += chars;
+    this._most += lines.length;
+    this._mostChars += chars;
+  }
+
+  // Let go of the lines before this one.
+  dropTo(number) {
+    if (number > this.lines[0].number) this._drop(number - this.lines[0].number);
+  }
+
+  get text() {
+    return this.lines.map((line) => line.text).join("\n").replace(/\n$/, "");
   }
 
   // A line of our own between those of the job.
@@ -143,10 +174,10 @@ export class Terminal {
   }
 
   _trim() {
-    const over = this.lines.length - MOST_LINES;
+    const over = this.lines.length - this._most;
     // Seldom, because it moves the whole list.
     if (over > SPARE_LINES) this._drop(over);
-    if (this._chars > MOST_CHARS) this._drop(Math.ceil(this.lines.length / 4));
+    if (this._chars > this._mostChars) this._drop(Math.ceil(this.lines.length / 4));
   }
 
   _drop(count) {

@@ -2,7 +2,8 @@
 
 import { h, put, replace } from "./dom.js";
 import { duration } from "./format.js";
-import { button } from "./parts.js";
+import { button, say } from "./parts.js";
+import { said } from "./sentences.js";
 import { parts, t } from "./words.js";
 
 // A restart of the hub takes a moment; a banner that only flashes helps no one.
@@ -18,6 +19,7 @@ export function banner(feed) {
 
   function draw() {
     const isLost = feed.phase === "lost" || feed.phase === "refused";
+    if (feed.phase === "live" && !lost.hidden) say(t("Connected again after {time}.", { time: duration((Date.now() - since) / 1000) }));
     if (!isLost) since = 0;
     else if (!since) since = Date.now();
     const shows = isLost && (Date.now() - since > PATIENCE_MS || feed.phase === "refused");
@@ -46,7 +48,7 @@ function showProblems(node, found) {
   if (node.shown === text) return;
   node.shown = text;
   node.hidden = !found.length;
-  replace(node, h("summary", {}, t("{n} configuration problems", { n: found.length })), h("ul", {}, found.map((problem) => h("li", {}, problem))));
+  replace(node, h("summary", {}, t("{n} configuration problems", { n: found.length })), h("ul", {}, found.map((problem) => h("li", {}, said(problem)))));
 }
 
 // The page without a key.

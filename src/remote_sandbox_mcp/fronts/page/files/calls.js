@@ -77,7 +77,7 @@ function what(row) {
 }
 
 function outcome(row) {
-  if (row.outcome !== "done") return row.outcome.replaceAll("_", " ");
+  if (row.outcome !== "done") return t(row.outcome).replaceAll("_", " ");
   return row.exit_code === undefined || row.exit_code === null ? t("done") : t("exit {code}", { code: row.exit_code });
 }
 

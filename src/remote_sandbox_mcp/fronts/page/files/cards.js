@@ -4,6 +4,7 @@
 import { bar, spark } from "./chart.js";
 import { arrange, attribute, h, put, replace } from "./dom.js";
 import { disk, duration, gigabytes, percent, ranges, share } from "./format.js";
+import { said } from "./sentences.js";
 import { t } from "./words.js";
 
 // Decisions
@@ -44,74 +45,9 @@ export function scoreWord(machine) {
   return part >= (all ? 0.01 : 0.3) ? t("partly free") : t("busy");
 }
 
-const PAIRS = [
-  ["step", "total", "total_steps", "max_steps", "steps", "num_steps"],
-  ["global_step", "total", "total_steps", "max_steps", "steps"],
-  ["iteration", "total", "iterations", "max_iterations", "total_iterations"],
-  ["iter", "total", "iters", "max_iters"],
-  ["epoch", "epochs", "total_epochs", "max_epochs", "num_epochs"],
-  ["batch", "batches", "total_batches"],
-  ["done", "total"],
-  ["current", "total"],
-  ["completed", "total"],
-];
-const SHARES = ["percent", "pct", "percentage", "progress", "progress_pct"];
-
-// How far a job is, read from its checkpoint: {share, words}; null where that cannot be told.
+// How far a job is: {share, words}; null where that cannot be told. The server reads it from the job's checkpoint.
 export function progressOf(job) {
-  const found = job.checkpoint;
-  if (!found) return null;
-  const value = found.value ?? parsed(found.text);
-  if (value && typeof value === "object") return ofObject(value);
-  if (typeof value === "number") return ofShare("percent", value);
-  return ofText(found.text);
-}
-
-function parsed(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
-  }
-}
-
-function ofObject(value) {
-  for (const [name, ...totals] of PAIRS) {
-    const done = numberOf(value[name]);
-    const total = totals.map((other) => numberOf(value[other])).find((number) => number > 0);
-    if (total && Number.isFinite(done)) return { share: share(done, total), words: `${name} ${amount(done)} / ${amount(total)}` };
-  }
-  const name = SHARES.find((one) => Number.isFinite(value[one]));
-  return name ? ofShare(name, value[name]) : null;
-}
-
-// A job writes its checkpoint itself, and Number() throws on some objects.
-function numberOf(value) {
-  return typeof value === "number" || typeof value === "string" ? Number(value) : NaN;
-}
-
-// 0 to 1 is a share, unless its name says percent.
-function ofShare(name, value) {
-  const part = value <= 1 && !/^per|pct/.test(name) ? value : value / 100;
-  return { share: Math.min(1, Math.max(0, part)), words: percent(part) };
-}
-
-// Only the end of a long text is read, and only so many digits: a search through any number of them takes seconds.
-const LONGEST_TEXT = 2000;
-
-function ofText(text) {
-  const end = (text || "").slice(-LONGEST_TEXT);
-  const pair = /(\d[\d,_]{0,18})\s*(?:\/|of)\s*(\d[\d,_]{0,18})/.exec(end);
-  if (pair) {
-    const [done, total] = pair.slice(1).map((digits) => Number(digits.replace(/[,_]/g, "")));
-    if (total > 0) return { share: share(done, total), words: `${amount(done)} / ${amount(total)}` };
-  }
-  const found = /(\d{1,15}(?:\.\d{1,15})?)\s*%/.exec(end);
-  return found ? ofShare("percent", Number(found[1])) : null;
-}
-
-function amount(value) {
-  return Number(value).toLocaleString("en-US", { maximumFractionDigits: 2 });
+  return job.checkpoint?.progress ?? null;
 }
 
 // A job's outcome, which the server decides, in the words of this page's colours and filters.
@@ -125,6 +61,15 @@ export function jobState(job) {
 const WORDS = { ended: "succeeded", gone: "interrupted" };
 
 export const stateWord = (state) => t(WORDS[state] || state);
+
+// How a job ended, in one line: state, exit code, why, and whether it is resumed.
+export function outcomeWords(job, now) {
+  const words = stateWord(jobState(job));
+  const code = job.exit_code === undefined || job.exit_code === null ? "" : t("exit {code}", { code: job.exit_code });
+  const end = [code, job.signal].filter(Boolean).join(", ");
+  const again = job.resume_ts ? t("attempt {n} of {most} in {time}", { n: job.resume_attempt, most: job.max_resume_attempts, time: duration(Math.max(0, job.resume_ts - now)) }) : "";
+  return [`${words}${end ? ` (${end})` : ""}`, said(job.reason), again].filter(Boolean).join(" · ");
+}
 
 export function ranFor(job, now) {
   const began = job.began ?? job.started_ts;
@@ -199,9 +144,14 @@ function verdict(parts, state, words) {
 function meters_(parts, meters, row) {
   const { cpu, memory, disk: space } = row.resources || {};
   parts.meters.hidden = !cpu && !memory && !space;
-  if (cpu) meters.cpu.update(share(cpu.load_1m, cpu.count), t("load {load} on {n} CPUs", { load: cpu.load_1m.toFixed(1), n: cpu.count }));
+  if (cpu) meters.cpu.update(cpuShare(cpu), t("load {load} on {n} CPUs", { load: cpu.load_1m.toFixed(1), n: cpu.machine_count ?? cpu.count }));
   if (memory) meters.memory.update(share(memory.used_mb, memory.total_mb), t("{used} of {total} GB", { used: gigabytes(memory.used_mb), total: gigabytes(memory.total_mb) }));
   if (space) meters.disk.update(Number.isFinite(space.used_pct) ? space.used_pct / 100 : null, t("{free} free", { free: disk(space.free_gb) }));
+}
+
+// The use or, where a machine does not say it, the load on each CPU.
+function cpuShare({ used_pct: used, load_1m: load, machine_count: all, count }) {
+  return Number.isFinite(used) ? share(used, 100) : share(load, all ?? count);
 }
 
 // A share with its word and, where it is known, its last hour.
@@ -306,7 +256,7 @@ function cluster_(node, row) {
   // Partitions change seldom: made anew when they do.
   if (node.shown === text) return;
   node.shown = text;
-  if (cluster) replace(node, partitions(cluster.partitions || []), mine(cluster), (cluster.problems || []).map((problem) => h("p.trouble", {}, problem)));
+  if (cluster) replace(node, partitions(cluster.partitions || []), mine(cluster), (cluster.problems || []).map((problem) => h("p.trouble", {}, said(problem))));
 }
 
 function partitions(rows) {
@@ -329,7 +279,7 @@ export function timeLimit(text) {
   const found = /^(?:(\d+)-)?(\d+):(\d+):(\d+)$/.exec(text);
   if (!found) return text;
   const [days, hours, minutes] = found.slice(1).map((part) => Number(part || 0));
-  return [[days, "d"], [hours, "h"], [minutes, "m"]].filter(([amount]) => amount).map(([amount, unit]) => `${amount}${unit}`).join(" ") || text;
+  return [[days, "{n}d"], [hours, "{n}h"], [minutes, "{n}m"]].filter(([n]) => n).map(([n, unit]) => t(unit, { n })).join(" ") || text;
 }
 
 function mine(cluster) {
@@ -343,12 +293,12 @@ function mine(cluster) {
 function foot_(parts, row) {
   const state = stateOf(row);
   const trouble = row.trouble || row.connection_error || row.resources?.error || "";
-  put(parts.trouble, trouble || (state === "unasked" ? t("Not asked: only a pattern of the configuration offers this host.") : ""));
+  put(parts.trouble, said(trouble) || (state === "unasked" ? t("Not asked: only a pattern of the configuration offers this host.") : ""));
   attribute(parts.trouble, "data-quiet", state === "unasked");
   parts.trouble.hidden = !parts.trouble.textContent;
   const notes = [row.resources?.gpu_error, ...(row.resources?.problems || [])].filter(Boolean);
   if (row.resources?.measured_on) notes.unshift(t("measured on {where}", { where: row.resources.measured_on }));
-  put(parts.foot, notes.join(" · "));
+  put(parts.foot, notes.map(said).join(" · "));
   parts.foot.hidden = !notes.length;
 }
 
@@ -393,7 +343,7 @@ export function jobCard(row, now) {
       attribute(node, "data-state", state);
       put(parts.state, stateWord(state));
       put(parts.name, row.tmux_session);
-      put(parts.command, row.trouble || row.command || "");
+      put(parts.command, said(row.trouble) || row.command || "");
       put(parts.machine, row.sandbox);
       progress_(parts.progress, row);
       put(parts.exit, row.exit_code === undefined || row.exit_code === null ? "" : row.signal || t("exit {code}", { code: row.exit_code }));

@@ -5,6 +5,7 @@ import { clock, day } from "./format.js";
 import { jobLink } from "./jobs.js";
 import { Older } from "./older.js";
 import { empty, fits, heading, remembered, searchBox, select } from "./parts.js";
+import { said } from "./sentences.js";
 import { t } from "./words.js";
 
 const LOOKS = {
@@ -25,7 +26,7 @@ export function mount(root, { feed }) {
 
   function draw() {
     const all = older.all();
-    kinds.update(all.map(([, row]) => row.event_type));
+    kinds.update(all.map(([, row]) => row.event_type), kindWord);
     machines.update(all.map(([, row]) => row.sandbox));
     const shown = all.filter(([, row]) => (!chosen.kind || row.event_type === chosen.kind) && (!chosen.sandbox || row.sandbox === chosen.sandbox) && fits(chosen.search, row.summary, row.tmux_session, row.sandbox, row.event_type));
     list.show(withDays(shown, feed.now()));
@@ -63,6 +64,10 @@ function withDays(events, now) {
   return found;
 }
 
+function kindWord(kind) {
+  return t(kind).replaceAll("_", " ");
+}
+
 function eventRow(first) {
   if (first.day) {
     const node = h("h2.day", {}, first.day);
@@ -78,13 +83,13 @@ function eventRow(first) {
     const when = new Date(row.created_ts * 1000);
     put(time, clock(row.created_ts, row.created_ts).slice(0, 5));
     attribute(time, "title", when.toLocaleString());
-    put(kind, t(row.outcome || row.event_type).replaceAll("_", " "));
+    put(kind, kindWord(row.outcome || row.event_type));
     job.hidden = !row.tmux_session;
     if (row.tmux_session) {
       job.href = jobLink(`${row.sandbox}/${row.tmux_session}`);
       put(job, `${row.tmux_session} · ${row.sandbox}`);
     }
-    put(summary, row.summary);
+    put(summary, said(row.summary));
   };
   update(first);
   return { node, update };

@@ -1,5 +1,7 @@
 // Everything that is asked of the server: entering, streams that connect again by themselves, rows by topic, calls.
 
+import { said } from "./sentences.js";
+
 const TOKEN = "remote-sandbox-token";
 // Without a byte for so long a line is dead: the server writes at least every 10 s.
 const SILENT_MS = 25000;
@@ -13,7 +15,7 @@ const MOST_POINTS = 1000;
 
 export class Refused extends Error {
   constructor(status, sentence) {
-    super(sentence);
+    super(said(sentence));
     this.status = status;
   }
 }

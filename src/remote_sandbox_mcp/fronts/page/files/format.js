@@ -1,4 +1,6 @@
-// Numbers as people read them. Pure functions.
+// Numbers as people read them, with their units in the reader's language.
+
+import { t } from "./words.js";
 
 export function bytes(count) {
   if (!Number.isFinite(count)) return "–";
@@ -30,16 +32,16 @@ export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "–";
   const s = Math.max(0, Math.floor(seconds));
   const two = (number) => String(number).padStart(2, "0");
-  if (s < 60) return `${s}s`;
-  if (s < 3600) return `${Math.floor(s / 60)}m ${two(s % 60)}s`;
-  if (s < 86400) return `${Math.floor(s / 3600)}h ${two(Math.floor(s / 60) % 60)}m`;
-  return `${Math.floor(s / 86400)}d ${Math.floor(s / 3600) % 24}h`;
+  if (s < 60) return t("{s}s", { s });
+  if (s < 3600) return t("{m}m {s}s", { m: Math.floor(s / 60), s: two(s % 60) });
+  if (s < 86400) return t("{h}h {m}m", { h: Math.floor(s / 3600), m: two(Math.floor(s / 60) % 60) });
+  return t("{d}d {h}h", { d: Math.floor(s / 86400), h: Math.floor(s / 3600) % 24 });
 }
 
 export function took(seconds) {
   if (!Number.isFinite(seconds)) return "–";
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  return seconds < 60 ? `${seconds.toFixed(1)} s` : duration(seconds);
+  if (seconds < 1) return t("{n} ms", { n: Math.round(seconds * 1000) });
+  return seconds < 60 ? t("{n} s", { n: seconds.toFixed(1) }) : duration(seconds);
 }
 
 export function percent(share) {

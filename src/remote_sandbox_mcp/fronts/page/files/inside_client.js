@@ -1,7 +1,7 @@
 // Cards inside an MCP client: the result of a tool, drawn as on the page (MCP Apps, 2026-01-26).
+import { jobCard, machineCard } from "./cards.js";
 import { h, replace } from "./dom.js";
 import { t, speak } from "./words.js";
-import { jobCard, machineCard } from "./cards.js";
 
 const PROTOCOL = "2026-01-26";
 const root = document.getElementById("cards");

@@ -1,12 +1,14 @@
 // One job: its facts, its log, and what can be done to it.
 
-import { jobState, progressOf, ranFor, stateWord } from "./cards.js";
+import { jobState, outcomeWords, progressOf, ranFor, stateWord } from "./cards.js";
 import { bar } from "./chart.js";
 import { attempt, attribute, h, put, replace, soon } from "./dom.js";
 import { Refused } from "./feed.js";
 import { bytes, clock, duration, gigabytes } from "./format.js";
 import { LogView } from "./log.js";
 import { button, confirmed, doing, done, icon, say } from "./parts.js";
+import { said } from "./sentences.js";
+import { WholeLog } from "./whole.js";
 import { t } from "./words.js";
 
 const BEGINS = { running: true, pending: true };
@@ -39,10 +41,11 @@ export function mount(root, { feed, id, keys }) {
     put(state, stateWord(now));
     stop.hidden = !BEGINS[now];
     resume.hidden = !row?.can_resume || Boolean(BEGINS[now]);
+    // What has ended well needs nothing more.
+    resume.classList.toggle("primary", now !== "ended");
     const reached = row && progressOf(row);
     progress.node.hidden = !reached;
     if (reached) progress.update(reached.share, reached.words, reached.words);
-    showFacts(facts, row, feed);
     tick();
     // It was resumed after its log had come to an end.
     if (BEGINS[now]) line.again();
@@ -51,6 +54,7 @@ export function mount(root, { feed, id, keys }) {
   function tick() {
     const seconds = row ? ranFor(row, feed.now()) : null;
     put(time, seconds === null ? "" : duration(seconds));
+    showFacts(facts, row, feed);
   }
 
   log.say(t("Loading …"));
@@ -66,21 +70,24 @@ export function mount(root, { feed, id, keys }) {
   return () => {
     end();
     clearInterval(timer);
-    line.close();
+    line.end();
     log.end();
     keys(null);
     root.classList.remove("full");
   };
 }
 
-// Write what the job prints into the log; after a cut, and after an end, go on where it was.
+// Write what the job prints into the log; after a cut, and after an end, go on where it was. While a part of the log is
+// read that is not its end, what is new is only counted.
 function follow(feed, log, sandbox, job, changed) {
   let at = null;
   let line = null;
   const hear = (event, data) => {
     log.say(t("The job has printed nothing yet."));
-    if (event === "text") at = written(log, data, at);
-    else changed(data);
+    if (event === "text") {
+      whole.grown(data.to);
+      if (whole.isLive) at = written(log, data, at);
+    } else changed(data);
     if (event === "end") close();
   };
   // Also while it is tried again: a machine that does not answer may stay so for hours.
@@ -94,31 +101,41 @@ function follow(feed, log, sandbox, job, changed) {
   const again = () => {
     line ??= feed.stream(`/api/log?${new URLSearchParams({ sandbox, job })}`, hear, tell);
   };
+  const whole = new WholeLog(feed, log, sandbox, job, (isLive) => {
+    if (!isLive) return;
+    at = null;
+    close();
+    again();
+  });
   again();
-  return { close, again };
+  const end = () => {
+    close();
+    whole.end();
+  };
+  return { end, again };
 }
 
 function written(log, { text, from, to, skipped }, at) {
   if (skipped) log.note(t("{size} skipped: the job prints faster than they can be shown", { size: bytes(skipped) }));
-  if (at === null || from === at || !Number.isFinite(from)) log.write(text);
+  if (at === null || from === at || !Number.isFinite(from)) log.write(text, from, to);
   else if (from > at) {
     if (!skipped) log.note(t("the log goes on here after a gap"));
-    log.write(text);
-  } else if (to > at) log.write(rest(log, text, at - from, to - from));
+    log.write(text, from, to);
+  } else if (to > at) rest(log, text, at, from, to);
   else if (to < at) {
     // A shorter file than before: it was begun anew.
     log.clear();
-    log.write(text);
+    log.write(text, from, to);
   }
   return to ?? at;
 }
 
-// What follows the first `known` bytes; where bytes cannot be counted in the text, all of it in a fresh log.
-function rest(log, text, known, whole) {
+// Write what follows the byte `at`; where bytes cannot be counted in the text, all of it in a fresh log.
+function rest(log, text, at, from, to) {
   const all = new TextEncoder().encode(text);
-  if (all.length === whole) return new TextDecoder().decode(all.slice(known));
+  if (all.length === to - from) return log.write(new TextDecoder().decode(all.slice(at - from)), at, to);
   log.clear();
-  return text;
+  log.write(text, from, to);
 }
 
 async function stopJob(feed, button, sandbox, job) {
@@ -138,25 +155,30 @@ async function resumeJob(feed, button, sandbox, job, row) {
 
 function showFacts(node, row, feed) {
   const found = row ? pairs(row, feed.now()) : [["", t("This job is not known here (any more).")]];
-  const text = JSON.stringify(found);
-  if (node.shown === text) return;
-  node.shown = text;
-  replace(node, found.map(([name, value, isCode]) => h("div.fact", {}, h("dt", {}, name), h(isCode ? "dd.code" : "dd", {}, value))));
+  const text = JSON.stringify(found.map(([, ...value]) => value));
+  if (node.shown !== text) {
+    node.shown = text;
+    replace(node, found.map(([name, value, isCode]) => h("div.fact", {}, h("dt", {}, name), h(isCode ? "dd.code" : "dd", {}, value))));
+  }
+  // A name may tell the time; what somebody has marked in a value stays.
+  found.forEach(([name], at) => put(node.children[at].firstElementChild, name));
 }
 
 function pairs(row, now) {
   const { queue, watch, checkpoint } = row;
   const shown = checkpoint && (checkpoint.value !== undefined ? JSON.stringify(checkpoint.value) : checkpoint.text || checkpoint.error);
+  const isLive = BEGINS[jobState(row)];
   const found = [
     [t("Command"), row.command, true],
-    [t("Trouble"), row.trouble || row.error || (row.state === "gone" ? t("It left no exit code: it was killed, or its machine was started anew.") : "")],
+    // One box says how it ended, and no other says anything about it.
+    [t("Outcome"), isLive || row.trouble ? "" : outcomeWords(row, now)],
+    [t("Trouble"), said(row.trouble)],
     [t("Began"), Number.isFinite(row.began ?? row.started_ts) ? clock(row.began ?? row.started_ts, now) : ""],
-    [t("Exit"), [row.exit_code, row.signal].filter((value) => value !== undefined && value !== null && value !== "").join(" ")],
-    [t("Queue"), queue ? [queue.job, queue.partition, queue.nodes, queue.reason, row.fate].filter(Boolean).join(" · ") : row.fate],
+    [t("Queue"), queue ? [queue.job, queue.partition, queue.nodes, said(queue.reason)].filter(Boolean).join(" · ") : ""],
     [t("Checkpoint"), shown, true],
     [t("Uses"), row.usage ? usageWords(row.usage) : ""],
-    [t("Watch"), watch ? watchWords(watch) : ""],
-    [t("Last word"), watch?.last_summary],
+    [t("Watch"), watch ? watchWords(watch, isLive) : ""],
+    [watch?.checked ? t("Last check, {ago} ago", { ago: duration(now - watch.checked) }) : "", isLive && watch?.checked ? said(watch.last_summary) : ""],
     [t("Log file"), row.log_file, true],
   ];
   return found.filter(([, value]) => value !== undefined && value !== null && value !== "");
@@ -167,9 +189,9 @@ function usageWords({ processes, memory_mb: memory, gpu = [] }) {
   return [t("{n} processes", { n: processes }), bytes(memory * 1e6), ...cards].join(" · ");
 }
 
-function watchWords(watch) {
-  const words = [watch.status];
-  if (watch.auto_resume) words.push(t("resumes by itself"));
+function watchWords(watch, isLive) {
+  const words = isLive ? [t(watch.status)] : [];
+  if (watch.auto_resume && isLive) words.push(t("resumes by itself"));
   if (watch.resume_attempts) words.push(t("resumed {n} of {most} times", { n: watch.resume_attempts, most: watch.max_resume_attempts }));
   return words.join(" · ");
 }

@@ -24,17 +24,59 @@ export class LogView {
     this._seen = 0;
     this._query = null;
     this._matches = [];
-    this._searched = 0;
+    // Where there are matches outside of what is loaded: bytes of the log, before and after it.
+    this._outside = { before: [], after: [], isDone: true };
+    this._searched = -Infinity;
     this._at = -1;
+    // [line, byte] where pieces begin that begin a line.
+    this._marks = [];
+    this.reached = null;
     this._draw = () => this._render();
     this._build();
     this._sizes = new ResizeObserver(() => this._resized());
     this._sizes.observe(this.scroller);
   }
 
-  write(text) {
+  // `from` and `to` are bytes of the log.
+  write(text, from = null, to = null) {
+    const { last } = this._terminal;
+    if (from !== null && !last.text) this._marks.push([last.number, from]);
+    this.reached = to ?? this.reached;
     this._terminal.write(text);
     soon(this._draw);
+  }
+
+  // What comes before the first line; the reader stays where they are.
+  prepend(text, from) {
+    this._terminal.dropTo(this._marks[0]?.[0] ?? -Infinity);
+    this._lay();
+    const before = this._rows.length;
+    this._follow(false);
+    this._terminal.prepend(text);
+    this._marks.unshift([this._terminal.lines[0].number, from]);
+    this._rows = [];
+    this._nodes.clear();
+    this._lay();
+    style(this._spacer, "height", `${this._rows.length * ROW_PX}px`);
+    this._scrollTo(this.scroller.scrollTop + (this._rows.length - before) * ROW_PX);
+    this._again(this._matches[this._at]);
+  }
+
+  // The byte with which the loaded lines begin; null where that is not known.
+  get begin() {
+    const first = this._terminal.lines[0].number;
+    while (this._marks.length && this._marks[0][0] < first) this._marks.shift();
+    return this._marks[0]?.[1] ?? null;
+  }
+
+  // The line that is written next.
+  get nextLine() {
+    return this._terminal.last.number;
+  }
+
+  toTop() {
+    this._follow(false);
+    this._scrollTo(0);
   }
 
   note(text) {
@@ -46,7 +88,10 @@ export class LogView {
     this._terminal.clear();
     this._rows = [];
     this._dropped = 0;
-    this._find(this._input.value);
+    this._marks = [];
+    this.reached = null;
+    this._nodes.clear();
+    this._again();
   }
 
   // Words in place of lines, while there are none.
@@ -59,7 +104,15 @@ export class LogView {
   }
 
   get text() {
-    return this._terminal.lines.map((line) => line.text).join("\n").replace(/\n$/, "");
+    return this._terminal.text;
+  }
+
+  get words() {
+    return this._input.value;
+  }
+
+  follow() {
+    this._follow(true);
   }
 
   toggleFollow() {
@@ -81,7 +134,10 @@ export class LogView {
 
   _build() {
     this._input = h("input.search-input", { type: "search", placeholder: t("Search the log"), "aria-label": t("Search the log"), "data-search": true, autocomplete: "off", spellcheck: "false" });
-    this._input.addEventListener("input", () => this._find(this._input.value));
+    this._input.addEventListener("input", () => {
+      this._find(this._input.value);
+      this.searches(this._input.value);
+    });
     this._input.addEventListener("keydown", (event) => {
       if (event.key !== "Enter") return;
       event.preventDefault();
@@ -94,7 +150,7 @@ export class LogView {
     this._wrapButton = toggle(t("Wrap"), this._isWrapped, (isOn) => this._wrap(isOn));
     this._followButton = h("button.toggle", { type: "button", "aria-pressed": "true", onclick: () => this.toggleFollow() }, t("Follow"));
     this._lines = h("span.log-lines");
-    const tools = h("div.log-tools", {}, h("label.search", {}, icon("search"), this._input), this._count, previous, next, h("span.spring"), this._lines, this._wrapButton, this._followButton, button(t("Copy"), () => copied(this.text)));
+    const tools = h("div.log-tools", {}, h("label.search", {}, icon("search"), this._input), this._count, previous, next, h("span.spring"), this._lines, this._wrapButton, this._followButton, button(t("Copy"), () => this.copies()), button(t("Download"), () => this.downloads()));
     this._spacer = h("div.log-space");
     this._window = h("div.log-window");
     this._empty = h("p.log-empty");
@@ -108,8 +164,22 @@ export class LogView {
     this._new = h("button.log-new", { type: "button", hidden: true, onclick: () => this._follow(true) });
     this._probe = h("span.log-probe", { "aria-hidden": "true" }, "0".repeat(100));
     this.scroller.append(this._probe);
-    this.node = h("div.log-view", {}, tools, h("div.log-frame", {}, this.scroller, this._new));
+    this.above = h("div.log-edge", { hidden: true });
+    this.below = h("div.log-edge", { hidden: true });
+    this.node = h("div.log-view", {}, tools, this.above, h("div.log-frame", {}, this.scroller, this._new), this.below);
   }
+
+  // What is done about the whole log, by whoever can ask for it: they are replaced.
+
+  searches() {}
+
+  reach() {}
+
+  copies() {
+    return copied(this.text);
+  }
+
+  downloads() {}
 
   // Rows: a line, or a stretch of one that is as wide as the screen
 
@@ -186,7 +256,7 @@ export class LogView {
     const { line, from, to } = row;
     const node = h("div.log-line");
     node.row = row;
-    for (const [text, look, isMarked] of pieces(line, from, to, this._marks(line))) {
+    for (const [text, look, isMarked] of pieces(line, from, to, this._found(line))) {
       const piece = look || isMarked ? document.createElement(isMarked ? "mark" : "span") : null;
       if (look) paint(piece, look);
       if (piece) piece.append(text);
@@ -238,23 +308,44 @@ export class LogView {
     if (fresh > 0) put(this._new, `↓ ${t("{n} new lines", { n: fresh.toLocaleString("en-US") })}`);
     const count = lines.length - (last.text ? 0 : 1);
     put(this._lines, count ? t("{n} lines", { n: count.toLocaleString("en-US") }) : "");
-    attribute(this._lines, "title", this._terminal.dropped ? t("earlier lines are not kept here") : null);
+    this.moved?.();
   }
 
   // Searching
 
   _find(words) {
     this._query = words ? new RegExp(words.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), /[A-Z]/.test(words) ? "g" : "gi") : null;
+    this._outside = { before: [], after: [], isDone: true };
+    this._again();
+    if (this._matches.length) this._step(-1);
+  }
+
+  // Search all that is loaded; the line that was gone to stays the current one.
+  _again(number = null) {
     this._matches = [];
-    this._searched = 0;
+    this._searched = -Infinity;
     this._at = -1;
     this._nodes.clear();
     this._search();
-    if (this._matches.length) this._step(-1);
+    this._at = number === null ? -1 : this._matches.indexOf(number);
     soon(this._draw);
   }
 
-  _marks(line) {
+  // Matches of the rest of the log, as bytes in order.
+  outside(before, after, isDone) {
+    this._outside = { before, after, isDone };
+    this._search();
+  }
+
+  // Go to the match in a line, or to the next one after it.
+  choose(number) {
+    this._again();
+    const found = this._matches.findIndex((one) => one >= number);
+    if (found < 0) this._showLine(number);
+    else this._go(found);
+  }
+
+  _found(line) {
     if (!this._query) return [];
     return [...line.text.matchAll(this._query)].filter((found) => found[0]).map((found) => [found.index, found.index + found[0].length]);
   }
@@ -267,12 +358,20 @@ export class LogView {
     if (this._matches.length && this._matches[0] < first) this._forget(first);
     for (let at = Math.max(0, this._searched - first + 1); at < lines.length; at++) {
       if (lines[at] === last && !last.text) break;
-      this._query.lastIndex = 0;
-      if (this._query.test(lines[at].text) && this._matches.length < MOST_MATCHES) this._matches.push(lines[at].number);
+      // Not test(), which would leave behind where the next search begins.
+      if (lines[at].text.search(this._query) >= 0 && this._matches.length < MOST_MATCHES) this._matches.push(lines[at].number);
       this._searched = lines[at].number;
     }
-    const { length } = this._matches;
-    put(this._count, length ? t("{at} of {n}", { at: this._at < 0 ? length : this._at + 1, n: length.toLocaleString("en-US") }) : t("no match"));
+    put(this._count, this._counted());
+  }
+
+  _counted() {
+    const { before, after, isDone } = this._outside;
+    const all = before.length + this._matches.length + after.length;
+    const n = `${all.toLocaleString("en-US")}${isDone ? "" : " …"}`;
+    if (!all) return isDone ? t("no match") : "…";
+    const at = before.length + (this._at < 0 ? this._matches.length : this._at + 1);
+    return this._matches.length ? t("{at} of {n}", { at: at.toLocaleString("en-US"), n }) : t("{n} elsewhere", { n });
   }
 
   _forget(first) {
@@ -282,15 +381,32 @@ export class LogView {
     this._at = Math.max(-1, this._at - count);
   }
 
+  // To the next match, here or in a part of the log that is loaded for it.
   _step(by) {
-    const { length } = this._matches;
-    if (!length) return;
-    this._at = this._at < 0 ? length - 1 : (this._at + by + length) % length;
-    const number = this._matches[this._at];
+    const { before, after } = this._outside;
+    const here = this._matches.length;
+    const all = before.length + here + after.length;
+    if (!all) return;
+    // Without a match here, what is loaded lies between the two lists.
+    const now = here ? before.length + (this._at < 0 ? (by < 0 ? here : here - 2) : this._at) : before.length - (by < 0 ? 0 : 1);
+    const next = (now + by + all) % all;
+    if (next < before.length) this.reach(before[next]);
+    else if (next >= before.length + here) this.reach(after[next - before.length - here]);
+    else this._go(next - before.length);
+  }
+
+  _go(at) {
+    this._at = at;
+    this._showLine(this._matches[at]);
+    this._search();
+  }
+
+  _showLine(number) {
     this._follow(false);
     this._nodes.clear();
     this._lay();
     const row = this._rows.findIndex((one) => one.line.number === number);
+    style(this._spacer, "height", `${this._rows.length * ROW_PX}px`);
     if (row >= 0) this._scrollTo(Math.max(0, row * ROW_PX - this.scroller.clientHeight / 2));
     soon(this._draw);
   }

@@ -1,6 +1,7 @@
 // What several views are built of: search boxes, choices, switches, dialogs, short messages.
 
 import { append, h, put, replace, svg } from "./dom.js";
+import { said } from "./sentences.js";
 import { t } from "./words.js";
 
 const ICONS = {
@@ -58,12 +59,12 @@ export function select(label, all, value, change) {
   const node = h("select.select", { "aria-label": label });
   node.addEventListener("change", () => change(node.value));
   let shown = null;
-  node.update = (options) => {
+  node.update = (options, words = (one) => one) => {
     const known = [...new Set([...options, ...(value ? [value] : [])])].filter(Boolean).sort();
     if (known.join("\n") === shown) return;
     shown = known.join("\n");
     const chosen = node.value || value;
-    replace(node, h("option", { value: "" }, all), known.map((one) => h("option", { value: one }, one)));
+    replace(node, h("option", { value: "" }, all), known.map((one) => h("option", { value: one }, words(one))));
     node.value = chosen;
   };
   node.update([]);
@@ -110,7 +111,7 @@ const SHORT_MS = 3500;
 
 // A short message at the edge; also read aloud.
 export function say(text, isProblem = false) {
-  const node = h(`div.message${isProblem ? ".problem" : ""}`, {}, text);
+  const node = h(`div.message${isProblem ? ".problem" : ""}`, {}, said(text));
   const close = h("button.message-close", { type: "button", "aria-label": t("Close"), onclick: () => node.remove() }, "×");
   node.append(close);
   const place = document.getElementById("messages");

@@ -3,6 +3,7 @@
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { duration, moment, took } from "./format.js";
 import { button, choice, confirmed, doing, done, empty, heading, say } from "./parts.js";
+import { said } from "./sentences.js";
 import { t } from "./words.js";
 
 const LIVES = [600, 3600, 4 * 3600, 24 * 3600];
@@ -100,7 +101,7 @@ async function fill(node, feed) {
   });
   replace(
     node,
-    choices.problem ? h("p.trouble", {}, choices.problem) : "",
+    choices.problem ? h("p.trouble", {}, said(choices.problem)) : "",
     h("div.fields", {}, field(t("Where"), where), field(t("Name"), name), imageField, gpuField),
     h("div.fields", {},
       group(t("Lives for"), choice(t("Lives for"), lives.map((life) => [life, lifeWords(life)]), given.life, (life) => (given.life = life))),
@@ -159,7 +160,7 @@ function sandboxCard(first, feed) {
       attribute(node, "data-state", stateOf(row));
       put(name, row.name || id());
       put(state, t(row.status || ""));
-      put(facts, [row.name ? id() : "", row.kind, row.image, row.host || row.on, row.reason].filter(Boolean).join(" · "));
+      put(facts, [row.name ? id() : "", row.kind, row.image, row.host || row.on, said(row.reason)].filter(Boolean).join(" · "));
       portLinks(ports, feed, row, id());
       card.tick();
     },

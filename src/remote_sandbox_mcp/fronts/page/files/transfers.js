@@ -4,10 +4,12 @@ import { bar } from "./chart.js";
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { bytes, clock, duration, share } from "./format.js";
 import { button, confirmed, doing, done, empty, heading, say } from "./parts.js";
+import { said } from "./sentences.js";
 import { t } from "./words.js";
 
 const LOOKS = { running: "running", queued: "pending", completed: "ended", done: "ended", failed: "failed", cancelled: "gone", canceled: "gone", interrupted: "gone" };
 
+const LIVE = ["running", "queued"];
 const DIRECTIONS = { up: "to a machine", down: "to this computer", between: "between machines" };
 
 export function mount(root, { feed }) {
@@ -68,15 +70,15 @@ function transferCard(first, feed) {
       attribute(node, "data-state", LOOKS[row.status] || "unknown");
       replace(places, row.from ?? row.source, h("span.arrow", {}, " → "), row.to ?? row.target);
       put(state, t(row.status));
-      const isLive = row.status === "running" || row.status === "queued";
+      const isLive = LIVE.includes(row.status);
       stop.hidden = !isLive;
       const now = headway(row);
       const part = share(now.bytes, now.bytesTotal);
       progress.node.hidden = !isLive;
-      progress.update(part, part === null ? now.phase || "" : `${bytes(now.bytes)} / ${bytes(now.bytesTotal)}`);
+      progress.update(part, part === null ? t(now.phase || "") : `${bytes(now.bytes)} / ${bytes(now.bytesTotal)}`);
       put(facts, words(now, row, feed));
       put(path, isLive ? now.path || "" : "");
-      put(trouble, row.error || "");
+      put(trouble, said(row.error || ""));
       trouble.hidden = !row.error;
     },
   };
@@ -85,13 +87,14 @@ function transferCard(first, feed) {
 }
 
 function words(now, row, feed) {
+  const isLive = LIVE.includes(row.status);
   const result = row.result || {};
   const done = result.uploaded_files ?? result.downloaded_files;
   return [
     t(DIRECTIONS[row.direction] || ""),
     now.filesTotal ? t("{done} of {total} files", { done: (now.files || 0).toLocaleString("en-US"), total: now.filesTotal.toLocaleString("en-US") }) : "",
-    now.rate ? `${bytes(now.rate)}/s` : "",
-    Number.isFinite(now.left) ? t("{time} left", { time: duration(now.left) }) : "",
+    isLive && now.rate ? t("{size}/s", { size: bytes(now.rate) }) : "",
+    isLive && Number.isFinite(now.left) ? t("{time} left", { time: duration(now.left) }) : "",
     done !== undefined ? t("{n} files", { n: done.toLocaleString("en-US") }) : "",
     result.bytes !== undefined ? bytes(result.bytes) : "",
     began(row) ? t("began {time}", { time: clock(began(row), feed.now()) }) : "",

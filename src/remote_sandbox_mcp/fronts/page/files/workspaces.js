@@ -5,6 +5,7 @@ import { allowed } from "./allowed.js";
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { bytes, clock, duration, moment } from "./format.js";
 import { button, confirmed, doing, done, empty, heading, icon, say } from "./parts.js";
+import { said } from "./sentences.js";
 import { t } from "./words.js";
 
 const LOOKS = { "in step": "ended", changed: "pending", conflict: "failed", "in conflict": "failed", unreachable: "unknown" };
@@ -57,7 +58,7 @@ function workspaceCard(first, feed) {
       const found = conflictsOf(row);
       put(state, found.length ? t("{n} conflicts", { n: found.length }) : t(word));
       put(facts, factsOf(row, feed));
-      put(trouble, row.problem || row.trouble || "");
+      put(trouble, said(row.problem || row.trouble || ""));
       trouble.hidden = !trouble.textContent;
       showConflicts(conflicts, known, row, found, feed);
     },
@@ -115,7 +116,7 @@ function side(title, version = {}, other = {}, feed) {
   const facts = [Number.isFinite(version.size) ? bytes(version.size) : "", when ? clock(when, feed.now()) : ""].filter(Boolean).join(" · ");
   const head = h("p.side-head", {}, h("b", {}, title), " ", h("span.quiet", {}, facts));
   if (version.missing) return h("div.side", {}, head, h("p.quiet", {}, t("There is no such file on this side: it was deleted.")));
-  if (version.problem) return h("div.side", {}, head, h("p.trouble", {}, version.problem));
+  if (version.problem) return h("div.side", {}, head, h("p.trouble", {}, said(version.problem)));
   const known = new Set(String(other.text ?? "").split("\n"));
   const lines = String(version.text ?? "").split("\n").map((line) => h(known.has(line) ? "span.line" : "span.line.differs", {}, line, "\n"));
   return h("div.side", {}, head, h("pre", { tabindex: "0", role: "region", "aria-label": title }, lines));
