@@ -21,7 +21,7 @@ from ...services.history import MOST_TEXT, History, MadeCall
 from ...services.session import current
 from .clients import own_front
 from .declaration import PLAIN, Declaration
-from .results import about_error, failure
+from .results import about_error, failed
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Journal:
     def _recall(self, known: CallRecord) -> Answer:
         if known.answer:
             return CallToolResult.model_validate_json(known.answer)
-        return failure(SandboxError(UNKNOWN.format(tool=known.tool)))
+        return failed(UNKNOWN.format(tool=known.tool), {"code": SandboxError.code, "outcome": "unknown"})
 
     async def _attempt(self, work: Callable[[], CallRecord | None]) -> CallRecord | None:
         try:
