@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -56,9 +57,14 @@ class Journal:
 
     async def once(self, call: Call, tool: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
         """The recorded answer, or that of making the call now."""
-        known = await self._attempt(lambda: self._rows.get(call.name)) if call.again else None
-        if known is not None:
-            return self._recall(known)
+        if call.again:
+            try:
+                known = await asyncio.to_thread(self._rows.get, call.name)
+            except ConfigError:
+                # Nobody can say whether it was made: to make it again might be to make it twice.
+                known = CallRecord(call.name, tool)
+            if known is not None:
+                return self._recall(known)
         await self._attempt(lambda: self._rows.begin(call.name, tool))
         answer = await make()
         if isinstance(answer, InputRequiredResult):
@@ -75,12 +81,10 @@ class Journal:
             return CallToolResult.model_validate_json(known.answer)
         return failed(UNKNOWN.format(tool=known.tool), {"code": SandboxError.code, "outcome": "unknown"})
 
-    async def _attempt(self, work: Callable[[], CallRecord | None]) -> CallRecord | None:
-        try:
-            return await asyncio.to_thread(work)
-        except ConfigError as problem:
-            log.warning("a call could not be written down: %s", problem)
-            return None
+    async def _attempt(self, work: Callable[[], None]) -> None:
+        # The store has logged the reason, once.
+        with contextlib.suppress(ConfigError):
+            await asyncio.to_thread(work)
 
 
 def note(
