@@ -9,7 +9,7 @@ WHICH := $(if $(ALL),--all)
 # Whatever the environment says: a suite that compiles its tests anew in each worker takes half a minute longer.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-.PHONY: run tour setup tools quick lint test coverage check clients bench screenshots chaos pin clean
+.PHONY: run tour setup tools quick lint test coverage check clients bench screenshots chaos mutations pin clean
 
 run: setup ## The hub, the sandbox on this computer and the page, until Ctrl-C; the tour where nobody looks
 	@scripts/system-packages bubblewrap:bwrap
@@ -85,8 +85,12 @@ screenshots: tools ## The pictures of the documentation, from real sessions
 	@$(BIN)/python -m pictures.page
 
 chaos: tools ## 200 random schedules of faults against jobs, servers and watchdogs; needs root
-	@scripts/system-packages openssh-server openssh-client tmux
+	@scripts/system-packages openssh-server openssh-client tmux bubblewrap
 	@$(BIN)/python -m chaos $(ARGS)
+
+mutations: tools ## Whether chaos finds the defects of chaos/mutations.py; needs root
+	@scripts/system-packages openssh-server openssh-client tmux bubblewrap
+	@for name in $$($(BIN)/python -m chaos.mutations); do $(BIN)/python -m chaos --mutation $$name --schedules 6 --seed 1 $(ARGS) || exit 1; done
 
 pin: tools ## Resolve requirements.txt and requirements-dev.txt anew
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/pin --upgrade

@@ -9,15 +9,17 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.support.line import ThreadedLine
 from tests.support.sshd import Fleet, Sshd
 
-from . import sessions
-from .scene import Scene
-from .schedule import mount_small, play, unmount
+from . import schedule, sessions
+from .mutations import MUTATIONS, mutated
+from .scene import Missed, Scene
+from .schedule import mount_small, unmount
 
 
 def main() -> int:
@@ -27,13 +29,18 @@ def main() -> int:
         seeds.put(seed)
     wrong: dict[int, list[str]] = {}
     begun = time.monotonic()
-    with Fleet() as fleet:
+    with Fleet() as fleet, TemporaryDirectory(prefix="rsmcp-mutated-") as folder:
+        program = str(mutated(options.mutation, Path(folder))) if options.mutation else ""
+        play = Play(options.only, frozenset(options.faults or ()), program)
         slots = [fleet.machine(f"soak{number}") for number in range(options.at_once)]
-        threads = [threading.Thread(target=work, args=(machine, seeds, wrong, options.only)) for machine in slots]
+        threads = [threading.Thread(target=work, args=(machine, seeds, wrong, play)) for machine in slots]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+    if options.mutation:
+        print(f"the mutation {options.mutation} was {'found' if wrong else 'not found'}", flush=True)
+        return 0 if wrong else 1
     print(f"{options.schedules} schedules in {time.monotonic() - begun:.0f} s, {len(wrong)} went wrong", flush=True)
     return 1 if wrong else 0
 
@@ -44,41 +51,60 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--at-once", type=int, default=6)
     parser.add_argument("--only", choices=("jobs", "hubs"), help="by default every second schedule is one of hubs")
+    parser.add_argument("--faults", nargs="+", metavar="FAULT", help="strike only with these")
+    parser.add_argument("--mutation", choices=MUTATIONS, help="put this defect into the program: it must be found")
     options = parser.parse_args()
+    if options.mutation:
+        options.only = options.only or MUTATIONS[options.mutation].kind
+        options.faults = options.faults or MUTATIONS[options.mutation].faults
     if os.geteuid() != 0:
         sys.exit("the soak makes users and mounts small disks: run it as root, on a machine that may suffer")
     print(f"from seed {options.seed} on", flush=True)
     return options
 
 
-def work(machine: Sshd, seeds: queue.SimpleQueue[int], wrong: dict[int, list[str]], only: str | None) -> None:
+@dataclass(frozen=True)
+class Play:
+    """What is played: the kind of schedules, the faults (all, where none is named), and which copy of the program."""
+
+    only: str | None
+    faults: frozenset[str]
+    program: str
+
+
+def work(machine: Sshd, seeds: queue.SimpleQueue[int], wrong: dict[int, list[str]], play: Play) -> None:
     while True:
         try:
             seed = seeds.get_nowait()
         except queue.Empty:
             return
         try:
-            found = attempt(machine, seed, only or ("jobs", "hubs")[seed % 2])
+            found = attempt(machine, seed, play)
+        except Missed as missed:
+            found = [str(missed)]
         except Exception:  # noqa: BLE001 a schedule that cannot be played is told like one that went wrong
             found = [traceback.format_exc()]
+        if not found:
+            print(f"seed {seed}: passed", flush=True)
         if found:
             wrong[seed] = found
             print(f"seed {seed}: " + "; ".join(found), flush=True)
 
 
-def attempt(machine: Sshd, seed: int, kind: str) -> list[str]:
+def attempt(machine: Sshd, seed: int, what: Play) -> list[str]:
+    kind = what.only or ("jobs", "hubs")[seed % 2]
     jobs = machine.home / ".local/state/remote-sandbox"
     with TemporaryDirectory(prefix="rsmcp-soak-") as folder, ThreadedLine(machine.port) as line:
         home = Path(folder)
         home.chmod(0o711)
-        scene = Scene(machine, line, home, machine.home / f"work-{seed}")
+        scene = Scene(machine, line, home, machine.home / f"work-{seed}", what.program)
         mount_small(scene.state)
         mount_small(jobs)
         for folder_of_user in (jobs, jobs.parent, jobs.parent.parent):
             os.chown(folder_of_user, machine.uid, machine.uid)
         jobs.chmod(0o700)
         try:
-            return sessions.play(scene, seed) if kind == "hubs" else play(scene, seed)
+            return (sessions.play if kind == "hubs" else schedule.play)(scene, seed, what.faults)
         finally:
             scene.close()
             unmount(scene.state)

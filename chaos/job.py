@@ -1,5 +1,7 @@
 """The job that is tormented: counts its steps into a checkpoint, and bears witness to each time it runs.
 
+It goes on until the file FOLDER/enough is there, so that every fault finds it at work.
+
 job.py FOLDER STEPS EXIT_CODE
 """
 
@@ -19,7 +21,7 @@ except OSError:
 os.write(witness, b"start %d\n" % os.getpid())
 checkpoint = folder / "checkpoint"
 step = int(checkpoint.read_text()) if checkpoint.exists() else 0
-while step < steps:
+while step < steps or not (folder / "enough").exists():
     time.sleep(0.1)
     step += 1
     print("step", step, flush=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from remote_sandbox_mcp.cli.main import main
 from tests.cli.conftest import Cli, Maker, Outcome, entry, nobody
 from tests.support.commands import client_of
 from tests.support.pace import at_most
@@ -432,3 +434,24 @@ def test_a_command_that_fails_is_told_with_its_words_and_what_to_do(cli: Cli, tm
     }
     assert set(list(marks(outcome, "door").values())[1:]) == {"skipped"}
     assert steps(outcome, "gone")["command"]["said"] == "its command no-such-program cannot be found"
+
+
+def test_a_damaged_state_file_fails_the_check_up_and_is_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    monkeypatch.setenv("REMOTE_SANDBOX_MCP_HOME", str(state))
+    (state / "state.db").write_bytes(b"no database" * 1000)
+    config = tmp_path / "config.toml"
+    config.write_text("[local]\nenabled = false\n")
+    config.chmod(0o600)
+    words = ["--config", str(config), "doctor"]
+    assert main([*words, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], "doctor --repair" in told["state_problem"]) == (False, True)
+    assert main([*words, "--repair"]) == 0
+    assert "was damaged. A copy is" in capsys.readouterr().out
+    assert [file.read_bytes()[:11] for file in state.glob("state.db.damaged-*")] == [b"no database"]
+    assert main([*words, "--repair", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["copy"] == ""

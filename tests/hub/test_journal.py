@@ -20,6 +20,7 @@ from remote_sandbox_mcp.core.commands.command import Completed
 from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.fronts.mcp.declaration import PLAIN, Declaration
 from remote_sandbox_mcp.fronts.mcp.journal import Journal, is_kept
+from remote_sandbox_mcp.fronts.mcp.results import about_error
 from remote_sandbox_mcp.services.fleet import Fleet
 from tests.fronts.mcp.conftest import member
 from tests.support.fakes.sandbox import Answer, FakeSandbox, after
@@ -63,7 +64,18 @@ async def test_a_call_that_began_without_an_answer_is_not_repeated() -> None:
     assert isinstance(answer, CallToolResult)
     assert answer.is_error
     assert "whether it was done is not known; look first" in str(answer.content)
+    assert about_error(answer)["outcome"] == "unknown"
     assert made.times == 0
+
+
+async def test_a_repeated_call_is_not_made_while_the_records_cannot_be_read() -> None:
+    made = Made()
+    await Journal().once(Call("s 1.0"), "edit_remote_file", made)
+    for file in paths.state_folder().glob("state.db*"):
+        file.write_bytes(b"no database" * 1000)
+    answer = await Journal().once(Call("s 1.0", again=True), "edit_remote_file", made)
+    assert about_error(answer)["outcome"] == "unknown"
+    assert made.times == 1
 
 
 async def test_a_call_that_never_began_is_made() -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "clean",
-        help="remove what stays on machines after use",
         description="Removes records of commands and jobs that have ended, and programs of ours, "
         "in your account on these sandboxes. What runs, waits in a queue, or has no record of its end is kept, "
         "and so are your own files and the logs of jobs. The exit code is 0 if all sandboxes were cleaned.",

@@ -43,6 +43,7 @@ def add_arguments(subparsers: Any) -> None:
         "command can run anywhere.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these sandboxes (default: all)")
+    parser.add_argument("--repair", action="store_true", help="mend the state file where it is damaged: a copy is kept")
     add_json(parser)
 
 
@@ -54,16 +55,20 @@ class Practice:
     config_file: Path
     state_folder: Path
     work: tuple[tuple[str, asyncio.Task[Checkup]], ...]
+    # Why the state file cannot be used; empty if it can, or there is none yet.
+    trouble: str = ""
 
 
 async def run(options: argparse.Namespace) -> int:
+    if options.repair:
+        return await asyncio.to_thread(_repair, bool(options.json))
     practice = _begin(options)
     checkups = await (_report_json(practice) if options.json else _report(practice, bool(options.names)))
     return 0 if _is_well(practice, checkups) else 1
 
 
 def _is_well(practice: Practice, checkups: Sequence[Checkup]) -> bool:
-    if any(checkup.failed for checkup in checkups) or practice.configuration.faults:
+    if any(checkup.failed for checkup in checkups) or practice.configuration.faults or practice.trouble:
         return False
     return not _is_nowhere(checkups)
 
@@ -71,6 +76,41 @@ def _is_well(practice: Practice, checkups: Sequence[Checkup]) -> bool:
 def _is_nowhere(checkups: Sequence[Checkup]) -> bool:
     """Whether no command could run anywhere."""
     return all(checkup.failed or checkup.not_offered for checkup in checkups)
+
+
+def _state_trouble(folder: Path) -> str:
+    """Explain why state cannot be kept; makes no file for that."""
+    from ..local.store.mark import STATE_FILE
+    from ..local.store.repair import find_trouble
+
+    problem = find_trouble(folder / STATE_FILE) if (folder / STATE_FILE).exists() else None
+    return str(problem or "")
+
+
+def _repair(as_json: bool) -> int:
+    """Mend the state file. Raises StateError."""
+    from ..config import paths
+    from ..local.store.mark import STATE_FILE
+    from ..local.store.repair import Repaired, find_trouble, repair
+    from ..local.store.trouble import DAMAGED
+    from .hub import all_facts
+    from .render import print_json
+
+    file = paths.state_folder() / STATE_FILE
+    problem = find_trouble(file) if file.exists() else None
+    done, why = Repaired(), str(problem or "")
+    if problem and problem.reason == DAMAGED and (pids := [str(it["pid"]) for it in all_facts()]):
+        why = f"{why}; first end the hub (process {', '.join(pids)}): remote-sandbox-mcp hub stop --all"
+    elif problem and problem.reason == DAMAGED:
+        done, why = repair(file), ""
+    saved = ", ".join(f"{count} of {table}" for table, count in done.rows.items()) or "nothing that could be read"
+    if as_json:
+        print_json({"ok": not why, "file": str(file), "problem": why, "copy": str(done.copy or ""), "rows": done.rows})
+    elif done.copy:
+        print(f"{file} was damaged. A copy is {done.copy}; saved from it: {saved}.")
+    else:
+        print(why or f"{file} is sound: there is nothing to repair.")
+    return 1 if why else 0
 
 
 def _begin(options: argparse.Namespace) -> Practice:
@@ -92,7 +132,7 @@ def _begin(options: argparse.Namespace) -> Practice:
             examination.close()
         else:
             tasks.append((name, asyncio.ensure_future(examination)))
-    return Practice(configuration, options.config or paths.config_file(), state, tuple(tasks))
+    return Practice(configuration, options.config or paths.config_file(), state, tuple(tasks), _state_trouble(state))
 
 
 async def _report_json(practice: Practice) -> list[Checkup]:
@@ -103,6 +143,7 @@ async def _report_json(practice: Practice) -> list[Checkup]:
             "config_file": str(practice.config_file),
             "config_file_read": bool(practice.configuration.file),
             "state_folder": str(practice.state_folder),
+            "state_problem": practice.trouble,
             "hub": await asyncio.to_thread(_hub_fields),
             "agents_may_use": _use_fields(practice.configuration),
             "problems": list(practice.configuration.problems),
@@ -151,7 +192,10 @@ async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     hub = await asyncio.to_thread(_hub)
     own = [
         ("config file", file),
-        ("state folder", styled((str(practice.state_folder), ""))),
+        (
+            "state folder",
+            styled((str(practice.state_folder), ""), (practice.trouble and f"\n{practice.trouble}", "red")),
+        ),
         ("hub", styled((hub, ""))),
     ]
     page.rows([*own, ("agents use", styled((one_line(_use(configuration).line), "")))], indent=0)

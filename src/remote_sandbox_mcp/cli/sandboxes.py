@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,11 @@ async def run(options: argparse.Namespace) -> int:
 
 async def _print_json(app: App, resources: bool) -> None:
     """Call the tool list_sandboxes itself, so that programs get exactly what agents get."""
-    from ..fronts.mcp.server import build
+    from ..fronts.mcp.ahead import load
 
-    result = await build(app).call_tool("list_sandboxes", {"check_resources": resources})
+    # In the hub another client may be loading the same modules at this moment, in a thread.
+    server = await asyncio.to_thread(load, ".server")
+    result = await server.build(app).call_tool("list_sandboxes", {"check_resources": resources})
     print_json(getattr(result, "structured_content", None))
 
 

@@ -96,12 +96,14 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(file: Path) -> 
 
 def test_a_file_that_is_no_database_is_reported_in_a_sentence(file: Path) -> None:
     file.write_bytes(b"this is no database, and never was one\n" * 100)
-    with pytest.raises(ConfigError, match=r"unable to use .*state\.db: file is not a database.*move that file away"):
+    with pytest.raises(
+        ConfigError, match=r"unable to use .*state\.db: it is damaged \(file is not a database\).*doctor --repair"
+    ):
         Ledger(Database(file)).latest(1)
 
 
 def test_a_missing_folder_is_reported_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unable to open .*state\.db: No such file"):
+    with pytest.raises(ConfigError, match=r"unable to use .*state\.db: No such file"):
         Ledger(Database(tmp_path / "gone" / "state.db")).latest(1)
 
 

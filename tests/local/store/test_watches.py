@@ -403,7 +403,7 @@ def test_a_full_disk_is_reported_and_nothing_is_half_written(watches: Watches) -
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
     grown = replace(watch, last_log_tail="x" * 100_000)
-    with pytest.raises(ConfigError, match=r"unable to use .*state\.db: database or disk is full"):
+    with pytest.raises(ConfigError, match=r"unable to use .*state\.db: its disk is full; free some space"):
         watches.commit(Decision(grown, (HAPPENED,), RESUME), NOW)
     assert watches.get(1) == watch
     assert (watches.events(), watches.pending(NOW)) == ((), ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -22,7 +23,7 @@ from ...services.history import MOST_TEXT, History, MadeCall
 from ...services.session import current
 from .clients import own_front
 from .declaration import PLAIN, Declaration
-from .results import Answer, about_error, failure
+from .results import Answer, about_error, failed
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +55,14 @@ class Journal:
 
     async def once(self, call: Call, tool: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
         """The recorded answer, or that of making the call now."""
-        known = await self._attempt(lambda: self._rows.get(call.name)) if call.again else None
-        if known is not None:
-            return self._recall(known)
+        if call.again:
+            try:
+                known = await asyncio.to_thread(self._rows.get, call.name)
+            except ConfigError:
+                # Nobody can say whether it was made: to make it again might be to make it twice.
+                known = CallRecord(call.name, tool)
+            if known is not None:
+                return self._recall(known)
         await self._attempt(lambda: self._rows.begin(call.name, tool))
         answer = await make()
         if isinstance(answer, InputRequiredResult):
@@ -71,14 +77,12 @@ class Journal:
     def _recall(self, known: CallRecord) -> Answer:
         if known.answer:
             return CallToolResult.model_validate_json(known.answer)
-        return failure(SandboxError(UNKNOWN.format(tool=known.tool)))
+        return failed(UNKNOWN.format(tool=known.tool), {"code": SandboxError.code, "outcome": "unknown"})
 
-    async def _attempt(self, work: Callable[[], CallRecord | None]) -> CallRecord | None:
-        try:
-            return await asyncio.to_thread(work)
-        except ConfigError as problem:
-            log.warning("a call could not be written down: %s", problem)
-            return None
+    async def _attempt(self, work: Callable[[], None]) -> None:
+        # The store has logged the reason, once.
+        with contextlib.suppress(ConfigError):
+            await asyncio.to_thread(work)
 
 
 def note(

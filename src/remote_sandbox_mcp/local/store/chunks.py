@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import ConfigError
 from .database import Database, statements
+from .trouble import DAMAGED
 
 if TYPE_CHECKING:
     import sqlite3
@@ -85,10 +86,7 @@ class Chunks:
 
     def _give_up(self, problem: ConfigError) -> None:
         """Start over where SQLite calls the file damaged; a file that is busy, full or not ours is left alone."""
-        import sqlite3
-
-        # This exact class: its subclasses mean other trouble.
-        if type(problem.__cause__) is sqlite3.DatabaseError:
+        if problem.reason == DAMAGED:
             with suppress(OSError):
                 self._database.discard()
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.errors import ConfigError
+from . import trouble
 from .keeping import offer_functions
 
 if TYPE_CHECKING:
@@ -27,33 +30,110 @@ _HEADING = "-- name: "
 
 
 class Database:
-    """A database that is opened on first use; any thread may use it. Every failure is raised as ConfigError."""
+    """A database that is opened on first use; any thread may use it. Every failure is raised as ConfigError.
+
+    Where the file cannot be used, those that read or write `or_in_memory` get a database in the memory of this process
+    in its place; all others fail, because others rely on what they write.
+    """
 
     def __init__(self, file: Path, steps: str = "migrations") -> None:
         self.file = file
         self._steps = steps
         self._turn = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._waits_s = BUSY_S
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self, *, or_in_memory: bool = False) -> Iterator[sqlite3.Connection]:
         """The connection, locked for this thread."""
+        outage = trouble.outage_of(self.file) if or_in_memory else None
+        if or_in_memory and not outage:
+            try:
+                with self._turn, self._explained():
+                    self._ready()
+            except trouble.StateError as problem:
+                outage = trouble.begins(self.file, problem)
+        if outage:
+            with self._in_memory(outage) as connection:
+                yield connection
+            return
+        with self._turn, self._explained():
+            yield self._ready()
+
+    @contextmanager
+    def writing(self, *, or_in_memory: bool = False) -> Iterator[sqlite3.Connection]:
+        """The connection in a transaction; an exception rolls it back."""
+        with self._turn:
+            outage = trouble.outage_of(self.file)
+            if not or_in_memory or not outage or time.monotonic() > outage.retry_at:
+                outage = self._begin(is_needed=not or_in_memory)
+            if outage is None:
+                with self._explained():
+                    assert self._connection is not None
+                    with _ended(self._connection):
+                        yield self._connection
+                trouble.ends(self.file)
+                return
+        with self._in_memory(outage) as connection, _transaction(connection):
+            yield connection
+
+    def _begin(self, *, is_needed: bool) -> trouble.Outage | None:
+        """Begin a transaction in the file; where that fails and is not needed, returns the outage."""
+        try:
+            with self._explained():
+                if not is_needed and trouble.is_full(self.file):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._ready().execute("BEGIN IMMEDIATE")
+        except trouble.StateError as problem:
+            if is_needed:
+                raise
+            return trouble.outage_of(self.file) or trouble.begins(self.file, problem)
+        return None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise errors of SQLite and of the disk in a sentence, and note that the file cannot be used."""
         import sqlite3
 
         try:
-            with self._turn:
-                self._connection = self._connection or self._open()
-                yield self._connection
-        except sqlite3.Error as error:
-            raise ConfigError(
-                f"unable to use {self.file}: {error}. If this stays so, move that file away; it is made again."
-            ) from error
+            yield
+        except (sqlite3.Error, OSError) as error:
+            if isinstance(error, sqlite3.ProgrammingError | sqlite3.IntegrityError | sqlite3.InterfaceError):
+                raise ConfigError(f"unable to use {self.file}: {error}") from error
+            problem = trouble.explain(self.file, error, self._waits_s)
+            trouble.begins(self.file, problem)
+            raise problem from error
+
+    def _ready(self) -> sqlite3.Connection:
+        """The open connection. A file that was locked a moment ago is not waited for once more."""
+        outage = trouble.outage_of(self.file)
+        self._waits_s = 0.0 if outage and outage.problem.reason == trouble.LOCKED else BUSY_S
+        self._connection = self._connection or self._open()
+        self._connection.execute(f"PRAGMA busy_timeout = {self._waits_s * 1000:.0f}")
+        return self._connection
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """The connection in a transaction; an exception rolls it back."""
-        with self.reading() as connection, _transaction(connection):
-            yield connection
+    def _in_memory(self, outage: trouble.Outage) -> Iterator[sqlite3.Connection]:
+        with outage.turn:
+            if outage.memory is None:
+                outage.memory = self._copied()
+            yield outage.memory
+
+    def _copied(self) -> sqlite3.Connection:
+        """A database in memory with what can be read of the file."""
+        import sqlite3
+
+        memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        with suppress(sqlite3.Error, OSError):
+            if 0 < self.file.stat().st_size < trouble.LARGEST_COPY:
+                with closing(sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True, timeout=0)) as source:
+                    source.backup(memory)
+        try:
+            self._prepare(memory)
+        except sqlite3.Error:
+            memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._prepare(memory)
+        return memory
 
     def close(self) -> None:
         """Let go of the file; the next use opens it again."""
@@ -65,24 +145,23 @@ class Database:
     def discard(self) -> None:
         """Remove the file with all that is in it; the next use makes a new one."""
         self.close()
-        with _one_at_a_time(self.file.with_suffix(".lock")):
+        with one_at_a_time(self.file.with_suffix(".lock")):
             for suffix in ("", "-wal", "-shm"):
                 Path(f"{self.file}{suffix}").unlink(missing_ok=True)
 
     def _open(self) -> sqlite3.Connection:
         import sqlite3
 
-        try:
-            with _one_at_a_time(self.file.with_suffix(".lock")):
-                _make_private(self.file)
-                connection = sqlite3.connect(self.file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-                try:
-                    self._prepare(connection)
-                except BaseException:
-                    connection.close()
-                    raise
-        except OSError as error:
-            raise ConfigError(f"unable to open {self.file}: {error.strerror or error}") from error
+        with one_at_a_time(self.file.with_suffix(".lock")):
+            _make_private(self.file)
+            connection = sqlite3.connect(
+                self.file, timeout=self._waits_s, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -125,6 +204,13 @@ def _forget_deleted(connection: sqlite3.Connection) -> None:
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
+    with _ended(connection):
+        yield
+
+
+@contextmanager
+def _ended(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit at the end of a transaction; an exception rolls it back."""
     try:
         yield
         connection.commit()
@@ -134,7 +220,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _one_at_a_time(file: Path) -> Iterator[None]:
+def one_at_a_time(file: Path) -> Iterator[None]:
     """Only one process at a time opens and prepares the file: SQLite does not wait for a change of journal mode."""
     fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:

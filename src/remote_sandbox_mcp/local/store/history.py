@@ -67,7 +67,7 @@ class HistoryRows:
 
     def write(self, calls: Sequence[CallRow], days: float, configuration: str = "") -> None:
         """Add calls that are kept so many days; now and then, drop what is old or too much."""
-        with self.database.writing() as connection:
+        with self.database.writing(or_in_memory=True) as connection:
             rows = [_fields(call, days, configuration) for call in calls]
             connection.executemany(statements("history")["add"], rows)
             self._unpruned += len(rows)
@@ -77,18 +77,18 @@ class HistoryRows:
 
     def forget(self, configuration: str) -> None:
         """Drop all calls made under a configuration."""
-        with self.database.writing() as connection:
+        with self.database.writing(or_in_memory=True) as connection:
             _prune(connection, 0.0, configuration)
 
     def newest(self, wanted: WantedCalls) -> tuple[CallRow, ...]:
         """Oldest first."""
-        with self.database.reading() as connection:
+        with self.database.reading(or_in_memory=True) as connection:
             rows = connection.execute(statements("history")["newest"], {**vars(wanted), "now": time.time()}).fetchall()
         return tuple(map(_row, rows))
 
     def last(self) -> int:
         """The highest number; 0 for none."""
-        with self.database.reading() as connection:
+        with self.database.reading(or_in_memory=True) as connection:
             return int(connection.execute(statements("history")["last"]).fetchone()[0])
 
 

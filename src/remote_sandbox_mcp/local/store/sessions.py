@@ -41,22 +41,25 @@ class CallRows:
     def begin(self, call: str, tool: str) -> None:
         """Record that a call is about to begin; drops old rows."""
         now = time.time()
-        with self.database.writing() as connection:
+        with self.database.writing(or_in_memory=True) as connection:
             connection.execute(statements("calls")["prune"], {"before": now - CALLS_KEPT_S})
             connection.execute(statements("calls")["begin"], {"call": call, "tool": tool, "begun": now})
 
     def answer(self, call: str, answer: Mapping[str, Any]) -> None:
         kept = json.dumps(Keeper().values(answer))
-        with self.database.writing() as connection:
+        with self.database.writing(or_in_memory=True) as connection:
             connection.execute(statements("calls")["answer"], {"call": call, "answer": kept})
 
     def remove(self, call: str) -> None:
         """Remove a call that did nothing."""
-        with self.database.writing() as connection:
+        with self.database.writing(or_in_memory=True) as connection:
             connection.execute(statements("calls")["remove"], {"call": call})
 
     def get(self, call: str) -> CallRecord | None:
-        """Return the record of a call; None for one that never began."""
+        """Return the record of a call; None for one that never began.
+
+        Only the file has it: this process has not begun the call.
+        """
         with self.database.reading() as connection:
             row = connection.execute(statements("calls")["get"], {"call": call}).fetchone()
         return CallRecord(row["call"], row["tool"], row["answer"]) if row else None
@@ -87,12 +90,12 @@ class SelectionRows:
         return self.database.file.exists() and self.database.file.stat().st_size > 0
 
     def put(self, choice: SelectedSandbox) -> None:
-        with self.database.writing() as connection:
+        with self.database.writing(or_in_memory=True) as connection:
             _execute(connection, "put", choice)
 
     def release(self, choice: SelectedSandbox) -> None:
         """Mark its server as ended, so that the next one may take its place at once."""
-        with self.database.writing() as connection:
+        with self.database.writing(or_in_memory=True) as connection:
             _execute(connection, "release", choice)
 
     def inherit(self, mine: SelectedSandbox, is_alive: Callable[[Owner], bool]) -> frozenset[str]:
@@ -104,7 +107,7 @@ class SelectionRows:
         # The serving process may have been replaced, but the client's choice stays.
         if own := [it for it in self._all() if it.same_place(mine) and it.server == mine.server]:
             return frozenset(it.sandbox for it in own)
-        with self.database.writing() as connection:
+        with self.database.writing(or_in_memory=True) as connection:
             found = [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
             for gone in [it for it in found if not is_alive(it.client)]:
                 _execute(connection, "remove", gone)
@@ -117,7 +120,7 @@ class SelectionRows:
             return selected
 
     def _all(self) -> list[SelectedSandbox]:
-        with self.database.reading() as connection:
+        with self.database.reading(or_in_memory=True) as connection:
             return [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
 
 
@@ -157,7 +160,7 @@ class ForwardRows:
     def note(self, forward: KeptForward) -> None:
         """Record that it is open, or closed."""
         values = {"configuration": self._configuration, "sandbox": forward.sandbox, "port": forward.port}
-        with self._database.writing() as connection:
+        with self._database.writing(or_in_memory=True) as connection:
             if forward.local_port:
                 values |= {"local_port": forward.local_port, "opened": time.time()}
                 connection.execute(statements("forwards")["put"], values)
@@ -166,7 +169,7 @@ class ForwardRows:
 
     def all(self) -> tuple[KeptForward, ...]:
         values = {"configuration": self._configuration, "since": time.time() - FORWARDS_KEPT_S}
-        with self._database.reading() as connection:
+        with self._database.reading(or_in_memory=True) as connection:
             found = connection.execute(statements("forwards")["of"], values).fetchall()
         return tuple(KeptForward(row["sandbox"], row["port"], row["local_port"]) for row in found)
 
@@ -198,7 +201,7 @@ class KeptSessionRows:
 
     def list(self, sandbox: str = "") -> tuple[KeptSession, ...]:
         """List the sessions of one sandbox, or of all; the last used first."""
-        with self._database.reading() as connection:
+        with self._database.reading(or_in_memory=True) as connection:
             found = connection.execute(
                 statements("kept_sessions")["list"], {"kind": self._kind, "sandbox": sandbox}
             ).fetchall()
@@ -223,5 +226,5 @@ class KeptSessionRows:
         self._write("prune", {"before": before})
 
     def _write(self, statement: str, values: dict[str, object]) -> None:
-        with self._database.writing() as connection:
+        with self._database.writing(or_in_memory=True) as connection:
             connection.execute(statements("kept_sessions")[statement], {"kind": self._kind} | values)

@@ -149,7 +149,8 @@ class Commands:
             try:
                 await asyncio.to_thread(self._known.runs.write, [entry.change for entry in entries])
             except SandboxError as problem:
-                log.warning("commands could not be written down: %s", problem)
+                # The store has logged the reason, once. The machine keeps what it has: `then` is not called.
+                log.debug("commands could not be written down: %s", problem)
                 continue
             for entry in entries:
                 if entry.then is not None:
