@@ -248,7 +248,7 @@ def job_line(row: Row, is_chosen: bool, widths: Widths, now: float) -> Text:
 
 
 def resumes(row: Row) -> str:
-    """When an interrupted job is resumed by itself, for before its command; else empty."""
+    """Format when an interrupted job is resumed by itself, to stand before its command; else empty."""
     if not row.get("resume_ts"):
         return ""
     at = time.strftime("%H:%M", time.localtime(row["resume_ts"]))

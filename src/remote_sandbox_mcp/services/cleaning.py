@@ -25,7 +25,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What was removed, and what was kept because it runs, or may."""
+    """Files that were removed, and what was kept because it runs, or may."""
 
     removed: tuple[Leftover, ...]
     kept: tuple[Leftover, ...]

@@ -291,7 +291,7 @@ class CommandService:
 
 
 def longest_s(command: Command, patience_s: float | None, bounds: CommandLimits) -> float:
-    """How long its caller waits for a command."""
+    """Time that its caller waits for a command."""
     return min(limit for limit in (patience_s, bounds.run_s, command.timeout_s) if limit is not None)
 
 

@@ -354,7 +354,7 @@ class Session:
 
     @property
     def start_folder(self) -> str:
-        """Where relative local paths start; empty for a client over HTTP that has not said where it works."""
+        """The folder in which relative local paths start; empty for a client over HTTP that has not said where it works."""
         if self.is_over_http:
             return next(iter(self.roots), "")
         return self.folder or os.getcwd()

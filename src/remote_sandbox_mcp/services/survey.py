@@ -46,7 +46,7 @@ class View:
 
 
 def made_by(member: Member) -> str:
-    """What create_sandbox(on=...) makes on a machine."""
+    """Kinds of sandboxes that create_sandbox(on=...) makes on a machine."""
     kinds = [f"containers ({member.engine.tool})"] if member.engine else []
     return " and ".join([*kinds, *(["allocations (Slurm)"] if member.slurm else [])])
 

@@ -267,7 +267,7 @@ class OutpostSandbox:
         return order
 
     def _check_input(self, command: Command) -> str:
-        """Why the command's input cannot be sent; "" if it can."""
+        """Explain why the command's input cannot be sent; "" if it can."""
         if command.as_root and command.input != b"":
             return "a command that runs as root gets no standard input; put it into a file there"
         if isinstance(command.input, bytes) and len(command.input) > LARGEST - len(command.script) * 12:

@@ -193,7 +193,7 @@ def too_slow(gate: LoginGate) -> str:
 
 
 async def why_no_answer(gate: LoginGate, connection: asyncssh.SSHClientConnection) -> str:
-    """Why the machine's login shell runs no command; empty where it does."""
+    """Explain why the machine's login shell runs no command; empty where it does."""
     import asyncssh
 
     token, said = secrets.token_hex(8), b""

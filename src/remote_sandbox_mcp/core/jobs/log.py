@@ -14,7 +14,7 @@ _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b
 
 
 def exit_line_size(log: bytes) -> int:
-    """How many bytes at the end of a log are a line that may be the keeper's; 0 where there is none."""
+    """Count the bytes at the end of a log are a line that may be the keeper's; 0 where there is none."""
     found = _EXIT_LINE.search(log, max(0, len(log) - 32))
     return len(found[0]) if found else 0
 
@@ -40,7 +40,7 @@ def to_line_end(data: bytes) -> bytes:
 
 
 def lines_with(data: bytes, words: str, shown: Callable[[str], str]) -> Iterator[int]:
-    """Where the lines begin in which a terminal would show these words; capitals count where there are any.
+    """Find the beginnings of lines in which a terminal would show these words; capitals count where there are any.
 
     `shown` hides what readers must not see.
     """

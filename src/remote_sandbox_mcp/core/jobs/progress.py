@@ -1,4 +1,4 @@
-"""How far a job is, read from its checkpoint."""
+"""Progress of a job, read from its checkpoint."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Checkup:
 
     @property
     def not_offered(self) -> str:
-        """Why the embedded sandbox cannot run here; empty where it can."""
+        """Explain why the embedded sandbox cannot run here; empty where it can."""
         walls = (step for step in self.steps if step.name == WALLS and step.mark is Mark.WARNING)
         return next((step.said for step in walls), "")
 

@@ -137,7 +137,7 @@ class CommandPlace:
     command: tuple[str, ...] = field(repr=False)
     shown: str
     environ: Variables = field(default_factory=lambda: Variables({}))
-    python: str = "python3"
+    python: str = field(default="python3", repr=False)
     # Longer than for a machine: the commands of cloud providers look for one first, and send it a key.
     connect_timeout_s: float = 20.0
     environment: Environment = field(default_factory=Environment)

@@ -29,7 +29,7 @@ ELSEWHERE = "it was started on another machine that has the same home folder (%s
 
 
 def reason_of(problem: OSError) -> str:
-    """Why a file could not be written, with the cause where the system's words do not name it."""
+    """Explain why a file could not be written, with the cause where the system's words do not name it."""
     if problem.errno == errno.EFBIG:
         return "%s: a limit on the size of files (ulimit -f, perhaps in ~/.bashrc) is too low" % problem.strerror
     return problem.strerror or str(problem)

@@ -39,7 +39,7 @@ KINDS = {str: "text", bool: "true or false", int: "a number", float: "a number",
 
 
 def sentence_about(tool: str, problem: ValidationError, takes: Sequence[str]) -> str:
-    """What is wrong with a call's first wrong argument, and what it has to be; values are not quoted."""
+    """Errors in a call's arguments: the first wrong one, and what it has to be; values are not quoted."""
     errors = problem.errors(include_url=False)
     first = errors[0]
     where = _place(first["loc"])

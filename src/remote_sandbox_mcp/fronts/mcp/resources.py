@@ -66,7 +66,7 @@ def offer(server: SandboxServer) -> None:
 
 
 def unread(problem: SandboxError) -> ResourceError:
-    """Why a resource cannot be read; for a sandbox that is not there, its address is an invalid parameter."""
+    """Explain why a resource cannot be read; for a sandbox that is not there, its address is an invalid parameter."""
     kind = ResourceNotFoundError if isinstance(problem, UnknownSandbox) else ResourceError
     return kind(sentence(problem))
 

@@ -29,7 +29,7 @@ class Repaired:
 
 
 def find_trouble(file: Path) -> StateError | None:
-    """Why the file of a state folder cannot be used: it is written, and read as a whole. None if all is well."""
+    """Find out why a state file cannot be used: write to it, and read it as a whole. None if all is well."""
     import sqlite3
 
     database = Database(file)

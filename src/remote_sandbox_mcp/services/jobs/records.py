@@ -266,6 +266,6 @@ def _is_over(watch: Watch, record: JobRecord) -> bool:
 
 
 def _why(watch: Watch) -> str:
-    """Why a watched job was interrupted or cannot be seen; the summary also says whether it is resumed."""
+    """Explain why a watched job was interrupted or cannot be seen; the summary also says whether it is resumed."""
     is_interrupted = STATES.get(watch.last_state) is JobState.GONE
     return (is_interrupted and watch.last_error) or watch.last_summary or watch.last_state
