@@ -17,7 +17,7 @@ from .problems import BenchError
 
 PROTOCOL = "2025-06-18"
 ANSWER_S = 180.0
-FAREWELL_S = 2.0
+ENDING_S = 2.0
 
 Message = dict[str, Any]
 
@@ -83,7 +83,7 @@ class Server:
                 pipe.close()
         for last_words in (process.terminate, process.kill):
             try:
-                process.wait(FAREWELL_S)
+                process.wait(ENDING_S)
                 return
             except subprocess.TimeoutExpired:
                 last_words()

@@ -28,7 +28,7 @@ PALETTE = (
 )
 # A person reads: nothing stays shorter than this, and waiting for a machine is not shown longer than that.
 LEAST_S, MOST_S, LAST_S = 0.06, 1.6, 5.0
-KEY_S, LOOK_S, READY_S = 0.045, 0.05, 60.0
+KEY_S, CHECK_S, READY_S = 0.045, 0.05, 60.0
 PROMPT = "$ "
 _console = Console(width=COLUMNS, color_system="truecolor")
 
@@ -80,8 +80,8 @@ class Terminal:
         while not (len(self._written()) > before and self._written()[-1].startswith(until.rstrip())):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the terminal never showed {until!r}: {self._written()[-3:]}")
-            time.sleep(LOOK_S)
-            self.look(LOOK_S)
+            time.sleep(CHECK_S)
+            self.look(CHECK_S)
 
     def rest(self, seconds: float) -> None:
         """Leave time for reading."""
@@ -105,7 +105,7 @@ def terminal(folder: Path, environment: Mapping[str, str]) -> Iterator[Terminal]
         while not here.lines()[0].startswith(PROMPT.strip()):
             if time.monotonic() > deadline:
                 raise TimeoutError("the shell never showed its prompt")
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
         yield here
     finally:
         here.tmux("kill-server")

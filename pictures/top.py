@@ -11,7 +11,7 @@ from .page import work
 from .terminal import Terminal, as_svg, terminal
 
 TARGET = Path(__file__).parent.parent / "docs/top.svg"
-LOOK_S = 0.5
+CHECK_S = 0.5
 
 
 def main() -> int:
@@ -37,8 +37,8 @@ def watch(shown: Terminal, seconds: float) -> None:
     """Look for so long; what stays the same is shown shorter."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        time.sleep(LOOK_S)
-        shown.look(LOOK_S)
+        time.sleep(CHECK_S)
+        shown.look(CHECK_S)
 
 
 def renamed(here: Lab, svg: str) -> str:

@@ -58,7 +58,7 @@ class Stock:
     """
 
     def __init__(self) -> None:
-        self._shelf: list[_Shared] = []
+        self._kept: list[_Shared] = []
 
     def take(self, configuration: Configuration) -> tuple[Member, ...]:
         """The members of a configuration, in its order; return them with give_back."""
@@ -66,25 +66,25 @@ class Stock:
         return tuple(map(self._take, (*configuration.machines, *configuration.commands, *local)))
 
     def _take(self, what: Machine | CommandPlace | LocalPlace) -> Member:
-        found = next((shared for shared in self._shelf if shared.what == what), None)
+        found = next((shared for shared in self._kept if shared.what == what), None)
         if found is None:
             found = _Shared(what, member_of(what))
-            self._shelf.append(found)
+            self._kept.append(found)
         found.users += 1
         return found.member
 
     async def give_back(self, members: Iterable[Member]) -> None:
         """Close the members that no app uses any more."""
         given = [*map(id, members)]
-        for shared in self._shelf:
+        for shared in self._kept:
             shared.users -= given.count(id(shared.member))
-        unused = [shared for shared in self._shelf if shared.users <= 0]
-        self._shelf = [shared for shared in self._shelf if shared.users > 0]
+        unused = [shared for shared in self._kept if shared.users <= 0]
+        self._kept = [shared for shared in self._kept if shared.users > 0]
         await asyncio.gather(*(shared.member.close() for shared in unused), return_exceptions=True)
 
     @property
     def members(self) -> list[Member]:
-        return [shared.member for shared in self._shelf]
+        return [shared.member for shared in self._kept]
 
 
 @dataclass(eq=False)
@@ -130,8 +130,8 @@ def machine_member(machine: Machine) -> Member:
             from .backends.ssh import openssh  # noqa: F401
 
     def describe() -> Description:
-        known = gates[0].machine if gates else machine
-        return Description(known.name, "ssh", known.host, known.port, known.login.user)
+        current = gates[0].machine if gates else machine
+        return Description(current.name, "ssh", current.host, current.port, current.login.user)
 
     return Member(
         machine.name, describe, opener, prepare=prepare,
@@ -271,7 +271,7 @@ class App:
         self.survey = Survey(fleet)
         self.tasks = Tasks(fleet, self.jobs, lambda: self.sessions)
         # Local changes of workspaces in use are sent before a command asks for it.
-        self.sends_ahead = False
+        self.sends_in_background = False
         self.history = History(self.settings.keep_calls_days, identity)
         # Makes this process the watchdog; None: the hub is asked to be it.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
@@ -311,14 +311,14 @@ class App:
         from .services.workspaces.service import WorkspaceService
 
         service = WorkspaceService(self.fleet, self.transfers, paths.state_path(), self.identity)
-        service.sends_ahead = self.sends_ahead
+        service.sends_in_background = self.sends_in_background
         return service
 
     @functools.cached_property
     def pythons(self) -> PythonService:
         from .services.sessions.python import PythonService
 
-        return PythonService(self.fleet, self.jobs.commands, self.jobs.known.sessions(PYTHON))
+        return PythonService(self.fleet, self.jobs.commands, self.jobs.registry.sessions(PYTHON))
 
     @functools.cached_property
     def sessions(self) -> Sessions:
@@ -329,11 +329,11 @@ class App:
     def shells(self) -> ShellService:
         from .services.sessions.shell import ShellService
 
-        return ShellService(self.fleet, self.jobs.known)
+        return ShellService(self.fleet, self.jobs.registry)
 
     def _find_disposable(self, name: str) -> Member | None:
         """Find a disposable sandbox by a name that the fleet does not know: the service is made only now."""
-        return self.disposables.look_up(name)
+        return self.disposables.find_member(name)
 
     def find_hosts_by(self, configuration: Configuration) -> None:
         """Let callers name hosts of ~/.ssh/config, as far as this configuration allows it."""
@@ -390,12 +390,12 @@ class App:
     async def _jobs_that_end_with_us(self) -> list[str]:
         """Background jobs in configured sandboxes whose processes end with the connection, such as `local`."""
         members = {name: self.fleet.member(name) for name in self.fleet.names if not DISPOSABLE_ID.match(name)}
-        told: list[str] = []
+        notes: list[str] = []
         for name, member in members.items():
             # Not disposable ones: their own service reports them, and a question would renew them.
             if member.name == name and member.sandbox:
-                told += await _jobs_that_end_with(name, member.sandbox)
-        return told
+                notes += await _jobs_that_end_with(name, member.sandbox)
+        return notes
 
     async def reconfigure(self, configuration: Configuration, members: Sequence[Member]) -> Sequence[Member]:
         """Switch to another configuration, whose sandboxes are `members`. Returns those that are no longer used.

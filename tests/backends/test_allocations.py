@@ -176,13 +176,13 @@ async def test_a_pending_one_is_taken_out_of_the_queue(provider: SlurmProvider, 
 
 
 async def looked(provider: SlurmProvider, made: Disposable, status: str) -> Disposable | None:
-    seen = await provider.look(made)
+    seen = await provider.inspect(made)
     return seen if seen.status == status and seen.reason != "not looked at by the queue yet" else None
 
 
 async def ended(provider: SlurmProvider, made: Disposable, seconds: float = 20.0) -> tuple[str, str]:
     async def is_over() -> Disposable | None:
-        seen = await provider.look(made)
+        seen = await provider.inspect(made)
         return seen if seen.status not in ("running", "pending") else None
 
     seen = await until(is_over, "its end", seconds)
@@ -222,7 +222,7 @@ async def test_its_time_is_renewed_up_to_the_time_limit(provider: SlurmProvider,
     assert 280 < capped.expires - seen.started <= 300
     assert "only an administrator may lengthen that" in capped.notes[-1]
     await until(lambda: time.time() > begun + 4, "its first time to be over", 10)
-    assert (await provider.look(made)).status == "running"
+    assert (await provider.inspect(made)).status == "running"
     with pytest.raises(Unsupported, match="is an allocation of cluster, which only an administrator can suspend"):
         await provider.pause(made)
 
@@ -333,7 +333,7 @@ async def test_the_accounting_tells_who_has_cancelled_it(slurm_with_accounting: 
     slurm_with_accounting.admin("scancel", made.key)
 
     async def is_told() -> bool:
-        return (await provider.look(made)).reason == "was cancelled by an administrator"
+        return (await provider.inspect(made)).reason == "was cancelled by an administrator"
 
     await until(is_told, "the accounting to say it", 20)
     await provider.close()

@@ -14,7 +14,7 @@ import pytest
 from remote_sandbox_mcp.backends.shell.sandbox import ShellAlone
 from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import LostContact, SandboxError, Unreachable
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobState
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobState
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import finish
@@ -123,8 +123,8 @@ async def test_a_job_goes_on_when_the_sandbox_is_closed_and_nothing_else_does(co
 
         # Its own, with the two keepers that wait for work; and the shell that started it where that stays.
         await eventually(outposts, lambda count: count <= 4, "the end of the earlier ones")
-        look = JobLook(job_id=job.job_id)
-        assert (await sandbox.jobs.look([look]))[0].state is JobState.RUNNING
+        look = JobQuery(job_id=job.job_id)
+        assert (await sandbox.jobs.inspect([look]))[0].state is JobState.RUNNING
         assert (await sandbox.jobs.stop(look, 1.0)).state is JobState.ENDED
 
 

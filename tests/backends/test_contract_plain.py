@@ -8,7 +8,7 @@ from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import Unsupported
-from remote_sandbox_mcp.core.jobs.job import JobLook
+from remote_sandbox_mcp.core.jobs.job import JobQuery
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PythonContract
 from tests.support.sshd import Fleet
@@ -34,4 +34,4 @@ class TestPlain(Contract, JobContract, PythonContract):
     async def test_text_reaches_a_job(self, sandbox: Sandbox, session: str) -> None:
         """The one thing that jobs cannot have here is told."""
         with pytest.raises(Unsupported, match="that needs tmux and python3, and there is no python3 on the machine"):
-            await sandbox.jobs.send(JobLook(session=session), text="x")
+            await sandbox.jobs.send(JobQuery(session=session), text="x")

@@ -10,7 +10,7 @@ from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import Unsupported
-from remote_sandbox_mcp.core.jobs.job import JobLook
+from remote_sandbox_mcp.core.jobs.job import JobQuery
 from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener
@@ -37,4 +37,4 @@ class TestPlainContainer(Contract, JobContract):
     async def test_text_reaches_a_job(self, sandbox: Sandbox, session: str) -> None:
         """The one thing that jobs cannot have here is told."""
         with pytest.raises(Unsupported, match="that needs tmux and python3, and there is no python3"):
-            await sandbox.jobs.send(JobLook(session=session), text="x")
+            await sandbox.jobs.send(JobQuery(session=session), text="x")

@@ -18,7 +18,7 @@ from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.link import client
 from remote_sandbox_mcp.core.commands.command import Command, Environment, Running
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, SandboxError, Unsupported
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobState, JobWait
 from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, Limits, SandboxOrder, Volume, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.disposables import (
@@ -206,7 +206,7 @@ async def test_unsupported_operations_are_refused_in_one_sentence(verb: str, tmp
 async def test_sandboxes_of_all_processes_are_listed(tmp_path: Path) -> None:
     async with made(tmp_path) as (_, one, _), made(tmp_path) as (other, two, _):
         assert {disposable.id for disposable in await other.list()} == {one.id, two.id}
-        assert (await other.look(one)) == one
+        assert (await other.inspect(one)) == one
 
 
 DIRTY = (
@@ -228,7 +228,7 @@ async def test_deleting_ends_and_removes_everything(disk_mb: int, means: str, tm
         assert not host_processes(mark)
         assert nothing_left(tmp_path)
         assert not groups_of(disposable.id)
-        assert (await provider.look(disposable)).status == "gone"
+        assert (await provider.inspect(disposable)).status == "gone"
         assert not await provider.list()
 
 
@@ -295,7 +295,7 @@ async def test_expiry_ends_everything(tmp_path: Path) -> None:
             await run(sandbox, mark)
         await until(lambda: nothing_left(tmp_path))
         assert not host_processes(mark)
-        assert (await provider.look(disposable)).status == "expired"
+        assert (await provider.inspect(disposable)).status == "expired"
         with pytest.raises(ConnectError, match="has expired"):
             await sandbox.run(Command("true"))
         with pytest.raises(SandboxError, match="create another"):
@@ -308,7 +308,7 @@ async def test_renewing_moves_its_end(tmp_path: Path) -> None:
         assert renewed.expires > disposable.expires + 500
         await until(lambda: time.time() > disposable.expires)
         assert await say(sandbox, "sleep 0.2; echo alive") == "alive"
-        assert (await provider.look(disposable)).expires == renewed.expires
+        assert (await provider.inspect(disposable)).expires == renewed.expires
         assert (await provider.renew(disposable, 0)).expires == 0
 
 
@@ -334,7 +334,7 @@ async def test_a_paused_sandbox_stands_still_and_goes_on_when_resumed(
         await until(file.exists)
         assert (await provider.pause(disposable)).status == "paused"
         before = file.read_text()
-        assert (await provider.look(disposable)).status == "paused"
+        assert (await provider.inspect(disposable)).status == "paused"
         with pytest.raises(ConnectError, match="is paused; resume it first"):
             await sandbox.run(Command("true"))
         await asyncio.sleep(1.5)
@@ -380,7 +380,7 @@ async def test_a_sandbox_that_two_servers_use_is_not_paused(tmp_path: Path) -> N
         await other.open(disposable)
         with pytest.raises(SandboxError, match="another server uses it"):
             await provider.pause(disposable)
-        assert (await provider.look(disposable)).status == "running"
+        assert (await provider.inspect(disposable)).status == "running"
         assert await say(sandbox, "echo awake") == "awake"
 
 
@@ -439,7 +439,7 @@ async def test_its_files_outlive_its_server_and_its_processes_do_not(tmp_path: P
     async with provided(tmp_path) as provider:
         assert [known.id for known in await provider.list()] == [disposable.id]
         assert await say(await provider.open(disposable), "cat ~/file; echo $A") == "mine\nb"
-        assert (await provider.look(disposable)).limits.told == disposable.limits.told
+        assert (await provider.inspect(disposable)).limits.told == disposable.limits.told
         await provider.delete(disposable)
         assert nothing_left(tmp_path)
 
@@ -524,7 +524,7 @@ async def test_jobs_run_in_every_kind_of_image(
     folder = {"": "", "bare": str(bare_image), "python": str(python_image)}[image]
     async with made(tmp_path, SandboxOrder(image=folder)) as (_, _, sandbox):
         started = await sandbox.jobs.start(JobOrder(session="train", script="echo out; exit 3"))
-        waited = await sandbox.jobs.wait(JobLook(job_id=started.job_id), JobWait(seconds=15))
+        waited = await sandbox.jobs.wait(JobQuery(job_id=started.job_id), JobWait(seconds=15))
         assert (waited.seen.state, waited.seen.exit_code) == (JobState.ENDED, 3)
         assert waited.seen.log == b"out\nEXIT_CODE=3\n"
 

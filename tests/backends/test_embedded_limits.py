@@ -34,12 +34,12 @@ async def test_default_limits_are_reported(means: str, tmp_path: Path) -> None:
         held = (await provider.create(new_disposable_id(), SandboxOrder())).limits
         assert held.processes == limits.PROCESSES
         assert held.memory_mb == (limits.MEMORY_MB if means == "control-groups" else memory.machine_mb() // 2)
-        memory_told, processes, disk_told = held.told
+        memory_note, processes, disk_told = held.told
         by = "held by a control group"
-        assert (by in memory_told, by in processes) == (means == "control-groups",) * 2
+        assert (by in memory_note, by in processes) == (means == "control-groups",) * 2
         assert "watched" in disk_told
         if means != "control-groups":
-            assert "for each process, held by an rlimit, and for all together, watched" in memory_told
+            assert "for each process, held by an rlimit, and for all together, watched" in memory_note
             assert "held by an rlimit" in processes
 
 
@@ -326,7 +326,7 @@ def test_a_group_that_does_not_freeze_is_let_go(tmp_path: Path, monkeypatch: pyt
 
 
 def test_only_groups_with_our_mark_are_touched() -> None:
-    assert cgroups.known(["/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids/system.slice"]).folders == ()
+    assert cgroups.existing(["/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids/system.slice"]).folders == ()
 
 
 OWN = Path("/proc/self/cgroup").read_text()

@@ -113,7 +113,7 @@ async def test_a_container_has_its_limits_and_no_way_to_the_machine(provider: En
     }
     assert [it.id for it in await provider.list()] == [made.id]
     await provider.delete(made)
-    assert (await provider.look(made)).status == "gone"
+    assert (await provider.inspect(made)).status == "gone"
     await provider.delete(made)
 
 
@@ -132,7 +132,7 @@ async def test_a_fork_bomb_and_a_memory_hog_stay_inside(provider: EngineProvider
             return False
 
         await until(survived, "the container to answer again", 20)
-        assert (await provider.look(made)).status == "running"
+        assert (await provider.inspect(made)).status == "running"
     finally:
         await sandbox.close()
         await provider.delete(made)
@@ -163,7 +163,7 @@ async def test_nothing_is_left_where_the_connection_is_cut_while_containers_are_
 async def test_a_container_whose_time_is_over_is_gone_without_us(provider: EngineProvider, place: Place) -> None:
     made = await make(provider, image=PLAIN, timeout_s=3.0)
     await until(lambda: not place.left(), "it to end by itself", 15)
-    assert (await provider.look(made)).status == "expired"
+    assert (await provider.inspect(made)).status == "expired"
 
 
 async def test_containers_of_others_are_not_touched_whatever_their_labels(
@@ -178,7 +178,7 @@ async def test_containers_of_others_are_not_touched_whatever_their_labels(
         stolen = Disposable(id=made.id, provider=made.provider, key=key)
         with pytest.raises(UnknownSandbox, match="belongs to somebody else, and is left alone"):
             await provider.delete(stolen)
-        assert (await provider.look(stolen)).status == "gone"
+        assert (await provider.inspect(stolen)).status == "gone"
         # Of another installation of ours.
         other = place.engine.run(PLAIN, "sleep", "600", options=(f"--label={MARK}=other", f"--label={ID}={made.id}"))
         await provider.delete(made)
@@ -470,7 +470,7 @@ async def test_podman_makes_runs_and_removes_containers(podman: tuple[str, ...])
     assert [it.id for it in await provider.list()] == [made.id]
     await sandbox.close()
     await provider.delete(made)
-    assert (await provider.look(made)).status == "gone"
+    assert (await provider.inspect(made)).status == "gone"
     with pytest.raises(SandboxError, match=r"CDI devices nvidia\.com/gpu=1"):
         await make(provider, image=image, limits=Limits(gpus=1, cards=("1",)))
     assert not listed_by(podman)

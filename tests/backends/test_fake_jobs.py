@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unreachable
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobRefused, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobRefused, JobState, JobWait
 from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.jobs import begin, look, order
 
@@ -49,7 +49,7 @@ async def test_only_what_is_gone_is_replaced() -> None:
     seen = await look(jobs, first)
     assert (seen.state, seen.rebooted) == (JobState.GONE, True)
     second = (await begin(jobs, "train", instead_of=first)).job_id
-    assert (await jobs.look([JobLook(session="train")]))[0].job_id == second
+    assert (await jobs.inspect([JobQuery(session="train")]))[0].job_id == second
     jobs.end(second)
     assert await refusal(second) == "ended"
 
@@ -57,9 +57,9 @@ async def test_only_what_is_gone_is_replaced() -> None:
 async def test_names_are_matched_exactly_and_used_once() -> None:
     jobs = FakeSandbox().jobs
     await begin(jobs, "x", "job-10")
-    assert (await jobs.look([JobLook(session="job-1")]))[0].state is JobState.MISSING
+    assert (await jobs.inspect([JobQuery(session="job-1")]))[0].state is JobState.MISSING
     jobs.foreign.add("theirs")
-    assert (await jobs.look([JobLook(session="theirs")]))[0].foreign
+    assert (await jobs.inspect([JobQuery(session="theirs")]))[0].foreign
     for session in ("job-10", "theirs"):
         with pytest.raises(JobRefused) as refused:
             await begin(jobs, "x", session)
@@ -70,25 +70,25 @@ async def test_waits_end_as_the_real_ones_do() -> None:
     jobs = FakeSandbox().jobs
     job = (await begin(jobs, "x")).job_id
     asyncio.get_running_loop().call_later(0.02, jobs.print, job, b"loss=2\n")
-    waited = await jobs.wait(JobLook(job_id=job, cursor=0), JobWait(seconds=5, pattern=r"loss=\d"))
+    waited = await jobs.wait(JobQuery(job_id=job, cursor=0), JobWait(seconds=5, pattern=r"loss=\d"))
     assert (waited.why, waited.line) == ("pattern", "loss=2")
-    assert (await jobs.wait(JobLook(job_id=job), JobWait(seconds=5, silence_s=0.05))).why == "silence"
-    assert (await jobs.wait(JobLook(job_id=job), JobWait(seconds=0.05))).why == "timeout"
+    assert (await jobs.wait(JobQuery(job_id=job), JobWait(seconds=5, silence_s=0.05))).why == "silence"
+    assert (await jobs.wait(JobQuery(job_id=job), JobWait(seconds=0.05))).why == "timeout"
     asyncio.get_running_loop().call_later(0.02, jobs.end, job)
-    assert (await jobs.wait(JobLook(job_id=job), JobWait(seconds=5))).why == "ended"
+    assert (await jobs.wait(JobQuery(job_id=job), JobWait(seconds=5))).why == "ended"
     with pytest.raises(BadArgument):
-        await jobs.wait(JobLook(job_id=job), JobWait(pattern="("))
+        await jobs.wait(JobQuery(job_id=job), JobWait(pattern="("))
 
 
 async def test_stop_type_list_and_forget() -> None:
     jobs = FakeSandbox().jobs
     first, second = [(await begin(jobs, "x", name)).job_id for name in ("a", "b")]
-    await jobs.send(JobLook(job_id=first), text="yes", keys=["Enter"])
+    await jobs.send(JobQuery(job_id=first), text="yes", keys=["Enter"])
     assert jobs.typed(first) == ["yes", "Enter"]
-    stopped = await jobs.stop(JobLook(session="a"))
+    stopped = await jobs.stop(JobQuery(session="a"))
     assert (stopped.state, stopped.ending, stopped.exit_code) == (JobState.ENDED, "stopped", 143)
     with pytest.raises(NotStarted):
-        await jobs.send(JobLook(job_id=first), text="yes")
+        await jobs.send(JobQuery(job_id=first), text="yes")
     assert [seen.job_id for seen in await jobs.list()] == [second, first]
     jobs.forget(second)
     assert (await look(jobs, second)).state is JobState.MISSING

@@ -16,7 +16,7 @@ import pytest
 
 from remote_sandbox_mcp.core.sync.tree import Tree, TreeReader
 from remote_sandbox_mcp.far.lane import follow as far
-from remote_sandbox_mcp.far.lane import glance
+from remote_sandbox_mcp.far.lane import snapshot
 from remote_sandbox_mcp.far.lane import tree as far_tree
 from remote_sandbox_mcp.far.lane.tree import Refusal, Survey
 from tests.support.values import read_tree
@@ -291,8 +291,8 @@ def test_on_a_network_file_system_inotify_is_not_used(
 def many(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Near]:
     """A tree without watches that takes several processes to compare."""
     monkeypatch.setattr(far, "LOCAL_FILE_SYSTEMS", frozenset())
-    monkeypatch.setattr(glance, "WORTH_ENTRIES", 2)
-    monkeypatch.setattr(glance, "own_cores", lambda: 3)
+    monkeypatch.setattr(snapshot, "WORTH_ENTRIES", 2)
+    monkeypatch.setattr(snapshot, "own_cores", lambda: 3)
     near = Near(root, rules=[".git"], watched=[".git"])
     near.look()
     yield near
@@ -367,7 +367,7 @@ def test_where_such_a_process_dies_or_cannot_begin_its_folders_are_read(
 
     append(root)
     with monkeypatch.context() as patch:
-        patch.setattr(glance.Glancer, "work", die)
+        patch.setattr(snapshot.SnapshotWorker, "work", die)
         assert many.look() == {"src/deep"}
 
     def refuse() -> int:
@@ -381,9 +381,9 @@ def test_where_such_a_process_dies_or_cannot_begin_its_folders_are_read(
 
 
 def test_a_time_out_of_any_range_is_compared_by_reading(many: Near, root: Path) -> None:
-    near = many.following.glances.seen[b"docs"]
+    near = many.following.snapshots.seen[b"docs"]
     near.add(b"odd", type("Odd", (), {"st_mtime_ns": 1 << 70, "st_size": 1, "st_mode": 1})())
-    assert many.following.glances.changed([b"docs"], lambda folder: os.chdir(root / os.fsdecode(folder))) == [b"docs"]
+    assert many.following.snapshots.changed([b"docs"], lambda folder: os.chdir(root / os.fsdecode(folder))) == [b"docs"]
 
 
 def write_elsewhere(root: Path) -> None:
@@ -550,7 +550,7 @@ def test_a_lane_remembers_few_trees_and_lets_go_of_their_watches(tmp_path: Path)
 
 
 def test_a_tree_of_too_many_folders_is_told_whole_every_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "MOST_KNOWN", 3)
+    monkeypatch.setattr(far, "MOST_CACHED", 3)
     near = Near(root)
     for _ in range(2):
         assert len(near.look()) == 7

@@ -30,7 +30,7 @@ def test_a_key_is_found_after_a_last_line_without_an_end(tmp_path: Path) -> None
     keys, key = keys_in(tmp_path), some_key()
     keys.own.write_text("# by hand")
     keys.remember("a", 22, key)
-    assert keys.known("a", "", 22) == [key]
+    assert keys.trusted("a", "", 22) == [key]
 
 
 def remember_and_forget(folder: Path, host: str) -> None:
@@ -53,7 +53,7 @@ def test_what_one_process_remembers_another_does_not_lose_by_forgetting(tmp_path
     for process in processes:
         process.join(30)
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert [len(keys_in(tmp_path).known(host, "", 22)) for host in hosts] == [1, 1, 1]
+    assert [len(keys_in(tmp_path).trusted(host, "", 22)) for host in hosts] == [1, 1, 1]
 
 
 async def test_a_lock_that_is_never_released_is_reported(

@@ -18,13 +18,13 @@ import pytest
 from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.errors import LostContact
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobRefused, Jobs, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobQuery, JobRefused, Jobs, JobState, JobWait
 from remote_sandbox_mcp.far import program
 from remote_sandbox_mcp.far.jobs import place as jobplace
 from remote_sandbox_mcp.far.jobs import record as jobrecord
 from remote_sandbox_mcp.far.jobs import start as joblife
 from remote_sandbox_mcp.far.jobs import start as joblogin
-from remote_sandbox_mcp.far.jobs.look import last_lines, read_gpu_memory
+from remote_sandbox_mcp.far.jobs.state import last_lines, read_gpu_memory
 from tests.backends.contract.basics import in_background
 from tests.support.jobs import (
     FOREVER,
@@ -97,7 +97,7 @@ async def test_processes_without_a_keeper_are_still_the_job(both: Jobs, user: Ss
     with pytest.raises(JobRefused) as refused:
         await begin(both, instead_of=job)
     assert refused.value.reason == "running"
-    stopped = await both.stop(JobLook(job_id=job), grace_s=1)
+    stopped = await both.stop(JobQuery(job_id=job), grace_s=1)
     assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
     assert "sleep" not in " ".join(user.processes().values())
 
@@ -233,11 +233,11 @@ async def test_a_job_of_another_machine_with_this_home_is_neither_lost_nor_resta
 ) -> None:
     started = await begin(jobs)
     as_of(user, started.job_id, **fields)
-    by_id, by_session = await jobs.look(
-        [JobLook(job_id=started.job_id), JobLook(session="train", log_file=started.log_file)]
+    by_id, by_session = await jobs.inspect(
+        [JobQuery(job_id=started.job_id), JobQuery(session="train", log_file=started.log_file)]
     )
     await in_thread(user, "tmux kill-server 2>/dev/null")
-    without_tmux = (await jobs.look([JobLook(session="train", log_file=started.log_file)]))[0]
+    without_tmux = (await jobs.inspect([JobQuery(session="train", log_file=started.log_file)]))[0]
     for seen in (by_id, without_tmux):
         assert (seen.state, seen.rebooted) == (JobState.MISSING, False)
         assert "on another machine that has the same home folder" in seen.reason
@@ -258,7 +258,7 @@ async def test_a_job_of_another_machine_is_not_stopped_or_started_here(jobs: Job
     started = await begin(jobs)
     as_of(user, started.job_id, boot="another", machine="another")
     keeper = record(user, started.job_id)["keeper"]
-    assert (await jobs.stop(JobLook(job_id=started.job_id), 0.1)).state is JobState.MISSING
+    assert (await jobs.stop(JobQuery(job_id=started.job_id), 0.1)).state is JobState.MISSING
     assert keeper in user.processes()
     with pytest.raises(LostContact):
         await begin(jobs, job_id=started.job_id)
@@ -281,7 +281,7 @@ async def test_a_job_from_before_machines_had_folders_of_their_own_is_found(jobs
     record_file.write_text(json.dumps({name: order[name] for name in order if name not in ("machine", "host")}))
     assert (await look(jobs, started.job_id)).is_running
     assert [seen.job_id for seen in await jobs.list()] == [started.job_id]
-    assert (await jobs.look([JobLook(session="train")]))[0].job_id == started.job_id
+    assert (await jobs.inspect([JobQuery(session="train")]))[0].job_id == started.job_id
     record_file.write_text(json.dumps({**json.loads(record_file.read_text()), "boot": "another", "ordered": LONG_AGO}))
     (before / started.job_id / "begun").write_text(json.dumps({**begun, "boot": "another"}))
     assert (await look(jobs, started.job_id)).rebooted
@@ -306,13 +306,13 @@ TREES = {
 async def test_a_stop_ends_the_whole_tree(both: Jobs, user: Sshd, script: str) -> None:
     job = (await begin(both, f"echo begun; {script}")).job_id
     await asyncio.to_thread(wait_until, lambda: "sleep 611" in user.processes().values(), what="the tree")
-    stopped = await both.stop(JobLook(job_id=job), grace_s=0.5)
+    stopped = await both.stop(JobQuery(job_id=job), grace_s=0.5)
     assert (stopped.state, stopped.ending, stopped.survivors) == (JobState.ENDED, "stopped", ())
     assert stopped.log.startswith(b"begun\n")
     assert f"EXIT_CODE={stopped.exit_code}\n".encode() in stopped.log
     assert "sleep 611" not in user.processes().values()
     assert sessions(user) == []
-    assert (await both.stop(JobLook(job_id=job))).ending == "stopped"
+    assert (await both.stop(JobQuery(job_id=job))).ending == "stopped"
 
 
 async def test_a_reused_pid_is_not_signalled(jobs: Jobs, user: Sshd) -> None:
@@ -321,7 +321,7 @@ async def test_a_reused_pid_is_not_signalled(jobs: Jobs, user: Sshd) -> None:
     bystander = int(await in_thread(user, "setsid sleep 612 >/dev/null 2>&1 & echo $!"))
     true = record(user, job)
     path.write_text(json.dumps({**true, "keeper": bystander, "keeper_birth": 1}))
-    async with in_background(jobs.stop(JobLook(job_id=job), grace_s=0.2)):
+    async with in_background(jobs.stop(JobQuery(job_id=job), grace_s=0.2)):
         await eventually(
             lambda: in_thread(user, f"stat -c %a {path.parent}/lock"), lambda mode: mode == "700\n", "mark"
         )
@@ -372,13 +372,13 @@ async def test_a_full_disk_loses_no_exit_status(both: Jobs, user: Sshd, small_di
     other = await begin(both, FOREVER, "other")
     assert "is lost when the machine restarts" in other.notes[0]
     shell(user, "rm .local/full .local/full2")
-    assert (await both.stop(JobLook(job_id=other.job_id))).ending == "stopped"
+    assert (await both.stop(JobQuery(job_id=other.job_id))).ending == "stopped"
 
 
 async def test_a_job_is_stopped_on_a_full_disk(both: Jobs, user: Sshd, small_disk: Path) -> None:
     job = (await begin(both)).job_id
     shell(user, "dd if=/dev/zero of=.local/full bs=4k count=10000; cat /dev/zero > .local/full2")
-    assert (await both.stop(JobLook(job_id=job))).ending == "stopped"
+    assert (await both.stop(JobQuery(job_id=job))).ending == "stopped"
 
 
 async def test_a_stopped_tmux_does_not_stop_the_job(jobs: Jobs, user: Sshd) -> None:
@@ -444,7 +444,7 @@ async def test_a_job_outlives_the_line_and_is_found_by_another(
     await asyncio.to_thread(user.start)
     other = await open_machine(user.machine(), tmp_path / "other")
     assert [seen.job_id for seen in await other.jobs.list()] == [job]
-    assert (await other.jobs.stop(JobLook(session="train"))).ending == "stopped"
+    assert (await other.jobs.stop(JobQuery(session="train"))).ending == "stopped"
     await other.close()
 
 
@@ -505,7 +505,7 @@ async def test_a_start_is_not_repeated_on_another_machine(user: Sshd, line: Line
 
 async def test_a_wait_goes_on_over_a_cut(user: Sshd, line: Line, remote: OutpostSandbox) -> None:
     job = (await begin(remote.jobs, "while ! [ -e go ]; do sleep 0.05; done; exit 8")).job_id
-    async with in_background(remote.jobs.wait(JobLook(job_id=job), JobWait(seconds=20))) as waiting:
+    async with in_background(remote.jobs.wait(JobQuery(job_id=job), JobWait(seconds=20))) as waiting:
         await asyncio.wait((waiting,), timeout=0.2)
         line.cut()
         await eventually(lambda: asyncio.sleep(0, line.total_opened), lambda opened: opened == 2, "a new line")
@@ -536,7 +536,7 @@ async def test_a_wait_of_many_requests_finds_a_line_that_comes_in_pieces(
 ) -> None:
     monkeypatch.setattr("remote_sandbox_mcp.backends.link.jobs.WAIT_S", 0.2)
     job = (await begin(jobs, "seq 1 1000; printf lo; sleep 1; echo ss=2; sleep 60")).job_id
-    waited = await jobs.wait(JobLook(job_id=job, lines=1), JobWait(seconds=10, pattern=r"^loss=\d$"))
+    waited = await jobs.wait(JobQuery(job_id=job, lines=1), JobWait(seconds=10, pattern=r"^loss=\d$"))
     assert (waited.why, waited.line, waited.seen.log) == ("pattern", "loss=2", b"loss=2\n")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unsupported
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobRefused, Jobs, JobState, JobWait, new_job_id
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobRefused, Jobs, JobState, JobWait, new_job_id
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import JobContract, Opener, WholeJobContract
 from tests.backends.contract.basics import said
@@ -91,8 +91,8 @@ class TestDetached(JobContract):
         started = await begin(sandbox.jobs, STAYS, session)
         assert (started.via, (await look(sandbox.jobs, started.job_id)).via) == ("detached", "detached")
         with pytest.raises(Unsupported, match="without tmux"):
-            await sandbox.jobs.send(JobLook(session=session), text="x")
-        await sandbox.jobs.stop(JobLook(session=session))
+            await sandbox.jobs.send(JobQuery(session=session), text="x")
+        await sandbox.jobs.stop(JobQuery(session=session))
 
 
 async def opened(sandbox: OutpostSandbox) -> Sandbox:
@@ -110,7 +110,7 @@ async def test_it_runs_under_every_python(machine: PipeMachine, user: Sshd, pyth
     assert (seen.exit_code, seen.log, seen.via) == (3, b"out\nerr\nEXIT_CODE=3\n", "tmux")
     started = await begin(jobs)
     assert (await look(jobs, started.job_id)).is_running
-    stopped = await jobs.stop(JobLook(job_id=started.job_id))
+    stopped = await jobs.stop(JobQuery(job_id=started.job_id))
     assert (stopped.state, stopped.ending, stopped.signal) == (JobState.ENDED, "stopped", "SIGTERM")
     assert sessions(user) == []
 
@@ -135,7 +135,7 @@ async def test_a_job_has_the_environment_of_exec(jobs: Jobs, sandbox: OutpostSan
     names = {b"TMUX", b"TMUX_PANE", b"TERM", b"TERM_PROGRAM", b"TERM_PROGRAM_VERSION", b"COLORTERM"}
     usual = set((await said(sandbox, "umask; env -0", cwd="/tmp")).replace(b"\n", b"\0").split(b"\0"))
     started = await begin(jobs, "umask; env -0", cwd="/tmp", env={"TOKEN": "a b"}, log_file="~/log")
-    seen = (await jobs.wait(JobLook(job_id=started.job_id), JobWait())).seen
+    seen = (await jobs.wait(JobQuery(job_id=started.job_id), JobWait())).seen
     had = set(seen.log.rpartition(b"\nEXIT_CODE")[0].replace(b"\n", b"\0").split(b"\0"))
     extra = {line for line in had if line.partition(b"=")[0] not in names}
     assert extra - usual == {b"TOKEN=a b", b"RSMCP_JOB_ID=" + started.job_id.encode()}
@@ -173,7 +173,7 @@ async def test_a_refused_start_does_not_touch_the_job_that_runs(jobs: Jobs, user
         assert refused.value.reason == "in_use"
     assert shell(user, f"cd {folder_of(user, started.job_id)} && sha256sum *") == before
     assert job_folders(user) == [started.job_id]
-    assert (await jobs.look([JobLook(session="train")]))[0].job_id == started.job_id
+    assert (await jobs.inspect([JobQuery(session="train")]))[0].job_id == started.job_id
     assert not (user.home / "ran").exists()
 
 
@@ -209,7 +209,7 @@ async def test_a_start_whose_keeper_never_came_is_repeated(jobs: Jobs, user: Ssh
     """As after a kill between the making of the folder and the start of its keeper."""
     wanted = order("echo >> count; sleep 60")
     await jobs.start(wanted)
-    await jobs.stop(JobLook(job_id=wanted.job_id))
+    await jobs.stop(JobQuery(job_id=wanted.job_id))
     folder = folder_of(user, wanted.job_id)
     shell(user, f"cd {folder} && rm -f begun end stop && chmod 600 lock && printf 'A=b\\0' > environ && rm ~/count")
     again = await jobs.start(wanted)
@@ -221,9 +221,9 @@ async def test_a_claimed_job_is_never_begun_again(jobs: Jobs, user: Sshd) -> Non
     wanted = order("echo >> count; echo begun; sleep 60")
     await jobs.start(wanted)
     await has_printed(jobs, wanted.job_id)
-    await jobs.stop(JobLook(job_id=wanted.job_id))
+    await jobs.stop(JobQuery(job_id=wanted.job_id))
     shell(user, f"cd {folder_of(user, wanted.job_id)} && rm -f end && mv begun claim")
-    (seen,) = await jobs.look([JobLook(job_id=wanted.job_id)])
+    (seen,) = await jobs.inspect([JobQuery(job_id=wanted.job_id)])
     assert seen.state is JobState.GONE
     assert shell(user, "wc -l < count").strip() == "1"
 
@@ -243,14 +243,16 @@ async def test_many_jobs_are_seen_with_one_request(jobs: Jobs, sandbox: OutpostS
     running, ended = await begin(jobs, session="a"), await run(jobs, "true", "b")
     client = await sandbox._reach()
     before = next(client._numbers)
-    seen = await jobs.look([JobLook(job_id=running.job_id), JobLook(job_id=ended.job_id), JobLook(session="none")])
+    seen = await jobs.inspect(
+        [JobQuery(job_id=running.job_id), JobQuery(job_id=ended.job_id), JobQuery(session="none")]
+    )
     assert next(client._numbers) == before + 2
     assert [each.state.value for each in seen] == ["running", "ended", "missing"]
 
 
 async def test_a_checkpoint_command_that_hangs_is_ended_with_its_tree(jobs: Jobs, user: Sshd) -> None:
     job = (await begin(jobs)).job_id
-    (seen,) = await jobs.look([JobLook(job_id=job, checkpoint_command="sleep 611 & setsid sleep 611; wait")])
+    (seen,) = await jobs.inspect([JobQuery(job_id=job, checkpoint_command="sleep 611 & setsid sleep 611; wait")])
     assert seen.checkpoint is not None
     assert "longer than 10 s" in seen.checkpoint.problem
     # A killed process is there until the kernel has taken it down.
@@ -276,38 +278,38 @@ async def test_what_a_job_uses(jobs: Jobs, user: Sshd, machine: PipeMachine) -> 
     assert seen.usage.processes == 2
     assert 0.5 < seen.usage.memory_mb < 100
     assert seen.usage.gpus == {1: 1234.0}
-    await sandbox.jobs.stop(JobLook(job_id=job))
+    await sandbox.jobs.stop(JobQuery(job_id=job))
     assert (await look(sandbox.jobs, job, usage=True)).usage is None
     await sandbox.close()
 
 
 async def test_sessions_that_are_not_ours(jobs: Jobs, user: Sshd) -> None:
     shell(user, "tmux new-session -d -s theirs 'echo hi > log; sleep 60'; tmux new-session -d -s theirs-2 'sleep 60'")
-    mine = JobLook(session="theirs", log_file="log")
+    mine = JobQuery(session="theirs", log_file="log")
 
-    async def seen(look: JobLook) -> JobState:
-        (found,) = await jobs.look([look])
+    async def seen(look: JobQuery) -> JobState:
+        (found,) = await jobs.inspect([look])
         assert found.foreign is (found.state is not JobState.MISSING)
         return found.state
 
     assert await seen(mine) is JobState.RUNNING
-    assert await seen(JobLook(session="their")) is JobState.MISSING
+    assert await seen(JobQuery(session="their")) is JobState.MISSING
     shell(user, "tmux kill-session -t =theirs; echo half > log")
     assert await seen(mine) is JobState.GONE
     shell(user, "printf 'EXIT_CODE=7\\n' >> log")
     assert await seen(mine) is JobState.ENDED
-    assert (await jobs.look([mine]))[0].exit_code == 7
-    stopped = await jobs.stop(JobLook(session="theirs-2"))
+    assert (await jobs.inspect([mine]))[0].exit_code == 7
+    stopped = await jobs.stop(JobQuery(session="theirs-2"))
     assert (stopped.state, stopped.ending, sessions(user)) == (JobState.ENDED, "stopped", [])
 
 
 async def test_a_session_that_is_not_ours_counts_its_own_processes_and_is_stopped_whole(jobs: Jobs, user: Sshd) -> None:
     # One of its processes does not hear that its session is hung up.
     shell(user, "printf 'nohup sleep 61 >/dev/null & exec sleep 62' > two; tmux new-session -d -s theirs 'sh two'")
-    mine = JobLook(session="theirs", usage=True)
+    mine = JobQuery(session="theirs", usage=True)
 
     async def processes() -> int:
-        (found,) = await jobs.look([mine])
+        (found,) = await jobs.inspect([mine])
         assert found.usage is not None
         assert found.seconds < 60
         return found.usage.processes
@@ -325,22 +327,22 @@ async def test_text_and_keys_reach_the_job(jobs: Jobs, user: Sshd) -> None:
     script = 'trap \'echo caught\' INT; echo begun; read -r a; echo "<$a>"; read -r b; echo "<$b>"; sleep 60'
     job = (await begin(jobs, script)).job_id
     await has_printed(jobs, job)
-    await jobs.send(JobLook(job_id=job), text="it's $x; `y` -l é \\;", keys=["Enter"])
+    await jobs.send(JobQuery(job_id=job), text="it's $x; `y` -l é \\;", keys=["Enter"])
     await has_printed(jobs, job, "<it's $x; `y` -l é \\;>\n".encode())
-    await jobs.send(JobLook(session="train"), keys=["a", ";", "Enter"])
+    await jobs.send(JobQuery(session="train"), keys=["a", ";", "Enter"])
     await has_printed(jobs, job, b"<a;>\n")
-    await jobs.send(JobLook(job_id=job), keys=["C-c"])
+    await jobs.send(JobQuery(job_id=job), keys=["C-c"])
     await has_printed(jobs, job, b"caught\n")
     assert (await not_running(jobs, job)).state is JobState.ENDED
     with pytest.raises(NotStarted, match="does not run"):
-        await jobs.send(JobLook(job_id=job), text="x")
+        await jobs.send(JobQuery(job_id=job), text="x")
 
 
 @pytest.mark.parametrize("key", ["kill-server", "Enter; x", "-t", "", "C-", "F99", "\n"])
 async def test_what_is_not_a_key_is_refused(jobs: Jobs, key: str) -> None:
     job = (await begin(jobs)).job_id
     with pytest.raises(BadArgument, match="not a key"):
-        await jobs.send(JobLook(job_id=job), keys=[key])
+        await jobs.send(JobQuery(job_id=job), keys=[key])
 
 
 async def test_a_long_text_arrives_whole(jobs: Jobs, user: Sshd) -> None:
@@ -348,7 +350,7 @@ async def test_a_long_text_arrives_whole(jobs: Jobs, user: Sshd) -> None:
     reads = 'while read -r line; do [ "$line" = end ] && break; echo "$line"; done > got'
     job = (await begin(jobs, f"echo begun; {reads}")).job_id
     await has_printed(jobs, job)
-    await jobs.send(JobLook(job_id=job), text=f"{lines}end\n")
+    await jobs.send(JobQuery(job_id=job), text=f"{lines}end\n")
     assert (await not_running(jobs, job)).exit_code == 0
     assert (user.home / "got").read_text() == lines
 
@@ -368,7 +370,7 @@ async def test_old_jobs_are_pruned_and_running_ones_never(jobs: Jobs, user: Sshd
     left = sorted([started[0].job_id, fresh.job_id])
     await eventually(lambda: asyncio.to_thread(job_folders, user), lambda found: found == left, "the pruning")
     assert (await look(jobs, started[0].job_id)).is_running
-    assert (await jobs.look([JobLook(session="b")]))[0].state is JobState.MISSING
+    assert (await jobs.inspect([JobQuery(session="b")]))[0].state is JobState.MISSING
 
 
 def test_ids_do_not_repeat() -> None:

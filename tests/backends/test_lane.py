@@ -41,7 +41,7 @@ from remote_sandbox_mcp.far.lane.expected import Expected
 from remote_sandbox_mcp.far.lane.large import SAME
 from remote_sandbox_mcp.far.lane.source import ENTRY, LARGEST_WHOLE, PIECE, Speaker
 from remote_sandbox_mcp.far.lane.target import ATTRIBUTES
-from remote_sandbox_mcp.far.lane.tree import Root, Survey, is_abandoned, look_at, machine_mark, own_stem
+from remote_sandbox_mcp.far.lane.tree import Root, Survey, inspect_path, is_abandoned, machine_mark, own_stem
 from remote_sandbox_mcp.far.outpost import wire
 from tests.backends.contract.basics import HOSTILE_NAMES
 from tests.support.announcements import announced, described
@@ -507,7 +507,7 @@ def test_an_entry_that_vanishes_during_the_scan_is_reported(root: Path) -> None:
     for name in "abc":
         (root / name).mkdir()
     order = {"path": str(root)}
-    survey = Survey(order, look_at(order))
+    survey = Survey(order, inspect_path(order))
     walk = survey.walk()
     assert next(walk)[0] == b""
     (root / "b").rmdir()

@@ -112,7 +112,7 @@ print({os.wait()[1] for child in children})
 
 @pytest.fixture
 def no_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LOOK_S", 0.2)
+    monkeypatch.setattr(memory, "CHECK_S", 0.2)
     monkeypatch.setattr(cgroups, "find_bases", list)
 
 
@@ -216,7 +216,7 @@ CRUMBS = python('import os\nfor n in range(20000): open(f"/tmp/file{n}", "w").cl
 @pytest.fixture
 def no_steady_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what the host's disk loses says when to look."""
-    monkeypatch.setattr(disk_watch, "LOOK_S", 3600.0)
+    monkeypatch.setattr(disk_watch, "CHECK_S", 3600.0)
 
 
 async def test_a_command_that_fills_the_disk_is_ended_long_before_it_is_done(

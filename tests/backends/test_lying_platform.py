@@ -68,7 +68,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         provider_module: {"SWEEP_S": 0.0, "SNAPSHOT_S": 0.5},
         talk_module: {"SILENCE_S": 0.5, "ANSWER_S": 1.0},
         transport: {"MOST_BYTES": 8 * MEGABYTE},
-        program: {"LOOK_S": 0.1, "LOOKS": 3},
+        program: {"CHECK_S": 0.1, "LOOKS": 3},
         shell_sandbox: {"MEND_S": 0.05, "START_S": 0.5, "SNAPSHOT_S": 0.1, "FORGET_S": 0.05, "OVERTIME_S": 0.5},
     }.items():
         for name, value in names.items():
@@ -98,7 +98,7 @@ async def read_plainly(provider: OpenSandboxProvider) -> Any:
 
 CALLS: dict[str, Callable[[OpenSandboxProvider], Awaitable[Any]]] = {
     "create": lambda provider: provider.create(BOX_ID, SandboxOrder(image="sandbox:test", network=False)),
-    "look": lambda provider: provider.look(BOX),
+    "look": lambda provider: provider.inspect(BOX),
     "list": lambda provider: provider.list(),
     "renew": lambda provider: provider.renew(BOX, 600.0),
     "pause": lambda provider: provider.pause(BOX),

@@ -79,7 +79,7 @@ async def lead(programs: LyingPrograms, lies: dict[str, Lie]) -> dict[str, Any]:
     provider = provider_on(programs)
     calls = {
         "create": lambda: provider.create(ID, SandboxOrder(timeout_s=600.0)),
-        "look": lambda: provider.look(BOX),
+        "look": lambda: provider.inspect(BOX),
         "list": provider.list,
         "renew": lambda: provider.renew(BOX, 600.0),
         "open": lambda: opened(provider),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.backends.link.jobs import OutpostJobs, question_of
 from remote_sandbox_mcp.core.errors import SandboxError
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobSeen, JobState, Submission, new_job_id
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobSeen, JobState, Submission, new_job_id
 from remote_sandbox_mcp.far.jobs import fate as jobfate
 from remote_sandbox_mcp.far.jobs import queue as jobqueue
 from remote_sandbox_mcp.far.jobs import tools as jobtools
@@ -65,7 +65,7 @@ def check_seen(seen: Any) -> None:
         assert all(text.replace("\n", "").replace("\t", "").isprintable() for text in shown(fields)), fields
 
 
-async def stop_once(jobs: OutpostJobs, look: JobLook) -> JobSeen:
+async def stop_once(jobs: OutpostJobs, look: JobQuery) -> JobSeen:
     """As `stop` asks, but once, and with so little grace that all ways to cancel are tried at once."""
     order: Any = {"verb": "job_stop", "job": question_of(look), "grace": -7.7, "queue_rate": 0.5}
     return jobs._read_one(*await jobs._ask(order, 1 << 20))
@@ -79,8 +79,8 @@ async def lead(node: LoginNode, order: JobOrder, lies: dict[str, Lie]) -> list[A
         for name, lie in lies.items()
     }
     node.lie(**told)
-    jobs, look = node.sandbox.jobs, JobLook(job_id=order.job_id)
-    calls = (jobs.start(order), jobs.look([look]), jobs.list(), stop_once(jobs, look))
+    jobs, look = node.sandbox.jobs, JobQuery(job_id=order.job_id)
+    calls = (jobs.start(order), jobs.inspect([look]), jobs.list(), stop_once(jobs, look))
     seen = [await ends_well(call) for call in calls]
     assert not any(isinstance(each, SandboxError) and CRASHED in str(each) for each in seen), seen
     for each in seen[1:]:
@@ -165,7 +165,7 @@ async def test_a_job_of_another_that_bears_our_mark_is_not_taken_for_ours(node: 
     await lead(node, order, {"sbatch": Lie(b"41\n"), "squeue": Lie(f"{own}\n{forged}\n".encode())})
     queue = f"{own}\n{forged}\n".replace("{id}", order.job_id).replace("{session}", order.session)
     node.lie(squeue=Lie(queue.encode()))
-    (seen,) = await node.sandbox.jobs.look([JobLook(session="slurm-99")])
+    (seen,) = await node.sandbox.jobs.inspect([JobQuery(session="slurm-99")])
     assert (seen.job_id, seen.foreign) == ("slurm-99", True)
 
 
@@ -232,7 +232,7 @@ async def test_whatever_slurms_programs_say_a_job_ends_in_a_value_or_a_sentence(
     await lead(node, new_order(), lies)
     # And it harms nobody else there.
     node.lie()
-    assert (await node.sandbox.jobs.look([JobLook(session="nobody")]))[0].state is JobState.MISSING
+    assert (await node.sandbox.jobs.inspect([JobQuery(session="nobody")]))[0].state is JobState.MISSING
 
 
 SLOW = {

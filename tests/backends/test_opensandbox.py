@@ -204,7 +204,7 @@ async def test_two_installations_do_not_see_or_touch_each_others_containers(
 ) -> None:
     other = OpenSandboxProvider(platform.settings(), RULES, "somebody else")
     assert one.id not in [each.id for each in await other.list()]
-    assert (await other.look(one)).status == "gone"
+    assert (await other.inspect(one)).status == "gone"
     for call in (other.delete, other.pause, other.snapshot, lambda found: other.renew(found, 100)):
         with pytest.raises(UnknownSandbox, match="another installation"):
             await call(one)
@@ -217,7 +217,7 @@ async def test_deleting_leaves_nothing_and_may_be_repeated(provider: OpenSandbox
         assert platform.container_of(found.key)
     assert not platform.containers(f"label=opensandbox.io/id={found.key}")
     await provider.delete(found)
-    assert (await provider.look(found)).status == "gone"
+    assert (await provider.inspect(found)).status == "gone"
     for call in (provider.pause, provider.resume, provider.snapshot, lambda gone: provider.endpoint(gone, 80)):
         with pytest.raises(UnknownSandbox, match="it is gone"):
             await call(found)
@@ -229,7 +229,7 @@ async def test_deleting_leaves_nothing_and_may_be_repeated(provider: OpenSandbox
 async def test_a_life_can_be_renewed(provider: OpenSandboxProvider, one: Disposable) -> None:
     renewed = await provider.renew(one, 1234)
     assert abs(renewed.expires - time.time() - 1234) < 5
-    assert abs((await provider.look(one)).expires - renewed.expires) < 2
+    assert abs((await provider.inspect(one)).expires - renewed.expires) < 2
 
 
 async def test_a_paused_container_is_reported_and_goes_on_when_resumed(provider: OpenSandboxProvider) -> None:
@@ -237,7 +237,7 @@ async def test_a_paused_container_is_reported_and_goes_on_when_resumed(provider:
         sandbox = await provider.open(found)
         await sandbox.write("~/kept", b"1")
         paused = await provider.pause(found)
-        assert (paused.status, (await provider.look(found)).status) == ("paused", "paused")
+        assert (paused.status, (await provider.inspect(found)).status) == ("paused", "paused")
         with pytest.raises(SandboxError, match="sleeper: it is paused"):
             await provider.open(found)
         assert (await provider.resume(paused)).status == "running"

@@ -13,7 +13,7 @@ import pytest
 from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import PLAIN, describe
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobRefused, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobQuery, JobRefused, JobState, JobWait
 from tests.support.jobs import FOREVER, begin, clean, has_printed, look, order, run
 from tests.support.line import Line
 from tests.support.sshd import Fleet, Sshd
@@ -72,7 +72,7 @@ async def test_a_job_outlives_its_line_and_its_end_is_known(bare: Sshd, sandbox:
     bare.kill_sessions()
     (bare.home / "go").touch()
     other = sandbox_of(bare, tmp_path)
-    waited = await other.jobs.wait(JobLook(session="train"), JobWait(seconds=15))
+    waited = await other.jobs.wait(JobQuery(session="train"), JobWait(seconds=15))
     assert (waited.why, waited.seen.exit_code, waited.seen.log) == ("ended", 7, b"begun\nEXIT_CODE=7\n")
     await other.close()
 

@@ -13,7 +13,7 @@ from remote_sandbox_mcp.backends import here
 from remote_sandbox_mcp.backends.opensandbox.provider import OpenSandboxProvider
 from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import ConnectError, FileProblem, NotStarted, SandboxError
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobRefused, JobSeen, JobState
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobRefused, JobSeen, JobState
 from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
@@ -290,6 +290,6 @@ async def test_the_end_of_a_job_is_known_though_its_disk_became_full(sandbox: Sa
 
 async def job_ended(sandbox: Sandbox, job_id: str) -> JobSeen:
     async def look() -> JobSeen:
-        return (await sandbox.jobs.look([JobLook(job_id=job_id)]))[0]
+        return (await sandbox.jobs.inspect([JobQuery(job_id=job_id)]))[0]
 
     return await eventually(look, lambda seen: not seen.is_running, "the job's end")

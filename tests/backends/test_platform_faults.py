@@ -67,7 +67,7 @@ async def running(sandbox: Sandbox, command: Command) -> None:
 CALLS: dict[str, Callable[[OpenSandboxProvider, Disposable], Any]] = {
     "create": lambda provider, made: provider.create(new_disposable_id(), SandboxOrder()),
     "open": lambda provider, made: provider.open(made),
-    "look": lambda provider, made: provider.look(made),
+    "look": lambda provider, made: provider.inspect(made),
     "list": lambda provider, made: provider.list(),
     "delete": lambda provider, made: provider.delete(made),
     "snapshot": lambda provider, made: provider.snapshot(made),
@@ -129,7 +129,7 @@ async def test_a_restart_of_the_platform_harms_no_run(provider: OpenSandboxProvi
             await running(sandbox, command)
             await asyncio.to_thread(platform.stop_server)
             with pytest.raises(Unreachable, match="does not answer"):
-                await provider.look(made)
+                await provider.inspect(made)
             await asyncio.to_thread(platform.start_server)
             await sandbox.write("~/go", b"")
             done = await run
@@ -194,7 +194,7 @@ async def test_a_killed_container_is_reported_and_its_command_is_lost(
             with pytest.raises(LostContact, match=r"the command was lost with victim.*it was killed") as lost:
                 await run
         assert (lost.value.outcome, lost.value.so_far.stdout.head) == ("lost", b"begun\n")
-        assert (await provider.look(made)).status == "failed"
+        assert (await provider.inspect(made)).status == "failed"
         with pytest.raises(ConnectError, match="it was killed, or ended by itself"):
             await provider.open(made)
 
@@ -211,11 +211,11 @@ async def test_an_expired_container_is_reported(provider: OpenSandboxProvider) -
         manager = await provider._link.manager()
         # Less than the platform allows at creation, and than our own renewal would ask for.
         await manager.renew_sandbox(made.key, timedelta(seconds=1.5))
-        await provider.look(made)
+        await provider.inspect(made)
         with pytest.raises(LostContact, match="its time was over") as lost:
             await sandbox.run(Command(FOREVER))
         assert lost.value.outcome == "lost"
-        await eventually(lambda: provider.look(made), lambda seen: seen.status == "expired", "it to be gone")
+        await eventually(lambda: provider.inspect(made), lambda seen: seen.status == "expired", "it to be gone")
 
 
 async def test_a_pause_during_a_command_is_reported_and_the_command_goes_on_after_it(

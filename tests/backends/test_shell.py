@@ -20,7 +20,7 @@ from opensandbox.exceptions import SandboxConnectionException
 
 from remote_sandbox_mcp.backends.opensandbox.api import Link
 from remote_sandbox_mcp.backends.opensandbox.plain import PlainContainer
-from remote_sandbox_mcp.backends.opensandbox.problems import told
+from remote_sandbox_mcp.backends.opensandbox.problems import checked
 from remote_sandbox_mcp.backends.shell.search import required
 from remote_sandbox_mcp.backends.shell.transport import Paused
 from remote_sandbox_mcp.core.commands.command import (
@@ -104,8 +104,8 @@ class HereLink:
 
     name = "the platform at http://platform.example.org"
 
-    async def told_by_agent(self, doing: str, answer: Any) -> Any:
-        return await told(doing, answer, self.name, agent=True)
+    async def checked_by_agent(self, doing: str, answer: Any) -> Any:
+        return await checked(doing, answer, self.name, agent=True)
 
     async def take_file(self, key: str, place: str, doing: str) -> bytes:
         content = await asyncio.to_thread(Path(place).read_bytes)
@@ -270,7 +270,7 @@ async def test_a_run_whose_keeper_was_killed_is_lost_and_can_be_ended(sandbox: P
 async def test_a_pause_is_reported_while_a_command_runs(
     link: HereLink, sandbox: PlainContainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.program.LOOK_S", 0.1)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.program.CHECK_S", 0.1)
 
     async def freeze(verb: str, process: asyncio.subprocess.Process) -> None:
         await eventually(lambda: asyncio.to_thread((tmp_path / "began").exists), bool, "the command")

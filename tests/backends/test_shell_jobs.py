@@ -21,7 +21,7 @@ from remote_sandbox_mcp.backends.shell.program import ShellAnswer
 from remote_sandbox_mcp.backends.shell.transport import Gone, Paused, ShellPlace
 from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import BadArgument, ConnectError, LostContact, NotStarted, Unreachable, Unsupported
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobRefused, Jobs, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobQuery, JobRefused, Jobs, JobState, JobWait
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.far.shell.search_lines import LONGEST_PARTIAL, search_lines
 from tests.backends.contract import Opener, WholeJobContract
@@ -123,7 +123,7 @@ class TestInPlainShells(WholeJobContract):
         """The one thing that jobs cannot have here is told; they have no terminal either."""
         assert (await run(sandbox.jobs, 'read -r line; echo "<$line>"', session)).log.startswith(b"<>\n")
         with pytest.raises(Unsupported, match="bare: nothing can be typed into its jobs, because that needs tmux"):
-            await sandbox.jobs.send(JobLook(session=session), text="x")
+            await sandbox.jobs.send(JobQuery(session=session), text="x")
 
 
 # A job's life
@@ -137,7 +137,7 @@ async def test_a_job_takes_one_request_and_outlives_it(link: HereLink, jobs: Job
     seen = await has_printed(jobs, started.job_id)
     assert (seen.session, seen.command, seen.cwd, seen.via) == ("train", FOREVER, str(home), "detached")
     assert abs(seen.started - time.time()) < 30
-    stopped = await jobs.stop(JobLook(job_id=started.job_id))
+    stopped = await jobs.stop(JobQuery(job_id=started.job_id))
     assert (stopped.state, stopped.ending, stopped.signal, stopped.survivors) == (
         JobState.ENDED,
         "stopped",
@@ -216,7 +216,7 @@ async def test_a_start_without_an_answer_may_have_happened(
 async def test_a_failed_start_says_whether_the_container_is_paused_or_gone(
     link: HereLink, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, fate: ConnectError, raised: type[Exception]
 ) -> None:
-    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.program.LOOK_S", 0.1)
+    monkeypatch.setattr("remote_sandbox_mcp.backends.shell.program.CHECK_S", 0.1)
 
     async def freeze(verb: str, process: asyncio.subprocess.Process) -> None:
         link.fate = fate
@@ -244,7 +244,9 @@ async def test_a_container_that_was_restarted_has_none_of_its_jobs(jobs: Jobs, f
 async def test_many_jobs_are_seen_or_listed_with_one_request(link: HereLink, jobs: Jobs) -> None:
     running, ended = await begin(jobs, session="a"), await run(jobs, "true", "b")
     link.asked.clear()
-    seen = await jobs.look([JobLook(job_id=running.job_id), JobLook(job_id=ended.job_id), JobLook(session="none")])
+    seen = await jobs.inspect(
+        [JobQuery(job_id=running.job_id), JobQuery(job_id=ended.job_id), JobQuery(session="none")]
+    )
     assert [each.state.value for each in seen] == ["running", "ended", "missing"]
     assert seen[2].reason == "nothing is known of it in this container"
     assert [each.session for each in await jobs.list()] == ["b", "a"]
@@ -252,16 +254,16 @@ async def test_many_jobs_are_seen_or_listed_with_one_request(link: HereLink, job
 
 
 async def test_jobs_that_are_not_ours_are_known_by_their_logs(jobs: Jobs, home: Path) -> None:
-    mine = JobLook(session="theirs", log_file="log")
+    mine = JobQuery(session="theirs", log_file="log")
     expected = ((None, JobState.MISSING, None), ("half\n", JobState.GONE, None), ("EXIT_CODE=7\n", JobState.ENDED, 7))
     for text, state, code in expected:
         if text:
             (home / "log").write_text(text)
-        (seen,) = await jobs.look([mine])
+        (seen,) = await jobs.inspect([mine])
         assert (seen.state, seen.exit_code, seen.foreign) == (state, code, bool(text))
     started = await begin(jobs, FOREVER, "theirs", log_file="other")
-    assert (await jobs.look([replace(mine, log_file="~/other")]))[0].job_id == started.job_id
-    assert (await jobs.look([mine]))[0].foreign
+    assert (await jobs.inspect([replace(mine, log_file="~/other")]))[0].job_id == started.job_id
+    assert (await jobs.inspect([mine]))[0].foreign
 
 
 async def test_the_oldest_jobs_are_forgotten_and_running_ones_never(jobs: Jobs, folder: Path) -> None:
@@ -284,7 +286,7 @@ async def test_the_oldest_jobs_are_forgotten_and_running_ones_never(jobs: Jobs, 
 async def test_a_wait_for_the_end_is_one_request(link: HereLink, jobs: Jobs) -> None:
     job = (await begin(jobs, "sleep 0.7; exit 9")).job_id
     link.asked.clear()
-    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=30))
+    waited = await jobs.wait(JobQuery(job_id=job), JobWait(seconds=30))
     assert (waited.why, waited.seen.exit_code, link.asked) == ("ended", 9, ["job_wait"])
 
 
@@ -292,7 +294,7 @@ async def test_a_wait_for_a_pattern_takes_few_requests(link: HereLink, jobs: Job
     job = (await begin(jobs, "while ! [ -e go ]; do sleep 0.05; done; sleep 0.3; echo loss=2; sleep 60")).job_id
     link.asked.clear()
     (home / "go").touch()
-    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=10, pattern=r"^loss=\d$"))
+    waited = await jobs.wait(JobQuery(job_id=job), JobWait(seconds=10, pattern=r"^loss=\d$"))
     assert (waited.why, waited.line) == ("pattern", "loss=2")
     assert len(link.asked) < 6
 
@@ -301,7 +303,7 @@ async def test_a_pattern_that_takes_for_ever_is_an_error(jobs: Jobs, monkeypatch
     monkeypatch.setattr("remote_sandbox_mcp.backends.shell.patterns.SEARCH_S", 0.5)
     job = (await run(jobs, f"echo {'a' * 60}")).job_id
     with pytest.raises(BadArgument, match="make it simpler"):
-        await jobs.wait(JobLook(job_id=job), JobWait(pattern="(a+)+$b"))
+        await jobs.wait(JobQuery(job_id=job), JobWait(pattern="(a+)+$b"))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +339,7 @@ def test_lines_are_searched_once_but_for_one_that_may_grow(block: bytes, expecte
 def test_a_malformed_answer_is_an_error(printed: dict[str, str]) -> None:
     place = ShellPlace("bare", "container", jobs_at_home=False)
     with pytest.raises(Unreachable, match="bare's answer"):
-        read_jobs(ShellAnswer({"clock": "1 1", **printed} if printed else {}, place), [JobLook()], place)
+        read_jobs(ShellAnswer({"clock": "1 1", **printed} if printed else {}, place), [JobQuery()], place)
 
 
 # Stopping
@@ -357,7 +359,7 @@ async def test_a_stop_goes_on_when_its_line_is_cut(link: HereLink, jobs: Jobs, f
 
     link.watch = cut
     with pytest.raises(Unreachable):
-        await jobs.stop(JobLook(job_id=job), grace_s=0.3)
+        await jobs.stop(JobQuery(job_id=job), grace_s=0.3)
     link.watch = None
     seen = await not_running(jobs, job)
     assert (seen.ending, seen.exit_code) == ("stopped", 137)
@@ -376,5 +378,5 @@ async def test_a_job_whose_keeper_was_killed_runs_and_can_be_ended(jobs: Jobs, f
     os.kill(keeper_of(folder, job), signal.SIGKILL)
     seen = await eventually(lambda: look(jobs, job), lambda seen: bool(seen.reason), "the keeper's end")
     assert (seen.state, seen.reason) == (JobState.RUNNING, "its keeper was killed; its processes live")
-    stopped = await jobs.stop(JobLook(job_id=job))
+    stopped = await jobs.stop(JobQuery(job_id=job))
     assert (stopped.state, stopped.ending, stopped.exit_code) == (JobState.ENDED, "stopped", 143)

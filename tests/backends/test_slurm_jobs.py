@@ -27,8 +27,8 @@ from remote_sandbox_mcp.core.errors import Unsupported
 from remote_sandbox_mcp.core.jobs.job import (
     ArrayCounts,
     Fate,
-    JobLook,
     JobOrder,
+    JobQuery,
     JobRefused,
     Jobs,
     JobSeen,
@@ -99,7 +99,7 @@ def jobs(sandbox: OutpostSandbox) -> Jobs:
 
 
 async def look(jobs: Jobs, job_id: str, **fields: Any) -> JobSeen:
-    (seen,) = await jobs.look([JobLook(job_id=job_id, **fields)])
+    (seen,) = await jobs.inspect([JobQuery(job_id=job_id, **fields)])
     return seen
 
 
@@ -107,7 +107,7 @@ async def test_a_job_goes_through_the_queue_to_its_end(slurm: Cluster, jobs: Job
     wanted = order("echo out; hostname; echo $SLURM_JOB_ID; exit 3", "--nodelist=n2")
     started = await jobs.start(wanted)
     assert (started.via, started.recovered) == ("slurm", False)
-    waited = await jobs.wait(JobLook(job_id=started.job_id), JobWait(seconds=20))
+    waited = await jobs.wait(JobQuery(job_id=started.job_id), JobWait(seconds=20))
     number = waited.seen.queue.number if waited.seen.queue else ""
     assert (waited.why, waited.seen.state, waited.seen.exit_code) == ("ended", JobState.ENDED, 3)
     assert waited.seen.log.decode() == f"out\nn2\n{number}\nEXIT_CODE=3\n"
@@ -116,8 +116,8 @@ async def test_a_job_goes_through_the_queue_to_its_end(slurm: Cluster, jobs: Job
 
 async def test_a_running_job_is_stopped(slurm: Cluster, jobs: Jobs) -> None:
     job = (await jobs.start(order("echo begun; sleep 100"))).job_id
-    await jobs.wait(JobLook(job_id=job), JobWait(seconds=20, pattern="begun"))
-    stopped = await jobs.stop(JobLook(job_id=job))
+    await jobs.wait(JobQuery(job_id=job), JobWait(seconds=20, pattern="begun"))
+    stopped = await jobs.stop(JobQuery(job_id=job))
     assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
 
 
@@ -125,14 +125,14 @@ async def test_a_pending_job_says_why_and_is_cancelled(slurm: Cluster, jobs: Job
     job = (await jobs.start(order("sleep 100", "--begin=now+1hour"))).job_id
     seen = await eventually(lambda: look(jobs, job), lambda seen: bool(seen.queue and seen.queue.reason), "a reason")
     assert (seen.state, seen.queue and seen.queue.reason) == (JobState.PENDING, "BeginTime")
-    stopped = await jobs.stop(JobLook(job_id=job))
+    stopped = await jobs.stop(JobQuery(job_id=job))
     assert (stopped.state, stopped.ending, stopped.exit_code) == (JobState.ENDED, "stopped", None)
     assert slurm.squeue() == {}
 
 
 async def over(jobs: Jobs, job_id: str) -> JobSeen:
     """What is seen of a job when it is over."""
-    waited = await jobs.wait(JobLook(job_id=job_id), JobWait(seconds=60))
+    waited = await jobs.wait(JobQuery(job_id=job_id), JobWait(seconds=60))
     assert waited.why == "ended", waited
     return waited.seen
 
@@ -149,7 +149,7 @@ async def until(jobs: Jobs, job_id: str, *states: JobState, seconds: float = 60.
 async def begun(jobs: Jobs, wanted: JobOrder) -> tuple[str, str]:
     """Start a job that prints "begun"; its id and its number in the queue."""
     await jobs.start(wanted)
-    waited = await jobs.wait(JobLook(job_id=wanted.job_id), JobWait(seconds=30, pattern="begun"))
+    waited = await jobs.wait(JobQuery(job_id=wanted.job_id), JobWait(seconds=30, pattern="begun"))
     assert waited.why == "pattern", waited
     assert waited.seen.queue
     return wanted.job_id, waited.seen.queue.number
@@ -210,7 +210,7 @@ async def test_a_job_that_may_be_requeued_runs_again(slurm: Cluster, jobs: Jobs)
     waiting = await until(jobs, job, JobState.PENDING)
     assert waiting.queue
     assert waiting.queue.number == number
-    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=60, pattern="begun 1 secret"))
+    waited = await jobs.wait(JobQuery(job_id=job), JobWait(seconds=60, pattern="begun 1 secret"))
     assert (waited.why, waited.seen.state) == ("pattern", JobState.RUNNING)
     assert waited.seen.queue
     assert waited.seen.queue.restarts == 1
@@ -219,7 +219,7 @@ async def test_a_job_that_may_be_requeued_runs_again(slurm: Cluster, jobs: Jobs)
 async def test_a_job_without_a_submission_runs_on_the_login_node(slurm: Cluster, jobs: Jobs) -> None:
     here = JobOrder(session=next(_names), script="echo [$SLURM_JOB_ID]; exit 7")
     assert (await jobs.start(here)).via == "tmux"
-    waited = await jobs.wait(JobLook(job_id=here.job_id), JobWait(seconds=20))
+    waited = await jobs.wait(JobQuery(job_id=here.job_id), JobWait(seconds=20))
     assert (waited.seen.exit_code, waited.seen.log, waited.seen.queue) == (7, b"[]\nEXIT_CODE=7\n", None)
     assert slurm.squeue() == {}
 
@@ -248,10 +248,10 @@ async def test_the_elements_of_an_array_are_counted_and_looked_at(jobs: Jobs) ->
     third = await look(jobs, job, element="3")
     assert (third.state, third.exit_code, third.log) == (JobState.ENDED, 3, b"element 3\nEXIT_CODE=3\n")
     assert third.log_file == seen.log_file.replace(".log", "-3.log")
-    one = await jobs.stop(JobLook(job_id=job, element="1"))
+    one = await jobs.stop(JobQuery(job_id=job, element="1"))
     assert (one.state, one.ending) == (JobState.ENDED, "stopped")
     assert (await counts()).state is JobState.RUNNING
-    whole = await jobs.stop(JobLook(job_id=job))
+    whole = await jobs.stop(JobQuery(job_id=job))
     assert (whole.state, whole.ending) == (JobState.ENDED, "stopped")
     assert whole.queue
     assert whole.queue.array == ArrayCounts(ended=5, failed=5)
@@ -259,13 +259,13 @@ async def test_the_elements_of_an_array_are_counted_and_looked_at(jobs: Jobs) ->
 
 async def test_a_pending_array_is_cancelled_in_part_and_as_a_whole(jobs: Jobs) -> None:
     job = (await jobs.start(order("true", "--array=1-3", "--begin=now+1hour"))).job_id
-    await jobs.stop(JobLook(job_id=job, element="2"))
+    await jobs.stop(JobQuery(job_id=job, element="2"))
     rest = await look(jobs, job)
     assert (rest.state, rest.queue and rest.queue.array) == (
         JobState.PENDING,
         ArrayCounts(pending=2, ended=1, failed=1),
     )
-    stopped = await jobs.stop(JobLook(job_id=job))
+    stopped = await jobs.stop(JobQuery(job_id=job))
     assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
     again, missing = [await look(jobs, job), await look(jobs, job, element="4")]
     assert (again.state, again.queue and again.queue.array) == (JobState.ENDED, ArrayCounts(ended=3, failed=3))
@@ -274,7 +274,7 @@ async def test_a_pending_array_is_cancelled_in_part_and_as_a_whole(jobs: Jobs) -
 
 async def test_an_array_has_ended_when_all_have(jobs: Jobs) -> None:
     job = (await jobs.start(order("exit $((SLURM_ARRAY_TASK_ID / 3))", "--array=1-3%2"))).job_id
-    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=30))
+    waited = await jobs.wait(JobQuery(job_id=job), JobWait(seconds=30))
     assert (waited.seen.state, waited.seen.exit_code, waited.seen.ending) == (JobState.ENDED, 1, "exited")
 
 
@@ -283,12 +283,12 @@ async def test_a_node_without_python_runs_the_same_job(slurm: Cluster, jobs: Job
     wanted = order(script, "--partition=bare", env={"NAME": "it's"})
     job, number = await begun(jobs, wanted)
     with pytest.raises(Unsupported, match="no Python"):
-        await jobs.send(JobLook(job_id=job), text="x")
-    stopped = await jobs.stop(JobLook(job_id=job))
+        await jobs.send(JobQuery(job_id=job), text="x")
+    stopped = await jobs.stop(JobQuery(job_id=job))
     assert (stopped.state, stopped.ending, stopped.exit_code) == (JobState.ENDED, "stopped", 5)
     assert stopped.log.decode() == f"begun it's {number}\nsaved\nEXIT_CODE=5\n"
     ended = (await jobs.start(order("exit 4", "--partition=bare"))).job_id
-    waited = await jobs.wait(JobLook(job_id=ended), JobWait(seconds=20))
+    waited = await jobs.wait(JobQuery(job_id=ended), JobWait(seconds=20))
     assert (waited.seen.state, waited.seen.exit_code) == (JobState.ENDED, 4)
 
 
@@ -297,7 +297,7 @@ async def test_a_signal_reaches_the_process_that_handles_it(slurm: Cluster, jobs
     waits = f"{program}; print('begun', flush=True); signal.pause()"
     job, number = await begun(jobs, order(f'python3 -c "{waits}"; echo "after $?"'))
     slurm.run("scancel", "--signal=USR1", "--batch", number)
-    waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=20))
+    waited = await jobs.wait(JobQuery(job_id=job), JobWait(seconds=20))
     assert waited.seen.log == b"begun\nafter 6\nEXIT_CODE=0\n"
 
 
@@ -306,7 +306,7 @@ async def test_the_environment_is_the_callers_and_the_nodes(jobs: Jobs) -> None:
     script = f"echo $GIVEN {node} $(umask) $(tty >/dev/null && echo terminal)"
     wanted = order(script, "--gres=gpu:a100:2", env={"GIVEN": "a b", "CUDA_VISIBLE_DEVICES": "7"})
     await jobs.start(wanted)
-    waited = await jobs.wait(JobLook(job_id=wanted.job_id), JobWait(seconds=20))
+    waited = await jobs.wait(JobQuery(job_id=wanted.job_id), JobWait(seconds=20))
     assert waited.seen.queue
     assert waited.seen.log.decode().splitlines()[0] == f"a b 0,1 {waited.seen.queue.number} [] 0022 terminal"
 
@@ -317,17 +317,19 @@ async def test_jobs_of_others_are_listed_looked_at_and_stopped(slurm: Cluster, j
     name = f"slurm-{number}"
     listed = await eventually(jobs.list, lambda listed: any(each.foreign for each in listed), "the queue's answer")
     assert [(each.session, each.command) for each in listed if each.foreign] == [(name, "by hand")]
-    (seen,) = await jobs.look([JobLook(session=name)])
+    (seen,) = await jobs.inspect([JobQuery(session=name)])
     assert (seen.state, seen.log, seen.via) == (JobState.RUNNING, b"hello\n", "slurm")
-    stopped = await jobs.stop(JobLook(session=name))
+    stopped = await jobs.stop(JobQuery(session=name))
     assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
     assert slurm.state(number) == "CANCELLED"
     ended = slurm.sbatch("exit 3")
-    other = JobLook(session=f"slurm-{ended}")
-    await eventually(lambda: jobs.look([other]), lambda seen: seen[0].state is not JobState.MISSING, "the next answer")
+    other = JobQuery(session=f"slurm-{ended}")
+    await eventually(
+        lambda: jobs.inspect([other]), lambda seen: seen[0].state is not JobState.MISSING, "the next answer"
+    )
     waited = await jobs.wait(other, JobWait(seconds=20))
     assert (waited.seen.state, waited.seen.exit_code, waited.seen.reason) == (JobState.ENDED, 3, "")
-    (missing,) = await jobs.look([JobLook(session="slurm-999999")])
+    (missing,) = await jobs.inspect([JobQuery(session="slurm-999999")])
     assert missing.state is JobState.MISSING
 
 
@@ -390,8 +392,8 @@ async def test_many_are_submitted_at_once_and_the_queue_is_asked_once(slurm: Clu
     try:
         wanted = [order("true", "--begin=now+1hour") for _ in range(MANY)]
         await asyncio.gather(*(first.jobs.start(each) for each in wanted))
-        looks = [JobLook(job_id=each.job_id, lines=0) for each in wanted]
-        seen = [*await first.jobs.look(looks), *await second.jobs.look(looks), *await second.jobs.list(MANY)]
+        looks = [JobQuery(job_id=each.job_id, lines=0) for each in wanted]
+        seen = [*await first.jobs.inspect(looks), *await second.jobs.inspect(looks), *await second.jobs.list(MANY)]
         assert {each.state for each in seen} == {JobState.PENDING}
         assert len({each.queue.number for each in seen if each.queue}) == MANY
         assert calls(slurm, "squeue") <= 1
@@ -445,7 +447,7 @@ async def test_a_controller_that_is_away_is_told_with_the_last_state(slurm: Clus
     assert seen.queue
     assert (await look(jobs, job)).state is JobState.RUNNING
     ready.touch()
-    assert (await jobs.wait(JobLook(job_id=job), JobWait(seconds=20))).seen.exit_code == 0
+    assert (await jobs.wait(JobQuery(job_id=job), JobWait(seconds=20))).seen.exit_code == 0
     with pytest.raises(JobRefused, match="Unable to contact slurm controller"):
         await jobs.start(order("true"))
     slurm.start_controller()
@@ -461,7 +463,7 @@ async def test_a_job_belongs_to_every_login_node_of_its_cluster(slurm: Cluster, 
     path = records(slurm, job) / "order"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "node": "login2", "host": "login2", "machine": "x", "boot": "y"}))
-    seen = [await look(jobs, job), *await jobs.look([JobLook(session=wanted.session)]), *await jobs.list()]
+    seen = [await look(jobs, job), *await jobs.inspect([JobQuery(session=wanted.session)]), *await jobs.list()]
     assert [(each.job_id, each.state) for each in seen] == [(job, JobState.RUNNING)] * 3
     assert (await jobs.start(wanted)).recovered
     own = path.read_text()
@@ -472,7 +474,7 @@ async def test_a_job_belongs_to_every_login_node_of_its_cluster(slurm: Cluster, 
         "it was submitted to the Slurm cluster other, so ask there",
     )
     path.write_text(own)
-    assert (await jobs.stop(JobLook(job_id=job))).ending == "stopped"
+    assert (await jobs.stop(JobQuery(job_id=job))).ending == "stopped"
 
 
 async def test_a_job_in_place_of_another_is_submitted_as_that_one_was(slurm: Cluster, jobs: Jobs) -> None:
@@ -485,7 +487,7 @@ async def test_a_job_in_place_of_another_is_submitted_as_that_one_was(slurm: Clu
     slurm.sbatch("true", "--partition=high", "--nodelist=n2", "--exclusive")
     assert (await over(jobs, job)).fate is Fate.PREEMPTED
     assert (await jobs.start(later)).via == "slurm"
-    waited = await jobs.wait(JobLook(job_id=later.job_id), JobWait(seconds=30, pattern="begun"))
+    waited = await jobs.wait(JobQuery(job_id=later.job_id), JobWait(seconds=30, pattern="begun"))
     assert waited.seen.queue
     assert slurm.job(waited.seen.queue.number)["Partition"] == "low"
 

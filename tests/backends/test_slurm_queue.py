@@ -32,7 +32,7 @@ class StandInQueue:
         self.lines: dict[str, str] = {}
         self.is_away = False
         self.asked = 0
-        self.ahead_s = 0.0
+        self.offset_s = 0.0
         self.has_begun = False
         self.queue = ClusterQueue("cluster", Cluster(rate_s=600.0), None)  # type: ignore[arg-type]
         self.queue.console.run = self.run  # type: ignore[method-assign]
@@ -51,7 +51,7 @@ class StandInQueue:
         self.asked += 1
         if self.is_away:
             return ConsoleOutput(1, "", b"slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-        return ConsoleOutput(0, "\n".join((str(int(time.time() + self.ahead_s)), *self.lines.values())), b"")
+        return ConsoleOutput(0, "\n".join((str(int(time.time() + self.offset_s)), *self.lines.values())), b"")
 
 
 async def test_all_who_ask_share_one_question() -> None:
@@ -60,7 +60,7 @@ async def test_all_who_ask_share_one_question() -> None:
     providers = [SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark") for _ in range(3)]
     await asyncio.gather(*(provider.list() for provider in providers))
     for provider in providers:
-        seen = await provider.look(BOX)
+        seen = await provider.inspect(BOX)
         assert (seen.status, seen.reason) == ("pending", "Priority")
     assert stand_in.asked == 1
 
@@ -70,7 +70,7 @@ async def test_what_is_newer_than_the_last_answer_is_asked_for_before_it_is_said
     provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
     assert await provider.list() == []
     stand_in.submit("7", BOX.id)
-    assert (await provider.look(BOX)).status == "pending"
+    assert (await provider.inspect(BOX)).status == "pending"
     assert stand_in.asked == 2
 
 
@@ -79,13 +79,13 @@ async def test_one_that_has_begun_is_known_by_its_sign_and_the_queue_is_asked_on
     stand_in.submit("7", BOX.id)
     provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
     for _ in range(3):
-        assert (await provider.look(BOX)).status == "pending"
+        assert (await provider.inspect(BOX)).status == "pending"
     assert stand_in.asked == 1
     stand_in.lines["7"] = stand_in.lines["7"].replace("PENDING", "RUNNING")
     stand_in.has_begun = True
-    provider._looked_at.clear()
-    assert (await provider.look(BOX)).status == "running"
-    assert (await provider.look(BOX)).status == "running"
+    provider._asked_at.clear()
+    assert (await provider.inspect(BOX)).status == "running"
+    assert (await provider.inspect(BOX)).status == "running"
     assert stand_in.asked == 2
 
 
@@ -97,7 +97,7 @@ async def test_one_that_was_cancelled_here_is_gone_whatever_the_queue_said_befor
     stand_in.queue.console.ask = stand_in.run  # type: ignore[method-assign, assignment]
     await provider.delete(BOX)
     assert await provider.list() == []
-    assert (await provider.look(BOX)).status == "gone"
+    assert (await provider.inspect(BOX)).status == "gone"
 
 
 async def test_a_controller_that_is_away_ends_no_sandbox_and_is_not_asked_again_and_again() -> None:
@@ -106,7 +106,7 @@ async def test_a_controller_that_is_away_ends_no_sandbox_and_is_not_asked_again_
     provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
     for _ in range(5):
         with pytest.raises(SandboxError, match="the queue of cluster said: slurm_load_jobs error: Unable to contact"):
-            await provider.look(BOX)
+            await provider.inspect(BOX)
     assert stand_in.asked == 1
 
 
@@ -114,15 +114,15 @@ async def test_a_job_of_that_number_with_another_name_is_not_ours() -> None:
     stand_in = StandInQueue()
     stand_in.submit("7", "sb-ffffffffffff")
     provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
-    assert (await provider.look(BOX)).status == "gone"
+    assert (await provider.inspect(BOX)).status == "gone"
 
 
 async def test_a_cluster_whose_clock_is_wrong_ends_no_sandbox_too_early() -> None:
     stand_in = StandInQueue()
-    stand_in.ahead_s = -7200.0
-    began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + stand_in.ahead_s))
+    stand_in.offset_s = -7200.0
+    began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + stand_in.offset_s))
     stand_in.lines["7"] = SEPARATOR.join(("7", "RUNNING", "None", began, "N/A", "main", "n1", f"rsmcp-mark-{BOX.id}"))
-    seen = await SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark").look(BOX)
+    seen = await SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark").inspect(BOX)
     assert abs(seen.started - time.time()) < 5
 
 
@@ -134,7 +134,7 @@ async def test_one_in_which_a_command_was_killed_for_its_memory_still_ends_when_
     times = [time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(it)) for it in (begun, begun + lived_s)]
     stand_in.lines["7"] = SEPARATOR.join(("7", "OUT_OF_MEMORY", "None", *times, "main", "n1", f"rsmcp-mark-{BOX.id}"))
     provider = SlurmProvider(stand_in.queue, Environment(), DisposableRules(), "mark")
-    assert (await provider.look(replace(BOX, expires=begun + 600.0))).status == status
+    assert (await provider.inspect(replace(BOX, expires=begun + 600.0))).status == status
 
 
 class StandInLine:

@@ -30,7 +30,7 @@ from remote_sandbox_mcp.backends.shell import talk as talk_module
 from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.commands.command import Command, Environment, Running
 from remote_sandbox_mcp.core.errors import BrokenRules, FileProblem, SandboxError, Unreachable
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobWait
 from remote_sandbox_mcp.core.sandboxes.disposable import Disposable
 from remote_sandbox_mcp.core.sandboxes.files import Search, Span
 from remote_sandbox_mcp.core.sandboxes.sandbox import Description
@@ -76,11 +76,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in life, but sooner."""
     for module, names in {
         client_module: {"SILENCE_S": 0.05, "PONG_S": 0.05, "ANSWER_S": 0.3, "SLOWEST": 1 << 30},
-        sandbox_module: {"MEND_S": 0.3, "LAST_LOOK_S": 0.1, "OVERTIME_S": 0.3},
+        sandbox_module: {"MEND_S": 0.3, "LAST_CHECK_S": 0.1, "OVERTIME_S": 0.3},
         jobs_module: {"MEND_S": 0.3, "WAIT_S": 0.1},
-        lane_module: {"SILENT_S": 0.2, "LOOK_S": 0.05},
+        lane_module: {"SILENT_S": 0.2, "CHECK_S": 0.05},
         talk_module: {"SILENCE_S": 0.2, "ANSWER_S": 0.5},
-        program: {"LOOK_S": 0.1, "LOOKS": 5},
+        program: {"CHECK_S": 0.1, "LOOKS": 5},
         shell_jobs: {"MEND_S": 0.05, "WAIT_S": 0.05},
         shell_sandbox: {"MEND_S": 0.05, "START_S": 0.1, "SNAPSHOT_S": 0.1, "FORGET_S": 0.05, "OVERTIME_S": 0.1},
         mending: {"LONGEST_WAIT_S": 0.3},
@@ -122,7 +122,7 @@ class Machine:
         return sum(line.sent for line in self.lines)
 
 
-LOOK = JobLook(job_id="job-0123456789abcdef")
+LOOK = JobQuery(job_id="job-0123456789abcdef")
 CALLS: dict[str, Callable[[OutpostSandbox], Awaitable[Any]]] = {
     "open": lambda gpu1: gpu1.open(),
     "run": lambda gpu1: gpu1.run(Command("true", timeout_s=0.2, keep=1000)),
@@ -133,7 +133,7 @@ CALLS: dict[str, Callable[[OutpostSandbox], Awaitable[Any]]] = {
     "list": lambda gpu1: gpu1.list("/", limit=10),
     "search": lambda gpu1: gpu1.search(Search("/", pattern="x", limit=10)),
     "job_start": lambda gpu1: gpu1.jobs.start(JobOrder(session="s", script="true")),
-    "job_look": lambda gpu1: gpu1.jobs.look([LOOK]),
+    "job_look": lambda gpu1: gpu1.jobs.inspect([LOOK]),
     "job_wait": lambda gpu1: gpu1.jobs.wait(LOOK, JobWait(seconds=0.2)),
     "job_stop": lambda gpu1: gpu1.jobs.stop(LOOK, 0.0),
     "job_list": lambda gpu1: gpu1.jobs.list(10),
@@ -493,7 +493,7 @@ SHELL_CALLS: dict[str, Callable[[PlainSandbox | PlainContainer], Awaitable[Any]]
     "stop": lambda box: box.stop("run-0123456789abcdef", keep=1000),
     "search": lambda box: box.search(Search("/", pattern="x", limit=10)),
     "names": lambda box: box.search(Search("/", glob="*", limit=10)),
-    "jobs": lambda box: box.jobs.look([LOOK]),
+    "jobs": lambda box: box.jobs.inspect([LOOK]),
     "start a job": lambda box: box.jobs.start(JobOrder(session="train", script="true")),
     "wait for a job": lambda box: box.jobs.wait(LOOK, JobWait(seconds=0.1, pattern="x")),
     "list jobs": lambda box: box.jobs.list(10),
@@ -597,14 +597,14 @@ async def test_whatever_a_container_prints_a_call_ends_in_a_value_or_a_sentence(
     async def nothing(*_: Any) -> None:
         return None
 
-    async def told_by_agent(_: str, answer: Awaitable[Any]) -> Any:
+    async def checked_by_agent(_: str, answer: Awaitable[Any]) -> Any:
         return await answer
 
     async def take_file(*_: Any) -> bytes:
         return "\n".join(f"{word} {value}" for word, value in printed.items()).encode()
 
     link = SimpleNamespace(sandbox=handle, why_not=nothing, forget=lambda key: None)
-    link.told_by_agent, link.take_file = told_by_agent, take_file
+    link.checked_by_agent, link.take_file = checked_by_agent, take_file
     box = PlainContainer(link, Disposable(id="sb-1", provider="opensandbox", key="k"), Environment())  # type: ignore[arg-type]
     try:
         await ends_well(CONTAINER_CALLS[call](box))

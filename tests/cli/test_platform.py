@@ -91,7 +91,7 @@ def test_it_is_started_found_killed_started_again_once_and_ended(cli: Cli, on_en
     started = cli("platform", "up", SECRET_OF_THE_USER="hunter2")
     found = holder(on_engine.lock)
     assert found
-    url, key = on_engine.known_url(), on_engine.key.read_text().strip()
+    url, key = on_engine.recorded_url(), on_engine.key.read_text().strip()
     assert (started.code, started.stderr) == (0, "")
     assert started.stdout == f"The platform runs at {url}, as process {found.pid}.\n"
     # Its key is asked for, and everything of it is the owner's alone.

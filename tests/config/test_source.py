@@ -35,25 +35,25 @@ def source_of(file: Path, text: str) -> ConfigSource:
 
 
 def test_nothing_is_news_while_no_file_changes(file: Path) -> None:
-    assert source_of(file, ONE).look() is None
+    assert source_of(file, ONE).refresh() is None
 
 
 def test_a_change_is_told_once(file: Path) -> None:
     source = source_of(file, ONE)
     put(file, ONE + ONE.replace("one", "two"), LONG_AGO + 1)
-    found = source.look()
+    found = source.refresh()
     assert found
     assert [machine.name for machine in found.machines] == ["one", "two"]
-    assert source.look() is None
+    assert source.refresh() is None
 
 
 def test_a_file_that_was_written_while_it_was_read_is_read_once_more(file: Path) -> None:
     source = source_of(file, ONE)
     file.write_text(ONE.replace("one", "two"))
-    assert source.look()
+    assert source.refresh()
     # As young as the reading itself, and of the same length.
     file.write_text(ONE.replace("one", "six"))
-    found = source.look()
+    found = source.refresh()
     assert found
     assert [machine.name for machine in found.machines] == ["six"]
 
@@ -61,14 +61,14 @@ def test_a_file_that_was_written_while_it_was_read_is_read_once_more(file: Path)
 def test_a_broken_file_leaves_what_was_before_and_says_so(file: Path) -> None:
     source = source_of(file, ONE)
     put(file, "[machines", LONG_AGO + 1)
-    found = source.look()
+    found = source.refresh()
     assert found
     assert [machine.name for machine in found.machines] == ["one"]
     assert "not valid TOML" in found.problems[-1]
     put(file, "[machin", LONG_AGO + 2)
-    assert source.look() is None
+    assert source.refresh() is None
     put(file, ONE, LONG_AGO + 3)
-    again = source.look()
+    again = source.refresh()
     assert again
     assert not any("TOML" in problem for problem in again.problems)
 
@@ -80,12 +80,12 @@ def test_a_file_that_is_gone_for_a_moment_is_not_missed(clean_environment: Path)
     source = ConfigSource(None, {})
     source.read()
     file.unlink()
-    assert source.look() is None
+    assert source.refresh() is None
     put(file, ONE, LONG_AGO)
-    assert source.look() is None
+    assert source.refresh() is None
     file.unlink()
-    assert source.look() is None
-    found = source.look()
+    assert source.refresh() is None
+    found = source.refresh()
     assert found
     assert not found.machines
 

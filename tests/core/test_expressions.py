@@ -76,14 +76,14 @@ def expressions() -> list[Expression]:
 def test_every_regular_expression_is_linear_or_reviewed(expressions: list[Expression]) -> None:
     """One that is neither: make it linear (a set of characters that ends, a bound, a method of str), or say why."""
     assert len(expressions) > 150
-    assert {one.title: why for one in expressions if one.title not in REVIEWED and (why := told_of(one))} == {}
+    assert {one.title: why for one in expressions if one.title not in REVIEWED and (why := state_line(one))} == {}
 
 
 def test_the_list_of_reviewed_expressions_has_no_extras(expressions: list[Expression]) -> None:
-    assert {one.title for one in expressions if told_of(one)} >= REVIEWED.keys()
+    assert {one.title for one in expressions if state_line(one)} >= REVIEWED.keys()
 
 
-def told_of(one: Expression) -> str:
+def state_line(one: Expression) -> str:
     if one.text is None:
         return "it is made while the program runs"
     return objection(one.text, one.flags, anchored=one.anchored)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_sandbox_mcp.core.suites.suite import parse_collected, parse_look
+from remote_sandbox_mcp.core.suites.suite import parse_collected, parse_inspection
 
 LOOK = b"""Welcome to this machine!
 @@ look 1
@@ -25,7 +25,7 @@ LOOK = b"""Welcome to this machine!
 
 
 def test_a_folder_is_read() -> None:
-    found, place = parse_look(LOOK)
+    found, place = parse_inspection(LOOK)
     assert (found.folder, place) == ("/home/me/project", "/tmp/rsmcp-tests-run-1")
     assert found.names == {"pyproject.toml", "tests/test a.py"}
     assert found.tools == {"python": "python3", "node": "v20.20.2", "odd": ""}
@@ -35,7 +35,7 @@ def test_a_folder_is_read() -> None:
 @pytest.mark.parametrize("cut", range(0, len(LOOK) - 1, 7))
 def test_an_incomplete_answer_is_refused(cut: int) -> None:
     with pytest.raises(ValueError):
-        parse_look(LOOK[:cut])
+        parse_inspection(LOOK[:cut])
 
 
 def test_files_are_read_as_they_are() -> None:
@@ -49,7 +49,7 @@ def test_files_are_read_as_they_are() -> None:
 
 @given(st.binary())
 def test_any_answer_is_read_or_refused(output: bytes) -> None:
-    for parse in (parse_look, parse_collected):
+    for parse in (parse_inspection, parse_collected):
         try:
             parse(b"@@ look 1\n@@ collect 1\n" + output)
         except ValueError:

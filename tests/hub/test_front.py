@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.fronts.mcp.early import first_memory
+from remote_sandbox_mcp.fronts.mcp.handshake import first_memory
 from remote_sandbox_mcp.hub.transcript import MOST_VERSIONS, Transcript
 from remote_sandbox_mcp.services.hub_contact.hello import say_version
 from remote_sandbox_mcp.services.hub_contact.place import HubPlace
@@ -30,7 +30,7 @@ import json
 import sys
 from remote_sandbox_mcp.hub import front, silence
 silence.ASK_EVERY_S, silence.ANSWER_S, silence.GIVE_UP_S, silence.TURN_S = 0.1, 0.1, float(sys.argv[1]), 0.05
-front.GREETING_S, front.STEADY_S, front.STOPPED_S, silence.GLANCE_S = 1.0, 3600.0, 0.3, 0.2
+front.GREETING_S, front.STEADY_S, front.STOPPED_S, silence.POLL_EVERY_S = 1.0, 3600.0, 0.3, 0.2
 front.QUIET_S = 0.2
 handed = front.run("")
 if handed:

@@ -44,7 +44,7 @@ async def make(provider: SlurmProvider, **order: object) -> Disposable:
 
 async def started(provider: SlurmProvider, made: Disposable) -> Disposable:
     async def runs() -> Disposable | None:
-        seen = await provider.look(made)
+        seen = await provider.inspect(made)
         return seen if seen.status == "running" else None
 
     found: Disposable = await until(runs, "the allocation to start", 20)

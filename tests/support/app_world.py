@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobStarted, new_job_id
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobStarted, new_job_id
 from remote_sandbox_mcp.core.progress import Beat
 from remote_sandbox_mcp.core.sandboxes.port import Deployment, DeployOrder
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
@@ -56,7 +56,7 @@ async def deploying(sandbox: Sandbox, endpoint: str | None = None) -> AsyncItera
         yield World(sandbox, deployments, forwards, get, start)
     finally:
         for deployed in await deployments.list():
-            await sandbox.jobs.stop(JobLook(job_id=deployed.job_id), 0)
+            await sandbox.jobs.stop(JobQuery(job_id=deployed.job_id), 0)
         await deployments.close()
         await forwards.close()
         await sandbox.close()

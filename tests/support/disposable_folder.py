@@ -40,7 +40,7 @@ class FolderProvider(FakeProvider):
             raise ConnectError(f"unable to open {disposable.title}: no answer")
         return self.sandboxes.setdefault(disposable.id, FakeSandbox(ANSWERS, name=disposable.title))
 
-    async def look(self, disposable: Disposable) -> Disposable:
+    async def inspect(self, disposable: Disposable) -> Disposable:
         there = self._file(disposable.id).exists()
         if not there:
             self.kill(disposable.id)

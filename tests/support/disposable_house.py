@@ -12,7 +12,7 @@ from remote_sandbox_mcp.local.store.database import Database
 from remote_sandbox_mcp.local.store.disposables import DisposableRows, Kept, Owner
 from remote_sandbox_mcp.local.store.mark import mark_in
 from remote_sandbox_mcp.services.disposable.lease import Life
-from remote_sandbox_mcp.services.disposable.registry import look
+from remote_sandbox_mcp.services.disposable.registry import inspect
 from remote_sandbox_mcp.services.disposable.verbs import Disposables
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from tests.support.fakes.disposables import FakeProvider
@@ -81,7 +81,7 @@ class House:
         return found
 
     def life(self, disposable_id: str) -> Life:
-        return self.disposables._service.known.lives[disposable_id]
+        return self.disposables._service.registry.lives[disposable_id]
 
     async def tick(self) -> None:
         """One round of looking after all of them."""
@@ -90,7 +90,7 @@ class House:
     async def get(self, name: str) -> Disposable:
         """One as its provider knows it now."""
         service = self.disposables._service
-        return await look(service.known, await service._living(name))
+        return await inspect(service.registry, await service._living(name))
 
     def row(self, disposable_id: str) -> Kept:
         kept = self.rows.get(disposable_id)
@@ -99,7 +99,7 @@ class House:
 
     def belongs_to(self, owner: Owner) -> None:
         """From now on this is another process."""
-        self.disposables._service.known.me = owner
+        self.disposables._service.registry.me = owner
 
     def pass_time(self, seconds: float) -> None:
         assert isinstance(self.clock, Clock)

@@ -31,7 +31,7 @@ async def run(house: House, name: str) -> int:
     # The line of one that another process has ended is cut by the platform; here nobody else would do it.
     if (found := await house.disposables.find(name)) is None:
         house.fleet.member(name)
-    elif (await provider.look(found)).status == "gone":
+    elif (await provider.inspect(found)).status == "gone":
         provider.kill(found.id)
     seen = await (await house.fleet.get(name)).run(Command("true"))
     assert isinstance(seen, Completed)

@@ -11,7 +11,7 @@ from typing import Any
 
 from remote_sandbox_mcp.core.commands.command import Running
 from remote_sandbox_mcp.core.errors import LostContact, NotStarted, UnknownSandbox, Unreachable
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobSeen, JobStarted, JobState
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobSeen, JobStarted, JobState
 from remote_sandbox_mcp.core.jobs.watch import Decision, Event, Unsent, Watch
 from remote_sandbox_mcp.local.store.database import Database
 from remote_sandbox_mcp.local.store.jobs import JobRecords
@@ -53,7 +53,7 @@ class Machine:
         self.hangs = False
         # The next starts: "refused", "lost before" or "lost after".
         self.mishaps: list[str] = []
-        self.looks: list[Sequence[JobLook]] = []
+        self.looks: list[Sequence[JobQuery]] = []
         self.orders: list[JobOrder] = []
         self.begun: list[str] = []
         self.sins: list[str] = []
@@ -81,7 +81,7 @@ class Machine:
         if not self.is_up:
             raise Unreachable(f"{self.name} does not answer")
 
-    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+    async def inspect(self, looks: Sequence[JobQuery]) -> list[JobSeen]:
         self.world.step()
         await self._reach()
         self.looks.append(looks)
@@ -89,7 +89,7 @@ class Machine:
         self.world.step()
         return seen
 
-    def _seen(self, look: JobLook) -> JobSeen:
+    def _seen(self, look: JobQuery) -> JobSeen:
         job = self.jobs_there.get(look.job_id) if look.job_id else self.newest(look.session)
         if job is None:
             return JobSeen(state=JobState.MISSING, reason="no such job")

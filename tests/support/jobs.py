@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobState, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, Jobs, JobSeen, JobStarted, JobState, JobWait
 from remote_sandbox_mcp.far.outpost.place import machine_name, node_name
 from tests.support.pipe import PipeMachine, as_user, pipe_machine
 from tests.support.root import run_as_root
@@ -59,7 +59,7 @@ async def begin(jobs: Jobs, script: str = FOREVER, session: str = "train", **fie
 
 
 async def look(jobs: Jobs, job_id: str, **fields: Any) -> JobSeen:
-    (seen,) = await jobs.look([JobLook(job_id=job_id, **fields)])
+    (seen,) = await jobs.inspect([JobQuery(job_id=job_id, **fields)])
     return seen
 
 
@@ -70,7 +70,7 @@ async def not_running(jobs: Jobs, job_id: str) -> JobSeen:
 async def run(jobs: Jobs, script: str, session: str = "train", **fields: Any) -> JobSeen:
     """Start a job and see it to its end."""
     started = await begin(jobs, script, session, **fields)
-    waited = await jobs.wait(JobLook(job_id=started.job_id), JobWait(seconds=15))
+    waited = await jobs.wait(JobQuery(job_id=started.job_id), JobWait(seconds=15))
     assert waited.why == "ended", waited
     assert waited.seen.state is JobState.ENDED, waited
     return waited.seen

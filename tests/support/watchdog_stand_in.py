@@ -32,8 +32,8 @@ from remote_sandbox_mcp.services.watchdog.daemon import (
     Pulse,
     Rounds,
     Supervision,
-    change_stamp,
-    file_stamp,
+    change_fingerprint,
+    file_fingerprint,
     take_lock,
 )
 
@@ -79,7 +79,7 @@ async def main(state: Path, pace: Intervals, until_idle: bool) -> int:
         return 3
     logging.basicConfig(level=logging.INFO, handlers=[OwnLog(state / LOG_FILE)])
     pulse, work = Pulse(state), StandIn(state)
-    stamp = lambda: (change_stamp(state / "config.toml"), file_stamp(pulse.file))  # noqa: E731
+    stamp = lambda: (change_fingerprint(state / "config.toml"), file_fingerprint(pulse.file))  # noqa: E731
     rounds = Rounds(lock, work.open, stamp, pulse, pace, until_idle)
     running = asyncio.ensure_future(rounds.run())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -22,7 +22,7 @@ from .link.lane import OutpostLane
 OPEN_S = 15.0
 NAME = "this machine"
 # How often a path may change while it is examined.
-MOST_LOOKS = 10
+MOST_QUERIES = 10
 LONGEST = 4096
 
 
@@ -52,7 +52,7 @@ def locate(path: str) -> ResolvedPath:
     """Resolve a path, with the ids of everything along it. Raises BadArgument where it keeps changing."""
     if len(path) > LONGEST:
         raise BadArgument(f"{path[:200]}... is longer than a path can be")
-    for _ in range(MOST_LOOKS):
+    for _ in range(MOST_QUERIES):
         try:
             real = _spelled(os.path.realpath(path))
         except (OSError, ValueError) as problem:

@@ -82,7 +82,7 @@ class Waiting:
         self._line = line
         self._answers = answers
         self._woken, self._wake = os.pipe()
-        self._told_to_end = False
+        self._is_ending = False
 
     def run(self) -> int:
         os.set_blocking(self._wake, False)
@@ -108,9 +108,9 @@ class Waiting:
     def _pass_on(self, number: int) -> None:
         """Send a signal; the second one that ends ends this process at once, and the verb with it."""
         if number != signal.SIGWINCH:
-            if self._told_to_end:
+            if self._is_ending:
                 os._exit(128 + number)
-            self._told_to_end = True
+            self._is_ending = True
         self._send({"signal": number})
 
     def _send(self, what: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LISTED = 50
 # How often new ones are looked for, and how many are read at once.
-LOOK_S, MOST_AT_ONCE = 0.5, 1_000
+CHECK_S, MOST_AT_ONCE = 0.5, 1_000
 # Columns besides what a call did.
 OTHER_COLUMNS = 62
 LONGEST_CLIENT = 14
@@ -68,7 +68,7 @@ async def _show(rows: HistoryRows, wanted: Any, options: argparse.Namespace) -> 
         complain("no calls are kept that fit; each one is listed here once it has ended")
     _print(found, options, is_first=True)
     while options.follow and is_read():
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_S)
         if rows.exists():
             found = await asyncio.to_thread(rows.newest, replace(wanted, after=last, limit=MOST_AT_ONCE))
             last = max([last, *(row.id for row in found)])

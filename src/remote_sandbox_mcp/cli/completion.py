@@ -72,7 +72,11 @@ def answer(words: Sequence[str]) -> int:
         found = [*candidates(parser(verbs), before, at)]
     except (SandboxError, OSError):
         return 1
-    write("".join(f"{word}\t{' '.join(told.split())}\n" if told else f"{word}\n" for word, told in found))
+    write(
+        "".join(
+            f"{word}\t{' '.join(description.split())}\n" if description else f"{word}\n" for word, description in found
+        )
+    )
     return 0
 
 
@@ -93,7 +97,7 @@ def candidates(top: argparse.ArgumentParser, before: Sequence[str], at: str) -> 
         option, _, value = at.partition("=")
         action = place.options.get(option)
         found = names.of(action, place.verb) if action else ()
-        yield from ((f"{option}={word}", told) for word, told in fitting(found, value))
+        yield from ((f"{option}={word}", description) for word, description in fitting(found, value))
     elif at.startswith("-"):
         yield from fitting(options_of(place.parser, at), at)
     else:
@@ -101,7 +105,7 @@ def candidates(top: argparse.ArgumentParser, before: Sequence[str], at: str) -> 
 
 
 def fitting(found: Iterable[Candidate], at: str) -> Iterator[Candidate]:
-    return ((word, told) for word, told in found if word == FILES or word.startswith(at))
+    return ((word, description) for word, description in found if word == FILES or word.startswith(at))
 
 
 def options_of(parser: argparse.ArgumentParser, at: str) -> Iterator[Candidate]:
@@ -206,7 +210,7 @@ class Names:
         yield from self.disposables()
 
     def places(self) -> Iterator[Candidate]:
-        yield from ((f"{name}:", told) for name, told in self.sandboxes())
+        yield from ((f"{name}:", description) for name, description in self.sandboxes())
 
     def allowed(self) -> Iterator[Candidate]:
         from ..config.allowances import allowances
@@ -253,9 +257,9 @@ class Names:
 
 def kind_of(action: argparse.Action, verb: str) -> str:
     """Return the kind of value that an option, or a word without one, takes."""
-    known = [OPTIONS[name] for name in action.option_strings if name in OPTIONS]
-    if known:
-        return known[0]
+    kinds = [OPTIONS[name] for name in action.option_strings if name in OPTIONS]
+    if kinds:
+        return kinds[0]
     return "" if action.option_strings else POSITIONALS.get((verb, str(action.metavar)), "")
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Bytes of a project's file that are shown: all of a .remote-sandbox.toml.
 MOST_SHOWN = 64 << 10
 # Characters of one setting: an invisible one is shown as ten.
-MOST_TOLD = 10 * MOST_SHOWN
+MOST_REPORTED = 10 * MOST_SHOWN
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -84,12 +84,12 @@ async def _allow(options: argparse.Namespace) -> int:
 
 def _deny(path: str, as_json: bool) -> int:
     """Do not accept it any more. Raises ConfigError."""
-    known = {file: accepted.withdraw(file, paths.state_folder()) for file in _files(path)}
+    withdrawn = {file: accepted.withdraw(file, paths.state_folder()) for file in _files(path)}
     if as_json:
-        print_json({"denied": [{"path": file, "was_accepted": bool(was)} for file, was in known.items()]})
+        print_json({"denied": [{"path": file, "was_accepted": bool(was)} for file, was in withdrawn.items()]})
     else:
         ends = {True: "is not accepted any more", False: "was not accepted"}
-        say(*(f"{one_line(file)} {ends[bool(was)]}." for file, was in known.items()))
+        say(*(f"{one_line(file)} {ends[bool(was)]}." for file, was in withdrawn.items()))
     return 0
 
 
@@ -108,9 +108,9 @@ async def _accept(path: str, options: argparse.Namespace) -> dict[str, Any]:
     passed_over: list[str] = []
     settings = found.settings(passed_over.append)
     # What a file says must not look like something else on a terminal.
-    told = {key: plain(_text(value), MOST_TOLD) for key, value in settings.items()}
+    shown = {key: plain(_text(value), MOST_REPORTED) for key, value in settings.items()}
     if not options.json:
-        _show_brought(found, told, passed_over)
+        _show_brought(found, shown, passed_over)
     if not options.yes:
         await _agree(options)
     if _found(path) != found:
@@ -120,15 +120,15 @@ async def _accept(path: str, options: argparse.Namespace) -> dict[str, Any]:
     accepted.accept(found.path, found.acceptance, paths.state_folder())
     if not options.json:
         say(f"Accepted as it is now: {one_line(found.path)}")
-    return {"path": found.path, "settings": told, "problems": passed_over}
+    return {"path": found.path, "settings": shown, "problems": passed_over}
 
 
-def _show_brought(found: ProjectFile | Brought, told: Mapping[str, str], passed_over: Sequence[str]) -> None:
+def _show_brought(found: ProjectFile | Brought, shown: Mapping[str, str], passed_over: Sequence[str]) -> None:
     """For the person who is asked; each line of the file has a mark, so that none can be taken for one of ours."""
     raw = found.content if isinstance(found.content, bytes) else found.content.encode()
     lines = visible(raw[:MOST_SHOWN].decode("utf-8", "replace")).splitlines()
     rest = [f"  ({len(raw) - MOST_SHOWN} more bytes are not shown)"] if len(raw) > MOST_SHOWN else []
-    counts = [f"  {key} = {value}" for key, value in told.items()] or ["  nothing"]
+    counts = [f"  {key} = {value}" for key, value in shown.items()] or ["  nothing"]
     complain_plainly(f"{found.path}:", *(f"  | {line}" for line in lines), *rest, "What counts of it:", *counts)
     complain(*passed_over)
 

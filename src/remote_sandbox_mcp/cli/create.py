@@ -50,10 +50,10 @@ async def _create(app: App, options: argparse.Namespace) -> int:
     if made.status == PENDING:
         complain(f"{made.id} is pending: {made.reason}")
         made = await app.disposables.await_start(made.id, QUEUE_S, lambda reason: None)
-    return _tell(made, options.json)
+    return _print_result(made, options.json)
 
 
-def _tell(made: Disposable, as_json: bool) -> int:
+def _print_result(made: Disposable, as_json: bool) -> int:
     if as_json:
         from ..views.app_results import disposable_fields
         from .render import print_json

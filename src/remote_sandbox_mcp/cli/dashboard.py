@@ -44,8 +44,8 @@ def add_arguments(subparsers: Any) -> None:
         "and serves it on 127.0.0.1 until Ctrl-C. One that runs already, with the same configuration, is opened again.",
     )
     parser.add_argument("--no-open", action="store_true", help="only print the address")
-    told = "a port that stays the same (default: a free one, chosen anew each time)"
-    parser.add_argument("--port", type=_port, default=0, metavar="N", help=told)
+    fields = "a port that stays the same (default: a free one, chosen anew each time)"
+    parser.add_argument("--port", type=_port, default=0, metavar="N", help=fields)
     add_json(parser)
 
 
@@ -131,9 +131,9 @@ def _running(state: Path) -> tuple[int, DashboardAddress]:
     while time.monotonic() < deadline:
         found = holder(state / LOCK_FILE)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads((state / PLACE_FILE).read_text(encoding="ascii"))
-            if found and found.pid == told["pid"]:
-                return found.pid, DashboardAddress(int(told["port"]), str(told["config"]), str(told["key"]))
+            fields = json.loads((state / PLACE_FILE).read_text(encoding="ascii"))
+            if found and found.pid == fields["pid"]:
+                return found.pid, DashboardAddress(int(fields["port"]), str(fields["config"]), str(fields["key"]))
         time.sleep(0.05)
     raise ConfigError("a dashboard is just beginning or ending; try again in a moment.")
 
@@ -145,8 +145,8 @@ def _show(state: Path, terms: Terms, port: int, options: argparse.Namespace, run
     address = f"{page}#key={_quoted(terms.key.reveal())}"
     browser = None if options.no_open else browser_here(os.environ)
     if options.json:
-        told = {"url": address, "page": page, "port": port, "pid": running or os.getpid(), "running": bool(running)}
-        say(json.dumps(told))
+        fields = {"url": address, "page": page, "port": port, "pid": running or os.getpid(), "running": bool(running)}
+        say(json.dumps(fields))
     else:
         say(address)
         complain(*_hints(port, running, is_opened=browser is not None))

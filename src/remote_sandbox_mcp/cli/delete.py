@@ -37,11 +37,11 @@ async def _delete(app: App, options: argparse.Namespace) -> int:
         except SandboxError as problem:
             problems.append({"sandbox_id": name, "error": as_verbs(str(problem)), "code": problem.code})
             code = code or code_of(problem)
-    _tell(deleted, problems, options.json)
+    _print_result(deleted, problems, options.json)
     return code
 
 
-def _tell(deleted: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
+def _print_result(deleted: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
     if as_json:
         from .render import print_json
 

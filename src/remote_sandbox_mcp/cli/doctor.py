@@ -156,9 +156,13 @@ async def _report_json(practice: Practice) -> list[Checkup]:
 def _hub() -> str:
     """One line about the hub."""
     hubs = all_facts()
-    told = [f"process {it['pid']} serves {count(len(it.get('clients', ())), 'client')}" for it in hubs if it["answers"]]
-    told += [f"process {it['pid']} does not answer; to end it: kill -9 {it['pid']}" for it in hubs if not it["answers"]]
-    return ", ".join(told) or "does not run; the next client starts it"
+    lines = [
+        f"process {it['pid']} serves {count(len(it.get('clients', ())), 'client')}" for it in hubs if it["answers"]
+    ]
+    lines += [
+        f"process {it['pid']} does not answer; to end it: kill -9 {it['pid']}" for it in hubs if not it["answers"]
+    ]
+    return ", ".join(lines) or "does not run; the next client starts it"
 
 
 def _hub_fields() -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..core.jobs.watch import Event
 
 LISTED = 50
-LOOK_S, MOST_AT_ONCE = 0.5, 1_000
+CHECK_S, MOST_AT_ONCE = 0.5, 1_000
 STYLES = {"succeeded": "green", "running restored": "green", "resume started": "cyan"}
 
 
@@ -38,7 +38,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _show(app: App, options: argparse.Namespace) -> int:
-    exists, events = app.jobs.known.exists, app.jobs.watching.events
+    exists, events = app.jobs.registry.exists, app.jobs.watching.events
     # At least one, which tells where to go on.
     found = await events(limit=max(1, options.lines)) if exists() else ()
     last = max((event.id for event in found), default=0)
@@ -46,7 +46,7 @@ async def _show(app: App, options: argparse.Namespace) -> int:
         complain("no events yet; jobs that are watched have them")
     _print(found[len(found) - max(0, options.lines) :] if options.lines < len(found) else found, options.json)
     while options.follow and is_read():
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_S)
         found = await events(after=last, limit=MOST_AT_ONCE) if exists() else ()
         last = max([last, *(event.id for event in found)])
         _print(found, options.json)
@@ -74,5 +74,5 @@ def _print(found: Sequence[Event], as_json: bool) -> None:
 
 def fields(event: Event) -> dict[str, Any]:
     """An event for programs, as list_background_watch_events names its parts."""
-    told = {"id": event.id, "watch_id": event.watch_id, "event_type": event.type.value, "summary": event.summary}
-    return {**told, **event_end(event), **dated(created=event.created), "payload": dict(event.payload)}
+    fields = {"id": event.id, "watch_id": event.watch_id, "event_type": event.type.value, "summary": event.summary}
+    return {**fields, **event_end(event), **dated(created=event.created), "payload": dict(event.payload)}

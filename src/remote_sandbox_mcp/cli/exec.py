@@ -114,7 +114,7 @@ async def _run(app: App, options: argparse.Namespace) -> int:
             if not caught and not show.unwritten:
                 raise
             return _stopped(caught[0]) if caught else _unwritten(show.unwritten)
-    return await show.tell(report, inside.moved.line() if inside else "")
+    return await show.print_report(report, inside.moved.line() if inside else "")
 
 
 def _input(options: argparse.Namespace) -> bytes | AsyncIterable[bytes]:
@@ -213,7 +213,7 @@ class Show:
         line = progress.add_task("running; Ctrl-C stops it", total=None)
         self._update = lambda text: progress.update(line, description=text)
 
-    async def tell(self, report: Report, moved: str) -> int:
+    async def print_report(self, report: Report, moved: str) -> int:
         """Tell the result, and what moved in its workspace; returns the exit code."""
         print_json(exec_fields(report) | lean(workspace=one_line(moved)))
         return exit_code(report.seen)
@@ -253,7 +253,7 @@ class LiveShow(Show):
         if self._outflow:
             self._outflow.add(stream, data)
 
-    async def tell(self, report: Report, moved: str) -> int:
+    async def print_report(self, report: Report, moved: str) -> int:
         if self._outflow:
             self._outflow.complete(report.seen)
             await asyncio.to_thread(self._outflow.finish)
@@ -272,10 +272,10 @@ def remarks(seen: Completed | Running | Missing) -> list[str]:
     """Describe in sentences what the exit code alone does not show."""
     if not isinstance(seen, Completed):
         return []
-    told = [f"the command was ended after {seen.seconds:.1f} s"] if seen.ending is Ending.TIMED_OUT else []
+    notes = [f"the command was ended after {seen.seconds:.1f} s"] if seen.ending is Ending.TIMED_OUT else []
     if seen.survivors:
-        told.append(f"could not be ended: {', '.join(f'pid {pid}' for pid in seen.survivors)}")
-    return told
+        notes.append(f"could not be ended: {', '.join(f'pid {pid}' for pid in seen.survivors)}")
+    return notes
 
 
 class Outflow:

@@ -25,8 +25,8 @@ def add_arguments(subparsers: Any) -> None:
     )
     parser.add_argument("sandbox", metavar="SANDBOX", help="a machine, or the id of a disposable sandbox")
     parser.add_argument("port", type=int, metavar="PORT", help="in the sandbox")
-    told = "here (default: the same if it is free, else any)"
-    parser.add_argument("--local-port", type=int, default=0, metavar="N", help=told)
+    help_text = "here (default: the same if it is free, else any)"
+    parser.add_argument("--local-port", type=int, default=0, metavar="N", help=help_text)
     add_json(parser)
 
 

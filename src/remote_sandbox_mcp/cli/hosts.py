@@ -121,7 +121,7 @@ def _forget(configuration: Configuration, own: Path, name: str, as_json: bool) -
     if as_json:
         print_json({"name": name, "forgotten": dropped, "also_known_elsewhere": commands})
         return 0
-    say(_told(name, dropped))
+    say(_summary(name, dropped))
     if commands:
         say("It is also known in files that are yours, which are left alone. If the key has changed, run:")
         say(*(f"  {command}" for command in commands))
@@ -135,8 +135,8 @@ def _wanted(configuration: Configuration, own: Path, name: str) -> list[KnownHos
     if not found and name in entries:
         found = [_place(name)]
     if not found:
-        known = ", ".join([*(machine.name for machine in configuration.machines), *sorted(entries)]) or "none"
-        raise UnknownSandbox(f"no SSH machine or remembered host is named {name[:80]!r}; there are: {known}")
+        names = ", ".join([*(machine.name for machine in configuration.machines), *sorted(entries)]) or "none"
+        raise UnknownSandbox(f"no SSH machine or remembered host is named {name[:80]!r}; there are: {names}")
     return found
 
 
@@ -165,7 +165,7 @@ def _elsewhere(wanted: Iterable[KnownHost], own: Path) -> Iterator[str]:
             yield ("" if is_ours else "sudo ") + shlex.join(["ssh-keygen", "-R", place.entry, "-f", str(path)])
 
 
-def _told(name: str, dropped: list[str]) -> str:
+def _summary(name: str, dropped: list[str]) -> str:
     if not dropped:
         return f"No host key of {name} was remembered."
     return f"Forgotten: {', '.join(dropped)}. The key that {name} shows next is remembered again."

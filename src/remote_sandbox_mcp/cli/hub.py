@@ -170,7 +170,7 @@ async def _end(facts: dict[str, Any], quiet: bool) -> bool:
     if not quiet:
         say(*_consequences(facts))
     try:
-        await asyncio.to_thread(_tell_to_stop, facts)
+        await asyncio.to_thread(_ask_to_stop, facts)
     except OSError as problem:
         complain(f"unable to end the hub, process {facts['pid']}: {problem.strerror or problem}")
         return False
@@ -190,7 +190,7 @@ def _consequences(facts: dict[str, Any]) -> list[str]:
     return [*lines, *([AGAIN] if facts.get("lives_on") else [])]
 
 
-def _tell_to_stop(facts: dict[str, Any]) -> None:
+def _ask_to_stop(facts: dict[str, Any]) -> None:
     """Ask a hub to stop or, if it does not answer, signal it. Raises OSError."""
     place = HubPlace(os.environ, Path(facts["socket"]).stem)
     try:
@@ -268,7 +268,7 @@ async def _log(options: argparse.Namespace) -> int:
     found = await asyncio.to_thread(all_facts)
     # The log of the last hub stays after its end.
     file = Path(found[0]["log"] if found else HubPlace(os.environ).log)
-    tell = _print_lines if options.json else _print
+    write = _print_lines if options.json else _print
     try:
         end, position = _read_end(file, max(0, options.lines))
     except OSError as error:
@@ -279,10 +279,10 @@ async def _log(options: argparse.Namespace) -> int:
 
         print_json({"log_file": str(file), "log": harmless(end).splitlines()})
         return 0
-    tell(end)
+    write(end)
     while options.follow and is_read():
         await asyncio.sleep(FOLLOW_S)
-        position = _print_new(file, *position, tell)
+        position = _print_new(file, *position, write)
     return 0
 
 
@@ -306,14 +306,14 @@ def _read_end(file: Path, lines: int) -> tuple[bytes, tuple[int, int]]:
         return end, (found.st_ino, opened.tell())
 
 
-def _print_new(file: Path, inode: int, read: int, tell: Callable[[bytes], None]) -> tuple[int, int]:
+def _print_new(file: Path, inode: int, read: int, write: Callable[[bytes], None]) -> tuple[int, int]:
     """Print what was added since; all of it if the file was replaced."""
     try:
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())
             is_same = found.st_ino == inode and found.st_size >= read
             opened.seek(read if is_same else 0)
-            tell(opened.read(LOG_TAIL))
+            write(opened.read(LOG_TAIL))
             return found.st_ino, opened.tell()
     except OSError:
         # The file is being replaced.

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from ..core.jobs.job import JobSeen
     from ..core.jobs.watch import Watch
     from ..core.task import TaskSeen
-    from ..services.jobs.values import Begun, Sight
+    from ..services.jobs.values import Begun, JobSnapshot
     from ..services.workspaces.call import WorkspaceCall
 
 # Exit codes of `wait`: of a job whose end is not known, and of a wait that reached its time limit.
 UNKNOWN_END, TIMED_OUT = 1, 124
 LISTED, LOGGED = 50, 50
 # One look at the log of a job that is followed, and the longest that one question waits.
-LOOK_S, ASK_S = 0.5, 30.0
+CHECK_S, ASK_S = 0.5, 30.0
 # The most that one look brings of a log.
 MOST_BYTES = 1 << 20
 STYLES = {
@@ -134,33 +134,39 @@ def _which(options: argparse.Namespace) -> Which:
 
 
 async def _list(app: App, options: argparse.Namespace) -> int:
-    sights, sessions = await app.tasks.list(sandbox=options.sandbox, state=options.state, limit=options.limit)
+    snapshots, sessions = await app.tasks.list(sandbox=options.sandbox, state=options.state, limit=options.limit)
     if options.json:
-        from ..views.job_results import session_fields, sight_fields
+        from ..views.job_results import session_fields, snapshot_fields
 
-        print_json({"tasks": [*map(sight_fields, sights), *map(session_fields, sessions)]})
+        print_json({"tasks": [*map(snapshot_fields, snapshots), *map(session_fields, sessions)]})
         return 0
     page = Page()
-    if not sights and not sessions:
+    if not snapshots and not sessions:
         page.print("No jobs; remote-sandbox-mcp jobs start -- COMMAND begins one.")
         return 0
     titles = tuple(styled((title, "dim")) for title in ("name", "on", "state", "for", "command"))
-    rows = _fitted([*map(_row, sights), *map(_session_row, sessions)], page.console.width)
+    rows = _fitted([*map(_row, snapshots), *map(_session_row, sessions)], page.console.width)
     page.rows([titles, *rows], indent=0)
-    for sight in sights:
-        if sight.outcome.resume:
-            page.print(f"{one_line(sight.session)}: {sight.outcome.resume_text(time.time())}")
-    troubles = (*(sight.trouble for sight in sights), *(session.trouble for session in sessions))
+    for snapshot in snapshots:
+        if snapshot.outcome.resume:
+            page.print(f"{one_line(snapshot.session)}: {snapshot.outcome.resume_text(time.time())}")
+    troubles = (*(snapshot.trouble for snapshot in snapshots), *(session.trouble for session in sessions))
     page.problems(dict.fromkeys(filter(None, troubles)))
     return 0
 
 
-def _row(sight: Sight) -> tuple[Text | str, ...]:
-    seen, record = sight.seen, sight.record
+def _row(snapshot: JobSnapshot) -> tuple[Text | str, ...]:
+    seen, record = snapshot.seen, snapshot.record
     command = one_line(seen.command if seen and seen.command else record.command if record else "")
-    ran = ago(seen.seconds) if seen and seen.seconds else ago(time.time() - sight.began) if sight.began else ""
-    outcome = sight.outcome
-    return one_line(sight.session), sight.sandbox, styled((outcome.short, STYLES[outcome.state.value])), ran, command
+    ran = ago(seen.seconds) if seen and seen.seconds else ago(time.time() - snapshot.began) if snapshot.began else ""
+    outcome = snapshot.outcome
+    return (
+        one_line(snapshot.session),
+        snapshot.sandbox,
+        styled((outcome.short, STYLES[outcome.state.value])),
+        ran,
+        command,
+    )
 
 
 def _fitted(rows: list[tuple[Text | str, ...]], width: int) -> list[tuple[Text | str, ...]]:
@@ -205,7 +211,7 @@ async def _start(app: App, options: argparse.Namespace) -> int:
         cwd, sandbox = inside.start_folder(cwd), inside.sandbox
     watch = WatchOrder(checkpoint_path=options.checkpoint, resume_command=resume, auto_resume=options.auto_resume)
     wanted = Wanted(command=command, session=options.name, cwd=cwd, sandbox=sandbox, watch=watch)
-    return _told_begun(await app.jobs.start(wanted, lambda: start_watchdog(app)), options.json)
+    return _print_begun(await app.jobs.start(wanted, lambda: start_watchdog(app)), options.json)
 
 
 def _moved(inside: WorkspaceCall) -> list[str]:
@@ -226,10 +232,10 @@ async def _resume(app: App, options: argparse.Namespace) -> int:
             raise
         give = f"remote-sandbox-mcp jobs resume {options.name} --command COMMAND"
         raise NotStarted(f"{options.name} has no resume command; give one: {give}", problem.reason) from None
-    return _told_begun(begun, options.json)
+    return _print_begun(begun, options.json)
 
 
-def _told_begun(begun: Begun, as_json: bool) -> int:
+def _print_begun(begun: Begun, as_json: bool) -> int:
     if as_json:
         from ..views.job_results import begun_fields
         from .render import print_json
@@ -247,12 +253,12 @@ async def _show(app: App, options: argparse.Namespace) -> int:
     which = _which(options)
     seen = await app.tasks.check(which, lines=LOGGED)
     if options.json:
-        return _told_as_json(seen, _known(seen))
+        return _print_json(seen, _exit_code(seen))
     watch = await _watch(app, which, seen)
     from .job_card import show
 
     show(seen, options.sandbox or await app.tasks.whereabouts(which), watch)
-    return _known(seen)
+    return _exit_code(seen)
 
 
 async def _watch(app: App, which: Which, seen: TaskSeen) -> Watch | None:
@@ -268,7 +274,7 @@ def _fields(seen: TaskSeen) -> tuple[dict[str, Any], str]:
     return task_result(seen, MOST_BYTES, lines=LOGGED)
 
 
-def _known(seen: TaskSeen) -> int:
+def _exit_code(seen: TaskSeen) -> int:
     """The exit code for a task as it is: that its machine knows nothing of it is a failure."""
     from ..core.task import TaskState, outcome_of
 
@@ -281,19 +287,19 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
     more = 0 if options.json or not options.lines else 1
     seen = await app.tasks.read(which, lines=options.lines + more, most_bytes=MOST_BYTES)
     if options.json and not options.follow:
-        return _told_as_json(seen, _known(seen))
+        return _print_json(seen, _exit_code(seen))
     seen = _last_lines(_whole_lines(seen), options.lines) if more else _whole_lines(seen)
     printer.print(seen, is_last=not options.follow or not seen.goes_on)
     while options.follow and is_read() and (seen.has_more or seen.goes_on):
         # A log that grows faster than it is read, or is over, is read without a pause.
-        await asyncio.sleep(0 if seen.has_more else LOOK_S)
+        await asyncio.sleep(0 if seen.has_more else CHECK_S)
         seen = await app.tasks.read(which, cursor=seen.cursor, most_bytes=MOST_BYTES)
         printer.print(seen, is_last=not seen.goes_on and not seen.has_more)
     if options.json:
         _print_end_line(seen)
-    elif seen.is_over and (options.follow or _known(seen)):
+    elif seen.is_over and (options.follow or _exit_code(seen)):
         complain(_end(seen))
-    return _known(seen)
+    return _exit_code(seen)
 
 
 def _whole_lines(seen: JobSeen) -> JobSeen:
@@ -335,8 +341,8 @@ class LogPrinter:
 
     def _line(self, seen: JobSeen, text: str) -> str:
         """Format the new part of the log for a program that follows it."""
-        told = {"tmux_session": seen.session, "log": text, "log_cursor": seen.cursor - len(self._held)}
-        return f"{json.dumps(told)}\n"
+        fields = {"tmux_session": seen.session, "log": text, "log_cursor": seen.cursor - len(self._held)}
+        return f"{json.dumps(fields)}\n"
 
 
 def _print_end_line(seen: JobSeen) -> None:
@@ -352,24 +358,24 @@ async def _wait(app: App, options: argparse.Namespace) -> int:
         left = ASK_S if deadline is None else min(ASK_S, max(0.0, deadline - time.monotonic()))
         waited = await app.tasks.wait(_which(options), JobWait(seconds=left), lines=LOGGED)
         if waited.why == "ended":
-            return _told_end(waited.seen, options.json)
+            return _print_end(waited.seen, options.json)
         if deadline is not None and time.monotonic() >= deadline:
             if options.json:
-                return _told_as_json(waited.seen, TIMED_OUT)
+                return _print_json(waited.seen, TIMED_OUT)
             is_over = outcome_of(waited.seen).is_over
             still = f"{options.name} still runs after {options.timeout:g} s; it goes on"
             complain(_end(waited.seen) if is_over else still)
             return TIMED_OUT
 
 
-def _told_end(seen: TaskSeen, as_json: bool) -> int:
+def _print_end(seen: TaskSeen, as_json: bool) -> int:
     """Tell how a task ended; the exit code is the task's own, and 0 for a session in which nothing runs."""
     from ..core.task import outcome_of
 
     outcome = outcome_of(seen)
     code = outcome.exit_code if outcome.exit_code is not None else UNKNOWN_END if outcome.is_over else 0
     if as_json:
-        return _told_as_json(seen, code)
+        return _print_json(seen, code)
     complain(_end(seen))
     return code
 
@@ -403,13 +409,13 @@ async def _stop(app: App, options: argparse.Namespace) -> int:
 
     seen = await app.tasks.stop(_which(options))
     is_over = outcome_of(seen).is_over
-    code = _known(seen) if is_over else UNKNOWN_END
+    code = _exit_code(seen) if is_over else UNKNOWN_END
     if options.json:
-        return _told_as_json(seen, code)
+        return _print_json(seen, code)
     say(_end(seen) if is_over else f"{options.name} was told to stop, and still runs")
     return code
 
 
-def _told_as_json(seen: TaskSeen, code: int) -> int:
+def _print_json(seen: TaskSeen, code: int) -> int:
     print_json(_fields(seen)[0])
     return code

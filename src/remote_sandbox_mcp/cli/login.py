@@ -45,7 +45,7 @@ async def run(options: argparse.Namespace) -> int:
         return fail(Unreachable(why), options.json, NO_CONNECTION)
     if trouble := end.get("trouble"):
         return fail(LoginRefused(str(trouble)), options.json, NO_CONNECTION)
-    return _tell(end, options.json)
+    return _print_result(end, options.json)
 
 
 def _log_in(options: argparse.Namespace) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def _log_in(options: argparse.Namespace) -> dict[str, Any]:
 
 def ask(said: dict[str, Any], out: TextIO) -> list[str] | None:
     """Ask a person for the answers; None after Ctrl-D, which gives the login up."""
-    told = f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}"
-    print(harmless(told.encode("utf-8", "surrogateescape")), file=out, flush=True)
+    question = f"{said['host']} asks{f', and says: {note}' if (note := said.get('note')) else ':'}"
+    print(harmless(question.encode("utf-8", "surrogateescape")), file=out, flush=True)
     try:
         return [_typed(it["text"], it["is_shown"]) for it in said["ask"]]
     except EOFError:
@@ -75,7 +75,7 @@ def _typed(prompt: str, is_shown: bool) -> str:
     return input()
 
 
-def _tell(end: dict[str, Any], as_json: bool) -> int:
+def _print_result(end: dict[str, Any], as_json: bool) -> int:
     if as_json:
         from .render import print_json
 

@@ -85,9 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     if not any(word in VERBS for word in arguments):
         # A server that is told to end while it starts has not failed.
-        from .serve import leave_when_told
+        from .serve import leave_on_signal
 
-        leave_when_told()
+        leave_on_signal()
     if (plain := _plain_server(arguments)) and not sys.stdin.isatty():
         return _serve(plain[0], hub=plain[1])
     verb = verb_of(arguments)

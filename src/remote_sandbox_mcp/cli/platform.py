@@ -98,7 +98,7 @@ def _as_json(options: argparse.Namespace, stands: PlatformState) -> bool:
         from .render import print_json
 
         sandboxes = stands.sandboxes
-        told = {
+        fields = {
             "running": stands.running,
             "answers": stands.answers if stands.running else None,
             "pid": stands.pid or None,
@@ -108,5 +108,5 @@ def _as_json(options: argparse.Namespace, stands: PlatformState) -> bool:
             "folder": str(stands.place.folder),
             "log_file": str(stands.place.log),
         }
-        print_json({name: value for name, value in told.items() if value is not None})
+        print_json({name: value for name, value in fields.items() if value is not None})
     return bool(options.json)

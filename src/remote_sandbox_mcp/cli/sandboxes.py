@@ -42,7 +42,7 @@ async def run(options: argparse.Namespace) -> int:
 
 async def _print_json(app: App, resources: bool) -> None:
     """Call the tool list_sandboxes itself, so that programs get exactly what agents get."""
-    from ..fronts.mcp.ahead import load
+    from ..fronts.mcp.prefetch import load
 
     # In the hub another client may be loading the same modules at this moment, in a thread.
     server = await asyncio.to_thread(load, ".server")
@@ -144,5 +144,5 @@ def _users(gpu: Gpu) -> str:
     users: dict[str, list[str]] = {}
     for process in gpu.processes:
         users.setdefault(process.user or "somebody", []).append(process.name or f"pid {process.pid}")
-    told = (f"{user} ({', '.join(dict.fromkeys(names))})" for user, names in users.items())
-    return "".join(f"  {who}" for who in told)
+    shares = (f"{user} ({', '.join(dict.fromkeys(names))})" for user, names in users.items())
+    return "".join(f"  {who}" for who in shares)

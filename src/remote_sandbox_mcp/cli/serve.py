@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..config.schema import Configuration
     from ..config.source import ConfigSource
     from ..fronts.http.listener import Terms
-    from ..fronts.mcp.early import Early
-    from ..services.hub_contact.hello import Handed
+    from ..fronts.mcp.handshake import Handshake
+    from ..services.hub_contact.hello import Handover
 
 # How often threads switch while modules load, so that the first questions do not wait.
 TURN_S = 0.0005
@@ -27,36 +27,36 @@ TURN_S = 0.0005
 
 def run(config: str, *, hub: bool = True) -> int:
     """Serve, through the hub where possible; does not return. `config` is empty for the default file."""
-    handed: Handed | None = None
+    handover: Handover | None = None
     if hub and _is_stream(0) and _is_stream(1) and not os.environ.get(NO_HUB):
         from ..hub import front
 
-        handed = front.run(config)
-        if handed is None:
+        handover = front.run(config)
+        if handover is None:
             return 0
     from pathlib import Path
 
-    return _serve_here(Path(config) if config else None, handed)
+    return _serve_here(Path(config) if config else None, handover)
 
 
-def _serve_here(config: Path | None, handed: Handed | None) -> int:
+def _serve_here(config: Path | None, handover: Handover | None) -> int:
     """Serve in this process; does not return."""
-    leave_when_told()
+    leave_on_signal()
     from ..local.processes import loading
 
     loading.begin()
-    early = _listen_early(config, handed)
+    handshake = _start_handshake(config, handover)
     turn = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     import asyncio
 
-    from ..fronts.mcp import ahead
+    from ..fronts.mcp import prefetch
 
     def loaded() -> None:
         sys.setswitchinterval(turn)
         loading.end()
 
-    asyncio.run(ahead.serve(configured(config), early, loaded))
+    asyncio.run(prefetch.serve(configured(config), handshake, loaded))
     return 0
 
 
@@ -76,7 +76,7 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     terms = agree(http, paths.state_folder(), without_key=without_key)
     forget_key()
     with listen(terms.host, terms.port) as listener:
-        _tell(terms, listener.getsockname()[1])
+        _print_address(terms, listener.getsockname()[1])
         serve_http(listener, terms, configuration, config, hub=hub)
     return 0
 
@@ -95,7 +95,7 @@ def serve_http(
     """Serve on this socket, through the hub where there is one; the process ends here."""
     if hub and not os.environ.get(NO_HUB):
         _serve_http_by_hub(listener, terms, config)
-    leave_when_told()
+    leave_on_signal()
     from ..app import compose
     from ..fronts.http import serve
 
@@ -108,24 +108,24 @@ def _serve_http_by_hub(listener: socket, terms: Terms, config: Path | None) -> N
 
     from ..hub import http_front
 
-    problem = http_front.run(listener, terms.told(), str(config or ""))
+    problem = http_front.run(listener, terms.as_fields(), str(config or ""))
     logging.getLogger(__name__).warning("serving without a hub: %s", problem)
 
 
-def leave_when_told() -> None:
+def leave_on_signal() -> None:
     """Exit with 0 on a signal, until the event loop handles signals: before that there is nothing to clean up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
 
 
-def _tell(terms: Terms, port: int) -> None:
+def _print_address(terms: Terms, port: int) -> None:
     """Print the address and, if we made it, the key: the only place that shows it."""
     host = f"[{terms.host}]" if ":" in terms.host else terms.host
     page = f", and the page at http://{host}:{port}/ui/" if terms.key else ""
     lines = [f"remote-sandbox-mcp: serving MCP at http://{host}:{port} and http://{host}:{port}/mcp{page}"]
     if terms.kept_in and terms.key:
-        told = f"Authorization: Bearer {terms.key.reveal()}"
-        lines.append(f"remote-sandbox-mcp: clients send {told} (kept in {terms.kept_in})")
+        header = f"Authorization: Bearer {terms.key.reveal()}"
+        lines.append(f"remote-sandbox-mcp: clients send {header} (kept in {terms.kept_in})")
     # In one write: a reader that waits for the first line may end us right after it.
     print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
@@ -150,7 +150,7 @@ def _complain(*problems: str) -> None:
         complain(*problems)
 
 
-def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
+def _start_handshake(config: Path | None, handover: Handover | None) -> Handshake | None:
     """Begin to answer from the cache, if input and output are pipes that can be polled."""
     if not (_is_stream(0) and _is_stream(1)):
         return None
@@ -158,15 +158,15 @@ def _listen_early(config: Path | None, handed: Handed | None) -> Early | None:
 
     from ..config import paths
     from ..core.errors import ConfigError
-    from ..fronts.mcp import early
+    from ..fronts.mcp import handshake
 
     try:
         folder = paths.state_folder()
     except ConfigError as problem:
         _complain(str(problem))
         folder = Path(os.devnull)
-    memory = early.first_memory(folder, config)
-    listener = early.Early(memory, handed)
+    memory = handshake.first_memory(folder, config)
+    listener = handshake.Handshake(memory, handover)
     listener.start()
     return listener
 

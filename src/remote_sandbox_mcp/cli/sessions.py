@@ -83,7 +83,7 @@ async def _close(app: App, options: argparse.Namespace) -> int:
         except SandboxError as problem:
             problems.append({"session": text, "error": str(problem), "code": problem.code})
             code = code or code_of(problem)
-    _tell(closed, problems, options.json)
+    _print_result(closed, problems, options.json)
     return code
 
 
@@ -101,7 +101,7 @@ async def _place_of(app: App, handle: SessionHandle | None, text: str, sandbox: 
     return handle, places[0]
 
 
-def _tell(closed: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
+def _print_result(closed: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
     if as_json:
         from .render import print_json
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends.bubblewrap import local
 from ..backends.ssh.connection import give_to_agent
-from ..config import paths, ring
+from ..config import keyring_store, paths
 from ..config.services import is_json
 from ..core.commands.command import Completed
 from ..core.errors import BadArgument, ConfigError, SandboxError
@@ -200,8 +200,8 @@ class Setup:
         while text := self._answers.another(has_any=bool(trials or chosen)):
             chosen += await self._typed(text, finder, {one.trial.name for one in chosen})
         self._done.machines = [self._fields(trial, chosen) for trial in trials]
-        known = {trial.name for trial in trials}
-        self._done.machines += [self._fields(one.trial, chosen) for one in chosen if one.trial.name not in known]
+        names = {trial.name for trial in trials}
+        self._done.machines += [self._fields(one.trial, chosen) for one in chosen if one.trial.name not in names]
         return chosen
 
     def _check_named(self, trials: Sequence[Trial]) -> None:
@@ -265,7 +265,7 @@ class Setup:
 
     async def _unlock(self, trial: Trial, finder: Finder) -> tuple[Trial, tuple[MachineSecret, ...]]:
         """Ask for a key's passphrase: for the keyring, or without one for the user's agent."""
-        if await asyncio.to_thread(ring.is_there):
+        if await asyncio.to_thread(keyring_store.is_there):
             ask = partial(self._answers.passphrase, use="kept in the keyring")
             return await self._ask(trial, finder, PASSPHRASE, ask)
         if trial.candidate.machine.login.agent and not self._options.dry_run:
@@ -400,10 +400,10 @@ class Setup:
                 keeping.forget((await storing).change)
             raise
         if kept.change.path:
-            told = (
+            text = (
                 f"There is no keyring here, so the password of {name} is in {kept.change.path}, readable by you alone."
             )
-            self._page.problems([told])
+            self._page.problems([text])
         return kept
 
     def _show_diff(self, planned: config_file.ConfigPlan) -> None:
@@ -429,11 +429,11 @@ class Setup:
                 entry["args"] = [*program.arguments]
             self._show_lines(json.dumps({"mcpServers": {clients.NAME: entry}}, indent=2, ensure_ascii=False))
         for client in found:
-            self._tell_client(clients.plan(client, program), is_named=client.key in wanted)
+            self._print_client(clients.plan(client, program), is_named=client.key in wanted)
         if any(row["state"] == "added" for row in self._done.clients) and is_in_cache(sys.executable):
             self._done.leave(CACHED)
 
-    def _tell_client(self, found: clients.ClientPlan, *, is_named: bool) -> None:
+    def _print_client(self, found: clients.ClientPlan, *, is_named: bool) -> None:
         """Show one client's change, ask, and make it."""
         title = found.client.title
         row = {"client": found.client.key, "state": found.state.value, "file": str(found.client.file), "backup": ""}
@@ -568,11 +568,11 @@ def _machine(one: Chosen, references: dict[str, str]) -> config_file.NewMachine:
     return config_file.NewMachine(entry.name, fields, is_plain_alias(entry, references, one.slurm))
 
 
-def _check_names(wanted: Sequence[str], known: Sequence[str]) -> None:
+def _check_names(wanted: Sequence[str], names: Sequence[str]) -> None:
     """Raises BadArgument."""
     for name in wanted:
-        if name not in known:
-            raise BadArgument(f"--clients: {no_choice(name, known)}")
+        if name not in names:
+            raise BadArgument(f"--clients: {no_choice(name, names)}")
 
 
 async def _run_first(config: Path | None, name: str) -> tuple[int | None, str]:

@@ -32,7 +32,7 @@ def show_outcome(outcome: Outcome, order: Order, as_json: bool) -> None:
         print_json({"mode": "inline"} | outcome_fields(outcome, order))
         return
     say(*outcome_lines(outcome, order))
-    tell_problems(outcome.problems, outcome.problem_count)
+    print_problems(outcome.problems, outcome.problem_count)
 
 
 def outcome_lines(outcome: Outcome, order: Order) -> Iterator[str]:
@@ -45,8 +45,8 @@ def outcome_lines(outcome: Outcome, order: Order) -> Iterator[str]:
         rest = [unchanged, *rest] if outcome.skipped_files else rest
     else:
         yield f"{target} is up to date: {unchanged}; {time}"
-    if told := "; ".join(filter(None, (", ".join(rest), left_out(outcome.excluded)))):
-        yield told[0].upper() + told[1:]
+    if text := "; ".join(filter(None, (", ".join(rest), left_out(outcome.excluded)))):
+        yield text[0].upper() + text[1:]
     yield from secrets_line(outcome)
 
 
@@ -82,11 +82,11 @@ def _changes(outcome: Outcome) -> Iterator[str]:
 
 
 def left_out(names: Iterable[str]) -> str:
-    told = ", ".join(names)
-    return f"left out by default: {told} (see --no-default-excludes)" if told else ""
+    text = ", ".join(names)
+    return f"left out by default: {text} (see --no-default-excludes)" if text else ""
 
 
-def tell_problems(problems: Iterable[Problem], total: int) -> None:
+def print_problems(problems: Iterable[Problem], total: int) -> None:
     """Print each problem on a line of its own, on standard error."""
     listed = [*problems]
     for problem in listed:
@@ -108,7 +108,7 @@ def show_plan(job: Synchronization, as_json: bool) -> None:
     assert job.source_tree is not None
     _list([*plan_rows(job)])
     say("; ".join(filter(None, (plan_total(job), left_out(job.source_tree.hits)))), *secrets_line(job.outcome()))
-    tell_problems(tuple(job.tally.problems), job.tally.problem_count)
+    print_problems(tuple(job.tally.problems), job.tally.problem_count)
 
 
 def _list(rows: list[tuple[str, str, str]]) -> None:
@@ -149,13 +149,13 @@ def plan_total(job: Synchronization) -> str:
         f"change {count(len(plan.touch), 'mode')}": plan.touch,
         f"delete {gone:,}": gone,
     }
-    told = ", ".join(text for text, is_so in parts.items() if is_so)
-    if not told and tree.kind == "missing":
-        told = f"make {one_line(tree.path)}"
-    if not told and plan.finish:
-        told = f"set the times of {count(len(plan.finish), 'folder')}"
+    line = ", ".join(text for text, is_so in parts.items() if is_so)
+    if not line and tree.kind == "missing":
+        line = f"make {one_line(tree.path)}"
+    if not line and plan.finish:
+        line = f"set the times of {count(len(plan.finish), 'folder')}"
     unchanged = f"{count(plan.skipped, 'file')} unchanged"
-    return f"Would {told}; {unchanged}" if told else f"Nothing to do; {unchanged}"
+    return f"Would {line}; {unchanged}" if line else f"Nothing to do; {unchanged}"
 
 
 # Begun

@@ -76,7 +76,7 @@ async def carry_out(app: App, options: argparse.Namespace, source: Place, target
     return await until_stopped(work, f"stopped; {GOES_ON}")
 
 
-async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
+async def until_stopped(work: Coroutine[Any, Any, int], message: str) -> int:
     """Run the work and return its exit code; a signal cancels it, and then `told` is printed."""
     task = asyncio.ensure_future(work)
     async with streams.stopped_by_signals(task) as caught:
@@ -85,7 +85,7 @@ async def until_stopped(work: Coroutine[Any, Any, int], told: str) -> int:
         except asyncio.CancelledError:
             if not caught:
                 raise
-            complain(told)
+            complain(message)
             return 128 + caught[0]
 
 

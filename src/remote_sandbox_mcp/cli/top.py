@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App
-    from ..views.live.board import Looker
+    from ..views.live.board import Viewer
     from ..views.live.service import Live
     from .top_state import Row, Wish
 
@@ -103,14 +103,14 @@ async def _machines(app: App) -> dict[str, Row]:
 async def _jobs(app: App) -> dict[str, Row]:
     from ..views.live.rows import job_id, job_row
 
-    sights = await app.jobs.list(limit=MOST_JOBS)
-    watches = await app.jobs.watching.list(limit=MOST_WATCHES) if app.jobs.known.exists() else ()
-    by_id, now, known = {watch.id: watch for watch in watches}, time.time(), values_in_use()
+    snapshots = await app.jobs.list(limit=MOST_JOBS)
+    watches = await app.jobs.watching.list(limit=MOST_WATCHES) if app.jobs.registry.exists() else ()
+    by_id, now, secrets = {watch.id: watch for watch in watches}, time.time(), values_in_use()
     rows: dict[str, Row] = {}
-    for sight in sights:
-        watch = by_id.get(sight.record.watch_id) if sight.record else None
+    for snapshot in snapshots:
+        watch = by_id.get(snapshot.record.watch_id) if snapshot.record else None
         # The newest of a session comes first.
-        rows.setdefault(job_id(sight), job_row(sight, watch, now, None, known))
+        rows.setdefault(job_id(snapshot), job_row(snapshot, watch, now, None, secrets))
     return rows
 
 
@@ -163,7 +163,7 @@ class Top:
         # Has jobs looked at soon, after something was done to one.
         self._stir: Callable[[], None] = lambda: None
 
-    async def show(self, live: Live, looker: Looker) -> int:
+    async def show(self, live: Live, looker: Viewer) -> int:
         """Until it is to end; returns the exit code."""
         self._stir = live.stir
         feeding = asyncio.ensure_future(self._feed(looker))
@@ -180,7 +180,7 @@ class Top:
         finally:
             await _cancelled(feeding, self._following, *self._work)
 
-    async def _feed(self, looker: Looker) -> None:
+    async def _feed(self, looker: Viewer) -> None:
         while True:
             for change in await looker.changes():
                 self._state.take(change.topic, change.put, change.gone, change.whole)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What is kept of a log, and asked for at first.
 MOST_BYTES, FIRST_LINES = 1 << 17, 1000
-LOOK_S, AFTER_TROUBLE_S = 0.5, 2.0
+CHECK_S, AFTER_TROUBLE_S = 0.5, 2.0
 KEYS = "↑↓ PgUp PgDn scroll  End follow  q back"
 
 
@@ -41,7 +41,7 @@ class LogPane:
         """Read what is new, until the job is over and its log is read."""
         is_read, cursor = False, None
         while not is_read:
-            pause = LOOK_S
+            pause = CHECK_S
             try:
                 is_read, cursor = await self._read(cursor)
             except SandboxError as problem:

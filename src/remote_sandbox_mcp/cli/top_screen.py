@@ -90,7 +90,7 @@ def machine_lines(state: TopState, machines: Sequence[Row], room: int, widths: W
     """
     if not machines:
         said = "No machine fits." if state.machines else "No machine is configured; see remote-sandbox-mcp doctor."
-        return [styled((said if state.is_known else "asking ...", "dim"))]
+        return [styled((said if state.is_loaded else "asking ...", "dim"))]
     points = [state.trends.get(row["name"], ()) for row in machines]
     shown = [brief(row, seen, widths) for row, seen in zip(machines, points, strict=True)]
     for make in (with_gpus, block):
@@ -110,8 +110,8 @@ def some_lines(lines: list[Text], passed: int, room: int) -> list[Text]:
         return lines
     first = min(passed, max(0, len(lines) - room + 1))
     rest = len(lines) - first - room + 1
-    told = f"  {first + rest} more (PgUp, PgDn, or / to filter)"
-    return [*lines[first : first + max(0, room - 1)], styled((told, "dim"))]
+    text = f"  {first + rest} more (PgUp, PgDn, or / to filter)"
+    return [*lines[first : first + max(0, room - 1)], styled((text, "dim"))]
 
 
 def block(row: Row, points: Sequence[Point], widths: Widths) -> list[Text]:
@@ -280,10 +280,10 @@ def ran(row: Row, now: float) -> str:
 def title(state: TopState, columns: int) -> Text:
     down = sum(row["state"] == "down" for row in state.machines.values())
     running = sum(row["state"] == "running" for row in state.jobs.values())
-    told = f" {count(len(state.machines), 'machine')}" + (f", {down} down" if down else "")
-    told += f"   {count(len(state.jobs), 'job')}, {running} running   by {state.sort}"
-    told += f"   /{state.filter}" if state.filter and not state.is_filtering else ""
-    line = sized(styled((told, "bold")), max(0, columns - 10)) + plain(f" {time.strftime('%H:%M:%S')} ")
+    text = f" {count(len(state.machines), 'machine')}" + (f", {down} down" if down else "")
+    text += f"   {count(len(state.jobs), 'job')}, {running} running   by {state.sort}"
+    text += f"   /{state.filter}" if state.filter and not state.is_filtering else ""
+    line = sized(styled((text, "bold")), max(0, columns - 10)) + plain(f" {time.strftime('%H:%M:%S')} ")
     line.stylize("reverse")
     return line
 

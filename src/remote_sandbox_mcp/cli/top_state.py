@@ -32,7 +32,7 @@ class TopState:
     trends: dict[str, list[Point]] = field(default_factory=dict)
     jobs: dict[str, Row] = field(default_factory=dict)
     # Whether they are known at all.
-    is_known: bool = False
+    is_loaded: bool = False
     sort: str = IDLE
     filter: str = ""
     chosen: str = ""
@@ -52,7 +52,7 @@ class TopState:
             self._take_trends(put, gone)
             return
         rows = {"machines": self.machines, "jobs": self.jobs}[topic]
-        self.is_known = self.is_known or topic == "machines"
+        self.is_loaded = self.is_loaded or topic == "machines"
         if whole:
             rows.clear()
         rows.update(put)

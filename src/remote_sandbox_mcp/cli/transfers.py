@@ -41,8 +41,8 @@ def add_arguments(subparsers: Any) -> None:
         description="Transfers that were begun by agents or with --background, of the last two weeks. `wait` ends "
         "with 0 when the transfer has completed without a problem, else with 1; Ctrl-C ends only the waiting.",
     )
-    told = "list (which is the default), show, wait, cancel or log"
-    parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", metavar="ACTION", help=told)
+    text = "list (which is the default), show, wait, cancel or log"
+    parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", metavar="ACTION", help=text)
     parser.add_argument("id", nargs="?", default="", metavar="ID", help="as push, pull and list show it")
     parser.add_argument("--limit", type=int, metavar="N", help=f"rows ({LISTED}), or lines of a log ({LOGGED})")
     add_json(parser, help="for programs: what check_file_transfer_task returns")
@@ -162,8 +162,8 @@ def _moment(when: float) -> str:
 
 
 async def _wait(app: App, options: argparse.Namespace) -> int:
-    told = f"{options.id} goes on; remote-sandbox-mcp transfers cancel {options.id} ends it"
-    return await until_stopped(_wait_for(app, options), told)
+    text = f"{options.id} goes on; remote-sandbox-mcp transfers cancel {options.id} ends it"
+    return await until_stopped(_wait_for(app, options), text)
 
 
 async def _wait_for(app: App, options: argparse.Namespace) -> int:
@@ -179,12 +179,12 @@ async def _wait_for(app: App, options: argparse.Namespace) -> int:
     if options.json:
         _print_json(app, transfer, stale)
     else:
-        _tell_end(transfer, stale)
+        _print_end(transfer, stale)
     # For scripts: problems with single files are a failure, too.
     return 0 if transfer.outcome and not transfer.outcome.problem_count else 1
 
 
-def _tell_end(transfer: Transfer, stale: bool) -> None:
+def _print_end(transfer: Transfer, stale: bool) -> None:
     if transfer.outcome:
         show_outcome(transfer.outcome, transfer.order, False)
     else:

@@ -106,8 +106,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
         # A subparser must not overwrite a value that was given before the verb with its default.
-        told = "a config.toml (or config.json) instead of the usual"
-        self.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=told)
+        help_text = "a config.toml (or config.json) instead of the usual"
+        self.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=help_text)
 
     def error(self, message: str) -> NoReturn:
         if not self.as_json:
@@ -130,10 +130,10 @@ def no_choice(word: str, choices: Iterable[str]) -> str:
     >>> no_choice("exce", ["exec", "push"])
     "there is no 'exce'; did you mean exec? There are: exec, push"
     """
-    known = [*choices]
-    near = difflib.get_close_matches(word, known, 1)
+    names = [*choices]
+    near = difflib.get_close_matches(word, names, 1)
     hint = f"did you mean {near[0]}? " if near else ""
-    return f"there is no {word[:80]!r}; {hint}There are: {', '.join(known)}"
+    return f"there is no {word[:80]!r}; {hint}There are: {', '.join(names)}"
 
 
 def add_json(*parsers: argparse.ArgumentParser, help: str = "for programs") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..config import paths
-from ..config.handed import withdraw
+from ..config.inherited import withdraw
 from ..services.watchdog import service
 from ..services.watchdog.daemon import AlreadyWatched, take_lock
 from .render import Page, ago, styled
@@ -103,8 +103,8 @@ def _as_json(options: argparse.Namespace, stands: WatchdogStatus) -> bool:
 
         from .render import print_json
 
-        told = asdict(stands) | {"database": str(stands.database), "log_file": str(stands.log_file)}
-        print_json({name: value for name, value in told.items() if value not in (None, ())})
+        fields = asdict(stands) | {"database": str(stands.database), "log_file": str(stands.log_file)}
+        print_json({name: value for name, value in fields.items() if value not in (None, ())})
     return bool(options.json)
 
 

@@ -40,12 +40,12 @@ async def show(config: Path | None) -> int:
     _show_agents(page, program)
     page.heading("Next")
     first = [] if configuration.machines else [("setup", "find your machines, and tell your clients")]
-    for words, told in (
+    for words, description in (
         *first,
         ("doctor", "check each machine, step by step"),
         ("--help", "list sandboxes, run commands, ..."),
     ):
-        line = styled((f"  {shlex.quote(program)} {words}", ""), (f"  {told}", "dim"))
+        line = styled((f"  {shlex.quote(program)} {words}", ""), (f"  {description}", "dim"))
         page.print(line, soft_wrap=True)
     return 0
 

@@ -49,8 +49,8 @@ def _add_link(subparsers: Any) -> None:
         epilog=EXIT_CODES,
     )
     add = parser.add_argument
-    told = "the folder there, made where it is missing (default: as the project's accepted .remote-sandbox.toml says)"
-    add("remote", metavar="SANDBOX:REMOTE", nargs="?", default="", help=told)
+    parts = "the folder there, made where it is missing (default: as the project's accepted .remote-sandbox.toml says)"
+    add("remote", metavar="SANDBOX:REMOTE", nargs="?", default="", help=parts)
     add("folder", metavar="FOLDER", nargs="?", default="", help="the folder here (default: the current one)")
     add("--exclude", action="append", default=[], metavar="PATTERN", help="a .gitignore line for what is left out")
     add("--include", action="append", default=[], metavar="PATTERN", help="send these in spite of their names: .env")
@@ -126,8 +126,8 @@ def make_order(app: App, options: argparse.Namespace) -> LinkOrder:
             f"where {folder} is to be linked to is not said; write SANDBOX:FOLDER, such as gpu1:project, or accept "
             "a .remote-sandbox.toml with a sandbox in it by: remote-sandbox-mcp config allow"
         )
-    known = next((each for each in app.workspaces.all() if each.folder == folder), None)
-    before = app.workspaces.given(known) if known else Rules()
+    linked = next((each for each in app.workspaces.all() if each.folder == folder), None)
+    before = app.workspaces.given(linked) if linked else Rules()
     rules = replace(
         before,
         excludes=_or(options.exclude, before.excludes),
@@ -244,7 +244,7 @@ def _show_states(states: Sequence[WorkspaceState]) -> None:
         is_bad, where = bool(state.conflicts or state.trouble), state.workspace
         mark = page.mark("failed" if state.trouble else "warning" if is_bad else "ok")
         place = styled((where.folder, "bold"), (f" = {where.sandbox}:{where.remote}", ""))
-        rows.append((mark, place, styled((told_of(state), "yellow" if is_bad else "dim"))))
+        rows.append((mark, place, styled((state_line(state), "yellow" if is_bad else "dim"))))
     page.rows(rows, indent=0)
     if not states:
         page.print("No folder is linked; remote-sandbox-mcp link SANDBOX:FOLDER links the current one.")
@@ -252,16 +252,16 @@ def _show_states(states: Sequence[WorkspaceState]) -> None:
         page.print(styled(("decide by: remote-sandbox-mcp workspaces --keep-local PATH --keep-remote PATH", "dim")))
 
 
-def told_of(state: WorkspaceState) -> str:
+def state_line(state: WorkspaceState) -> str:
     """Describe how a workspace stands, in words."""
     if state.trouble:
         return one_line(state.trouble)
-    told = [f"in conflict: {', '.join(map(one_line, state.conflicts[:MOST_NAMED]))}"] if state.conflicts else []
-    told += [f"{counted(state.to_send, 'change')} to send"] if state.to_send else []
-    told += [f"{counted(state.to_come, 'change')} to come"] if state.to_come else []
-    told = told or ["in step"]
-    told += [one_line(kept_there(state.kept_there, state.kept_there_count))] if state.kept_there else []
-    return "; ".join(told)
+    parts = [f"in conflict: {', '.join(map(one_line, state.conflicts[:MOST_NAMED]))}"] if state.conflicts else []
+    parts += [f"{counted(state.to_send, 'change')} to send"] if state.to_send else []
+    parts += [f"{counted(state.to_come, 'change')} to come"] if state.to_come else []
+    parts = parts or ["in step"]
+    parts += [one_line(kept_there(state.kept_there, state.kept_there_count))] if state.kept_there else []
+    return "; ".join(parts)
 
 
 # The trash

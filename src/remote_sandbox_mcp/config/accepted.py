@@ -38,13 +38,13 @@ def acceptance(path: str, environ: Mapping[str, str] = os.environ) -> Acceptance
 def accept(path: str, accepted: Acceptance, state_folder: Path) -> None:
     """Accept this content at this whole path from now on. Raises ConfigError."""
     value = {"content": accepted.content} if accepted.content else accepted.digest
-    _RECORD.change(state_folder, lambda known: known.update({path: value}))
+    _RECORD.change(state_folder, lambda records: records.update({path: value}))
 
 
 def withdraw(path: str, state_folder: Path) -> bool:
     """Stop accepting the file at this path; returns whether it was accepted. Raises ConfigError."""
     gone: list[object] = []
-    _RECORD.change(state_folder, lambda known: gone.append(known.pop(whole(path), None)))
+    _RECORD.change(state_folder, lambda records: gone.append(records.pop(whole(path), None)))
     return gone != [None]
 
 

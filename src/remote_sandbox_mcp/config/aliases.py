@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.sandboxes.machine import Login
 from . import readers
-from .problems import Fault, Tell, quoted
+from .problems import Fault, Reporter, quoted
 from .readers import Reader
 
 if TYPE_CHECKING:
@@ -41,11 +41,13 @@ class Alias:
     needs: tuple[str, ...] = ()
 
 
-def read_alias(found: HostSettings, environ: Mapping[str, str], tell: Tell, *, is_by_program: bool = False) -> Alias:
+def read_alias(
+    found: HostSettings, environ: Mapping[str, str], report: Reporter, *, is_by_program: bool = False
+) -> Alias:
     """A host from what is said of it; `is_by_program`: partly by a command that may decide otherwise next time."""
     from .openssh import needs_of
 
-    meaning = _Meaning(found, environ, tell)
+    meaning = _Meaning(found, environ, report)
     command = " ".join(meaning.proxy_command())
     return Alias(
         host=found.first("hostname"),
@@ -64,10 +66,10 @@ def read_alias(found: HostSettings, environ: Mapping[str, str], tell: Tell, *, i
 class _Meaning:
     """The settings found for one alias, with their tokens replaced."""
 
-    def __init__(self, found: HostSettings, environ: Mapping[str, str], tell: Tell) -> None:
+    def __init__(self, found: HostSettings, environ: Mapping[str, str], report: Reporter) -> None:
         self._found = found
         self._environ = environ
-        self._tell = tell
+        self._report = report
         self.port: int = self.checked("port", readers.port) or 22
         local_user, host, user = current_user(environ), found.first("hostname"), found.first("user")
         names = {"h": host, "n": found.alias, "p": str(self.port), "r": user, "u": local_user}
@@ -79,7 +81,7 @@ class _Meaning:
         try:
             return reader(word) if (word := self._found.first(keyword)) not in {"", "none"} else None
         except Fault as fault:
-            self._tell(f"~/.ssh/config: {keyword} of {quoted(self._found.alias)} is passed over: it {fault}.")
+            self._report(f"~/.ssh/config: {keyword} of {quoted(self._found.alias)} is passed over: it {fault}.")
             return None
 
     def login(self) -> Login:
@@ -168,8 +170,8 @@ def current_user(environ: Mapping[str, str]) -> str:
     """The user's name by variables, else by the system; empty where neither has one."""
     import pwd
 
-    if told := next(filter(None, map(environ.get, USER_VARIABLES)), ""):
-        return told
+    if user := next(filter(None, map(environ.get, USER_VARIABLES)), ""):
+        return user
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -51,10 +51,10 @@ def allowances(environ: Mapping[str, str] = os.environ) -> list[Allowance]:
 def allow(allowance: Allowance, state_folder: Path) -> None:
     """Keep it, in place of an earlier one for the same path. Raises ConfigError."""
 
-    def change(known: dict[str, Any]) -> None:
-        kept = [*(it for it in _in_force(known) if it.key != allowance.key), allowance][-MOST:]
-        known.clear()
-        known.update({it.key: _written(it) for it in kept})
+    def change(records: dict[str, Any]) -> None:
+        kept = [*(it for it in _in_force(records) if it.key != allowance.key), allowance][-MOST:]
+        records.clear()
+        records.update({it.key: _written(it) for it in kept})
 
     ALLOWED.change(state_folder, change)
 
@@ -63,17 +63,17 @@ def disallow(path: str, state_folder: Path) -> list[Allowance]:
     """Take back what was allowed of this place, and of places in it; returns that. Raises ConfigError."""
     gone: list[Allowance] = []
 
-    def change(known: dict[str, Any]) -> None:
-        gone.extend(it for it in _in_force(known) if f"{it.path}/".startswith(f"{path.rstrip('/')}/"))
+    def change(records: dict[str, Any]) -> None:
+        gone.extend(it for it in _in_force(records) if f"{it.path}/".startswith(f"{path.rstrip('/')}/"))
         for it in gone:
-            known.pop(it.key, None)
+            records.pop(it.key, None)
 
     ALLOWED.change(state_folder, change)
     return gone
 
 
-def _in_force(known: Mapping[str, Any]) -> list[Allowance]:
-    found = (_read(key, value) for key, value in known.items() if isinstance(value, dict))
+def _in_force(records: Mapping[str, Any]) -> list[Allowance]:
+    found = (_read(key, value) for key, value in records.items() if isinstance(value, dict))
     return [it for it in found if it is not None and not it.is_over]
 
 

@@ -13,7 +13,7 @@ from ..core.sandboxes.machine import CommandPlace
 from ..core.sandboxes.secret import Secret
 from ..local.processes.variables import ALWAYS, is_among
 from . import readers
-from .problems import Fault, Tell, plain, quoted
+from .problems import Fault, Reporter, plain, quoted
 from .readers import Reader, read_table, table
 from .variables import for_programs
 
@@ -132,32 +132,32 @@ def read_commands(
     secrets: Iterable[Secret | None],
     pass_env: Iterable[str],
     taken: Iterable[str],
-    tell: Tell,
+    report: Reporter,
 ) -> Iterator[CommandPlace]:
     """The sandboxes that can be used; `taken` are names of others, `secrets` all that the configuration names.
 
     Their commands get the variables `pass_env` besides those that every such program gets.
     """
     used, variables = set(taken), for_programs(environ, secrets, pass_env)
-    for name, raw in table(document, TABLE, file, tell).items():
+    for name, raw in table(document, TABLE, file, report).items():
         where = f"{file} [{TABLE}.{plain(name)}]"
-        place = _place(name, raw, where, variables, tell)
+        place = _place(name, raw, where, variables, report)
         if place and place.name in used:
-            tell(f"{where} is left out: a machine is named {quoted(name)} as well; give it a name of its own.")
+            report(f"{where} is left out: a machine is named {quoted(name)} as well; give it a name of its own.")
         elif place:
             used.add(place.name)
             yield place
 
 
-def _place(name: str, raw: object, where: str, variables: Mapping[str, str], tell: Tell) -> CommandPlace | None:
+def _place(name: str, raw: object, where: str, variables: Mapping[str, str], report: Reporter) -> CommandPlace | None:
     """One table. Left out, with the reason reported, where anything in it is wrong: it would start something else."""
     if not isinstance(raw, Mapping):
-        tell(f"{where} is left out: it must be a table of keys and values, with one of {', '.join(DOORS)}.")
+        report(f"{where} is left out: it must be a table of keys and values, with one of {', '.join(DOORS)}.")
         return None
-    values, faults = read_table(raw, COMMAND_READERS, where, tell)
+    values, faults = read_table(raw, COMMAND_READERS, where, report)
     faults += [f"its name {fault}" for fault in _faults_of(readers.name, name)]
     if faults := faults or list(_misfits(values)):
-        tell(f"{where} is left out: {', and '.join(faults)}.")
+        report(f"{where} is left out: {', and '.join(faults)}.")
         return None
     door = next(key for key in DOORS if key in values)
     command = values["command"] if door == "command" else PRESETS[door](values)

@@ -18,8 +18,8 @@ from ..core.sandboxes.network import NO_NETWORK
 from ..core.sandboxes.secret import Secret
 from . import paths, readers
 from .machines import Builder
-from .problems import Fault, Tell, parse_toml, plain, quoted
-from .readers import checked, read_table, table, take_variables, tell_unknown
+from .problems import Fault, Reporter, parse_toml, plain, quoted
+from .readers import checked, read_table, report_unknown, table, take_variables
 from .schema import (
     HOOK_READERS,
     HOST_READERS,
@@ -55,10 +55,10 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     problems: list[str] = []
     # Problems because of which machines, or a whole file, are missing.
     faults: list[str] = []
-    tell = problems.append
+    report = problems.append
 
     def blame(problem: str) -> None:
-        tell(problem)
+        report(problem)
         faults.append(problem)
 
     given_json = config_path if is_json(config_path) else None
@@ -67,28 +67,28 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     found = _read_file(path, path is config_path, blame)
     document = found or {}
     for key in (key for key in document if key not in TOP_KEYS):
-        tell_unknown(key, TOP_KEYS, file, tell)
+        report_unknown(key, TOP_KEYS, file, report)
     own, project = own_json(given_json, path), os.path.join(folder, NAME)
-    in_json = read_json(own, tell, blame) if own else _of_project(project, environ, tell)
-    _tell_workspace_file(folder, environ, tell)
+    in_json = read_json(own, report, blame) if own else _of_project(project, environ, report)
+    _report_workspace_file(folder, environ, report)
     unread = tuple(faults)
-    settings, sources = _settings(document, file, in_json, environ, tell)
+    settings, sources = _settings(document, file, in_json, environ, report)
     if unread and not settings.platform.server_url:
         settings = replace(settings, rules=replace(settings.rules, refusal=" ".join(unread)))
-    in_environ = _unique(_environ_entries(environ, blame), tell)
-    in_file = _unique(_file_entries(document, file, environ, blame), tell)
-    _tell_exposed(path, in_file.values(), settings, tell)
+    in_environ = _unique(_environ_entries(environ, blame), report)
+    in_file = _unique(_file_entries(document, file, environ, blame), report)
+    _report_exposed(path, in_file.values(), settings, report)
     entries = {**in_environ, **{name: entry for name, entry in in_file.items() if name not in in_environ}}
     builder = Builder(entries.values(), settings, environ, blame)
-    rule = _host_rule(document, file, tell)
+    rule = _host_rule(document, file, report)
     entries |= builder.add_fitting(rule)
     machines = builder.machines()
     secrets = secrets_of(entries.values(), settings)
     names = [machine.name for machine in machines]
     commands = _commands(document, file, environ, secrets, settings.pass_env, names, blame)
     names += [place.name for place in commands]
-    local = _local(document, file, names, tell)
-    default = _default(document, file, names + ([local.name] if local else []), tell if names else blame)
+    local = _local(document, file, names, report)
+    default = _default(document, file, names + ([local.name] if local else []), report if names else blame)
     refusal = "" if names else _refusal(faults, local)
     return Configuration(
         machines=machines,
@@ -128,52 +128,52 @@ def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
     """Explain why a call that names no sandbox is refused, although one was configured; "" where it is not."""
     if not faults:
         return ""
-    told = " ".join(plain(fault, MOST_SHOWN) for fault in faults[:MOST_FAULTS])
+    message = " ".join(plain(fault, MOST_SHOWN) for fault in faults[:MOST_FAULTS])
     more = f" (and {len(faults) - MOST_FAULTS} more: remote-sandbox-mcp doctor)" if len(faults) > MOST_FAULTS else ""
     otherwise = f", or name the sandbox {local.name!r} if it is to run there" if local else ""
-    return f"nothing was done: no machine that is configured can be used. {told}{more} Correct that{otherwise}"
+    return f"nothing was done: no machine that is configured can be used. {message}{more} Correct that{otherwise}"
 
 
-def _of_project(path: str, environ: Mapping[str, str], tell: Tell) -> ConfigFile | None:
+def _of_project(path: str, environ: Mapping[str, str], report: Reporter) -> ConfigFile | None:
     """Read the settings that the config.json of the current folder may make, if there is one."""
     if not os.path.isfile(path):
         return None
     from .project_file import read_project
 
-    return read_project(path, environ, tell)
+    return read_project(path, environ, report)
 
 
-def _tell_workspace_file(folder: str, environ: Mapping[str, str], tell: Tell) -> None:
+def _report_workspace_file(folder: str, environ: Mapping[str, str], report: Reporter) -> None:
     """Say that the project's .remote-sandbox.toml is not what its user accepted; nothing of it is configuration."""
     if not os.path.lexists(os.path.join(folder, paths.WORKSPACE_FILE)):
         return
     from .workspace_file import notice
 
-    if told := notice(folder, environ):
-        tell(told)
+    if message := notice(folder, environ):
+        report(message)
 
 
-def _read_file(path: Path, wanted: bool, tell: Tell) -> dict[str, Any] | None:
+def _read_file(path: Path, wanted: bool, report: Reporter) -> dict[str, Any] | None:
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as opened:
             return parse_toml(opened.read())
     except FileNotFoundError:
         if wanted:
-            tell(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
+            report(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
     except OSError as error:
-        tell(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
+        report(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
     except (ValueError, RecursionError) as error:
         # The parser's message may quote the file, and with it a password; the position is enough.
         place = re.search(r"line \d+, column \d+", str(error))
-        tell(f"{path} is passed over: it is not valid TOML{f' ({place[0]})' if place else ''}; correct it there.")
+        report(f"{path} is passed over: it is not valid TOML{f' ({place[0]})' if place else ''}; correct it there.")
     return None
 
 
-def _environ_entries(environ: Mapping[str, str], tell: Tell) -> Iterator[MachineEntry | None]:
-    for number, raw in enumerate(listed(environ, tell), 1):
-        yield read_entry(raw, f"{LIST} entry {number}{_called(raw)}", environ, tell)
+def _environ_entries(environ: Mapping[str, str], report: Reporter) -> Iterator[MachineEntry | None]:
+    for number, raw in enumerate(listed(environ, report), 1):
+        yield read_entry(raw, f"{LIST} entry {number}{_called(raw)}", environ, report)
     if given := single(environ):
-        yield read_entry(given, "REMOTE_HOST", environ, tell, _variable)
+        yield read_entry(given, "REMOTE_HOST", environ, report, _variable)
 
 
 def single(environ: Mapping[str, str]) -> dict[str, str]:
@@ -186,7 +186,7 @@ def _variable(key: str) -> str:
     return f"REMOTE_{key.upper()}"
 
 
-def listed(environ: Mapping[str, str], tell: Tell) -> list[Any]:
+def listed(environ: Mapping[str, str], report: Reporter) -> list[Any]:
     """The entries of REMOTE_SANDBOX_LIST, unparsed; none, with a problem reported, where it cannot be read."""
     text = environ.get(LIST, "")
     if not text.strip():
@@ -197,10 +197,10 @@ def listed(environ: Mapping[str, str], tell: Tell) -> list[Any]:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-        tell(f"{LIST} is passed over: it is not valid JSON{place}; correct it there.")
+        report(f"{LIST} is passed over: it is not valid JSON{place}; correct it there.")
         return []
     if not isinstance(found, list):
-        tell(f"{LIST} is passed over: it must be a JSON list of machines, so put [ and ] around it.")
+        report(f"{LIST} is passed over: it must be a JSON list of machines, so put [ and ] around it.")
         return []
     return found
 
@@ -211,22 +211,22 @@ def _called(raw: object) -> str:
 
 
 def _file_entries(
-    document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
+    document: Mapping[str, Any], file: str, environ: Mapping[str, str], report: Reporter
 ) -> Iterator[MachineEntry | None]:
-    for name, raw in table(document, "machines", file, tell).items():
+    for name, raw in table(document, "machines", file, report).items():
         named = {"name": name, **raw} if isinstance(raw, Mapping) else raw
-        yield read_entry(named, f"{file} [machines.{plain(name)}]", environ, tell)
+        yield read_entry(named, f"{file} [machines.{plain(name)}]", environ, report)
     try:
         hosts = readers.texts(document.get("hosts", []))
     except Fault as fault:
-        tell(f"{file}: hosts is passed over: each of them {fault}.")
+        report(f"{file}: hosts is passed over: each of them {fault}.")
         return
     for alias in hosts:
         if not readers.is_pattern(alias):
-            yield read_entry({"ssh_alias": alias}, f"{file} hosts {quoted(alias)}", environ, tell)
+            yield read_entry({"ssh_alias": alias}, f"{file} hosts {quoted(alias)}", environ, report)
 
 
-def _host_rule(document: Mapping[str, Any], file: str, tell: Tell) -> HostPatterns:
+def _host_rule(document: Mapping[str, Any], file: str, report: Reporter) -> HostPatterns:
     """Read which hosts of ~/.ssh/config are offered by patterns, and whether by name after the start, too."""
     try:
         readers.texts(document.get("hosts", []))
@@ -235,10 +235,10 @@ def _host_rule(document: Mapping[str, Any], file: str, tell: Tell) -> HostPatter
         return HostPatterns()
     rule, faults = read_table(document, HOST_READERS, file, _silent)
     for fault in faults:
-        tell(f"{file}: {fault}, so it is passed over.")
+        report(f"{file}: {fault}, so it is passed over.")
     patterns, at_run_time = rule.get("hosts", ()), rule.get("hosts_at_run_time", False)
     if at_run_time and not patterns:
-        tell(f'{file}: hosts_at_run_time has no effect without hosts that may be found; add hosts = ["*"], for all.')
+        report(f'{file}: hosts_at_run_time has no effect without hosts that may be found; add hosts = ["*"], for all.')
     return HostPatterns(patterns, at_run_time, f"{file} hosts")
 
 
@@ -246,23 +246,23 @@ def _silent(_: str) -> None:
     """The other keys of the file are not unknown."""
 
 
-def _unique(entries: Iterable[MachineEntry | None], tell: Tell) -> dict[str, MachineEntry]:
+def _unique(entries: Iterable[MachineEntry | None], report: Reporter) -> dict[str, MachineEntry]:
     chosen: dict[str, MachineEntry] = {}
     for entry in filter(None, entries):
         other = chosen.setdefault(entry.name, entry)
         if other is not entry:
-            tell(
+            report(
                 f"{entry.where} is left out: its name {quoted(entry.name)} is that of {other.where} already; "
                 "give it a name of its own."
             )
     return chosen
 
 
-def _tell_exposed(path: Path, entries: Iterable[MachineEntry], settings: Settings, tell: Tell) -> None:
+def _report_exposed(path: Path, entries: Iterable[MachineEntry], settings: Settings, report: Reporter) -> None:
     """Warn about passwords in a file that others can read."""
     is_written = any(secret and not secret.source for secret in written_secrets(entries, settings))
     if is_written and readable_by_others(str(path)):
-        tell(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
+        report(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
 
 
 def _commands(
@@ -272,27 +272,27 @@ def _commands(
     secrets: Sequence[Secret | None],
     pass_env: Sequence[str],
     taken: Sequence[str],
-    tell: Tell,
+    report: Reporter,
 ) -> tuple[CommandPlace, ...]:
     if "sandboxes" not in document:
         return ()
     from .commands import read_commands
 
-    return tuple(read_commands(document, file, environ, secrets, pass_env, taken, tell))
+    return tuple(read_commands(document, file, environ, secrets, pass_env, taken, report))
 
 
 def _settings(
-    document: Mapping[str, Any], file: str, in_json: ConfigFile | None, environ: Mapping[str, str], tell: Tell
+    document: Mapping[str, Any], file: str, in_json: ConfigFile | None, environ: Mapping[str, str], report: Reporter
 ) -> tuple[Settings, dict[str, str]]:
-    values = checked(document, "server", SERVER_READERS, file, tell)
-    said, variables = take_variables(SERVER_VARIABLES, SERVER_READERS, environ, tell)
+    values = checked(document, "server", SERVER_READERS, file, report)
+    said, variables = take_variables(SERVER_VARIABLES, SERVER_READERS, environ, report)
     sources = {f"server.{key}": where for key, where in (dict.fromkeys(values, file) | variables).items()}
-    notify, origins = _notify(document, file, environ, tell)
-    services = read_services([*([in_json] if in_json else []), ConfigFile(file, document)], environ, tell)
+    notify, origins = _notify(document, file, environ, report)
+    services = read_services([*([in_json] if in_json else []), ConfigFile(file, document)], environ, report)
     for exposed in dict.fromkeys(services.exposed):
         if readable_by_others(exposed):
-            tell(f"{exposed} holds a key, and other users may read it: run chmod 600 {exposed}.")
-    registries = read_registries(document, file, environ, tell)
+            report(f"{exposed} holds a key, and other users may read it: run chmod 600 {exposed}.")
+    registries = read_registries(document, file, environ, report)
     origins |= {f"registries.{host}": file for host in registries}
     settings = Settings(
         **(values | said),
@@ -306,54 +306,54 @@ def _settings(
 
 
 def _notify(
-    document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
+    document: Mapping[str, Any], file: str, environ: Mapping[str, str], report: Reporter
 ) -> tuple[Notify, dict[str, str]]:
     where = f"{file} [notify]"
-    known = {**NOTIFY_READERS, "webhook_secret": readers.secret(environ)}
-    values = checked(document, "notify", known, file, tell)
-    values["webhooks"] = tuple(_addresses(values.get("webhooks", ()), where, tell))
+    allowed = {**NOTIFY_READERS, "webhook_secret": readers.secret(environ)}
+    values = checked(document, "notify", allowed, file, report)
+    values["webhooks"] = tuple(_addresses(values.get("webhooks", ()), where, report))
     if "webhook_secret" in values and (why := doubt(document["notify"]["webhook_secret"], environ)):
-        tell(f"{where}: webhook_secret is kept elsewhere, and {why}.")
+        report(f"{where}: webhook_secret is kept elsewhere, and {why}.")
     hooks = {
         name: hook
-        for name, raw in table(document, "hooks", file, tell).items()
-        if (hook := _hook(name, raw, f"{file} [hooks.{plain(name)}]", tell))
+        for name, raw in table(document, "hooks", file, report).items()
+        if (hook := _hook(name, raw, f"{file} [hooks.{plain(name)}]", report))
     }
     origins = [f"notify.{key}" for key in values if values[key] != ()] + [f"hooks.{name}" for name in hooks]
     return Notify(**values, hooks=hooks), dict.fromkeys(origins, file)
 
 
-def _addresses(urls: Iterable[str], where: str, tell: Tell) -> Iterator[str]:
+def _addresses(urls: Iterable[str], where: str, report: Reporter) -> Iterator[str]:
     """Allowed prefixes for webhooks; bad ones are reported by number, because addresses may hold keys."""
     for number, url in enumerate(urls, 1):
         try:
             read_address(url)
             yield url
         except ValueError as problem:
-            tell(f"{where}: number {number} of webhooks is passed over: it {problem}.")
+            report(f"{where}: number {number} of webhooks is passed over: it {problem}.")
 
 
-def _hook(name: str, raw: object, where: str, tell: Tell) -> Hook | None:
+def _hook(name: str, raw: object, where: str, report: Reporter) -> Hook | None:
     """A hook from its table. One with a mistake is dropped: it would run something other than what was meant."""
     if not isinstance(raw, Mapping):
-        tell(f"{where} is left out: it must be a table of keys and values, with command at least.")
+        report(f"{where} is left out: it must be a table of keys and values, with command at least.")
         return None
-    values, faults = read_table(raw, HOOK_READERS, where, tell)
+    values, faults = read_table(raw, HOOK_READERS, where, report)
     if not HOOK_NAME.fullmatch(name):
         faults.append("its name must be letters, digits, - and _, at most 40 of them")
     elif not faults and "command" not in values:
         faults.append("command is missing")
     if faults:
-        tell(f"{where} is left out: {', and '.join(faults)}.")
+        report(f"{where} is left out: {', and '.join(faults)}.")
         return None
     hook = Hook(**values)
     if os.path.isabs(hook.command[0]) and not os.access(hook.command[0], os.X_OK):
-        tell(f"{where}: the program {quoted(hook.command[0])} is not there or may not be run; correct its path.")
+        report(f"{where}: the program {quoted(hook.command[0])} is not there or may not be run; correct its path.")
     return hook
 
 
-def _local(document: Mapping[str, Any], file: str, taken: Iterable[str], tell: Tell) -> LocalPlace | None:
-    values = checked(document, "local", LOCAL_READERS, file, tell)
+def _local(document: Mapping[str, Any], file: str, taken: Iterable[str], report: Reporter) -> LocalPlace | None:
+    values = checked(document, "local", LOCAL_READERS, file, report)
     if not values.pop("enabled", True):
         return None
     environment = Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {}))
@@ -367,7 +367,7 @@ def _local(document: Mapping[str, Any], file: str, taken: Iterable[str], tell: T
         shm_mb=values.get("shm_mb", 0),
     )
     if local.name in taken:
-        tell(
+        report(
             f"The embedded sandbox is left out: a machine is named {quoted(local.name)} as well; "
             f"set name or enabled = false under [local] in {file}."
         )
@@ -375,7 +375,7 @@ def _local(document: Mapping[str, Any], file: str, taken: Iterable[str], tell: T
     return local
 
 
-def _default(document: Mapping[str, Any], file: str, names: list[str], tell: Tell) -> str:
+def _default(document: Mapping[str, Any], file: str, names: list[str], report: Reporter) -> str:
     """The sandbox named as the default, else the first one."""
     fallback = names[0] if names else ""
     wanted = document.get("default", fallback)
@@ -383,7 +383,7 @@ def _default(document: Mapping[str, Any], file: str, names: list[str], tell: Tel
         return str(wanted)
     if wanted:
         shown = quoted(wanted) if isinstance(wanted, str) else "what it says"
-        tell(f"{file}: default is passed over: no sandbox that can be used is named {shown}.")
+        report(f"{file}: default is passed over: no sandbox that can be used is named {shown}.")
     return fallback
 
 

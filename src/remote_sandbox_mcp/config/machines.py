@@ -17,10 +17,10 @@ from ..core.lazy import lazy
 from ..core.sandboxes.machine import OPENSSH, Engine, Hop, Login, Machine, OpenSsh
 from . import readers
 from .aliases import USER_VARIABLES, Alias, agent_socket, certificates_beside, current_user, default_keys, read_alias
+from .fingerprints import fingerprint_of
 from .paths import from_folder
-from .problems import Fault, Tell, quoted
+from .problems import Fault, Reporter, quoted
 from .schema import Configuration, HostPatterns, MachineEntry, Settings, secrets_of
-from .stamps import stamp_of
 
 # The rest is imported where it is needed: most configurations name no host of ~/.ssh/config.
 if TYPE_CHECKING:
@@ -47,18 +47,18 @@ class Asking:
         self._builder = builder
         self._entry = entry
         self._given = builder.given(entry)
-        self._stamp = builder.stamp
+        self._fingerprint = builder.fingerprint
         self._turn = threading.Lock()
         self._machine: Machine | None = None
         # What was found to be doubtful on the way.
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def __call__(self) -> Machine:
         """Raises ConfigError. It may run `ssh -G`: call it in a thread."""
         with self._turn:
             if self._machine is None:
                 try:
-                    self._machine = self._builder.complete(self._entry, self.told.append)
+                    self._machine = self._builder.complete(self._entry, self.reported.append)
                 except Fault as fault:
                     raise ConfigError(f"{self._entry.where} cannot be used: {fault}.") from None
         return self._machine
@@ -67,7 +67,7 @@ class Asking:
         """Equal if the answers are; they are asked for only where a file has changed since one of them was given."""
         if not isinstance(other, Asking) or self._given != other._given:
             return False
-        if self._stamp == other._stamp or (self._machine is None and other._machine is None):
+        if self._fingerprint == other._fingerprint or (self._machine is None and other._machine is None):
             return True
         try:
             return self() == other()
@@ -89,8 +89,8 @@ def completed(configuration: Configuration) -> Configuration:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(_completed, configuration.machines))
     faults = [answer for answer in answers if isinstance(answer, str)]
-    told = [one for it in configuration.machines if isinstance(it.asking, Asking) for one in it.asking.told]
-    problems = dict.fromkeys((*configuration.problems, *told, *faults))
+    reported = [one for it in configuration.machines if isinstance(it.asking, Asking) for one in it.asking.reported]
+    problems = dict.fromkeys((*configuration.problems, *reported, *faults))
     return replace(
         configuration,
         machines=tuple(answer for answer in answers if isinstance(answer, Machine)),
@@ -113,12 +113,12 @@ class Builder:
     """
 
     def __init__(
-        self, entries: Iterable[MachineEntry], settings: Settings, environ: Mapping[str, str], tell: Tell
+        self, entries: Iterable[MachineEntry], settings: Settings, environ: Mapping[str, str], report: Reporter
     ) -> None:
         self._entries = {entry.name: entry for entry in entries}
         self._settings = settings
         self._environ = environ
-        self._tell = tell
+        self._report = report
         self._aliases: dict[tuple[str, str, int | None], Alias] = {}
         self._said: dict[tuple[str, str, int | None], HostSettings] = {}
 
@@ -146,9 +146,9 @@ class Builder:
         return tuple(key for key in keys if "%" not in key)
 
     @cached_property
-    def stamp(self) -> object:
+    def fingerprint(self) -> object:
         """The state of the files that the meaning of names depends on."""
-        return stamp_of(self._ssh.files)
+        return fingerprint_of(self._ssh.files)
 
     def given(self, entry: MachineEntry) -> object:
         """Collect the settings that decide about a machine, but for the files."""
@@ -173,10 +173,10 @@ class Builder:
             self._check_jumps(entry)
             machine = self._incomplete(entry) if self._must_ask(entry) else self._machine(entry)
         except Fault as fault:
-            self._tell(f"{entry.where} is left out: {fault}.")
+            self._report(f"{entry.where} is left out: {fault}.")
             return None
         for doubt in self._doubts(entry):
-            self._tell(f"{entry.where}: {doubt}.")
+            self._report(f"{entry.where}: {doubt}.")
         return machine
 
     def _check_jumps(self, entry: MachineEntry) -> None:
@@ -216,11 +216,11 @@ class Builder:
             transport=entry.transport,
         )
 
-    def complete(self, entry: MachineEntry, tell: Tell) -> Machine:
+    def complete(self, entry: MachineEntry, report: Reporter) -> Machine:
         """The machine with all that ~/.ssh/config says of it now. Raises Fault."""
         # Another builder, because this one may have been told something else before.
-        fresh = Builder(self._entries.values(), self._settings, self._environ, tell)
-        if stamp_of(self._ssh.files) == self.stamp:
+        fresh = Builder(self._entries.values(), self._settings, self._environ, report)
+        if fingerprint_of(self._ssh.files) == self.fingerprint:
             fresh._ssh = self._ssh
         return fresh._machine(entry)
 
@@ -233,7 +233,7 @@ class Builder:
         added = {entry.name: entry for entry in found if entry.name not in taken}
         self._entries |= added
         if not found:
-            self._tell(f"{rule.where}: no host of ~/.ssh/config fits {', '.join(map(quoted, rule.patterns))}.")
+            self._report(f"{rule.where}: no host of ~/.ssh/config fits {', '.join(map(quoted, rule.patterns))}.")
         return added
 
     def find(self, rule: HostPatterns, name: str) -> Machine | None:
@@ -268,14 +268,14 @@ class Builder:
         """Build the settings for OpenSSH's client, where it may come to be used."""
         if not entry.ssh_alias and entry.transport != OPENSSH:
             return None
-        from .openssh import find_client, tell_client
+        from .openssh import client_settings, find_client
 
         if not find_client():
             return None
         # This builder has resolved the names of one machine and of the way to it, and no others.
         needs = dict.fromkeys(need for alias in self._aliases.values() for need in alias.needs)
         said = self._say(entry.ssh_alias or entry.host, entry.user, entry.port)
-        return tell_client(entry, login, route.hops, self._variables, said, tuple(needs))
+        return client_settings(entry, login, route.hops, self._variables, said, tuple(needs))
 
     def _target(self, entry: MachineEntry) -> Hop:
         """Address and login of an entry, as a machine or as a jump host of another."""
@@ -365,7 +365,7 @@ class Builder:
         if key not in self._aliases:
             said = self._say(alias, user, port)
             by_program = self._ssh.decides_by_program(alias)
-            self._aliases[key] = read_alias(said, self._environ, self._tell, is_by_program=by_program)
+            self._aliases[key] = read_alias(said, self._environ, self._report, is_by_program=by_program)
         return self._aliases[key]
 
     def _say(self, alias: str, user: str, port: int | None) -> HostSettings:
@@ -377,7 +377,7 @@ class Builder:
             self._said[key] = (
                 ask(alias, self._variables, user, port)
                 if find_client()
-                else self._ssh.say(alias, local_user, self._tell, user, port)
+                else self._ssh.say(alias, local_user, self._report, user, port)
             )
         return self._said[key]
 
@@ -385,7 +385,7 @@ class Builder:
     def _ssh(self) -> SshConfig:
         from .ssh_config import SshConfig
 
-        return SshConfig.read(self._tell)
+        return SshConfig.read(self._report)
 
     def _doubts(self, entry: MachineEntry) -> Iterable[str]:
         """List settings that look wrong now but may be right by the time of the login."""

@@ -87,8 +87,8 @@ def _settings(text: str) -> dict[str, tuple[str, ...]]:
 def _last_words(said: bytes) -> str:
     lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
     # The last line only sums up how many errors there were.
-    told = [line for line in lines if "terminating," not in line and "Pseudo-terminal" not in line]
-    return plain((told or lines or ["nothing"])[-1].strip(), 200).rstrip(".")
+    kept = [line for line in lines if "terminating," not in line and "Pseudo-terminal" not in line]
+    return plain((kept or lines or ["nothing"])[-1].strip(), 200).rstrip(".")
 
 
 # Settings of `ssh -G` that asyncssh, or our use of it, does not have: the keyword, the values that ask for nothing.
@@ -143,7 +143,7 @@ def _is_on_token(key_file: str) -> bool:
         return False
 
 
-def tell_client(
+def client_settings(
     entry: MachineEntry,
     login: Login,
     hops: tuple[Hop, ...],

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.texts.text import reveal
 
-Tell = Callable[[str], None]
+Reporter = Callable[[str], None]
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 

@@ -11,7 +11,7 @@ from ..core.errors import ConfigError
 from ..core.sandboxes.disposable import DisposableRules
 from . import readers
 from .accepted import Acceptance, acceptance, digest_of, first_bytes, invitation, whole
-from .problems import Fault, Tell, plain, quoted
+from .problems import Fault, Reporter, plain, quoted
 from .readers import Reader, read_table
 from .services import LARGEST, NAME, ConfigFile
 
@@ -48,23 +48,23 @@ class ProjectFile:
         """Record to keep once the user accepts the file."""
         return Acceptance(digest_of(self.content))
 
-    def settings(self, tell: Tell) -> dict[str, Any]:
+    def settings(self, report: Reporter) -> dict[str, Any]:
         """Read the settings that the file may make; other keys are reported and ignored."""
         where = f"{plain(self.path, 200)} [opensandbox]"
         raw = self.document["opensandbox"]
         # Reported by name only: a value of an unknown file may be anything.
         if refused := self._refused():
             also = "; a server_url may stand in OPENSANDBOX_SERVER, too" if "server_url" in refused else ""
-            tell(
+            report(
                 f"{plain(self.path, 200)}: {', '.join(refused)} passed over, since what comes with a project may set "
                 f"only {', '.join(PROJECT_READERS)}; if it is yours, give the file with --config, or put the rest "
                 f"into config.toml{also}."
             )
         values, faults = read_table(
-            {key: raw[key] for key in PROJECT_READERS if key in raw}, PROJECT_READERS, where, tell
+            {key: raw[key] for key in PROJECT_READERS if key in raw}, PROJECT_READERS, where, report
         )
         for fault in faults:
-            tell(f"{where}: {fault}, so it is passed over.")
+            report(f"{where}: {fault}, so it is passed over.")
         return values
 
     def _refused(self) -> list[str]:
@@ -89,7 +89,7 @@ def find_project(path: str = NAME) -> ProjectFile | None:
     return ProjectFile(whole(path), content, document)
 
 
-def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> ConfigFile | None:
+def read_project(path: str, environ: Mapping[str, str], report: Reporter) -> ConfigFile | None:
     """Read the project's settings; None, with a problem reported, until the user has accepted the file's content."""
     project = find_project(path)
     if project is None:
@@ -98,12 +98,12 @@ def read_project(path: str, environ: Mapping[str, str], tell: Tell) -> ConfigFil
     # By content, not by path: a pull may bring another file under the same name.
     if accepted != project.acceptance:
         why = "has changed since it was accepted" if accepted else "came with the current folder"
-        tell(
+        report(
             f"{plain(project.path, 200)} {why} and counts for nothing until the user accepts it: "
             f"{invitation(project.path)}"
         )
         return None
-    return ConfigFile(project.path, {"opensandbox": project.settings(tell)})
+    return ConfigFile(project.path, {"opensandbox": project.settings(report)})
 
 
 def refusal(path: str) -> ConfigError:

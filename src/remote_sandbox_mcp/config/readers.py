@@ -15,7 +15,7 @@ from ..core.sandboxes.network import EVERY_HOST, MOST_HOSTS, Network, Reach, is_
 from ..core.sandboxes.network import ranges as read_ranges
 from ..core.sandboxes.secret import Secret
 from ..core.sandboxes.slurm import Cluster, read_options
-from .problems import CONTROLS, Fault, Tell, quoted
+from .problems import CONTROLS, Fault, Reporter, quoted
 from .secrets import resolve_secret
 
 Reader = Callable[[Any], Any]
@@ -438,53 +438,53 @@ Labels = Callable[[str], str]
 
 
 def read_table(
-    raw: Mapping[str, Any], known: Mapping[str, Reader], where: str, tell: Tell, labels: Labels = str
+    raw: Mapping[str, Any], allowed: Mapping[str, Reader], where: str, report: Reporter, labels: Labels = str
 ) -> tuple[dict[str, Any], list[str]]:
     """The valid values, and faults of the others; unknown keys are reported and ignored."""
     values: dict[str, Any] = {}
     faults: list[str] = []
     for key, value in raw.items():
-        if key not in known:
-            tell_unknown(key, known, where, tell)
+        if key not in allowed:
+            report_unknown(key, allowed, where, report)
         elif value is not None and value != "":
             try:
-                values[key] = known[key](value)
+                values[key] = allowed[key](value)
             except Fault as fault:
                 faults.append(f"{labels(key)} {fault}")
     return values, faults
 
 
-def tell_unknown(key: str, known: Iterable[str], where: str, tell: Tell) -> None:
+def report_unknown(key: str, allowed: Iterable[str], where: str, report: Reporter) -> None:
     import difflib
 
-    near = difflib.get_close_matches(key[:60], list(known), 1, 0.5)
-    hint = f"the nearest right key is {quoted(near[0])}" if near else f"the keys are {', '.join(sorted(known))}"
-    tell(f"{where}: the unknown key {quoted(key)} is passed over; {hint}.")
+    near = difflib.get_close_matches(key[:60], list(allowed), 1, 0.5)
+    hint = f"the nearest right key is {quoted(near[0])}" if near else f"the keys are {', '.join(sorted(allowed))}"
+    report(f"{where}: the unknown key {quoted(key)} is passed over; {hint}.")
 
 
 def checked(
-    document: Mapping[str, Any], key: str, known: Mapping[str, Reader], file: str, tell: Tell
+    document: Mapping[str, Any], key: str, allowed: Mapping[str, Reader], file: str, report: Reporter
 ) -> dict[str, Any]:
     """A table of settings; invalid ones are reported and ignored."""
     where = f"{file} [{key}]"
-    values, faults = read_table(table(document, key, file, tell), known, where, tell)
+    values, faults = read_table(table(document, key, file, report), allowed, where, report)
     for fault in faults:
-        tell(f"{where}: {fault}, so it is passed over.")
+        report(f"{where}: {fault}, so it is passed over.")
     return values
 
 
-def table(document: Mapping[str, Any], key: str, file: str, tell: Tell) -> Mapping[str, Any]:
+def table(document: Mapping[str, Any], key: str, file: str, report: Reporter) -> Mapping[str, Any]:
     """The table of that name, empty where there is none."""
     found = document.get(key, {})
     if isinstance(found, Mapping):
         return found
     example = f"[{key}.NAME]" if key in {"machines", "sandboxes", "hooks", "registries"} else f"[{key}]"
-    tell(f"{file}: {key} is passed over: it must be a table, written as {example}.")
+    report(f"{file}: {key} is passed over: it must be a table, written as {example}.")
     return {}
 
 
 def take_variables(
-    variables: Mapping[str, Iterable[str]], known: Mapping[str, Reader], environ: Mapping[str, str], tell: Tell
+    variables: Mapping[str, Iterable[str]], allowed: Mapping[str, Reader], environ: Mapping[str, str], report: Reporter
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Values from environment variables, by key, and the variable that each came from.
 
@@ -495,8 +495,8 @@ def take_variables(
     for key, names in variables.items():
         if variable := next((name for name in names if environ.get(name, "").strip()), ""):
             try:
-                values[key] = known[key](environ[variable].strip())
+                values[key] = allowed[key](environ[variable].strip())
                 origins[key] = variable
             except Fault as fault:
-                tell(f"{variable} is passed over: it {fault}.")
+                report(f"{variable} is passed over: it {fault}.")
     return values, origins

@@ -40,21 +40,21 @@ class Record:
         except BlockingIOError:
             raise ConfigError(f"another process is changing {state_folder / self._name}; try again.") from None
         try:
-            known = {**self.read(state_folder)}
-            change(known)
-            if known != self.read(state_folder):
-                self._write(state_folder, known)
+            records = {**self.read(state_folder)}
+            change(records)
+            if records != self.read(state_folder):
+                self._write(state_folder, records)
         finally:
             lock.release()
 
-    def _write(self, state_folder: Path, known: Mapping[str, Any]) -> None:
+    def _write(self, state_folder: Path, records: Mapping[str, Any]) -> None:
         file = state_folder / self._name
         fresh = file.with_name(f".{self._name}.{os.getpid()}")
         try:
             fresh.unlink(missing_ok=True)
             # Written whole and renamed, so that a crash leaves the old one.
             with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as opened:
-                json.dump(known, opened, indent=1)
+                json.dump(records, opened, indent=1)
             fresh.replace(file)
         except OSError as error:
             raise ConfigError(f"unable to write {file}: {error.strerror or error}.") from error
@@ -68,7 +68,7 @@ def _read(file: str, _state: tuple[int, ...]) -> Mapping[str, Any]:
             # Otherwise another user could decide in this user's name.
             if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
                 return {}
-            known = json.loads(opened.read())
+            records = json.loads(opened.read())
     except (OSError, ValueError, RecursionError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return records if isinstance(records, dict) else {}

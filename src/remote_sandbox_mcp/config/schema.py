@@ -13,7 +13,7 @@ from ..core.sandboxes.secret import Secret
 from ..core.sandboxes.slurm import Cluster
 from ..core.serving import Http, Logging
 from . import readers
-from .problems import Tell
+from .problems import Reporter
 from .readers import Labels, Reader, read_table
 from .secrets import doubt
 
@@ -269,30 +269,32 @@ class MachineEntry:
 
 
 def read_entry(
-    raw: object, where: str, environ: Mapping[str, str], tell: Tell, labels: Labels = str
+    raw: object, where: str, environ: Mapping[str, str], report: Reporter, labels: Labels = str
 ) -> MachineEntry | None:
     """A machine from its table; None, with the reason reported, where it cannot be used."""
     if not isinstance(raw, Mapping):
-        tell(f"{where} is left out: it must be a table of keys and values, with host and user at least.")
+        report(f"{where} is left out: it must be a table of keys and values, with host and user at least.")
         return None
     secret = readers.secret(environ)
     secrets = {**dict.fromkeys(SECRET_KEYS, secret), "sudo": readers.sudo(environ), "otp": readers.code(environ)}
-    values, faults = read_table(raw, {**_MACHINE_READERS, **secrets}, where, tell, labels)
+    values, faults = read_table(raw, {**_MACHINE_READERS, **secrets}, where, report, labels)
     if not faults and not (values.get("host") or values.get("ssh_alias")):
         faults = [f"{labels('host')} is missing"]
     if faults:
-        tell(f"{where} is left out: {', and '.join(faults)}.")
+        report(f"{where} is left out: {', and '.join(faults)}.")
         return None
     # A name must not contain ":", as an IPv6 address does.
     name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
-    _tell_doubts(raw, where, environ, tell, labels)
+    _report_doubts(raw, where, environ, report, labels)
     return MachineEntry(name=name, where=where, **values)
 
 
-def _tell_doubts(raw: Mapping[str, Any], where: str, environ: Mapping[str, str], tell: Tell, labels: Labels) -> None:
+def _report_doubts(
+    raw: Mapping[str, Any], where: str, environ: Mapping[str, str], report: Reporter, labels: Labels
+) -> None:
     for key in SECRET_KEYS:
         if raw.get(key) and (why := doubt(raw[key], environ)):
-            tell(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
+            report(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
 
 
 def written_secrets(entries: Iterable[MachineEntry], settings: Settings) -> list[Secret | None]:

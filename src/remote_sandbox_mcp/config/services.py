@@ -14,8 +14,8 @@ from ..core.sandboxes.network import PACKAGE_INDEXES
 from ..core.sandboxes.secret import Secret
 from ..core.serving import Http, Logging
 from . import paths, readers
-from .problems import Fault, Tell, plain
-from .readers import Reader, checked, read_table, table, take_variables, tell_unknown
+from .problems import Fault, Reporter, plain
+from .readers import Reader, checked, read_table, report_unknown, table, take_variables
 from .schema import (
     DISPOSABLE_READERS,
     HTTP_READERS,
@@ -57,10 +57,10 @@ class Services:
     exposed: tuple[str, ...] = ()
 
 
-def read_services(files: Sequence[ConfigFile], environ: Mapping[str, str], tell: Tell) -> Services:
+def read_services(files: Sequence[ConfigFile], environ: Mapping[str, str], report: Reporter) -> Services:
     """All settings; later files override earlier ones. Bad values are reported and ignored."""
     secret = readers.secret(environ)
-    known: dict[str, Mapping[str, Reader]] = {
+    allowed: dict[str, Mapping[str, Reader]] = {
         "opensandbox": {**OPENSANDBOX_READERS, "api_key": secret},
         "disposable": DISPOSABLE_READERS,
         "http": {**HTTP_READERS, "api_key": secret},
@@ -68,15 +68,15 @@ def read_services(files: Sequence[ConfigFile], environ: Mapping[str, str], tell:
     }
     values: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
-    for name, readable in known.items():
-        values[name], origins = _section(name, readable, files, environ, tell)
+    for name, readable in allowed.items():
+        values[name], origins = _section(name, readable, files, environ, report)
         sources |= {f"{name}.{key}": where for key, where in origins.items()}
     # An address was written but is invalid: do not silently use another platform, or none.
     lost = "" if values["opensandbox"].get("server_url") else _unusable_server(files, environ)
     platform, found = (Platform(), {}) if lost else _platform(values["opensandbox"], environ)
     provider = values["disposable"].get("provider", "")
     if provider == "opensandbox" and not platform.server_url:
-        tell(
+        report(
             f'{sources["disposable.provider"]} [disposable]: provider is "opensandbox", but there is no server; set '
             "server_url under [opensandbox], or start one with remote-sandbox-mcp platform up."
         )
@@ -125,21 +125,21 @@ def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section(
-    name: str, known: Mapping[str, Reader], files: Sequence[ConfigFile], environ: Mapping[str, str], tell: Tell
+    name: str, allowed: Mapping[str, Reader], files: Sequence[ConfigFile], environ: Mapping[str, str], report: Reporter
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The values in force, and where each came from."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for written in files:
-        found = checked(written.document, name, known, written.file, tell)
+        found = checked(written.document, name, allowed, written.file, report)
         if name == "logging" and "file" in found:
             # Only paths in files are relative to the file; those in variables are relative to the process.
             found["file"] = written.resolve(found["file"])
         if "api_key" in found and (why := doubt(written.document[name]["api_key"], environ)):
-            tell(f"{written.file} [{name}]: api_key is kept elsewhere, and {why}.")
+            report(f"{written.file} [{name}]: api_key is kept elsewhere, and {why}.")
         values |= found
         sources |= dict.fromkeys(found, written.file)
-    said, origins = take_variables(SERVICE_VARIABLES[name], known, environ, tell)
+    said, origins = take_variables(SERVICE_VARIABLES[name], allowed, environ, report)
     return values | said, sources | origins
 
 
@@ -152,18 +152,18 @@ def _exposed(values: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str]
 
 
 def read_registries(
-    document: Mapping[str, Any], file: str, environ: Mapping[str, str], tell: Tell
+    document: Mapping[str, Any], file: str, environ: Mapping[str, str], report: Reporter
 ) -> dict[str, RegistryLogin]:
     """Logins by host. One with a mistake is reported and dropped: half a login is useless."""
     found: dict[str, RegistryLogin] = {}
-    for number, (name, raw) in enumerate(table(document, KEY, file, tell).items(), 1):
+    for number, (name, raw) in enumerate(table(document, KEY, file, report).items(), 1):
         where = f"{file} [{KEY}.{_shown(name, number)}]"
-        login, faults = _login(name, raw, where, environ, tell)
+        login, faults = _login(name, raw, where, environ, report)
         host = canonical_host(name)
         if not faults and host in found:
             faults = [f"it is the same registry as another one, {host}"]
         if faults or login is None:
-            tell(f"{where} is left out: {', and '.join(faults)}.")
+            report(f"{where} is left out: {', and '.join(faults)}.")
         else:
             found[host] = login
     return found
@@ -175,22 +175,22 @@ def _shown(name: str, number: int) -> str:
 
 
 def _login(
-    name: str, raw: object, where: str, environ: Mapping[str, str], tell: Tell
+    name: str, raw: object, where: str, environ: Mapping[str, str], report: Reporter
 ) -> tuple[RegistryLogin | None, list[str]]:
     if not isinstance(raw, Mapping):
         return None, ["it must be a table of keys and values, with user and password"]
-    known = {**REGISTRY_READERS, "password": readers.secret(environ)}
-    values, faults = read_table(raw, known, where, tell)
+    allowed = {**REGISTRY_READERS, "password": readers.secret(environ)}
+    values, faults = read_table(raw, allowed, where, report)
     try:
         readers.registry(name)
     except Fault as fault:
         faults.append(f"its name {fault}")
     # A missing key is reported only if nothing else is wrong, so that one mistake gives one message.
-    faults += [] if faults else [f"{key} is missing" for key in known if not values.get(key)]
+    faults += [] if faults else [f"{key} is missing" for key in allowed if not values.get(key)]
     if faults:
         return None, faults
     if why := doubt(raw["password"], environ):
-        tell(f"{where}: password is kept elsewhere, and {why}.")
+        report(f"{where}: password is kept elsewhere, and {why}.")
     return RegistryLogin(**values), []
 
 
@@ -217,20 +217,20 @@ def own_json(given: Path | None, config_file: Path) -> Path | None:
     return given or (beside if os.path.lexists(os.path.expanduser(beside)) else None)
 
 
-def read_json(path: Path, tell: Tell, blame: Tell) -> ConfigFile | None:
+def read_json(path: Path, report: Reporter, blame: Reporter) -> ConfigFile | None:
     """The operator's own file; None, with the fault reported, where it cannot be used at all."""
     document = _read(path, blame)
-    return None if document is None else _reviewed(ConfigFile(str(path), document), tell)
+    return None if document is None else _reviewed(ConfigFile(str(path), document), report)
 
 
-def _reviewed(found: ConfigFile, tell: Tell) -> ConfigFile:
+def _reviewed(found: ConfigFile, report: Reporter) -> ConfigFile:
     for key in (key for key in found.document if key not in JSON_KEYS):
-        tell_unknown(key, JSON_KEYS, found.file, tell)
-    checked(found.document, "server", JSON_SERVER_READERS, found.file, tell)
+        report_unknown(key, JSON_KEYS, found.file, report)
+    checked(found.document, "server", JSON_SERVER_READERS, found.file, report)
     return found
 
 
-def _read(path: Path, tell: Tell) -> dict[str, Any] | None:
+def _read(path: Path, report: Reporter) -> dict[str, Any] | None:
     import json
 
     try:
@@ -238,17 +238,17 @@ def _read(path: Path, tell: Tell) -> dict[str, Any] | None:
             # A longer file is cut, and then is not valid JSON.
             document = json.loads(opened.read(LARGEST))
     except FileNotFoundError:
-        tell(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
+        report(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
     except OSError as error:
-        tell(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
+        report(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
     except (ValueError, RecursionError) as error:
         # The parser's message may quote the file, and with it a key; the position is enough.
         place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-        tell(f"{path} is passed over: it is not valid JSON{place}; correct it there.")
+        report(f"{path} is passed over: it is not valid JSON{place}; correct it there.")
     else:
         if isinstance(document, dict):
             return document
-        tell(f"{path} is passed over: it must be a JSON object, so put {{ and }} around it.")
+        report(f"{path} is passed over: it must be a JSON object, so put {{ and }} around it.")
     return None
 
 

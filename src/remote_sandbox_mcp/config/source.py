@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from .fingerprints import Fingerprint, fingerprint_of
 from .load import load
 from .schema import Configuration
 from .services import NAME
-from .stamps import Stamp, stamp_of
 
 # A file system's clock may lag by this much.
 COARSE_NS = 20_000_000
@@ -26,7 +26,7 @@ class ConfigSource:
         self._path = path
         self._environ = environ
         self._folder = folder
-        self._stamp: Stamp = {}
+        self._fingerprint: Fingerprint = {}
         self._is_missed = False
         # The last usable configuration, with current problems added.
         self.current = Configuration()
@@ -37,25 +37,25 @@ class ConfigSource:
     def project(self) -> str:
         """The config.json in the client's folder; empty where there was none when it was read."""
         path = os.path.join(self._folder, NAME)
-        return path if os.path.abspath(path) in self._stamp else ""
+        return path if os.path.abspath(path) in self._fingerprint else ""
 
     def read(self) -> Configuration:
         """Read the current configuration."""
         self.current = self._readable = self._read()
         return self.current
 
-    def look(self) -> Configuration | None:
+    def refresh(self) -> Configuration | None:
         """The new configuration, if it differs from the one before; else None.
 
         A file that cannot be used at the moment, perhaps because it is half written, changes nothing but `problems`.
         """
-        now = stamp_of(self._stamp)
-        if self._is_just_missed(now) or now == self._stamp:
+        now = fingerprint_of(self._fingerprint)
+        if self._is_just_missed(now) or now == self._fingerprint:
             return None
         before, fresh = self.current, self._read()
         if fresh.unread and not before.unread:
             kept = self._readable
-            fresh = replace(kept, problems=(*kept.problems, *(f"{told} {KEPT}" for told in fresh.unread)))
+            fresh = replace(kept, problems=(*kept.problems, *(f"{fault} {KEPT}" for fault in fresh.unread)))
         else:
             self._readable = fresh
         if fresh == before:
@@ -66,13 +66,16 @@ class ConfigSource:
     def _read(self) -> Configuration:
         begun = time.time_ns() - COARSE_NS
         found = load(self._path, self._environ, self._folder)
-        stamps = stamp_of(found.read_from)
+        fingerprints = fingerprint_of(found.read_from)
         # A file that was written while it was read is checked once more.
-        self._stamp = {path: CHANGING if stamp and stamp[0] >= begun else stamp for path, stamp in stamps.items()}
+        self._fingerprint = {
+            path: CHANGING if fingerprint and fingerprint[0] >= begun else fingerprint
+            for path, fingerprint in fingerprints.items()
+        }
         return found
 
-    def _is_just_missed(self, now: Stamp) -> bool:
+    def _is_just_missed(self, now: Fingerprint) -> bool:
         """Whether a file vanished since the last look: many programs delete a file and then write the new one."""
-        is_missing = any(found is None and self._stamp[path] is not None for path, found in now.items())
+        is_missing = any(found is None and self._fingerprint[path] is not None for path, found in now.items())
         self._is_missed, was_missed = is_missing, self._is_missed
         return is_missing and not was_missed

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .problems import Tell
+from .problems import Reporter
 from .readers import is_pattern
 
 USER_FILE, SYSTEM_FILE = "~/.ssh/config", "/etc/ssh/ssh_config"
@@ -67,9 +67,9 @@ class SshConfig:
         self._blocks = tuple(blocks)
 
     @classmethod
-    def read(cls, tell: Tell, files: Iterable[str] = (USER_FILE, SYSTEM_FILE)) -> SshConfig:
+    def read(cls, report: Reporter, files: Iterable[str] = (USER_FILE, SYSTEM_FILE)) -> SshConfig:
         """Read files; a missing one counts as empty."""
-        parser = _Parser(tell)
+        parser = _Parser(report)
         for file in files:
             path = os.path.expanduser(file)
             parser.file(path, (), os.path.dirname(path))
@@ -107,12 +107,14 @@ class SshConfig:
             for name in (_FOR_SHELL if line.keyword in {*_PROGRAMS, "match"} else _VARIABLE).findall(word)
         }
 
-    def say(self, alias: str, local_user: str, tell: Tell, user: str = "", port: int | None = None) -> HostSettings:
+    def say(
+        self, alias: str, local_user: str, report: Reporter, user: str = "", port: int | None = None
+    ) -> HostSettings:
         """Collect a host's settings from Host blocks; `user` and `port` are decided already. Match is ignored."""
         given = {"user": user, "port": str(port or "")}
         found = {keyword: [value] for keyword, value in given.items() if value}
         for block in self._blocks:
-            if all(_applies(condition, alias, tell) for condition in block.conditions):
+            if all(_applies(condition, alias, report) for condition in block.conditions):
                 for setting in block.settings:
                     _take(setting, found)
         hostname = expand("".join(found.get("hostname", [alias])), {"h": alias, "%": "%"})
@@ -136,12 +138,12 @@ def _take(setting: ConfigLine, found: dict[str, list[str]]) -> None:
         found.setdefault(setting.keyword, [" ".join(setting.words)])
 
 
-def _applies(condition: ConfigLine, alias: str, tell: Tell) -> bool:
+def _applies(condition: ConfigLine, alias: str, report: Reporter) -> bool:
     if condition.keyword == "host":
         return matches(condition.words, alias)
     if [word.lower() for word in condition.words] == ["all"]:
         return True
-    tell(f"{condition.where}: Match is passed over, because only OpenSSH decides on it; install its client, ssh.")
+    report(f"{condition.where}: Match is passed over, because only OpenSSH decides on it; install its client, ssh.")
     return False
 
 
@@ -164,10 +166,10 @@ def _decides_by_program(condition: ConfigLine) -> bool:
 
 
 class _Parser:
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, report: Reporter) -> None:
         self.blocks: list[Block] = []
         self.files: list[str] = []
-        self._tell = tell
+        self._report = report
 
     def file(self, path: str, conditions: tuple[ConfigLine, ...], folder: str, chain: tuple[str, ...] = ()) -> None:
         """Read one file, included by those of `chain`; relative Include paths start in `folder`."""
@@ -200,7 +202,7 @@ class _Parser:
             for path in sorted(glob.glob(whole)):
                 # Includes may form a cycle.
                 if path in chain:
-                    self._tell(f"{setting.where}: Include is passed over: the file would include itself.")
+                    self._report(f"{setting.where}: Include is passed over: the file would include itself.")
                 else:
                     self.file(path, conditions, folder, chain)
 
@@ -212,7 +214,7 @@ class _Parser:
         except FileNotFoundError:
             return []
         except OSError as error:
-            self._tell(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
+            self._report(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
             return []
 
 

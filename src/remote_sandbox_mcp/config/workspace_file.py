@@ -15,7 +15,7 @@ from ..core.errors import ConfigError
 from ..core.workspaces.workspace import DEFAULT_PULL, Rules, Workspace
 from . import paths
 from .accepted import Acceptance, acceptance, digest_of, first_bytes, invitation, whole
-from .problems import CONTROLS, Fault, Tell, parse_toml, plain, quoted
+from .problems import CONTROLS, Fault, Reporter, parse_toml, plain, quoted
 
 NAME = paths.WORKSPACE_FILE
 LARGEST = 64 << 10
@@ -60,9 +60,9 @@ class Brought:
         """Record to keep once the user accepts it: the content, which stays in force whatever the file becomes."""
         return Acceptance(digest_of(self.content.encode()), self.content)
 
-    def settings(self, tell: Tell) -> dict[str, Any]:
+    def settings(self, report: Reporter) -> dict[str, Any]:
         """Read the file's settings by key. Raises ConfigError with all of its faults: nothing is accepted by halves."""
-        values, faults = ({}, [f"it {self.fault}"]) if self.fault else _read(self.content, self.path, tell)
+        values, faults = ({}, [f"it {self.fault}"]) if self.fault else _read(self.content, self.path, report)
         if faults:
             raise ConfigError(f"{plain(self.path, 200)} is not accepted: {', and '.join(faults)}; correct it there")
         return values
@@ -151,10 +151,10 @@ def _understood(content: str) -> WorkspaceFile:
     return WorkspaceFile(target.sandbox, target.path, **values)
 
 
-def _read(content: str, path: str, tell: Tell) -> tuple[dict[str, Any], list[str]]:
+def _read(content: str, path: str, report: Reporter) -> tuple[dict[str, Any], list[str]]:
     from . import readers
 
-    known = {
+    allowed = {
         "sandbox": _target,
         "excludes": _patterns,
         "includes": _names,
@@ -168,7 +168,7 @@ def _read(content: str, path: str, tell: Tell) -> tuple[dict[str, Any], list[str
         # The parser's message may quote the file; the position is enough.
         place = re.search(r"line \d+, column \d+", str(unreadable))
         return {}, [f"it is not valid TOML{f' ({place[0]})' if place else ''}"]
-    return readers.read_table(document, known, plain(path, 200), tell)
+    return readers.read_table(document, allowed, plain(path, 200), report)
 
 
 def _target(value: object) -> str:

@@ -40,7 +40,7 @@ class Client:
 
 # A little less than what each was seen to allow: an answer has to be on its way in time, and is wrapped before it is
 # shown. Claude Code begins to count tokens at 50,000 characters; Codex cuts out the middle from about 12,000 on.
-KNOWN = (
+CLIENTS = (
     Client("claude-code", patience_s=110.0, result_chars=45_000, drops_text=True),
     Client("codex", patience_s=280.0, result_chars=10_000, drops_text=True, drops_images=True),
 )
@@ -55,7 +55,7 @@ def client_named(name: str) -> Client:
     (110.0, 10000, '')
     """
     given = name.lower().replace(" ", "-")
-    return next((known for known in KNOWN if known.name in given), STRANGER)
+    return next((client for client in CLIENTS if client.name in given), STRANGER)
 
 
 @dataclass(frozen=True)

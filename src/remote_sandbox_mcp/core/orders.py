@@ -79,7 +79,7 @@ class RunBeat(TypedDict):
     line: str
 
 
-class LookOrder(TypedDict):
+class ObserveOrder(TypedDict):
     verb: Literal["look"]
     id: str
     keep: int
@@ -163,7 +163,7 @@ class SearchAnswer(TypedDict):
 
 
 class JobQuestion(TypedDict):
-    """core/jobs/job.py's JobLook: which job, and what is wanted of it."""
+    """core/jobs/job.py's JobQuery: which job, and what is wanted of it."""
 
     job_id: str
     session: str
@@ -283,7 +283,7 @@ class QueueRate(TypedDict):
     queue_rate: NotRequired[float]
 
 
-class JobLookOrder(TypedDict):
+class JobQueryOrder(TypedDict):
     verb: Literal["job_look"]
     jobs: list[JobQuestion]
     queue_rate: NotRequired[float]
@@ -339,7 +339,7 @@ class HandOutSocketOrder(TypedDict):
 
 OutpostOrder = (
     RunOrder
-    | LookOrder
+    | ObserveOrder
     | ForgetOrder
     | LearnOrder
     | ReadOrder
@@ -347,7 +347,7 @@ OutpostOrder = (
     | ListOrder
     | SearchOrder
     | JobStartOrder
-    | JobLookOrder
+    | JobQueryOrder
     | JobListOrder
     | JobWaitOrder
     | JobStopOrder
@@ -359,13 +359,13 @@ OutpostOrder = (
 # Lane: looking
 
 
-class LookAtPathOrder(TypedDict):
+class InspectPathOrder(TypedDict):
     verb: Literal["look"]
     path: str
     exact: NotRequired[Ids]
 
 
-class LookAtPathAnswer(TypedDict):
+class InspectPathAnswer(TypedDict):
     # dir, file, other or missing.
     kind: str
     path: str
@@ -394,7 +394,7 @@ class ProblemsAnswer(TypedDict):
     unread: int
 
 
-class ScanAnswer(LookAtPathAnswer, ProblemsAnswer):
+class ScanAnswer(InspectPathAnswer, ProblemsAnswer):
     # Of a single file; empty otherwise.
     meta: str
     hits: list[str]
@@ -425,7 +425,7 @@ class FollowOrder(TypedDict):
     after: NotRequired[str]
 
 
-class FollowAnswer(LookAtPathAnswer, ProblemsAnswer):
+class FollowAnswer(InspectPathAnswer, ProblemsAnswer):
     meta: str
     hits: list[str]
     leftovers: list[str]
@@ -642,7 +642,7 @@ class PartialBlocksOrder(TypedDict):
 
 
 LaneOrder = (
-    LookAtPathOrder
+    InspectPathOrder
     | ScanOrder
     | FollowOrder
     | RestOrder
@@ -688,7 +688,7 @@ OUTPOST_ANSWERS = {
     "hand_out_socket": Nothing,
 }
 LANE_ANSWERS = {
-    "look": LookAtPathAnswer,
+    "look": InspectPathAnswer,
     "scan": ScanAnswer,
     "follow": FollowAnswer,
     "rest": Nothing,

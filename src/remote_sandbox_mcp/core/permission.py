@@ -105,9 +105,9 @@ def allow_hook(wanted: str, hooks: Mapping[str, Hook]) -> str:
             return name
     name = wanted if HOOK_NAME.fullmatch(wanted) else "NAME"
     command = json.dumps(words if words and name == "NAME" else ["/path/to/program"])
-    known = f" (allowed are: {', '.join(sorted(hooks))})" if hooks else ""
+    hint = f" (allowed are: {', '.join(sorted(hooks))})" if hooks else ""
     raise BadArgument(
-        f"{_shown(wanted)} would run on this machine, outside of any sandbox, and is not allowed to{known}; the owner "
+        f"{_shown(wanted)} would run on this machine, outside of any sandbox, and is not allowed to{hint}; the owner "
         f"of this machine can allow it: command = {command} under [hooks.{name}] in config.toml"
     )
 

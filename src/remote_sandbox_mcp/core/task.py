@@ -225,10 +225,10 @@ def event_outcome(event: Event) -> Outcome | None:
     """The outcome of a job that an event says has ended; None for events that say something else."""
     if event.type is not EventType.COMPLETED:
         return None
-    told = event.payload
-    fate = Fate(told["fate"]) if told.get("fate") in {each.value for each in Fate} else None
+    payload = event.payload
+    fate = Fate(payload["fate"]) if payload.get("fate") in {each.value for each in Fate} else None
     return end_outcome(
-        told.get("exit_code"), ending=told.get("ending") or "", fate=fate, signal=told.get("signal") or ""
+        payload.get("exit_code"), ending=payload.get("ending") or "", fate=fate, signal=payload.get("signal") or ""
     )
 
 

@@ -144,13 +144,13 @@ class Visitor(BaseHTTPRequestHandler):
             self.end_headers()
             self.piece(number.encode() + b"\n")
             threading.Thread(target=self.leave_with, args=(program,), daemon=True).start()
-            self.tell(program)
+            self.report(program)
         except (OSError, ValueError):
             pass
         finally:
             self.server.lines.end(number)
 
-    def tell(self, program: "subprocess.Popen[bytes]") -> None:
+    def report(self, program: "subprocess.Popen[bytes]") -> None:
         assert program.stdout
         data = program.stdout.read(PIECE)
         while data:

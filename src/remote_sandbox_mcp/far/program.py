@@ -14,7 +14,7 @@ OUTPOST = (
     "outpost/place",
     "outpost/output",
     "outpost/family",
-    "outpost/look",
+    "outpost/observe",
     "outpost/sudo",
     "outpost/keeper",
     "outpost/files",
@@ -31,12 +31,12 @@ LANE = (
     "lane/expected",
     "lane/large",
     "lane/target",
-    "lane/glance",
+    "lane/snapshot",
     "lane/follow",
     "lane/lane",
 )
 # JOBS is sent with the first request about jobs and runs in the outpost's namespace; JOB_KEEPER is each job's program.
-JOBS = ("jobs/record", "jobs/place", "jobs/tools", "jobs/look", "jobs/start", "jobs/work")
+JOBS = ("jobs/record", "jobs/place", "jobs/tools", "jobs/state", "jobs/start", "jobs/work")
 JOB_KEEPER = ("outpost/place", "outpost/family", "jobs/record", "jobs/keeper")
 # The same for the login node of a Slurm cluster: no other machine is sent what asks a queue, or keeps a job on a node.
 CLUSTER_JOBS = (*JOBS, "jobs/queue", "jobs/submit", "jobs/fate", "jobs/cluster")

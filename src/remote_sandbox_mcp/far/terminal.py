@@ -53,7 +53,7 @@ def admitted() -> "Optional[socket.socket]":
     return None
 
 
-def known_term(wanted: str) -> str:
+def supported_term(wanted: str) -> str:
     """The kind of terminal as tmux can use it here."""
     try:
         import curses
@@ -73,7 +73,7 @@ def resize(terminal: int, size: bytes) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def heed(terminal: int, inbox: bytearray) -> None:
+def take_input(terminal: int, inbox: bytearray) -> None:
     """Carry out the whole messages that have come."""
     while len(inbox) >= HEAD.size:
         kind, length = HEAD.unpack(inbox[: HEAD.size])
@@ -104,7 +104,7 @@ def carry(connection: socket.socket, terminal: int) -> None:
             if not data:
                 return
             inbox += data
-            heed(terminal, inbox)
+            take_input(terminal, inbox)
 
 
 def shell_words() -> "list[str]":
@@ -124,7 +124,7 @@ def main(term: str, words: "list[str]") -> int:
     if connection is None:
         return 1
     size = connection.recv(HEAD.size + SIZE.size, socket.MSG_WAITALL)[HEAD.size :]
-    os.environ["TERM"] = known_term(term)
+    os.environ["TERM"] = supported_term(term)
     os.environ.pop("TMUX", None)
     child, terminal = pty.fork()
     if not child:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from .. import __version__
 from ..core.errors import SandboxError, Unsupported
 from ..core.sandboxes.login import LONGEST_ANSWER, Challenge
-from ..fronts.mcp.ahead import Opening
+from ..fronts.mcp.prefetch import Opening
 from ..local.asking import Answers, NoAnswer, Question, asking
 from ..services.hub_contact.hello import read, say_version
 from ..services.session import KeptSelection, Session, begin
@@ -83,7 +83,7 @@ class Heard:
             return False
         self._lines.append(await self._reading)
         self._reading = None
-        opening.heed_line(self._lines[-1])
+        opening.take_line(self._lines[-1])
         return self._lines[-1] != b""
 
     async def readline(self) -> bytes:

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from ..services.hub_contact.hello import ABOUT_ERROR, VERSION_LINE, Handed, read_answer, say_hello
+from ..services.hub_contact.hello import ABOUT_ERROR, VERSION_LINE, Handover, read_answer, say_hello
 from ..services.hub_contact.place import HubPlace, NoHub, current_folder, reach
 from .silence import Silence, say
 from .transcript import MOST_HUBS, Transcript, UnansweredRequest, answered_in, is_answer
@@ -39,7 +39,7 @@ QUIET_S = 1.0
 STOPPED_S = 3.0
 # After the client's end: time for answers to calls, for answers to first questions, for the hub to end, for it to
 # greet.
-LAST_ANSWERS_S, FIRST_ANSWERS_S, FAREWELL_S, COLD_FAREWELL_S = 0.3, 5.0, 1.0, 10.0
+LAST_ANSWERS_S, FIRST_ANSWERS_S, ENDING_S, COLD_ENDING_S = 0.3, 5.0, 1.0, 10.0
 STOPPED = (
     "the hub of remote-sandbox-mcp (process {pid}) has not answered for {seconds:.0f} s, so {what}. "
     "`remote-sandbox-mcp hub restart` starts another"
@@ -98,10 +98,10 @@ class Front:
         self._client_ended = self._is_shut = False
         # Descriptors that are polled; kept, because they are usually the same as in the turn before.
         self._poll, self._wanted = select.poll(), dict[int, int]()
-        self._begun_at = self._looked_at = time.monotonic()
+        self._begun_at = self._checked_at = time.monotonic()
         self._left_at = 0.0
 
-    def run(self) -> Handed | None:
+    def run(self) -> Handover | None:
         """Serve until the client goes. Returns the conversation for this process to serve where there is no hub."""
         try:
             self._open()
@@ -185,12 +185,12 @@ class Front:
             self._poll, self._wanted = select.poll(), wanted
             for fd, events in wanted.items():
                 self._poll.register(fd, events)
-        return self._heed(dict(self._poll.poll(self._patience() * 1000)))
+        return self._handle(dict(self._poll.poll(self._patience() * 1000)))
 
     def _waiting(self) -> int:
         return len(self._to_hub) + sum(len(line) for line, _ in self._held)
 
-    def _heed(self, ready: dict[int, int]) -> bool:
+    def _handle(self, ready: dict[int, int]) -> bool:
         """Do what can be done without waiting. Returns whether to go on."""
         if 0 in ready:
             self._read_client()
@@ -201,7 +201,7 @@ class Front:
             return self._lost(why)
         if self._to_client:
             self._write_client()
-        self._look_after_calls()
+        self._check_calls()
         if self._client_ended:
             self._flush_and_shut()
         return not self._is_over()
@@ -231,7 +231,7 @@ class Front:
     def _is_over(self) -> bool:
         if not self._client_ended:
             return False
-        limit = FAREWELL_S if self._is_shut else COLD_FAREWELL_S
+        limit = ENDING_S if self._is_shut else COLD_ENDING_S
         return time.monotonic() > max(self._left_at, self._begun_at) + limit
 
     # From the client to the hub
@@ -251,7 +251,7 @@ class Front:
 
     def _pass_to_hub(self, whole: bytes) -> None:
         """Pass on the client's lines first and parse them afterwards, while the hub works on them."""
-        is_sent = self._is_greeted and not self._silence.is_told
+        is_sent = self._is_greeted and not self._silence.is_reported
         if is_sent:
             self._to_hub += whole
             try:
@@ -276,11 +276,11 @@ class Front:
         return None if request and self._answer_from_memory(message) else request
 
     def _answer_from_memory(self, message: dict[str, Any]) -> bool:
-        known = self._memory.answer(message) if self._memory is not None else b""
-        if not known or self._is_greeted:
+        answer = self._memory.answer(message) if self._memory is not None else b""
+        if not answer or self._is_greeted:
             return False
-        self._to_client += known
-        self._kept.note_answer(message["id"], known)
+        self._to_client += answer
+        self._kept.note_answer(message["id"], answer)
         self._kept.done.add(message["id"])
         return True
 
@@ -408,12 +408,12 @@ class Front:
 
     # A hub that does not answer
 
-    def _look_after_calls(self) -> None:
+    def _check_calls(self) -> None:
         now, silence = time.monotonic(), self._silence
-        if now > self._looked_at + self._patience() + STOPPED_S and not silence.is_told:
+        if now > self._checked_at + self._patience() + STOPPED_S and not silence.is_reported:
             # Nothing was asked, or this process was suspended as well: that time does not count as silence.
             silence.heard_at = self._begun_at = now
-        self._looked_at = now
+        self._checked_at = now
         if not self._is_greeted:
             self._await_greeting(now)
         elif not self._kept.unanswered or self._client_ended:
@@ -440,8 +440,8 @@ class Front:
     def _heard(self) -> None:
         """The hub has shown a sign of life."""
         self._silence.heard_at = time.monotonic()
-        if self._silence.is_told:
-            self._silence.is_told = False
+        if self._silence.is_reported:
+            self._silence.is_reported = False
             say(f"the hub (process {self._hub}) answers again")
             self._send_held()
 
@@ -461,16 +461,16 @@ class Front:
         is_harmless = not was_sent or self._kept.only_reads(request)
         what = NOT_BEGUN if not was_sent else ONLY_READS if is_harmless else MAYBE
         about = {"code": "connection_lost", "outcome": "not_started" if is_harmless else "unknown"}
-        told = sentence.format(what=what, **parts)
-        answer: dict[str, Any] = {"error": {"code": -32603, "message": told, "data": about}}
+        text = sentence.format(what=what, **parts)
+        answer: dict[str, Any] = {"error": {"code": -32603, "message": text, "data": about}}
         if request.method == "tools/call":
-            content = [{"type": "text", "text": told}]
+            content = [{"type": "text", "text": text}]
             answer = {"result": {"content": content, "isError": True, "_meta": {ABOUT_ERROR: about}}}
         self._to_client += json.dumps({"jsonrpc": "2.0", "id": number} | answer).encode() + b"\n"
 
     # The end
 
-    def _hand_over(self) -> Handed:
+    def _hand_over(self) -> Handover:
         who = self._begin_again()
         while self._to_client:
             self._write_client()
@@ -479,7 +479,7 @@ class Front:
         self._close_connection()
         self._silence.stop_asking()
         heard = b"".join(line for line, _ in self._held) + bytes(self._from_client.rest)
-        return Handed(heard, self._kept.already_answered(), who)
+        return Handover(heard, self._kept.already_answered(), who)
 
 
 class Remembering:
@@ -496,7 +496,7 @@ class Remembering:
         return b""
 
     def may_wait(self, question: Any) -> bool:
-        from ..fronts.mcp.early import LISTS
+        from ..fronts.mcp.handshake import LISTS
 
         return bool(self._memory.key(question)) and question["method"] in LISTS
 
@@ -509,12 +509,12 @@ class Remembering:
 def remembered(place: HubPlace, config: str) -> Remembering:
     from pathlib import Path
 
-    from ..fronts.mcp.early import first_memory
+    from ..fronts.mcp.handshake import first_memory
 
     return Remembering(first_memory(Path(place.state), Path(config) if config else None))
 
 
-def run(config: str) -> Handed | None:
+def run(config: str) -> Handover | None:
     """Serve the client on standard streams through the hub; returns what is left to do where there is none."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: leave())
@@ -522,7 +522,7 @@ def run(config: str) -> Handed | None:
         place = HubPlace(os.environ)
     except OSError as error:
         say(f"serving without a hub: {error}")
-        return Handed()
+        return Handover()
     os.set_blocking(1, False)
     return Front(place, os.environ, os.path.abspath(os.path.expanduser(config)) if config else "").run()
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 2.0
+CHECK_EVERY_S = 2.0
 # How often threads switch while the SDK is loaded.
 TURN_S = 0.0005
 # A process that hands its transfers to us ends within this time; how often we check that.
-LEAVING_S, GLANCE_S = 10.0, 0.2
+LEAVING_S, POLL_EVERY_S = 10.0, 0.2
 
 
 class Recorded(Mapping[str, str]):
@@ -121,7 +121,7 @@ class House:
         return await asyncio.shield(self._making)
 
     async def _make(self) -> tuple[SandboxServer, Upkeep]:
-        from ..fronts.mcp.ahead import load
+        from ..fronts.mcp.prefetch import load
 
         # Short turns, so that logins and other clients do not wait for the import.
         turn = sys.getswitchinterval()
@@ -207,7 +207,7 @@ class Houses:
         if house.is_made or is_stale:
             # A recent change of the configuration applies to this session and to all others.
             _, upkeep = await house.made()
-            await upkeep.look()
+            await upkeep.check()
         return house
 
     def leave_house(self, house: House, session: Session) -> None:
@@ -223,7 +223,7 @@ class Houses:
         members = self.stock.take(source.current)
         app = compose(source.current, members=members, are_lent=True)
         app.begin_watching = self.begin_watching
-        app.sends_ahead = True
+        app.sends_in_background = True
         make = functools.partial(make_server, self.stock, members)
         house = House(where, first, environ, source, app, SessionLog(), make)
         house.log.follow(app.settings.logging)
@@ -240,10 +240,10 @@ class Houses:
             self._following.start(self._follow(house, session, asker))
 
     async def _follow(self, house: House, session: Session, asker: int) -> None:
-        for _ in range(round(LEAVING_S / GLANCE_S) if asker else 0):
+        for _ in range(round(LEAVING_S / POLL_EVERY_S) if asker else 0):
             if not await asyncio.to_thread(started, asker):
                 break
-            await asyncio.sleep(GLANCE_S)
+            await asyncio.sleep(POLL_EVERY_S)
         with contextlib.suppress(SandboxError):
             await house.app.transfers.take_up()
         self.leave_house(house, session)
@@ -262,7 +262,7 @@ class Houses:
 
     async def _keep_tidy(self) -> None:
         while True:
-            await asyncio.sleep(min(LOOK_EVERY_S, self._idle_s / 4))
+            await asyncio.sleep(min(CHECK_EVERY_S, self._idle_s / 4))
             try:
                 await self.tidy()
             except Exception:

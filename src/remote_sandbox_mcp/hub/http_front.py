@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 CHUNK = 1 << 16
 # Time for the hub to load what it serves with; and to finish calls once this process is told to end.
-LOADING_S, FAREWELL_S = 30.0, 1.0
+LOADING_S, ENDING_S = 30.0, 1.0
 # A silent hub is asked for a sign of life this often, and has this long to answer.
 ASK_EVERY_S, ANSWER_S = 15.0, 15.0
 
@@ -45,37 +45,37 @@ class HttpFront:
         self._heard = bytearray()
         self._attempts = self._hub = 0
         # Whether a hub may be serving, and whether it asked for the socket again.
-        self._is_handed = self._is_asked_again = False
+        self._is_handed_over = self._is_asked_again = False
         # Whether we wait for something other than the hub's line, and whether this process was told to end.
-        self._is_held_up = self._is_told = False
+        self._is_held_up = self._is_asked = False
         self._woken, self._wake = os.pipe()
 
     def run(self) -> NoHub:
         """Let hubs serve, one after another; returns why there is none. A signal to end ends the process here."""
-        self._heed_signals()
+        self._handle_signals()
         try:
             while True:
                 self._serve_by_hub()
         except NoHub as problem:
             return problem
         finally:
-            self._is_handed = False
+            self._is_handed_over = False
             signal.set_wakeup_fd(-1)
 
-    def _heed_signals(self) -> None:
+    def _handle_signals(self) -> None:
         os.set_blocking(self._wake, False)
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: self._told_to_end())
+            signal.signal(number, lambda *_: self._is_ending())
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
-    def _told_to_end(self) -> None:
+    def _is_ending(self) -> None:
         """End at once if no hub has calls to finish, or when told a second time.
 
         Otherwise `_hear` was woken and ends in order.
         """
-        if not self._is_handed or self._is_held_up or self._is_told:
+        if not self._is_handed_over or self._is_held_up or self._is_asked:
             os._exit(0)
-        self._is_told = True
+        self._is_asked = True
 
     # The hub
 
@@ -96,7 +96,7 @@ class HttpFront:
                 raise NoHub("a hub does not answer") from None
             except OSError as error:
                 why = error.strerror or "its line broke"
-        self._is_handed = False
+        self._is_handed_over = False
         if self._is_asked_again or time.monotonic() > begun + STEADY_S:
             self._attempts = 0
         # A hub that has not greeted was already ending when we connected.
@@ -109,7 +109,7 @@ class HttpFront:
         self._connection.settimeout(greeting_s)
         self._connection.sendall(self._hello)
         self._hub = int(self._hear(greeting_s).get("pid") or 0)
-        self._is_handed = True
+        self._is_handed_over = True
         socket.send_fds(self._connection, [b"\0"], [self._listener.fileno()])
         while not self._hear(LOADING_S).get("serving"):
             pass
@@ -179,7 +179,7 @@ class HttpFront:
         with contextlib.suppress(OSError, NoHub):
             self._connection.shutdown(socket.SHUT_WR)
             while True:
-                self._hear(FAREWELL_S)
+                self._hear(ENDING_S)
         os._exit(0)
 
 

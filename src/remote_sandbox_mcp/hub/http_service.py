@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.client import ClientVariables
 from ..core.errors import ConfigError
-from ..fronts.http.listener import Terms, address_of, listener_among, terms_told
+from ..fronts.http.listener import Terms, address_of, listener_among, read_terms
 from ..services.session import Session, begin
 from .houses import House, Houses
 from .passing import passed
@@ -49,7 +49,7 @@ class HttpServices:
         task = asyncio.current_task()
         assert task is not None
         try:
-            terms = terms_told(dict(said.get("http") or {}))
+            terms = read_terms(dict(said.get("http") or {}))
             listener = listener_among(await passed(writer, "socket"), terms)
         except ConfigError as problem:
             log.warning("HTTP is not served for process %d: %s", front, problem)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from ..app import App, Stock, compose
 from ..config import paths
-from ..config.handed import FILE, files_of, watchdog_environ
+from ..config.inherited import FILE, files_of, watchdog_environ
 from ..config.load import load
 from ..core.errors import SandboxError
 from ..core.jobs.watch import Watch
 from ..local.processes.locks import Lock
 from ..services.fleet import Member
 from ..services.jobs.service import JobService
-from ..services.watchdog.daemon import Intervals, Pulse, Rounds, Supervision, change_stamp, file_stamp
+from ..services.watchdog.daemon import Intervals, Pulse, Rounds, Supervision, change_fingerprint, file_fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -37,23 +37,23 @@ def make_rounds(
 ) -> Rounds:  # fmt: skip
     """The loop for the process that holds the lock. `stock`: machines shared with sessions."""
     state = lock.file.parent
-    stamp = stamp_of(config, state, pulse)
-    return Rounds(lock, lambda: supervision(config, state, stock, present), stamp, pulse, Intervals(), until_idle)
+    fingerprint = fingerprint_of(config, state, pulse)
+    return Rounds(lock, lambda: supervision(config, state, stock, present), fingerprint, pulse, Intervals(), until_idle)
 
 
-def stamp_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], object]:
+def fingerprint_of(config: Path | None, state: Path, pulse: Pulse) -> Callable[[], object]:
     """Returns a function whose value changes when a configuration of machines, or the database file, has changed."""
     own = (config or paths.config_file(), Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config"))
-    known: dict[object, list[Path]] = {}
+    cache: dict[object, list[Path]] = {}
 
-    def stamp() -> object:
-        handed_over = change_stamp(state / FILE)
-        if handed_over not in known:
-            known.clear()
-            known[handed_over] = [Path(file) for file in files_of(state).values() if file]
-        return handed_over, change_stamp(*own, *known[handed_over]), file_stamp(pulse.file)
+    def fingerprint() -> object:
+        inherited = change_fingerprint(state / FILE)
+        if inherited not in cache:
+            cache.clear()
+            cache[inherited] = [Path(file) for file in files_of(state).values() if file]
+        return inherited, change_fingerprint(*own, *cache[inherited]), file_fingerprint(pulse.file)
 
-    return stamp
+    return fingerprint
 
 
 @asynccontextmanager
@@ -61,10 +61,10 @@ async def supervision(
     config: Path | None, state: Path, stock: Stock | None = None, present: Present = nobody
 ) -> AsyncIterator[Supervision]:
     """The work, with the current configurations."""
-    handed_over = change_stamp(state / FILE)
+    inherited = change_fingerprint(state / FILE)
     apps = Apps(config, state, stock or Stock(), present)
     try:
-        yield Work(await apps.own(), apps, lambda: change_stamp(state / FILE) == handed_over)
+        yield Work(await apps.own(), apps, lambda: change_fingerprint(state / FILE) == inherited)
     finally:
         await apps.close()
 

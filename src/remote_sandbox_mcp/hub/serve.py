@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # How long it stays without clients, watches, transfers and forwards.
-IDLE_S, LEAST_IDLE_S, LOOK_EVERY_S = 600.0, 0.5, 2.0
+IDLE_S, LEAST_IDLE_S, CHECK_EVERY_S = 600.0, 0.5, 2.0
 IDLE_VARIABLE = "REMOTE_SANDBOX_HUB_IDLE_S"
 HELLO_S = 10.0
 LONGEST_LINE = 256 << 20
 # Time for rows and files that are being written when it is told to end.
-FAREWELL_S = 1.5
+ENDING_S = 1.5
 # How often it checks for watches whose process has ended, and whether the hub's place is free.
 TAKE_UP_EVERY_S, TAKE_PLACE_EVERY_S = 20.0, 3.0
 # When it begins to load modules that it may need later, and the pause between two modules.
 LOAD_AFTER_S, LOAD_PAUSE_S = 3.0, 0.005
 # Loggers at level INFO; all others at WARNING.
-TOLD = ("hub", "services.watchdog", "services.jobs")
+LOGGED = ("hub", "services.watchdog", "services.jobs")
 
 
 def serve(lock: int, listener: int) -> int:
@@ -121,7 +121,7 @@ class Hub:
         log.info("hub %s began as process %d", __version__, os.getpid())
         if listener:
             await self._open(lock, listener)
-        chores = [self._look_whether_needed(), self._look_after_what_is_left(), load_everything()]
+        chores = [self._check_needs(), self._tidy_up(), load_everything()]
         chores += [] if listener else [self._wait_for_place()]
         tasks = [asyncio.ensure_future(chore) for chore in chores]
         await self._stopped.wait()
@@ -132,8 +132,8 @@ class Hub:
             self._server.close()
         if self._http:
             # Before machines are closed: commands of HTTP calls are stopped, because no other hub can continue them.
-            await self._http.leave(FAREWELL_S)
-        await asyncio.gather(self.watching.let_go(), self._houses.leave(FAREWELL_S))
+            await self._http.leave(ENDING_S)
+        await asyncio.gather(self.watching.let_go(), self._houses.leave(ENDING_S))
         log.info("hub ended as process %d", os.getpid())
         sys.stderr.flush()
         # Commands in progress are not stopped: their fronts ask the next hub for the results.
@@ -305,9 +305,9 @@ class Hub:
         http = self._http.needs() if self._http else []
         return [*http, *await self.watching.needs(), *await self._houses.needs()]
 
-    async def _look_whether_needed(self) -> None:
+    async def _check_needs(self) -> None:
         while True:
-            await asyncio.sleep(min(LOOK_EVERY_S, self._idle_s / 4))
+            await asyncio.sleep(min(CHECK_EVERY_S, self._idle_s / 4))
             if self._server and not self._is_in_place():
                 log.info("the socket was taken away")
                 self._stopped.set()
@@ -325,7 +325,7 @@ class Hub:
             log.exception("unable to learn whether this process is needed")
             return True
 
-    async def _look_after_what_is_left(self) -> None:
+    async def _tidy_up(self) -> None:
         """Take over watches and transfers of processes that have ended."""
         if self._lives_on:
             # After a restart of this computer no client may come to continue what was begun before.
@@ -378,7 +378,7 @@ def begin_log(file: Path) -> None:
     logging.root.addHandler(OwnLogs(OwnLog(file)))
     logging.root.setLevel(logging.WARNING)
     logging.getLogger(OURS).setLevel(logging.WARNING)
-    for part in TOLD:
+    for part in LOGGED:
         logging.getLogger(f"{OURS}.{part}").setLevel(logging.INFO)
 
 

@@ -13,7 +13,7 @@ from ..services.hub_contact.place import HubPlace, NoHub
 # While a call waits, the hub is asked this often and has this long to answer; after that the front answers the call.
 ASK_EVERY_S, ANSWER_S, GIVE_UP_S = 5.0, 5.0, 25.0
 # A hub that failed to answer before gets only this long with the next call.
-GLANCE_S = 1.0
+POLL_EVERY_S = 1.0
 # Between two looks while a call waits.
 TURN_S = 1.0
 
@@ -28,16 +28,16 @@ class Silence:
         self.asking: socket.socket | None = None
         self._asked_at = 0.0
         # Whether the user was told that it does not answer; meanwhile nothing is sent to it.
-        self.is_told = False
+        self.is_reported = False
 
     def begin(self) -> None:
         """Start over with another hub."""
         self.stop_asking()
-        self.heard_at, self.is_told = time.monotonic(), False
+        self.heard_at, self.is_reported = time.monotonic(), False
 
     @property
     def turn_s(self) -> float:
-        return GLANCE_S / 4 if self.is_told else TURN_S
+        return POLL_EVERY_S / 4 if self.is_reported else TURN_S
 
     def find_out(self, now: float, hub: int) -> float:
         """Ask for a sign of life; returns how long the hub has been silent, once calls should not wait any longer."""
@@ -47,10 +47,10 @@ class Silence:
         if self.asking is None:
             self._asked_at = now
             self._ask()
-        elif now > self._asked_at + ANSWER_S and not self.is_told:
-            self.is_told = True
+        elif now > self._asked_at + ANSWER_S and not self.is_reported:
+            self.is_reported = True
             say(f"the hub (process {hub}) does not answer; calls are answered here if it goes on")
-        return silent if self.is_told and silent > GIVE_UP_S and now > self._asked_at + GLANCE_S else 0.0
+        return silent if self.is_reported and silent > GIVE_UP_S and now > self._asked_at + POLL_EVERY_S else 0.0
 
     def _ask(self) -> None:
         try:

@@ -79,8 +79,8 @@ class Chores:
         self._tasks.discard(task)
         problem = None if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, self._expected):
-            told = None if isinstance(problem, SandboxError) else problem
-            log.warning("%s failed: %s", self._what, problem or repr(problem), exc_info=told)
+            cause = None if isinstance(problem, SandboxError) else problem
+            log.warning("%s failed: %s", self._what, problem or repr(problem), exc_info=cause)
 
     def cancel(self) -> None:
         """Tell all of them to end."""

@@ -287,7 +287,7 @@ class CommandService:
         run_id = name_for_call("run")
         seen = await (await self._fleet.get(name)).observe(run_id, keep=1)
         is_run = not isinstance(seen, Missing) or await self._jobs.commands.recall(run_id) is not None
-        return is_run or await asyncio.to_thread(self._jobs.known.begun, name_for_call("job")) is not None
+        return is_run or await asyncio.to_thread(self._jobs.registry.begun, name_for_call("job")) is not None
 
 
 def longest_s(command: Command, patience_s: float | None, bounds: CommandLimits) -> float:

@@ -67,8 +67,8 @@ class FileService:
         found = await (await member.open()).read(path, Span(limit=check.LARGEST_WRITE))
         if found.more:
             raise FileProblem(f"{path} is larger than {check.LARGEST_WRITE} bytes, too large to edit", "too_large")
-        known = current().versions.get(member.name, path)
-        if known is not None and known != found.version:
+        version = current().versions.get(member.name, path)
+        if version is not None and version != found.version:
             current().versions.forget(member.name, path)
             raise FileProblem(f"{path} has changed since it was read; read it again, then repeat the edit", "stale")
         data, count = replaced(found.data, old, new)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # How long a failed early opening is kept as the answer for the call that it was made for.
-AHEAD_S = 5.0
+PREOPEN_S = 5.0
 
 
 def unforeseen(problem: BaseException, doing: str) -> str:
@@ -70,33 +70,33 @@ class Member:
     sandbox: Sandbox | None = None
     opening: asyncio.Task[Sandbox] | None = None
     # Until this monotonic time, a failed early opening is the answer to the next caller.
-    ahead_until: float = 0.0
+    preopened_until: float = 0.0
 
     @property
     def may_open_unasked(self) -> bool:
         """Whether a call that looks at all sandboxes may open this one."""
         return not self.is_by_pattern or self.sandbox is not None
 
-    def open_ahead(self) -> None:
+    def preopen(self) -> None:
         """Start to open it for a call that is still being read. If that fails, the call gets this failure, too."""
         if self.sandbox is None and self.opening is None:
             if self.questions:
                 self.questions.is_awaited = True
             self.opening = asyncio.ensure_future(self._open())
-            self.opening.add_done_callback(self._opened_ahead)
-            self.ahead_until = math.inf
+            self.opening.add_done_callback(self._note_preopened)
+            self.preopened_until = math.inf
 
-    def _opened_ahead(self, opening: asyncio.Task[Sandbox]) -> None:
+    def _note_preopened(self, opening: asyncio.Task[Sandbox]) -> None:
         # The call may have been cancelled; then the failure is never asked for, and must be forgotten in time.
-        if not opening.cancelled() and opening.exception() and self.ahead_until:
-            self.ahead_until = time.monotonic() + AHEAD_S
+        if not opening.cancelled() and opening.exception() and self.preopened_until:
+            self.preopened_until = time.monotonic() + PREOPEN_S
 
     async def open(self) -> Sandbox:
         """The open sandbox; callers that come while it is being opened share the attempt. Raises ConnectError."""
         if self.sandbox is not None and not self._waits_for_person(self.sandbox):
             return self.sandbox
-        is_ahead, self.ahead_until = time.monotonic() < self.ahead_until, 0.0
-        if self.opening is None or (self.opening.done() and not is_ahead):
+        is_preopened, self.preopened_until = time.monotonic() < self.preopened_until, 0.0
+        if self.opening is None or (self.opening.done() and not is_preopened):
             self.opening = asyncio.ensure_future(self._open())
             # Its caller may have left to ask a person, and may never come back for the result.
             self.opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
@@ -184,21 +184,21 @@ class Fleet:
         """Remove a member without closing it."""
         member = self._members.pop(self._aliases.get(name, name), None)
         if member is not None:
-            self._aliases = {alias: known for alias, known in self._aliases.items() if known != member.name}
+            self._aliases = {alias: names for alias, names in self._aliases.items() if names != member.name}
         return member
 
     def knows(self, name: str) -> bool:
         """Whether a sandbox has that name. Raises UnknownSandbox for a disposable one that has ended."""
-        return bool(name) and self._known(name) is not None
+        return bool(name) and self._find(name) is not None
 
-    def _known(self, name: str) -> Member | None:
-        known = self._members.get(self._aliases.get(name, name)) or self.find(name)
-        return known or self._in_other_letters(name) or self.find_host(name)
+    def _find(self, name: str) -> Member | None:
+        names = self._members.get(self._aliases.get(name, name)) or self.find(name)
+        return names or self._in_other_letters(name) or self.find_host(name)
 
     def _in_other_letters(self, name: str) -> Member | None:
         """The one sandbox whose name differs only in capital letters."""
-        same = {known for known in self.names if known.casefold() == name.casefold()}
-        found = {self._aliases.get(known, known) for known in same}
+        same = {names for names in self.names if names.casefold() == name.casefold()}
+        found = {self._aliases.get(names, names) for names in same}
         return self._members.get(found.pop()) if len(found) == 1 else None
 
     def member(self, name: str = "") -> Member:
@@ -211,14 +211,14 @@ class Fleet:
                 "no sandbox is configured; set REMOTE_HOST or REMOTE_SANDBOX_LIST, or write a config.toml "
                 "(remote-sandbox-mcp doctor shows where)"
             )
-        found = self._known(wanted)
+        found = self._find(wanted)
         if found is None:
             near = difflib.get_close_matches(
                 wanted.casefold(), by_letters := {it.casefold(): it for it in self.names}, 1
             )
             hint = f"did you mean {by_letters[near[0]]}? " if near else ""
-            known = ", ".join(filter(None, (*self.names, self.also_found)))
-            raise UnknownSandbox(f"no sandbox is named {wanted[:80]!r}; {hint}there are: {known}")
+            names = ", ".join(filter(None, (*self.names, self.also_found)))
+            raise UnknownSandbox(f"no sandbox is named {wanted[:80]!r}; {hint}there are: {names}")
         return found
 
     def address(self, path: str, sandbox: str = "") -> Address:

@@ -113,13 +113,13 @@ class History:
             if self._rows.exists():
                 self._rows.forget(self._configuration)
             return
-        known = values_in_use()
-        rows = [kept for call in calls if (kept := self._kept(call, known)) is not None]
+        secrets = values_in_use()
+        rows = [kept for call in calls if (kept := self._kept(call, secrets)) is not None]
         self._rows.write(rows, self._days, self._configuration)
 
-    def _kept(self, call: MadeCall, known: Sequence[str]) -> CallRow | None:
+    def _kept(self, call: MadeCall, secrets: Sequence[str]) -> CallRow | None:
         try:
-            return row_of(call, known)
+            return row_of(call, secrets)
         except Exception:
             # Whatever a client sends: its other calls are kept all the same.
             log.exception("a call of %s could not be described", call.tool[:LONGEST_NAME])
@@ -138,13 +138,13 @@ class History:
             await asyncio.to_thread(self._rows.database.close)
 
 
-def row_of(call: MadeCall, known: Sequence[str] = ()) -> CallRow:
+def row_of(call: MadeCall, secrets: Sequence[str] = ()) -> CallRow:
     """A call as it is kept."""
     from ..core.texts.redact import first_line, shorten_safely, shown_arguments
     from ..local.store.history import CallRow
 
     def short(text: str, most: int = LONGEST_NAME) -> str:
-        return " ".join(shorten_safely(text, known, most).split())
+        return " ".join(shorten_safely(text, secrets, most).split())
 
     return CallRow(
         tool=short(call.tool),
@@ -156,20 +156,20 @@ def row_of(call: MadeCall, known: Sequence[str] = ()) -> CallRow:
         session=call.session,
         folder=short(call.folder, LONGEST_FOLDER),
         sandbox=short(call.sandbox or named_in(call.arguments), LONGEST_FOLDER),
-        arguments=shown_arguments(call.arguments, known, call.takes),
+        arguments=shown_arguments(call.arguments, secrets, call.takes),
         exit_code=call.exit_code,
-        told=first_line(call.text, known),
+        told=first_line(call.text, secrets),
     )
 
 
 def call_fields(row: CallRow) -> dict[str, Any]:
     """A call for programs; what is empty is left out, an exit code of 0 is not."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.begun))
-    told: dict[str, Any] = {"id": row.id, "time": when, "seconds": row.seconds, "client": row.client}
-    told |= {"version": row.version, "session": row.session, "folder": row.folder, "sandbox": row.sandbox}
-    told |= {"tool": row.tool, "arguments": dict(row.arguments), "outcome": row.outcome}
-    told |= {"exit_code": row.exit_code, "result": row.told}
-    return {name: value for name, value in told.items() if value not in ("", None, {})}
+    fields: dict[str, Any] = {"id": row.id, "time": when, "seconds": row.seconds, "client": row.client}
+    fields |= {"version": row.version, "session": row.session, "folder": row.folder, "sandbox": row.sandbox}
+    fields |= {"tool": row.tool, "arguments": dict(row.arguments), "outcome": row.outcome}
+    fields |= {"exit_code": row.exit_code, "result": row.told}
+    return {name: value for name, value in fields.items() if value not in ("", None, {})}
 
 
 def named_in(arguments: Mapping[str, Any]) -> str:

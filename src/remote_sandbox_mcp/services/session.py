@@ -67,7 +67,7 @@ class KeptSelection(Selection):
         self._server = server or os.getpid()
         # Read before the parent can end: then another process would be the parent.
         self._birth = process.started(self._server)
-        self._parent = look_at(server)[1] if server else os.getppid()
+        self._parent = process_of(server)[1] if server else os.getppid()
         self._turn = asyncio.Lock()
         self._doubt = ""
         self._is_recalled = False
@@ -109,9 +109,9 @@ class KeptSelection(Selection):
             found = rows.inherit(mine, lambda it: process.is_alive(it.pid, it.birth))
         self._name = next(iter(found)) if len(found) == 1 else ""
         if len(found) > 1:
-            told = " and ".join(sorted(name or "none" for name in found))
+            names = " and ".join(sorted(name or "none" for name in found))
             self._doubt = (
-                f"several servers of this client have ended, and they had selected different sandboxes ({told}); "
+                f"several servers of this client have ended, and they had selected different sandboxes ({names}); "
                 "select one with select_sandbox, or name sandbox_name in each call"
             )
 
@@ -145,7 +145,7 @@ def client_of(parent: int) -> Owner | None:
 
     pid = parent
     for _ in range(MOST_LAUNCHERS):
-        words, above = look_at(pid)
+        words, above = process_of(pid)
         if not is_launcher(words):
             break
         pid = above
@@ -165,7 +165,7 @@ def is_launcher(words: list[str]) -> bool:
     return program in LAUNCHERS
 
 
-def look_at(pid: int) -> tuple[list[str], int]:
+def process_of(pid: int) -> tuple[list[str], int]:
     """Command line and parent of a process."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
@@ -354,7 +354,7 @@ class Session:
 
     @property
     def start_folder(self) -> str:
-        """The folder in which relative local paths start; empty for a client over HTTP that has not said where it works."""
+        """Folder in which relative local paths start; empty for a client over HTTP that has not said where it works."""
         if self.is_over_http:
             return next(iter(self.roots), "")
         return self.folder or os.getcwd()

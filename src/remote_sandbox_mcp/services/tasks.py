@@ -22,7 +22,7 @@ from ..core.errors import (
     UnknownSandbox,
     UnknownTask,
 )
-from ..core.jobs.job import JobLook, JobSeen, JobState, JobWait
+from ..core.jobs.job import JobQuery, JobSeen, JobState, JobWait
 from ..core.jobs.lifecycle import ask_checkpoint
 from ..core.jobs.watch import Watch
 from ..core.progress import Beat, Progress, silent
@@ -35,7 +35,7 @@ from ..local.waiting import within
 from .fleet import Fleet
 from .jobs.commands import state_of
 from .jobs.service import ELSEWHERE_S, JobService, there
-from .jobs.values import COMMAND, JOB, Sight, Which
+from .jobs.values import COMMAND, JOB, JobSnapshot, Which
 
 if TYPE_CHECKING:
     from ..local.store.jobs import JobRecord
@@ -54,7 +54,7 @@ class LogSource(Protocol):
 
     kind: str
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
+    async def read(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
         """Return the state, and the log from there on; `closely`: also the usage, and the checkpoint.
 
         Raises SandboxError.
@@ -67,16 +67,16 @@ class JobLog:
 
     kind = JOB
 
-    def __init__(self, sandbox: Sandbox, look: JobLook, watch: Watch | None) -> None:
+    def __init__(self, sandbox: Sandbox, query: JobQuery, watch: Watch | None) -> None:
         self._sandbox = sandbox
-        self._look = look
+        self._query = query
         self._watch = watch
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
-        look = replace(self._look, lines=0, cursor=cursor, most_bytes=most, usage=closely)
+    async def read(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
+        query = replace(self._query, lines=0, cursor=cursor, most_bytes=most, usage=closely)
         if closely:
-            look = ask_checkpoint(look, self._watch)
-        (seen,) = await self._sandbox.jobs.look([look])
+            query = ask_checkpoint(query, self._watch)
+        (seen,) = await self._sandbox.jobs.inspect([query])
         return seen
 
 
@@ -89,7 +89,7 @@ class RunLog:
         self._sandbox = sandbox
         self._run_id = run_id
 
-    async def look(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
+    async def read(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
         found = await self._sandbox.observe(self._run_id, keep=ERROR_BYTES)
         seen = as_job(found)
         out, said = found.stdout, b""
@@ -139,7 +139,7 @@ class Tasks:
             return await self._run(handle, which.sandbox, room, _observe(handle))
         if isinstance(handle, SessionHandle):
             return await self._session(handle, which.sandbox)
-        return await self._known(which, await self._jobs.check(which, lines=lines, cursor=cursor))
+        return await self._with_record(which, await self._jobs.check(which, lines=lines, cursor=cursor))
 
     async def wait(
         self,
@@ -154,7 +154,7 @@ class Tasks:
         """Wait until a task ends or, for a session, until nothing runs in it; for a job also by its log."""
         if isinstance(which.handle, Job):
             waited = await self._jobs.wait(which, wait, lines=lines, cursor=cursor, progress=progress)
-            return TaskWaited(waited.why, await self._known(which, waited.seen), waited.line)
+            return TaskWaited(waited.why, await self._with_record(which, waited.seen), waited.line)
         if wait.pattern or wait.silence_s:
             raise BadArgument(f"until_pattern and silence_s are for jobs; {which.handle} is awaited to its end")
         begun = time.monotonic()
@@ -174,16 +174,16 @@ class Tasks:
             return await self._run(handle, which.sandbox, room, _stop(handle))
         if isinstance(handle, SessionHandle):
             return replace(await self._sessions().close(handle, which.sandbox), status="stopped")
-        return await self._known(which, await self._jobs.stop(which, grace_s=grace_s))
+        return await self._with_record(which, await self._jobs.stop(which, grace_s=grace_s))
 
     async def read(
-        self, which: Which, *, lines: int = 50, cursor: int | None = None, most_bytes: int = JobLook.most_bytes
+        self, which: Which, *, lines: int = 50, cursor: int | None = None, most_bytes: int = JobQuery.most_bytes
     ) -> JobSeen:
         """A task's log in the fields of a job: its last lines or, with a cursor, what is new in it."""
         handle = which.handle
         if isinstance(handle, Job):
             seen = await self._jobs.check(which, lines=lines, cursor=cursor, most_bytes=most_bytes)
-            return await self._known(which, seen)
+            return await self._with_record(which, seen)
         if isinstance(handle, SessionHandle):
             session = await self._session(handle, which.sandbox)
             state = JobState.RUNNING if is_running(session) else JobState.ENDED
@@ -192,10 +192,10 @@ class Tasks:
 
     async def list(
         self, *, sandbox: str = "", state: str = "", limit: int = 50
-    ) -> tuple[Sequence[Sight], Sequence[SessionSeen]]:
+    ) -> tuple[Sequence[JobSnapshot], Sequence[SessionSeen]]:
         """Jobs and commands, newest first, and sessions; `state` is one of the list's or of the outcome's words."""
-        sights = await self._jobs.list(sandbox=sandbox, state=state, limit=limit)
-        return sights, (await self._sessions().list(sandbox, state))[: limit - len(sights)]
+        snapshots = await self._jobs.list(sandbox=sandbox, state=state, limit=limit)
+        return snapshots, (await self._sessions().list(sandbox, state))[: limit - len(snapshots)]
 
     async def whereabouts(self, which: Which) -> str:
         """The sandbox that has a task; empty where it is unknown here."""
@@ -213,9 +213,9 @@ class Tasks:
         if isinstance(handle, Run):
             sandbox = await self._fleet.get(which.sandbox)
             return RunLog(getattr(sandbox, "unnoticed", sandbox), handle.id), None, None
-        sandbox, look, record = await self._jobs.find(which)
+        sandbox, query, record = await self._jobs.find(which)
         watch = await self._jobs.watch_of(record)
-        return JobLog(getattr(sandbox, "unnoticed", sandbox), look, watch), record, watch
+        return JobLog(getattr(sandbox, "unnoticed", sandbox), query, watch), record, watch
 
     # Commands
 
@@ -228,10 +228,10 @@ class Tasks:
         try:
             seen = await ask(await self._fleet.get(name))
         except (ConnectError, LostContact, UnknownSandbox):
-            known = await commands.recall(run.id)
-            if known is None:
+            recorded = await commands.recall(run.id)
+            if recorded is None:
                 raise
-            return make_report(known, OUTPUT_CHARS, room)
+            return make_report(recorded, OUTPUT_CHARS, room)
         if isinstance(seen, Missing) and not (seen.stdout.total or seen.stderr.total):
             found = await commands.recall(run.id) or await self._missed(seen, self._fleet.member(name).name)
             return make_report(found, OUTPUT_CHARS, room)
@@ -261,18 +261,18 @@ class Tasks:
         name = which.sandbox or await self.whereabouts(which)
         try:
             source = RunLog(await self._fleet.get(name), run.id)
-            seen = await source.look(cursor or 0, most if cursor is not None else 0)
+            seen = await source.read(cursor or 0, most if cursor is not None else 0)
         except (ConnectError, LostContact, UnknownSandbox) as problem:
-            if (known := await self._jobs.commands.recall(run.id)) is None:
+            if (recorded := await self._jobs.commands.recall(run.id)) is None:
                 raise
-            return replace(as_job(known), log=known.stdout.head, recalled=str(problem))
+            return replace(as_job(recorded), log=recorded.stdout.head, recalled=str(problem))
         if seen.state is JobState.GONE and not seen.log_size:
-            known = await self._jobs.commands.recall(run.id)
-            found = known or await self._missed(Missing(run.id, seen.reason), self._fleet.member(name).name)
+            recorded = await self._jobs.commands.recall(run.id)
+            found = recorded or await self._missed(Missing(run.id, seen.reason), self._fleet.member(name).name)
             return replace(as_job(found), log=found.stdout.head)
         if cursor is not None:
             return seen
-        seen = await source.look(max(0, seen.log_size - most), most)
+        seen = await source.read(max(0, seen.log_size - most), most)
         return replace(seen, log=b"".join(seen.log.splitlines(keepends=True)[-lines:]) if lines else b"")
 
     # Sessions and jobs
@@ -286,7 +286,7 @@ class Tasks:
             raise BadArgument(f"{handle} is on several sandboxes ({places}); pass sandbox_name")
         return found[0]
 
-    async def _known(self, which: Which, seen: JobSeen) -> JobSeen:
+    async def _with_record(self, which: Which, seen: JobSeen) -> JobSeen:
         """The job, unless it is unknown: neither on its machine nor recorded for it. Raises NotStarted, UnknownTask."""
         if seen.recalled or (seen.state is JobState.MISSING and which.watch_id):
             return seen
@@ -294,11 +294,11 @@ class Tasks:
             raise NotStarted(f"{seen.session} never started: {seen.reason}; start it again")
         if seen.state is not JobState.MISSING:
             return seen
-        sandbox, look, record = await self._jobs.find(which)
+        sandbox, query, record = await self._jobs.find(which)
         if record is not None and record.state == STARTING:
             name = sandbox.description.name
             raise NotStarted(f"{record.session} never started: {name} knows nothing of it; start it again")
-        if record is not None and not look.element:
+        if record is not None and not query.element:
             return seen
         raise await self._unknown(which.handle, sandbox.description.name, seen.reason)
 
@@ -312,10 +312,10 @@ class Tasks:
 
     async def _names(self) -> Sequence[str]:
         """Names of tasks that are recorded here; no machine is asked."""
-        known = self._jobs.known
-        if not known.exists():
+        recorded = self._jobs.registry
+        if not recorded.exists():
             return ()
-        records = await asyncio.to_thread(known.records.list, limit=MOST_NAMES)
+        records = await asyncio.to_thread(recorded.records.list, limit=MOST_NAMES)
         return [record.session for record in records]
 
 

@@ -86,7 +86,9 @@ def forward_fields(forward: Forward) -> dict[str, Any]:
 def disposable_fields(made: Disposable) -> dict[str, Any]:
     """A disposable sandbox, as create_sandbox and the status resource show it."""
     fields: dict[str, Any] = {"sandbox_id": made.id, "status": made.status} | lean(reason=sentence(made.reason))
-    fields |= lean(created_at=stamp(made.created), expires_at=stamp(made.expires), name=made.name, image=made.image)
+    fields |= lean(
+        created_at=timestamp(made.created), expires_at=timestamp(made.expires), name=made.name, image=made.image
+    )
     fields |= {"provider": made.kind, "network": made.network} | lean(on=made.machine)
     return fields | lean(limits=limit_fields(made.limits), notes=[sentence(note) for note in made.notes])
 
@@ -100,7 +102,7 @@ def listed_fields(made: Disposable) -> dict[str, Any]:
     """Return the fields of list_sandboxes for a container beyond those of every sandbox."""
     return lean(
         id=made.id, image=made.image, status=made.status, reason=sentence(made.reason),
-        created_at=stamp(made.created), expires_at=stamp(made.expires),
+        created_at=timestamp(made.created), expires_at=timestamp(made.expires),
     )  # fmt: skip
 
 
@@ -118,7 +120,7 @@ def dated(**times: float) -> dict[str, Any]:
     }
 
 
-def stamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     """A time as people and programs read it; nothing for never."""
     return moment(seconds) if seconds else ""
 
@@ -132,7 +134,7 @@ def moment(seconds: float) -> str:
 def log_text(records: Sequence[RunRecord]) -> str:
     """The last commands of a sandbox, oldest first."""
     parts = [
-        f"[{stamp(record.created)}] {record.outcome or record.state} after {record.seconds:.1f} s\n"
+        f"[{timestamp(record.created)}] {record.outcome or record.state} after {record.seconds:.1f} s\n"
         f"$ {record.command}\n{record.tail}".rstrip()
         for record in records
     ]

@@ -84,10 +84,10 @@ def row_text(row: Row) -> str:
     if row.report is None:
         return row_head(row)
     fields = exec_fields(row.report)
-    told = [row_head(row)]
-    told += [f"  [... all of it: read_remote_file {fields[name]}]" for name in FILES if name in fields]
-    told += [_indented(f"{title}{fields[name]}") for title, name in STREAMS if name in fields]
-    return "\n".join(told)
+    lines = [row_head(row)]
+    lines += [f"  [... all of it: read_remote_file {fields[name]}]" for name in FILES if name in fields]
+    lines += [_indented(f"{title}{fields[name]}") for title, name in STREAMS if name in fields]
+    return "\n".join(lines)
 
 
 FILES = ("stdout_file", "stderr_file")

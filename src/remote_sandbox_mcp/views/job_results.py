@@ -18,11 +18,11 @@ from ..core.task import Outcome, Report, TaskSeen, event_end, job_outcome, outco
 from ..core.texts.shown import values_in_use
 from ..core.texts.text import harmless, without_broken_end, without_broken_start
 from ..services.jobs.records import watch_outcome
-from ..services.jobs.service import Begun, Sight
+from ..services.jobs.service import Begun, JobSnapshot
 from ..services.jobs.values import COMMAND
 from .app_results import dated
 from .results import exec_head, lean, plain_text, sentence, size_of, task_fields
-from .texts import one_line, told
+from .texts import fields_text, one_line
 
 # Characters of a command in a list; bytes of a log that are shown in any case.
 LONGEST_COMMAND = 300
@@ -171,12 +171,12 @@ def task_result(
     if isinstance(seen, Report):
         fields = task_fields(seen, lines) | outcome_fields(outcome) | extra
         head = f"{outcome.state.value}: {exec_head(seen)}"
-        return fields, told(head, fields, without=("outcome", *IN_RUN_HEAD))
+        return fields, fields_text(head, fields, without=("outcome", *IN_RUN_HEAD))
     running = outcome.state.value == "running"
     fields = session_fields(seen) | {"running": running} | lean(stopped=outcome.state.value == "stopped") | extra
     closed = f": closed {seen.handle} on {seen.sandbox}; its state is gone" if "stopped" in fields else ""
     head = f"{outcome.text(0.0)}{closed}"
-    return fields, told(head, fields, without=("status", "outcome", "running", "stopped"))
+    return fields, fields_text(head, fields, without=("status", "outcome", "running", "stopped"))
 
 
 def seen_text(seen: JobSeen, fields: Mapping[str, Any]) -> str:
@@ -189,7 +189,7 @@ def seen_text(seen: JobSeen, fields: Mapping[str, Any]) -> str:
     elif fields.get("truncated") and "log_cursor" in fields:
         first += "; the log goes on: the same call with this log_cursor shows the rest"
     rest = {name: value for name, value in fields.items() if name not in IN_FIRST_LINE and value != _trouble(seen)}
-    return told(first, rest)
+    return fields_text(first, rest)
 
 
 def state_text(seen: JobSeen) -> str:
@@ -204,23 +204,25 @@ def state_text(seen: JobSeen) -> str:
     return one_line(sentence("; ".join(filter(None, (first, queue_text(seen, now))))))
 
 
-def sight_fields(sight: Sight) -> dict[str, Any]:
+def snapshot_fields(snapshot: JobSnapshot) -> dict[str, Any]:
     """One job of a list."""
-    seen, record = sight.seen, sight.record
-    fields: dict[str, Any] = {"sandbox": sight.sandbox} | lean(kind=sight.kind if sight.kind == COMMAND else "")
+    seen, record = snapshot.seen, snapshot.record
+    fields: dict[str, Any] = {"sandbox": snapshot.sandbox} | lean(
+        kind=snapshot.kind if snapshot.kind == COMMAND else ""
+    )
     if seen is not None:
-        fields |= {"tmux_session": seen.session, "status": sight.state} | outcome_fields(sight.outcome)
+        fields |= {"tmux_session": seen.session, "status": snapshot.state} | outcome_fields(snapshot.outcome)
         fields |= queue_fields(seen)
         fields |= lean(exit_code=seen.exit_code, signal=seen.signal, log_file=plain_text(seen.log_file))
         fields |= dated(started=seen.started) | {"seconds": round(seen.seconds, 1)}
         fields |= lean(command=_short(seen.command), foreign=seen.foreign)
     elif record is not None:
-        fields |= {"tmux_session": record.session, "status": sight.state} | outcome_fields(sight.outcome)
+        fields |= {"tmux_session": record.session, "status": snapshot.state} | outcome_fields(snapshot.outcome)
         fields |= lean(exit_code=record.exit_code, log_file=plain_text(record.log_file), command=_short(record.command))
         fields |= dated(started=record.created)
     watch_id = record.watch_id if record else 0
-    fields |= lean(resume=sight.outcome.resume_text(time.time()))
-    return fields | lean(watch_id=watch_id or None, connection_error=sentence(sight.trouble))
+    fields |= lean(resume=snapshot.outcome.resume_text(time.time()))
+    return fields | lean(watch_id=watch_id or None, connection_error=sentence(snapshot.trouble))
 
 
 def session_fields(seen: SessionSeen) -> dict[str, Any]:
@@ -237,11 +239,11 @@ def _short(command: str) -> str:
 
 
 @functools.lru_cache(1024)
-def _hidden(command: str, known: tuple[str, ...]) -> str:
+def _hidden(command: str, secrets: tuple[str, ...]) -> str:
     """A command without secrets: it may be another client's."""
     from ..core.texts.redact import MOST_READ, shorten_safely
 
-    return shorten_safely(command, known, MOST_READ)
+    return shorten_safely(command, secrets, MOST_READ)
 
 
 def watch_fields(watch: Watch, configuration: str = "") -> dict[str, Any]:

@@ -139,8 +139,8 @@ def exec_text(report: Report) -> str:
 
 def exec_head(report: Report | PythonReport) -> str:
     """The first line of that text: how the command ended, or that it goes on; what became of its session."""
-    told = report.session if isinstance(report, Report) else ""
-    session = f"; session: {sentence(told)}" if told else ""
+    notes = report.session if isinstance(report, Report) else ""
+    session = f"; session: {sentence(notes)}" if notes else ""
     return f"{_end_of(report)}{session}"
 
 
@@ -155,11 +155,11 @@ def _end_of(report: Report | PythonReport) -> str:
 
 def _how(seen: Completed) -> str:
     """Describe an end beyond its exit code."""
-    told = [seen.signal] if seen.ending is Ending.EXITED and seen.signal else []
-    told += [seen.ending.value.replace("_", " ")] if seen.ending is not Ending.EXITED else []
+    notes = [seen.signal] if seen.ending is Ending.EXITED and seen.signal else []
+    notes += [seen.ending.value.replace("_", " ")] if seen.ending is not Ending.EXITED else []
     for name, pids in (("still alive", seen.survivors), ("left running", seen.left_running)):
-        told += [f"{name}: {', '.join(map(str, pids))}"] if pids else []
-    return f" ({'; '.join(told)})" if told else ""
+        notes += [f"{name}: {', '.join(map(str, pids))}"] if pids else []
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def task_fields(report: Report, lines: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ LONGEST_INLINE = 200
 # Any result
 
 
-def told(first: str, fields: Fields, *, without: Collection[str] = ()) -> str:
+def fields_text(first: str, fields: Fields, *, without: Collection[str] = ()) -> str:
     """A first line, then all other fields: short ones on one line, longer texts and lists below."""
     rest = {name: value for name, value in fields.items() if name not in without}
     short = [_pair(name, value) for name, value in rest.items() if not _is_long(value)]
@@ -172,11 +172,11 @@ def _partition(row: Fields) -> tuple[str, ...]:
 
 
 def _my_jobs(jobs: Fields) -> str:
-    told = (
+    parts = (
         f"{sum(counts.values())} {state} ({', '.join(f'{count} in {name}' for name, count in counts.items())})"
         for state, counts in jobs.items()
     )
-    return ", ".join(told) or "none"
+    return ", ".join(parts) or "none"
 
 
 def _oldest(job: Fields) -> str:

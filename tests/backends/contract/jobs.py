@@ -19,8 +19,8 @@ import pytest
 from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted
 from remote_sandbox_mcp.core.jobs.job import (
-    JobLook,
     JobOrder,
+    JobQuery,
     JobRefused,
     Jobs,
     JobStarted,
@@ -70,7 +70,7 @@ class JobContract(Basics):
     async def test_a_job_runs_to_its_end(self, sandbox: Sandbox, session: str) -> None:
         started = await sandbox.jobs.start(self.order(session, "echo out; echo err >&2; exit 3"))
         assert (started.session, started.recovered) == (session, False)
-        waited = await sandbox.jobs.wait(JobLook(job_id=started.job_id), JobWait(seconds=15))
+        waited = await sandbox.jobs.wait(JobQuery(job_id=started.job_id), JobWait(seconds=15))
         assert (waited.why, waited.seen.state, waited.seen.exit_code) == ("ended", JobState.ENDED, 3)
         assert waited.seen.log == b"out\nerr\nEXIT_CODE=3\n"
         rest = await look(sandbox.jobs, started.job_id, cursor=4)
@@ -82,7 +82,7 @@ class JobContract(Basics):
         assert sorted(each.recovered for each in started) == [False, True, True, True, True]
         assert {replace(each, recovered=False) for each in started} == {replace(started[0], recovered=False)}
         await has_printed(sandbox.jobs, order.job_id)
-        stopped = await sandbox.jobs.stop(JobLook(job_id=order.job_id))
+        stopped = await sandbox.jobs.stop(JobQuery(job_id=order.job_id))
         assert (stopped.state, stopped.ending) == (JobState.ENDED, "stopped")
         assert (await sandbox.jobs.start(order)).recovered
         assert (await sandbox.read(folder, Span())).data == b"\n"
@@ -92,17 +92,17 @@ class JobContract(Basics):
         with pytest.raises(JobRefused) as refused:
             await sandbox.jobs.start(self.order(session, "sleep 60"))
         assert refused.value.reason == "in_use"
-        (seen,) = await sandbox.jobs.look([JobLook(session=session)])
+        (seen,) = await sandbox.jobs.inspect([JobQuery(session=session)])
         assert (seen.job_id, seen.is_over) == (first.job_id, False)
         assert self.submission or seen.is_running
-        assert (await sandbox.jobs.wait(JobLook(session=session), JobWait(seconds=0))).why == "timeout"
-        await sandbox.jobs.stop(JobLook(session=session))
+        assert (await sandbox.jobs.wait(JobQuery(session=session), JobWait(seconds=0))).why == "timeout"
+        await sandbox.jobs.stop(JobQuery(session=session))
         again = await sandbox.jobs.start(self.order(session, "true"))
-        assert (await sandbox.jobs.look([JobLook(session=session)]))[0].job_id == again.job_id
+        assert (await sandbox.jobs.inspect([JobQuery(session=session)]))[0].job_id == again.job_id
 
     async def test_a_job_is_never_started_in_place_of_one_that_ended(self, sandbox: Sandbox, session: str) -> None:
         first = await sandbox.jobs.start(self.order(session, "true"))
-        await sandbox.jobs.wait(JobLook(job_id=first.job_id), JobWait(seconds=15))
+        await sandbox.jobs.wait(JobQuery(job_id=first.job_id), JobWait(seconds=15))
         for before, reason in ((first.job_id, "ended"), ("job-0000000000000000", "missing")):
             with pytest.raises(JobRefused) as refused:
                 await sandbox.jobs.start(self.order(session, "true", instead_of=before))
@@ -118,12 +118,12 @@ class JobContract(Basics):
         ):
             with pytest.raises(NotStarted):
                 await sandbox.jobs.start(order)
-        (seen,) = await sandbox.jobs.look([JobLook(session=session)])
+        (seen,) = await sandbox.jobs.inspect([JobQuery(session=session)])
         assert seen.state is JobState.MISSING
 
     async def test_text_reaches_a_job(self, sandbox: Sandbox, session: str) -> None:
         started = await sandbox.jobs.start(self.order(session, 'echo ready; read -r a; echo "<$a>"'))
-        look = JobLook(job_id=started.job_id)
+        look = JobQuery(job_id=started.job_id)
         await sandbox.jobs.wait(look, JobWait(seconds=15, pattern="ready"))
         await sandbox.jobs.send(look, text="it's; $x", keys=["Enter"])
         waited = await sandbox.jobs.wait(look, JobWait(seconds=15))
@@ -131,10 +131,10 @@ class JobContract(Basics):
 
     async def test_the_screen_of_a_job_is_what_a_person_sees(self, sandbox: Sandbox, session: str) -> None:
         started = await sandbox.jobs.start(self.order(session, MENU))
-        (seen,) = await sandbox.jobs.look([JobLook(job_id=started.job_id)])
+        (seen,) = await sandbox.jobs.inspect([JobQuery(job_id=started.job_id)])
         if started.via != "tmux":
             assert "so it has no screen" in why_no_screen(replace(seen, state=JobState.RUNNING))
-            await sandbox.jobs.stop(JobLook(job_id=started.job_id), 0)
+            await sandbox.jobs.stop(JobQuery(job_id=started.job_id), 0)
             return
         assert why_no_screen(seen) == ""
         shown = await eventually(
@@ -144,7 +144,7 @@ class JobContract(Basics):
         assert (screen.columns, screen.rows, screen.line, screen.column) == (200, 50, 3, 8)
         # What was wiped is not on it; the log has it.
         assert [line.rstrip() for line in screen.text.rstrip(b"\n").split(b"\n")] == [b"", b"    [x] one", b"choose"]
-        await sandbox.jobs.stop(JobLook(job_id=started.job_id), 0)
+        await sandbox.jobs.stop(JobQuery(job_id=started.job_id), 0)
 
     async def test_a_persons_terminal_is_attached_to_a_job_and_leaves_it(self, sandbox: Sandbox, session: str) -> None:
         script = 'while read -r line; do echo "<$line> $(stty size)"; done'
@@ -156,7 +156,7 @@ class JobContract(Basics):
             while b"<hello> 19 70" not in shown:
                 shown += await within(attached.read(), 20)
             await attached.close()
-            (seen,) = await sandbox.jobs.look([JobLook(job_id=started.job_id)])
+            (seen,) = await sandbox.jobs.inspect([JobQuery(job_id=started.job_id)])
             assert seen.is_running
             detached = await attach(sandbox, session, Window(20, 70))
             shown = b""
@@ -167,7 +167,7 @@ class JobContract(Basics):
             assert await self.left(detached, b"[detached (from session %b)]" % session.encode()) == 0
             refused = await attach(sandbox, "no-such-session", Window(20, 70))
             assert await self.left(refused, b"can't find session: no-such-session") == 1
-        await sandbox.jobs.stop(JobLook(job_id=started.job_id), 0)
+        await sandbox.jobs.stop(JobQuery(job_id=started.job_id), 0)
 
     async def left(self, attached: Attached, last: bytes) -> int | None:
         """The exit code, once this was shown and nothing more comes."""
@@ -179,7 +179,7 @@ class JobContract(Basics):
 
     async def test_all_jobs_are_listed(self, sandbox: Sandbox, session: str) -> None:
         started = await sandbox.jobs.start(self.order(session, "exit 2"))
-        await sandbox.jobs.wait(JobLook(job_id=started.job_id), JobWait(seconds=15))
+        await sandbox.jobs.wait(JobQuery(job_id=started.job_id), JobWait(seconds=15))
         listed = await sandbox.jobs.list()
         assert (listed[0].job_id, listed[0].exit_code, listed[0].log) == (started.job_id, 2, b"")
 
@@ -253,7 +253,7 @@ class WholeJobContract(JobContract):
         # A relative folder starts at home.
         started = await begin(jobs, shown, session, cwd=work.rpartition("/")[2], env={"TOKEN": "a b"})
         assert (started.cwd, started.log_file) == (work, f"{work}/.codex_logs/{session}.log")
-        waited = await jobs.wait(JobLook(job_id=started.job_id), JobWait(seconds=15))
+        waited = await jobs.wait(JobQuery(job_id=started.job_id), JobWait(seconds=15))
         assert waited.seen.log == f"RSMCP_JOB_ID={started.job_id}\na b\n{work}\n0022\nEXIT_CODE=0\n".encode()
         seen = waited.seen
         assert (seen.session, seen.command, seen.cwd, seen.log_file) == (session, shown, work, started.log_file)
@@ -270,19 +270,19 @@ class WholeJobContract(JobContract):
     @pytest.mark.parametrize("name", ["日本語-é", "a=b,c+d@e%f", "9", "_x", "n" * 60])
     async def test_session_names(self, jobs: Jobs, name: str) -> None:
         started = await begin(jobs, STAYS, name)
-        assert (await jobs.look([JobLook(session=name)]))[0].job_id == started.job_id
-        assert (await jobs.look([JobLook(session=name[:-1] or "8")]))[0].state is JobState.MISSING
+        assert (await jobs.inspect([JobQuery(session=name)]))[0].job_id == started.job_id
+        assert (await jobs.inspect([JobQuery(session=name[:-1] or "8")]))[0].state is JobState.MISSING
         with pytest.raises(JobRefused, match="runs already"):
             await begin(jobs, STAYS, name)
-        assert (await jobs.stop(JobLook(session=name))).state is JobState.ENDED
+        assert (await jobs.stop(JobQuery(session=name))).state is JobState.ENDED
 
     async def test_a_name_is_not_the_beginning_of_another(self, jobs: Jobs, session: str) -> None:
         ten = await begin(jobs, STAYS, f"{session}-10")
         first = await begin(jobs, STAYS, f"{session}-1")
-        assert (await jobs.stop(JobLook(session=f"{session}-1"))).job_id == first.job_id
+        assert (await jobs.stop(JobQuery(session=f"{session}-1"))).job_id == first.job_id
         assert (await look(jobs, ten.job_id)).is_running
-        assert (await jobs.look([JobLook(session=f"{session}-1")]))[0].job_id == first.job_id
-        await jobs.stop(JobLook(job_id=ten.job_id))
+        assert (await jobs.inspect([JobQuery(session=f"{session}-1")]))[0].job_id == first.job_id
+        await jobs.stop(JobQuery(job_id=ten.job_id))
 
     # Starting
 
@@ -295,7 +295,7 @@ class WholeJobContract(JobContract):
         with pytest.raises(NotStarted, match=message):
             await sandbox.jobs.start(replace(wanted, **fields))
         assert time.monotonic() - begun < at_most(5)
-        assert (await sandbox.jobs.look([JobLook(session=session)]))[0].state is JobState.MISSING
+        assert (await sandbox.jobs.inspect([JobQuery(session=session)]))[0].state is JobState.MISSING
         assert [entry.path.rpartition("/")[2] for entry in (await sandbox.list(work)).entries] == ["file", "pipe"]
 
     async def test_after_a_refusal_a_name_still_leads_to_the_job_before(self, jobs: Jobs, session: str) -> None:
@@ -303,7 +303,7 @@ class WholeJobContract(JobContract):
         for fields in ({"env": {"LARGE": "x" * 200_000}}, {"log_file": "/proc/none"}):
             with pytest.raises(JobRefused):
                 await begin(jobs, "true", session, **fields)
-            (seen,) = await jobs.look([JobLook(session=session)])
+            (seen,) = await jobs.inspect([JobQuery(session=session)])
             assert (seen.job_id, seen.exit_code) == (first.job_id, 3)
 
     async def test_of_many_jobs_of_one_name_one_starts(self, jobs: Jobs, session: str) -> None:
@@ -312,7 +312,7 @@ class WholeJobContract(JobContract):
         refused = [result for result in results if isinstance(result, JobRefused)]
         assert [refusal.reason for refusal in refused] == ["in_use"] * 7
         assert len([seen for seen in await jobs.list() if seen.session == session]) == 2
-        await jobs.stop(JobLook(session=session))
+        await jobs.stop(JobQuery(session=session))
 
     async def test_a_name_can_be_used_again_at_once(self, jobs: Jobs, session: str) -> None:
         for number in range(3):
@@ -331,8 +331,8 @@ class WholeJobContract(JobContract):
         assert seen.reason
         again = next_attempt(gone.job_id, 1)
         resumed = await begin(jobs, STAYS, session, job_id=again, instead_of=gone.job_id)
-        assert (await jobs.look([JobLook(session=session)]))[0].job_id == resumed.job_id == again
-        await jobs.stop(JobLook(job_id=again))
+        assert (await jobs.inspect([JobQuery(session=session)]))[0].job_id == resumed.job_id == again
+        await jobs.stop(JobQuery(job_id=again))
 
     # Looking
 
@@ -341,13 +341,13 @@ class WholeJobContract(JobContract):
         ended = await run(jobs, "echo b; exit 3", f"{session}-b")
         await has_printed(jobs, running.job_id, b"a\n")
         ids = (running.job_id, "job-0000000000000000", ended.job_id, "../x")
-        seen = await jobs.look([*(JobLook(job_id=each) for each in ids), JobLook(session="none")])
+        seen = await jobs.inspect([*(JobQuery(job_id=each) for each in ids), JobQuery(session="none")])
         assert [each.state.value for each in seen] == ["running", "missing", "ended", "missing", "missing"]
         assert [each.log for each in seen] == [b"a\n", b"", b"b\nEXIT_CODE=3\n", b"", b""]
         assert (seen[2].exit_code, seen[0].seconds > 0) == (3, True)
         assert "nothing is known of it" in seen[1].reason
-        assert await jobs.look([]) == []
-        await jobs.stop(JobLook(job_id=running.job_id))
+        assert await jobs.inspect([]) == []
+        await jobs.stop(JobQuery(job_id=running.job_id))
 
     async def test_the_log_by_lines_and_from_a_cursor(self, sandbox: Sandbox, session: str, work: str) -> None:
         seen = await run(sandbox.jobs, "seq 1 200000", session, cwd=work, log_file="log")
@@ -389,7 +389,7 @@ class WholeJobContract(JobContract):
             assert seen.checkpoint is not None
             assert message in seen.checkpoint.problem
             assert seen.is_running
-        await jobs.stop(JobLook(job_id=job))
+        await jobs.stop(JobQuery(job_id=job))
 
     async def test_what_a_job_uses(self, jobs: Jobs, session: str) -> None:
         job = (await begin(jobs, "echo begun; sleep 300 & while :; do :; done", session)).job_id
@@ -401,7 +401,7 @@ class WholeJobContract(JobContract):
         assert seen.usage is not None
         assert seen.usage.processes == 2
         assert 0.3 < seen.usage.memory_mb < 100
-        await jobs.stop(JobLook(job_id=job))
+        await jobs.stop(JobQuery(job_id=job))
         assert (await look(jobs, job, usage=True)).usage is None
 
     async def test_the_list_has_all_jobs_newest_first(self, jobs: Jobs, session: str) -> None:
@@ -412,14 +412,14 @@ class WholeJobContract(JobContract):
         assert [seen.session for seen in listed] == names[::-1]
         assert [seen.session for seen in await jobs.list(limit=2)] == names[:0:-1]
         assert all(seen.log == b"" and seen.command for seen in listed)
-        await asyncio.gather(*(jobs.stop(JobLook(session=name)) for name in names))
+        await asyncio.gather(*(jobs.stop(JobQuery(session=name)) for name in names))
 
     # Waiting
 
     async def test_a_wait_ends_with_the_job(self, jobs: Jobs, session: str) -> None:
         job = (await begin(jobs, "sleep 0.5; exit 9", session)).job_id
         begun = time.monotonic()
-        waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=30))
+        waited = await jobs.wait(JobQuery(job_id=job), JobWait(seconds=30))
         assert (waited.why, waited.seen.exit_code) == ("ended", 9)
         assert time.monotonic() - begun < at_most(10)
 
@@ -432,34 +432,34 @@ class WholeJobContract(JobContract):
         later = "while ! [ -e go ]; do sleep 0.05; done; printf lo; sleep 0.3; echo ss=2; printf 'name: '; sleep 300"
         job = (await begin(jobs, f"echo old loss=1; {later}", session, cwd=work)).job_id
         await has_printed(jobs, job, b"old")
-        first = await jobs.wait(JobLook(job_id=job), JobWait(seconds=10, pattern=r"loss=\d"))
+        first = await jobs.wait(JobQuery(job_id=job), JobWait(seconds=10, pattern=r"loss=\d"))
         assert (first.why, first.line) == ("pattern", "old loss=1")
-        rest = JobLook(job_id=job, cursor=first.seen.cursor)
+        rest = JobQuery(job_id=job, cursor=first.seen.cursor)
         assert (await jobs.wait(rest, JobWait(seconds=0.3, pattern=r"loss=\d"))).why == "timeout"
         await sandbox.write(f"{work}/go", b"")
         second = await jobs.wait(rest, JobWait(seconds=10, pattern=r"^loss=\d$"))
         assert (second.why, second.line) == ("pattern", "loss=2")
         # What asks for an answer ends without a newline.
         assert (await jobs.wait(rest, JobWait(seconds=10, pattern="name: $"))).why == "pattern"
-        await jobs.stop(JobLook(job_id=job))
+        await jobs.stop(JobQuery(job_id=job))
 
     async def test_a_pattern_is_found_deep_in_a_log_of_a_job_that_has_ended(self, jobs: Jobs, session: str) -> None:
         job = (await run(jobs, "seq 1 400000; echo 'the end'; seq 1 9", session)).job_id
-        waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=0, pattern="the e.d"))
+        waited = await jobs.wait(JobQuery(job_id=job), JobWait(seconds=0, pattern="the e.d"))
         assert (waited.why, waited.line, waited.seen.exit_code) == ("pattern", "the end", 0)
-        assert (await jobs.wait(JobLook(job_id=job), JobWait(seconds=0, pattern="none"))).why == "ended"
+        assert (await jobs.wait(JobQuery(job_id=job), JobWait(seconds=0, pattern="none"))).why == "ended"
 
     async def test_a_wait_ends_with_silence(self, jobs: Jobs, session: str) -> None:
         job = (await begin(jobs, "for n in 1 2 3; do echo $n; sleep 0.3; done; sleep 300", session)).job_id
-        waited = await jobs.wait(JobLook(job_id=job), JobWait(seconds=20, silence_s=0.8))
+        waited = await jobs.wait(JobQuery(job_id=job), JobWait(seconds=20, silence_s=0.8))
         assert (waited.why, waited.seen.log) == ("silence", b"1\n2\n3\n")
         assert waited.seen.silent_s >= 0.8
-        await jobs.stop(JobLook(job_id=job))
+        await jobs.stop(JobQuery(job_id=job))
 
     async def test_a_pattern_that_is_none_is_an_error(self, jobs: Jobs, session: str) -> None:
         job = (await run(jobs, "true", session)).job_id
         with pytest.raises(BadArgument, match="not a regular expression"):
-            await jobs.wait(JobLook(job_id=job), JobWait(pattern="("))
+            await jobs.wait(JobQuery(job_id=job), JobWait(pattern="("))
 
     # Stopping
 
@@ -468,24 +468,24 @@ class WholeJobContract(JobContract):
         job = (await begin(sandbox.jobs, script, session, cwd=work)).job_id
         await has_printed(sandbox.jobs, job)
         pid = await read_pid(sandbox, f"{work}/pid")
-        stopped = await sandbox.jobs.stop(JobLook(session=session), grace_s=0.5)
+        stopped = await sandbox.jobs.stop(JobQuery(session=session), grace_s=0.5)
         assert (stopped.state, stopped.ending, stopped.survivors) == (JobState.ENDED, "stopped", ())
         assert stopped.log.endswith(b"EXIT_CODE=%d\n" % (stopped.exit_code or 0))
         assert await is_dead(sandbox, pid)
-        assert (await sandbox.jobs.stop(JobLook(job_id=job))).exit_code == stopped.exit_code
+        assert (await sandbox.jobs.stop(JobQuery(job_id=job))).exit_code == stopped.exit_code
 
     async def test_a_job_has_its_grace_to_end_in(self, jobs: Jobs, session: str) -> None:
         script = "trap 'sleep 0.5; echo saved; exit 4' TERM; echo begun; while :; do sleep 0.05; done"
         job = (await begin(jobs, script, session)).job_id
         await has_printed(jobs, job)
-        stopped, other = await asyncio.gather(*(jobs.stop(JobLook(job_id=job)) for _ in range(2)))
+        stopped, other = await asyncio.gather(*(jobs.stop(JobQuery(job_id=job)) for _ in range(2)))
         assert (stopped.exit_code, stopped.ending, stopped.signal) == (4, "stopped", "")
         assert stopped.log == other.log
         # A shell may say that what it waited for was ended, too.
         assert stopped.log.endswith(b"\nsaved\nEXIT_CODE=4\n")
         assert stopped.log.count(b"saved") == 1
-        assert (await jobs.stop(JobLook(job_id=job))).exit_code == 4
-        assert (await jobs.stop(JobLook(session=f"{session}-none"))).state is JobState.MISSING
+        assert (await jobs.stop(JobQuery(job_id=job))).exit_code == 4
+        assert (await jobs.stop(JobQuery(session=f"{session}-none"))).state is JobState.MISSING
 
     # Watching
 

@@ -13,7 +13,7 @@ from remote_sandbox_mcp.core.errors import NotStarted
 from remote_sandbox_mcp.core.progress import silent
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.services.fleet import Fleet, Member
-from remote_sandbox_mcp.services.jobs.records import KnownJobs
+from remote_sandbox_mcp.services.jobs.records import JobRegistry
 from remote_sandbox_mcp.services.sessions.shell import ShellService
 
 from .basics import Basics, finish, prepare, said
@@ -66,7 +66,7 @@ class Shell:
 
         self._member = Member("contract", lambda: sandbox.description, opener)
         self._sandbox = sandbox
-        self._service = ShellService(Fleet([self._member]), KnownJobs())
+        self._service = ShellService(Fleet([self._member]), JobRegistry())
 
     async def run(self, script: str, timeout_s: float = 30.0) -> tuple[Completed, str]:
         command = Command(script, timeout_s=timeout_s)

@@ -11,7 +11,7 @@ import pytest
 import remote_sandbox_mcp
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.fronts.mcp.ahead import OPENERS
+from remote_sandbox_mcp.fronts.mcp.prefetch import OPENERS
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
 from tests.support.fakes.sandbox import FakeSandbox
@@ -32,7 +32,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 }
 OTHER_END = ("sync_local_to_remote", "sync_remote_to_local")
 # Read before the tools are loaded; the words of the command line. Neither is a table of facts about tools.
-MAY_NAME_TOOLS = ("fronts/mcp/tools/", "fronts/mcp/ahead.py", "cli/words.py")
+MAY_NAME_TOOLS = ("fronts/mcp/tools/", "fronts/mcp/prefetch.py", "cli/words.py")
 
 
 def filled(value: Any, path: str) -> Any:

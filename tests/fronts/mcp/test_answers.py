@@ -15,7 +15,7 @@ from mcp.types import CallToolResult, Implementation
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
-from remote_sandbox_mcp.core.client import KNOWN
+from remote_sandbox_mcp.core.client import CLIENTS
 from remote_sandbox_mcp.core.commands.command import Command, Completed, Excerpt
 from remote_sandbox_mcp.core.errors import FileProblem, SandboxError, Unreachable
 from remote_sandbox_mcp.core.progress import Progress, silent
@@ -29,7 +29,7 @@ from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import Caller, error_of, text_of
 
 LONG = "".join(f'{number}: a "line" of text äöü\n' for number in range(20_000)).encode()
-NAMES = [client.name for client in KNOWN]
+NAMES = [client.name for client in CLIENTS]
 ERAS = ("legacy", "auto")
 
 
@@ -163,7 +163,7 @@ async def test_a_large_file_comes_in_parts_that_the_client_takes_whole(
     app: App, fake: FakeSandbox, name: str, mode: str
 ) -> None:
     fake.files["/home/fake/large"] = LONG
-    most = next((client.result_chars for client in KNOWN if client.name == name), 100_000)
+    most = next((client.result_chars for client in CLIENTS if client.name == name), 100_000)
     whole, offset = b"", 0
     async with called_by(name, app, mode) as tools:
         while True:
@@ -202,7 +202,7 @@ class Chatty(FakeSandbox):
 
 
 @pytest.mark.parametrize("tool", ["exec_bash", "run_command"])
-@pytest.mark.parametrize("client", KNOWN, ids=NAMES)
+@pytest.mark.parametrize("client", CLIENTS, ids=NAMES)
 async def test_output_of_a_command_is_cut_by_us_with_the_place_to_read_on(client: Any, tool: str) -> None:
     place = "sandbox_name" if tool == "exec_bash" else "sandbox_id"
     async with called_by(client.name, App(Fleet([member(Chatty())]))) as tools:
@@ -220,7 +220,7 @@ async def test_output_of_a_command_is_cut_by_us_with_the_place_to_read_on(client
 async def test_the_pages_of_a_listing_make_up_the_whole(fake: FakeSandbox, name: str) -> None:
     wanted = [f"data/{number:05}-{'x' * 60}" for number in range(1200)]
     fake.files |= {f"/home/fake/{path}": b"" for path in wanted}
-    most = next((client.result_chars for client in KNOWN if client.name == name), 100_000)
+    most = next((client.result_chars for client in CLIENTS if client.name == name), 100_000)
     found: list[str] = []
     cursor = ""
     async with called_by(name, App(Fleet([member(fake)]))) as tools:
@@ -274,7 +274,7 @@ async def test_a_cursor_that_is_not_ours_is_refused(tools: Caller, cursor: str) 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("from_cursor", [False, True], ids=["the end", "from a cursor"])
 async def test_a_long_log_is_cut_with_the_way_to_the_rest(fake: FakeSandbox, name: str, from_cursor: bool) -> None:
-    most = next(client.result_chars for client in KNOWN if client.name == name)
+    most = next(client.result_chars for client in CLIENTS if client.name == name)
     async with called_by(name, App(Fleet([member(fake)]))) as tools:
         await raw(tools, "exec_bash_background", command="x", session_name="job", watch=False, sandbox_name="fake")
         fake.jobs.print(fake.jobs.started[-1].job_id, LONG[:60_000])

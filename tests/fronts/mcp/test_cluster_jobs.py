@@ -13,7 +13,7 @@ import pytest
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import Unreachable
-from remote_sandbox_mcp.core.jobs.job import ArrayCounts, Fate, JobLook, JobState, Submission
+from remote_sandbox_mcp.core.jobs.job import ArrayCounts, Fate, JobQuery, JobState, Submission
 from remote_sandbox_mcp.core.jobs.watch import Decision, Status
 from remote_sandbox_mcp.core.sandboxes.slurm import Cluster
 from remote_sandbox_mcp.services.fleet import Fleet
@@ -168,8 +168,8 @@ async def test_a_pending_job_that_cannot_be_cancelled_stays_watched(
 ) -> None:
     await submit(tools, fake, watch=True, **UNGUARDED)
 
-    async def stop(look: JobLook, grace_s: float = 0) -> Any:
-        return (await fake.jobs.look([look]))[0]
+    async def stop(look: JobQuery, grace_s: float = 0) -> Any:
+        return (await fake.jobs.inspect([look]))[0]
 
     monkeypatch.setattr(fake.jobs, "stop", stop)
     answer = await tools.call("stop_background_task", tmux_session="t")
@@ -182,11 +182,11 @@ async def test_a_pending_job_whose_machine_is_away_is_remembered_as_pending(
     tools: Caller, app: App, fake: FakeSandbox
 ) -> None:
     job = await submit(tools, fake, watch=True, **UNGUARDED)
-    record = app.jobs.known.records.get(job)
+    record = app.jobs.registry.records.get(job)
     assert record
     assert record.state == "pending"
-    app.jobs.known.records.prune(time.time() + 1)
-    assert app.jobs.known.records.get(job)
+    app.jobs.registry.records.prune(time.time() + 1)
+    assert app.jobs.registry.records.get(job)
 
 
 # How it ends
@@ -208,7 +208,7 @@ async def test_a_job_that_reached_its_time_limit_is_submitted_again_and_seen_to_
 ) -> None:
     more = {"auto_resume": True, "resume_command": "train --resume", "resume_delay_s": 0, "interval_s": 1}
     first = await submit(tools, fake, watch=True, **more, **UNGUARDED)
-    watches, supervisor = app.jobs.known.watches, app.jobs.supervisor()
+    watches, supervisor = app.jobs.registry.watches, app.jobs.supervisor()
 
     async def round_of_the_watchdog() -> str:
         (watch,) = watches.list()
@@ -224,7 +224,7 @@ async def test_a_job_that_reached_its_time_limit_is_submitted_again_and_seen_to_
     again = fake.jobs.started[-1]
     # The far side takes over how the first one was submitted.
     assert (again.script, again.instead_of, again.submission) == ("train --resume", first, None)
-    record = app.jobs.known.records.get(again.job_id)
+    record = app.jobs.registry.records.get(again.job_id)
     assert record
     assert record.state == "pending"
     listed = (await tools.call("list_background_tasks"))["tasks"]
@@ -255,11 +255,11 @@ async def test_what_happens_to_one_element_is_not_taken_for_the_whole_array(
 ) -> None:
     job = await submit(tools, fake, slurm={"array": "0-9"}, watch=True, **UNGUARDED)
     fake.jobs.run(job)
-    asked: list[JobLook] = []
+    asked: list[JobQuery] = []
 
-    async def stop(look: JobLook, grace_s: float = 0) -> Any:
+    async def stop(look: JobQuery, grace_s: float = 0) -> Any:
         asked.append(look)
-        (seen,) = await fake.jobs.look([look])
+        (seen,) = await fake.jobs.inspect([look])
         return replace(seen, state=JobState.ENDED, ending="stopped")
 
     monkeypatch.setattr(fake.jobs, "stop", stop)
@@ -267,7 +267,7 @@ async def test_what_happens_to_one_element_is_not_taken_for_the_whole_array(
     assert (stopped["stopped"], asked[0].session, asked[0].element) == (True, "t", "3")
     assert stopped["tmux_session"] == "t[3]"
     (watch,) = (await tools.call("list_background_watches"))["watches"]
-    record = app.jobs.known.records.get(job)
+    record = app.jobs.registry.records.get(job)
     assert (watch["status"], record and record.state) == ("active", "pending")
     problem = await tools.fail("watch_background_task", tmux_session="t[3]", **UNGUARDED)
     assert "an array is watched as a whole" in problem["error"]
@@ -283,6 +283,6 @@ async def test_an_element_is_not_answered_for_by_the_record_of_its_array(
     async def away(looks: Any) -> Any:
         raise Unreachable("fake does not answer")
 
-    monkeypatch.setattr(fake.jobs, "look", away)
+    monkeypatch.setattr(fake.jobs, "inspect", away)
     assert (await tools.call("check_background_task", tmux_session="t"))["exit_code"] == 0
     await tools.fail("check_background_task", tmux_session="t[3]")

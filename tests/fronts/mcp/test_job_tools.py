@@ -220,8 +220,8 @@ async def test_a_refused_start_leaves_nothing_behind(tools: Caller, app: App, fa
     fake.jobs.refuse(NotStarted("fake: unable to enter /no: No such file or directory"))
     problem = await tools.fail("exec_bash_background", command="x", session_name="t", **UNGUARDED)
     assert problem["code"] == "not_started"
-    assert not app.jobs.known.watches.list()
-    assert not app.jobs.known.records.list()
+    assert not app.jobs.registry.watches.list()
+    assert not app.jobs.registry.records.list()
 
 
 async def test_a_start_of_which_nothing_was_heard_stays_known_and_watched(
@@ -229,7 +229,7 @@ async def test_a_start_of_which_nothing_was_heard_stays_known_and_watched(
 ) -> None:
     fake.jobs.refuse(LostContact("gone", outcome="unknown", so_far=Running("job-0123456789abcdef")))
     await tools.fail("exec_bash_background", command="x", session_name="t", **UNGUARDED)
-    (watch,) = app.jobs.known.watches.list()
+    (watch,) = app.jobs.registry.watches.list()
     assert (watch.session, watch.status) == ("t", Status.ACTIVE)
 
 

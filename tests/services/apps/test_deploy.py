@@ -14,7 +14,7 @@ from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.commands.command import Command
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable, Unsupported
-from remote_sandbox_mcp.core.jobs.job import JobLook
+from remote_sandbox_mcp.core.jobs.job import JobQuery
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.port import Health, Stream
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
@@ -101,7 +101,7 @@ async def test_an_app_that_listens_late_is_waited_for(walled: World) -> None:
 async def test_an_app_that_was_stopped_on_purpose_has_not_failed_and_can_be_started_again(walled: World) -> None:
     port = free_port()
     deployed = await walled.deploy(web_server(port), port)
-    await walled.sandbox.jobs.stop(JobLook(job_id=deployed.job_id), 1)
+    await walled.sandbox.jobs.stop(JobQuery(job_id=deployed.job_id), 1)
     (listed,) = await walled.deployments.list()
     assert (listed.status, listed.url, listed.health.ok) == ("stopped", "", False)
     assert listed.problem == "the app was stopped; deploy_app starts it again"
@@ -123,7 +123,7 @@ async def test_a_call_that_is_cancelled_stops_the_app(walled: World) -> None:
     call = asyncio.ensure_future(walled.deploy("exec sleep 300", free_port(), session="late"))
 
     async def state() -> str:
-        return (await walled.sandbox.jobs.look([JobLook(session="late")]))[0].state.value
+        return (await walled.sandbox.jobs.inspect([JobQuery(session="late")]))[0].state.value
 
     await eventually(state, lambda state: state == "running", "the job to run")
     await eventually(lambda: asyncio.sleep(0, walled.beats), bool, "the call to wait for it")

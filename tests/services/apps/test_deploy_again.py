@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobSeen, JobState
+from remote_sandbox_mcp.core.jobs.job import JobQuery, JobSeen, JobState
 from remote_sandbox_mcp.core.sandboxes.port import Deployment, Health
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.services.apps.deploy import SAME, Book, Deployments
@@ -93,7 +93,7 @@ async def test_another_app_at_the_same_port_is_refused_with_what_runs_there(
 async def test_one_that_has_ended_makes_room_for_another(walled: World) -> None:
     port = free_port()
     first = await walled.deploy(web_server(port), port)
-    await walled.sandbox.jobs.stop(JobLook(job_id=first.job_id), 1)
+    await walled.sandbox.jobs.stop(JobQuery(job_id=first.job_id), 1)
     second = await walled.deploy(web_server(port), port)
     assert (second.status, SAME in second.notes, second.task != first.task) == ("running", False, True)
     assert (await fetch(second.url)).status_code == 200
@@ -141,7 +141,7 @@ async def test_the_end_of_one_is_told_and_written_down_once(walled: World) -> No
     first = await walled.deploy(web_server(port), port)
     pages = Pages(as_written(first))
     later = next_server(walled, pages)
-    await walled.sandbox.jobs.stop(JobLook(job_id=first.job_id), 1)
+    await walled.sandbox.jobs.stop(JobQuery(job_id=first.job_id), 1)
     for _ in range(2):
         (listed,) = await later.deployments.list()
         assert (listed.status, listed.url) == ("stopped", "")

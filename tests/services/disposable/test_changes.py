@@ -37,7 +37,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(build: Build, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    for name in ("GLANCE_S", "ASK_S"):
+    for name in ("POLL_EVERY_S", "ASK_S"):
         monkeypatch.setattr(changes, name, QUICK)
     platform = FakeProvider("opensandbox", ANSWERS, clock=clock)
     rules = DisposableRules(auto_cleanup=True, cleanup_after_minutes=30)

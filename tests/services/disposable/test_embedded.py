@@ -13,7 +13,7 @@ import pytest
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import UnknownSandbox
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobState
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobState
 from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.disposable_house import House, until
@@ -99,7 +99,7 @@ async def test_a_job_keeps_its_sandbox_until_it_ends(make: Maker, tmp_path: Path
         await house.tick()
     assert made.id in house.fleet.names
     await sandbox.write("end", b"")
-    await sandbox.jobs.look([JobLook(job_id=job.job_id)])
+    await sandbox.jobs.inspect([JobQuery(job_id=job.job_id)])
     await until(lambda: made.id not in house.fleet.names)
     assert house.row(made.id).why == "cleaned_up"
 
@@ -122,7 +122,7 @@ async def test_after_a_crash_files_are_there_and_a_job_is_told_as_interrupted(ma
     await house.disposables.adopt()
     assert set(house.fleet.names) == {"gpu1", made, "web"}
     assert await output(house, "web", "cat a") == "mine"
-    (seen,) = await (await house.fleet.get("web")).jobs.look([JobLook(job_id=job_id)])
+    (seen,) = await (await house.fleet.get("web")).jobs.inspect([JobQuery(job_id=job_id)])
     assert (seen.state, seen.exit_code) == (JobState.GONE, None)
     assert folders(tmp_path) == {made}
 

@@ -101,7 +101,7 @@ async def test_what_a_crashed_server_left_is_taken_over(make: Make, platform: Pl
     await first.providers["opensandbox"].close()
     second = make()
     await second.disposables.adopt()
-    await until(lambda: second.row(made.id).owner == second.disposables._service.known.me, 30)
+    await until(lambda: second.row(made.id).owner == second.disposables._service.registry.me, 30)
     await second.disposables.delete(made.id)
     assert platform.containers() == []
 

@@ -258,7 +258,7 @@ async def test_what_is_left_is_known_again_and_inherited_without_opening(house: 
     later = build(embedded=house.provider)
     await later.disposables.adopt()
     assert list(later.fleet.names) == ["gpu1", made, "web"]
-    await until(lambda: later.row(made).owner == later.disposables._service.known.me)
+    await until(lambda: later.row(made).owner == later.disposables._service.registry.me)
     await until(lambda: house.provider.asked == [*before, "look"])
     await (await later.fleet.get("web")).run(Command("true"))
 
@@ -288,7 +288,7 @@ async def test_what_a_neighbour_leaves_that_crashes_is_taken_over_without_a_rest
     orphan = await crashed(build(embedded=house.provider), SandboxOrder(name="left"))
     await house.tick()
     assert house.provider.deleted == []
-    assert house.row(orphan).owner == house.disposables._service.known.me
+    assert house.row(orphan).owner == house.disposables._service.registry.me
     assert "left" in house.fleet.names
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from remote_sandbox_mcp.config.handed import PLATFORM
+from remote_sandbox_mcp.config.inherited import PLATFORM
 from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import (
     ConnectError,
@@ -17,13 +17,13 @@ from remote_sandbox_mcp.core.errors import (
     Unreachable,
     Unsupported,
 )
-from remote_sandbox_mcp.core.jobs.job import JobLook, JobOrder, JobWait
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobWait
 from remote_sandbox_mcp.core.permission import Notify
 from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder
 from remote_sandbox_mcp.core.sandboxes.files import Search, Span
 from remote_sandbox_mcp.core.sandboxes.port import Stream
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
-from remote_sandbox_mcp.services.jobs.records import KnownJobs
+from remote_sandbox_mcp.services.jobs.records import JobRegistry
 from remote_sandbox_mcp.services.jobs.start import Starting
 from tests.support.disposable_house import House, begun, until
 from tests.support.fakes.disposables import FakeProvider
@@ -59,8 +59,8 @@ async def test_everything_that_a_sandbox_does_is_done_by_the_one_inside(house: H
 async def test_jobs_are_those_of_the_one_inside(house: House) -> None:
     _, sandbox = await opened(house)
     started = await sandbox.jobs.start(JobOrder(session="train", script="x"))
-    look = JobLook(job_id=started.job_id)
-    assert [seen.session for seen in await sandbox.jobs.look([look])] == ["train"]
+    look = JobQuery(job_id=started.job_id)
+    assert [seen.session for seen in await sandbox.jobs.inspect([look])] == ["train"]
     await sandbox.jobs.send(look, text="y")
     assert (await sandbox.jobs.wait(look, JobWait(seconds=0.01))).why == "timeout"
     assert len(await sandbox.jobs.list()) == 1
@@ -349,7 +349,7 @@ async def test_a_round_that_began_before_its_end_does_not_bring_it_back(house: H
     made, _ = await opened(house)
     row = house.row(made)
     await house.disposables.delete(made)
-    house.disposables._service.known.admit_all([row])
+    house.disposables._service.registry.admit_all([row])
     assert list(house.fleet.names) == ["gpu1"]
 
 
@@ -390,7 +390,7 @@ async def test_what_a_platform_has_is_handed_over_with_the_platforms_key(
     build: Build, monkeypatch: pytest.MonkeyPatch, kind: str, names: list[str]
 ) -> None:
     house, handed = build(**{kind: FakeProvider(kind)}), []
-    monkeypatch.setattr("remote_sandbox_mcp.config.handed.hand_over", lambda names, *_: handed.extend(names) or "")
+    monkeypatch.setattr("remote_sandbox_mcp.config.inherited.hand_over", lambda names, *_: handed.extend(names) or "")
     await house.disposables.create(SandboxOrder(name="web"))
-    assert await Starting(house.fleet, Notify(), KnownJobs()).hand_over("web") == ""
+    assert await Starting(house.fleet, Notify(), JobRegistry()).hand_over("web") == ""
     assert handed == names

@@ -10,7 +10,7 @@ import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.config.handed import FILE
+from remote_sandbox_mcp.config.inherited import FILE
 from remote_sandbox_mcp.core.jobs.watch import Watch, WatchOrder
 from remote_sandbox_mcp.hub.rounds import supervision
 from remote_sandbox_mcp.services.fleet import Fleet, Member
@@ -46,7 +46,7 @@ async def test_a_machine_is_handed_over_before_its_watch_can_be_seen(
     runs_already: bool, monkeypatch: pytest.MonkeyPatch, app: App
 ) -> None:
     seen: list[bool] = []
-    watches = app.jobs.known.watches
+    watches = app.jobs.registry.watches
     add = watches.add
 
     def added(*given: Any, **more: Any) -> Watch:

@@ -44,12 +44,12 @@ class Scene:
         return await self.service.resume(TRAIN, asked_by="ann", **more)
 
     def watch(self, watch_id: int = 1) -> Watch:
-        found = self.service.known.watches.get(watch_id)
+        found = self.service.registry.watches.get(watch_id)
         assert found
         return found
 
     def events(self) -> list[tuple[str, str]]:
-        told = self.service.known.watches.events(limit=1000)
+        told = self.service.registry.watches.events(limit=1000)
         return [(event.type.value, str(event.payload.get("asked_by", ""))) for event in told]
 
     async def tick(self) -> None:
@@ -128,7 +128,7 @@ async def test_who_asks_late_gets_what_another_has_started(is_over: bool) -> Non
     scene = Scene(fake)
     first = await scene.start()
     fake.jobs.end(first.started.job_id, 3)
-    looked, may_go_on, look = asyncio.Event(), asyncio.Event(), fake.jobs.look
+    looked, may_go_on, look = asyncio.Event(), asyncio.Event(), fake.jobs.inspect
 
     async def slow(looks: Any) -> Any:
         seen = await look(looks)
@@ -136,10 +136,10 @@ async def test_who_asks_late_gets_what_another_has_started(is_over: bool) -> Non
         await may_go_on.wait()
         return seen
 
-    fake.jobs.look = slow  # type: ignore[method-assign]
+    fake.jobs.inspect = slow  # type: ignore[method-assign]
     late = asyncio.ensure_future(scene.resume())
     await looked.wait()
-    fake.jobs.look = look  # type: ignore[method-assign]
+    fake.jobs.inspect = look  # type: ignore[method-assign]
     second = await scene.resume()
     if is_over:
         fake.jobs.end(second.started.job_id)
@@ -175,7 +175,7 @@ async def test_another_resume_command_leaves_all_else_of_the_watch_as_it_was() -
     assert (begun.watch_id, fake.jobs.started[-1].script, fake.jobs.started[-1].env) == (1, "other", {"STEP": "7"})
     assert after.policy == replace(before.policy, resume_command="other")
     assert (after.run_id, after.metadata, after.status) == ("run-7", {"team": "a"}, Status.ACTIVE)
-    assert scene.service.known.watches.get(2) is None
+    assert scene.service.registry.watches.get(2) is None
 
     fake.jobs.end(begun.started.job_id, 3)
     fake.jobs.refuse(NotStarted("a syntax error"))

@@ -50,7 +50,7 @@ async def test_a_round_looks_at_what_is_due_and_says_when_the_next_is(world: Wor
     world.watch(policy=QUIET)
     assert await world.supervisor.tick() == BEGINNING + 300
     assert await later(world, 200) == BEGINNING + 300
-    assert len(world.machine().looks) == 1
+    assert len(world.machine().queries) == 1
     assert world.state().last_state == "running"
 
 
@@ -59,8 +59,8 @@ async def test_however_many_watches_each_machine_is_asked_once(world: World) -> 
         world.watch(f"job-{number}", f"gpu{number % 20}", policy=QUIET)
     for round_number in (1, 2):
         await later(world)
-        assert [len(machine.looks) for machine in world.machines.values()] == [round_number] * 20
-        assert [len(machine.looks[-1]) for machine in world.machines.values()] == [25] * 20
+        assert [len(machine.queries) for machine in world.machines.values()] == [round_number] * 20
+        assert [len(machine.queries[-1]) for machine in world.machines.values()] == [25] * 20
     assert {watch.last_state for watch in world.watches.list(limit=1000)} == {"running"}
 
 
@@ -80,13 +80,13 @@ async def test_the_rows_of_jobs_are_kept_up_to_date(world: World) -> None:
 async def test_a_look_at_a_row_that_changed_meanwhile_is_dropped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.watch(policy=QUIET)
     world.machine().end(ENDED, exit_code=0)
-    look = world.machine().look
+    look = world.machine().inspect
 
     async def look_while_somebody_cancels(looks: Any) -> Any:
         world.watches.cancel(1)
         return await look(looks)
 
-    monkeypatch.setattr(world.machine(), "look", look_while_somebody_cancels)
+    monkeypatch.setattr(world.machine(), "inspect", look_while_somebody_cancels)
     assert await world.supervisor.tick() == math.inf
     assert (world.state().status, world.events()) == (Status.CANCELLED, [])
 
@@ -121,7 +121,7 @@ async def test_a_machine_in_trouble_stops_no_other(
         return []
 
     if trouble in ("defect", "short answer"):
-        monkeypatch.setattr(world.machine("bad"), "look", look)
+        monkeypatch.setattr(world.machine("bad"), "inspect", look)
     assert await world.supervisor.tick() == BEGINNING + 300
     assert (world.state(2).last_state, world.events(2)) == ("running", [])
     assert (world.state(1).last_state, world.events(1)) == ("unreachable", ["ssh_unreachable"])
@@ -135,14 +135,14 @@ async def test_a_checkpoint_that_hangs_hides_no_job(world: World, monkeypatch: p
     monkeypatch.setattr(checkpoints, "CHECKPOINTS_S", 0.01)
     world.watch("slow", policy=replace(QUIET, checkpoint_command="cat /hung"), last_checkpoint="step 7")
     world.watch("other", policy=QUIET)
-    look = world.machine().look
+    look = world.machine().inspect
 
     async def hang_for_checkpoints(looks: Any) -> Any:
         if any(one.checkpoint_command for one in looks):
             await asyncio.sleep(3600)
         return await look(looks)
 
-    monkeypatch.setattr(world.machine(), "look", hang_for_checkpoints)
+    monkeypatch.setattr(world.machine(), "inspect", hang_for_checkpoints)
     await world.supervisor.tick()
     assert [world.state(number).last_state for number in (1, 2)] == ["running", "running"]
     assert world.state(1).last_checkpoint == "step 7"
@@ -275,7 +275,7 @@ async def test_a_job_that_is_gone_is_started_again_in_the_same_round(world: Worl
     assert record
     assert (record.session, record.watch_id, record.state, record.command) == ("train", 1, "running", "again")
     await later(world)
-    assert (world.events(), len(world.machine().looks)) == (["interrupted", "resume_started"], 2)
+    assert (world.events(), len(world.machine().queries)) == (["interrupted", "resume_started"], 2)
 
 
 async def test_attempts_are_used_up(world: World) -> None:
@@ -340,10 +340,10 @@ async def test_a_resume_without_contact_is_tried_again_under_the_same_name(world
     world.machine().mishaps = [mishap, mishap]
     assert await world.supervisor.tick() == BEGINNING + 300
     assert (world.events(), world.state().last_state) == (["interrupted"], "unreachable")
-    looks = len(world.machine().looks)
+    looks = len(world.machine().queries)
     await later(world)
     assert world.events() == ["interrupted", "ssh_unreachable"]
-    assert len(world.machine().looks) == looks
+    assert len(world.machine().queries) == looks
     await later(world)
     assert world.events() == ["interrupted", "ssh_unreachable", "resume_started"]
     assert world.machine().begun == [watch.job_id, f"{watch.job_id}-r1"]

@@ -15,9 +15,9 @@ from remote_sandbox_mcp.core.commands.shell_session import (
     AS_BEFORE,
     LEFT_NOTHING,
     ShellSession,
-    look,
     read_report,
     refusal_of,
+    state_script,
     state_text,
     wrap,
 )
@@ -55,7 +55,7 @@ class Machine:
         seen = Completed(command.run_id, done.returncode, signal=signal, stderr=Excerpt(done.stderr))
         if why := refusal_of(seen, "main", "gpu1"):
             return Ran(done.returncode, done.stdout, done.stderr, why)
-        printed = self._started(look(_pieces(), SESSION, command.run_id, sweeps=True), ("bash", "-c"))
+        printed = self._started(state_script(_pieces(), SESSION, command.run_id, sweeps=True), ("bash", "-c"))
         report = read_report(printed.stdout.decode("utf-8", "surrogateescape"), command.run_id)
         return Ran(done.returncode, done.stdout, done.stderr, state_text(report, seen, was_used=False))
 

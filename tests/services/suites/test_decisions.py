@@ -91,7 +91,7 @@ async def test_a_folder_that_cannot_be_looked_at_is_told(look: Answer, why: str)
 
 
 async def test_looking_does_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "LOOK_S", 0.05)
+    monkeypatch.setattr(service, "CHECK_S", 0.05)
     machine = Machine(Answer(then=after(math.inf)))
     with pytest.raises(SandboxError, match=r"it took longer than 0\.05 s to look at it"):
         await run_tests(machine.sandbox)

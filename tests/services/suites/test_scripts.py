@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import remote_sandbox_mcp.far.suites
-from remote_sandbox_mcp.core.suites.suite import Collected, SuiteFolder, parse_collected, parse_look
+from remote_sandbox_mcp.core.suites.suite import Collected, SuiteFolder, parse_collected, parse_inspection
 from tests.support.means import require_program
 
 FOLDER = Path(remote_sandbox_mcp.far.suites.__file__).parent
@@ -38,7 +38,7 @@ class Place:
         return done.stdout
 
     def look(self, shell: list[str], *plan: str) -> tuple[SuiteFolder, str]:
-        return parse_look(self.run(shell, "look.sh", RUN_ID, *plan))
+        return parse_inspection(self.run(shell, "inspect.sh", RUN_ID, *plan))
 
     def collect(self, shell: list[str], most: int = 1000, all_of_them: int = 1000) -> Collected:
         return parse_collected(self.run(shell, "collect.sh", RUN_ID, str(most), str(all_of_them)))

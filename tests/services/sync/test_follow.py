@@ -69,26 +69,26 @@ async def soon(work: Any) -> Any:
 async def test_a_look_at_an_unchanged_tree_gives_the_same_folders(
     follower: Follower, opener: Opener, root: Path
 ) -> None:
-    first = await follower.look()
+    first = await follower.scan()
     assert sorted(first.folders) == [b"", b"src", b"src/deep"]
     assert (follower.changed, follower.inode, follower.version) == (True, root.stat().st_ino, 1)
     moved = opener.moved
-    second = await follower.look()
+    second = await follower.scan()
     assert second.folders is first.folders
     assert (follower.changed, follower.version) == (False, 1)
     assert opener.moved - moved < 1000
 
 
 async def test_changes_come_and_the_tree_before_stays_as_it_was(follower: Follower, root: Path) -> None:
-    first = await follower.look()
+    first = await follower.scan()
     (root / "src/deep/b.py").write_text("edited")
     (root / "new").mkdir()
-    second = await follower.look()
+    second = await follower.scan()
     assert (follower.changed, follower.version) == (True, 2)
     assert second.entries(b"src/deep")[b"b.py"].startswith(b"f644 6 ")
     assert second.folders.keys() - first.folders.keys() == {b"new"}
     shutil.rmtree(root / "src")
-    third = await follower.look()
+    third = await follower.scan()
     assert sorted(third.folders) == sorted(third.counts) == [b"", b"new"]
     assert b"src/deep" in second.folders
 
@@ -96,9 +96,9 @@ async def test_changes_come_and_the_tree_before_stays_as_it_was(follower: Follow
 async def test_after_a_cut_everything_is_told_again_over_another_lane(
     follower: Follower, opener: Opener, root: Path
 ) -> None:
-    first = await follower.look()
+    first = await follower.scan()
     await opener.lanes[0].close()
-    second = await follower.look()
+    second = await follower.scan()
     assert second.folders is first.folders
     assert not follower.changed
     (root / "README").write_text("edited")
@@ -109,7 +109,7 @@ async def test_after_a_cut_everything_is_told_again_over_another_lane(
         return begin(*args, **more)
 
     opener.lanes[1].begin = cut  # type: ignore[method-assign]
-    assert (await soon(follower.look())).entries(b"")[b"README"].startswith(b"f644 6 ")
+    assert (await soon(follower.scan())).entries(b"")[b"README"].startswith(b"f644 6 ")
     assert (follower.changed, len(opener.lanes)) == (True, 3)
 
 
@@ -128,44 +128,44 @@ async def test_a_lane_that_is_cut_again_and_again_is_an_error(root: Path, opener
 
     follower = Follower(cut_off, Followed(name="here", path=str(root)))
     with pytest.raises(Unreachable):
-        await soon(follower.look())
+        await soon(follower.scan())
     assert len(opener.lanes) == 2
     await follower.close()
 
 
 async def test_looks_may_overlap_and_a_cancelled_one_loses_nothing(follower: Follower, root: Path) -> None:
-    await follower.look()
+    await follower.scan()
     (root / "one").write_text("1")
-    first, second = asyncio.ensure_future(follower.look()), asyncio.ensure_future(follower.look())
+    first, second = asyncio.ensure_future(follower.scan()), asyncio.ensure_future(follower.scan())
     await asyncio.sleep(0)
     first.cancel()
     assert b"one" in (await soon(second)).entries(b"")
     (root / "two").write_text("2")
-    for tree in await soon(asyncio.gather(*(follower.look() for _ in range(3)))):
+    for tree in await soon(asyncio.gather(*(follower.scan() for _ in range(3)))):
         assert b"two" in tree.entries(b"")
     (root / "two").unlink()
-    assert b"two" not in (await soon(follower.look())).entries(b"")
+    assert b"two" not in (await soon(follower.scan())).entries(b"")
 
 
 async def test_the_folder_must_be_the_one_that_the_gate_admitted(follower: Follower, root: Path) -> None:
-    await follower.look()
+    await follower.scan()
     root.rename(root.parent / "old")
     (root / "secret").mkdir(parents=True)
     with pytest.raises(FileProblem) as refused:
-        await follower.look()
+        await follower.scan()
     assert refused.value.reason == "moved"
     shutil.rmtree(root)
     (root.parent / "old").rename(root)
-    assert b"README" in (await follower.look()).entries(b"")
+    assert b"README" in (await follower.scan()).entries(b"")
 
 
 async def test_a_lane_without_use_is_closed(
     follower: Follower, opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow_module, "IDLE_S", 0.05)
-    await follower.look()
+    await follower.scan()
     await until(lambda: not opener.lanes[0].is_alive, "the lane to be closed")
-    await follower.look()
+    await follower.scan()
     assert len(opener.lanes) == 2
 
 
@@ -226,13 +226,13 @@ class Liar:
 async def test_an_answer_that_makes_no_sense_is_refused(end: dict[str, Any], parts: list[bytes]) -> None:
     liar = Liar()
     follower = Follower(liar.open, Followed(name="there", path="/x"))
-    before = await follower.look()
+    before = await follower.scan()
     liar.says = end, parts
     with pytest.raises(FileProblem) as refused:
-        await follower.look()
+        await follower.scan()
     assert refused.value.reason == "hostile"
     liar.says = {**WHOLE, "number": 9}, [block(b"", b"b\0f644 1 1")]
-    assert (await follower.look()).entries(b"").keys() == {b"b"}
+    assert (await follower.scan()).entries(b"").keys() == {b"b"}
     assert before.entries(b"").keys() == {b"a"}
     await follower.close()
 
@@ -242,10 +242,10 @@ async def test_many_small_answers_may_not_add_up_to_a_large_one(monkeypatch: pyt
     liar = Liar()
     follower = Follower(liar.open, Followed(name="there", path="/x"))
     for number in range(5, 8):
-        await follower.look()
+        await follower.scan()
         liar.says = {**PART, "since": number, "number": number + 1}, [block(b"%d" % number)]
     with pytest.raises(FileProblem):
-        await follower.look()
+        await follower.scan()
     await follower.close()
 
 
@@ -271,26 +271,26 @@ def names(tree: Tree) -> set[bytes]:
 async def test_it_looks_when_a_run_over_there_has_ended(machine: Any, sshd: Sshd) -> None:
     follower = Follower(machine.open_lane, Followed(name="there", path="followed"))
     await machine.run(Command("mkdir followed"))
-    await follower.look()
+    await follower.scan()
     slow = Command("touch followed/a; until [ -e followed/go ]; do sleep 0.01; done; touch followed/b")
     running = asyncio.ensure_future(machine.run(slow))
-    waiting = asyncio.ensure_future(follower.look(slow.run_id))
+    waiting = asyncio.ensure_future(follower.scan(slow.run_id))
     # Others need not wait for it; a quick one is seen to its end, too.
     await until(lambda: (sshd.home / "followed/a").exists(), "the run to begin")
-    assert names(await soon(follower.look())) == {b"a"}
+    assert names(await soon(follower.scan())) == {b"a"}
     quick = Command("touch followed/quick")
-    looked, _ = await soon(asyncio.gather(follower.look_after(quick.run_id), machine.run(quick)))
+    looked, _ = await soon(asyncio.gather(follower.scan_after(quick.run_id), machine.run(quick)))
     assert names(looked) == {b"a", b"quick"}
     assert not waiting.done()
     await machine.run(Command("touch followed/go"))
     await soon(running)
     assert names(await soon(waiting)) == {b"a", b"b", b"go", b"quick"}
     # Of one that is not known there it waits for a moment only, or until it is told of its end.
-    assert await soon(follower.look_after("run-unknown")) is None
-    hurried = asyncio.ensure_future(follower.look_after("run-unknown"))
+    assert await soon(follower.scan_after("run-unknown")) is None
+    hurried = asyncio.ensure_future(follower.scan_after("run-unknown"))
     await asyncio.sleep(0)
     follower.hurry("run-unknown")
-    assert names(await soon(hurried)) == names(await follower.look())
+    assert names(await soon(hurried)) == names(await follower.scan())
     await follower.close()
 
 
@@ -302,7 +302,7 @@ async def test_a_look_that_is_given_up_leaves_nothing_waiting_over_there(machine
         return lanes[-1]
 
     follower = Follower(open_lane, Followed(name="there", path="."))
-    await follower.look()
+    await follower.scan()
     said: Counter[int] = Counter()
     usual = lanes[0]._dispatch
 
@@ -313,8 +313,8 @@ async def test_a_look_that_is_given_up_leaves_nothing_waiting_over_there(machine
     lanes[0]._dispatch = dispatch  # type: ignore[method-assign]
     command = Command("exec sleep 60")
     running = asyncio.ensure_future(machine.run(command))
-    waiting = asyncio.ensure_future(follower.look(command.run_id))
-    await follower.look()
+    waiting = asyncio.ensure_future(follower.scan(command.run_id))
+    await follower.scan()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await until(lambda: said[wire.END] == 2, "both answers")
@@ -328,12 +328,12 @@ async def test_without_python_it_scans(fleet: Fleet, known_hosts: Path) -> None:
     machine: Any = await open_machine(bare.machine(), known_hosts)
     await machine.run(Command("mkdir followed; touch followed/a"))
     follower = Follower(machine.open_lane, Followed(name="there", path="followed"))
-    first = await follower.look()
-    assert await follower.look_after("run-unknown") is None
-    second = await follower.look("run-unknown")
+    first = await follower.scan()
+    assert await follower.scan_after("run-unknown") is None
+    second = await follower.scan("run-unknown")
     assert second.folders is first.folders
     assert (names(second), follower.changed, follower.inode, follower.is_watched) == ({b"a"}, False, 0, False)
     os.unlink(bare.home / "followed/a")
-    assert (names(await follower.look()), follower.changed) == (set(), True)
+    assert (names(await follower.scan()), follower.changed) == (set(), True)
     await follower.close()
     await machine.close()

@@ -77,7 +77,7 @@ class Evil:
     def answer(self, asked: Asked) -> Iterable[Frame]:
         return (self.answers.get(asked.verb) or getattr(self, asked.verb, None) or (lambda _: [end()]))(asked)
 
-    def look(self, asked: Asked) -> Iterable[Frame]:
+    def inspect(self, asked: Asked) -> Iterable[Frame]:
         return [end(**(HONEST | self.fields))]
 
     def scan(self, asked: Asked) -> Iterable[Frame]:

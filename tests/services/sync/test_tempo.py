@@ -10,7 +10,7 @@ from remote_sandbox_mcp.core.sync.transfer import Headway, unheard
 from remote_sandbox_mcp.services.sync.meter import (
     FAST,
     RATE_OVER_S,
-    TOLD_EVERY_S,
+    REPORT_EVERY_S,
     TRY_AGAIN_S,
     WINDOW_S,
     Meter,
@@ -45,7 +45,7 @@ THROTTLED: dict[str, tuple[list[float], list[int]]] = {
     "now and then": ([100.0, 101.0, 102.0], [0, 1, 2]),
     "often": ([100.0, 100.1, 100.15, 100.21, 100.3, 100.42], [0, 3, 5]),
     "all at once": ([100.0] * 50, [0]),
-    "just in time": ([100.0, 100.0 + TOLD_EVERY_S + 1e-9], [0, 1]),
+    "just in time": ([100.0, 100.0 + REPORT_EVERY_S + 1e-9], [0, 1]),
 }
 
 
@@ -59,7 +59,7 @@ def test_the_last_word_is_told_always() -> None:
     meter = Meter(told.append, 1, 5)
     meter.add(100.0, 1, 5, b"a")
     meter.phase = "done"
-    meter.tell(100.01, always=True)
+    meter.report(100.01, always=True)
     assert [(headway.phase, headway.bytes) for headway in told] == [("sending", 5), ("done", 5)]
 
 
@@ -86,7 +86,7 @@ def test_marks_do_not_pile_up() -> None:
     meter = Meter(unheard, 0, 0)
     for at in range(10_000):
         meter.add(100.0 + at * 0.21, 1, 1, b"x")
-    assert len(meter._marks) <= RATE_OVER_S / TOLD_EVERY_S + 1
+    assert len(meter._marks) <= RATE_OVER_S / REPORT_EVERY_S + 1
 
 
 def test_before_anything_arrived_nothing_is_known() -> None:

@@ -199,9 +199,9 @@ def describe(path):
     }
 
 
-def name_of(look_up, number):
+def name_of(find_member, number):
     try:
-        return look_up(number)[0]
+        return find_member(number)[0]
     except KeyError:
         return str(number)
 

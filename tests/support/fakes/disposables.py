@@ -86,7 +86,7 @@ class FakeProvider:
             raise ConnectError(f"unable to open {disposable.title}: no answer")
         return self.sandboxes[disposable.id]
 
-    async def look(self, disposable: Disposable) -> Disposable:
+    async def inspect(self, disposable: Disposable) -> Disposable:
         await self._reach("look")
         return replace(disposable, status=self._status(disposable))
 

@@ -14,8 +14,8 @@ from remote_sandbox_mcp.core.jobs.job import (
     SLURM,
     Checkpoint,
     Fate,
-    JobLook,
     JobOrder,
+    JobQuery,
     JobRefused,
     JobSeen,
     JobStarted,
@@ -156,12 +156,12 @@ class FakeJobs:
             recovered=recovered,
         )
 
-    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+    async def inspect(self, looks: Sequence[JobQuery]) -> list[JobSeen]:
         await self._reach()
         self.looks += 1
         return [self._seen(look) for look in looks]
 
-    def _seen(self, look: JobLook) -> JobSeen:
+    def _seen(self, look: JobQuery) -> JobSeen:
         job = self._find(look)
         if job is None and not look.job_id and look.session in self.foreign:
             return JobSeen(state=JobState.RUNNING, session=look.session, log_file=look.log_file, foreign=True)
@@ -181,7 +181,7 @@ class FakeJobs:
             usage=JobUsage(processes=1) if look.usage and running else None,
         )
 
-    def _checkpoint(self, look: JobLook) -> Checkpoint | None:
+    def _checkpoint(self, look: JobQuery) -> Checkpoint | None:
         wanted = look.checkpoint_path or look.checkpoint_command
         if not wanted:
             return None
@@ -189,17 +189,17 @@ class FakeJobs:
             return Checkpoint(problem="No such file or directory")
         return Checkpoint(text=self.checkpoints[wanted], mtime=time.time())
 
-    def _find(self, look: JobLook) -> FakeJob | None:
+    def _find(self, look: JobQuery) -> FakeJob | None:
         return self._jobs.get(look.job_id) if look.job_id else self._newest(look.session)
 
     def _newest(self, session: str) -> FakeJob | None:
         return next((job for job in reversed(self._jobs.values()) if job.order.session == session), None)
 
-    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
+    async def wait(self, look: JobQuery, wait: JobWait) -> JobWaited:
         pattern = compile_pattern(wait.pattern)
         until = time.monotonic() + wait.seconds
         while True:
-            (seen,) = await self.look([look])
+            (seen,) = await self.inspect([look])
             job = self._find(look)
             printed = bytes(job.log)[look.cursor or 0 :] if job else b""
             for line in printed.split(b"\n") if pattern else ():
@@ -213,7 +213,7 @@ class FakeJobs:
                 return JobWaited("timeout", seen)
             await asyncio.sleep(POLL_S)
 
-    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+    async def stop(self, look: JobQuery, grace_s: float = 10.0) -> JobSeen:
         await self._reach()
         job = self._find(look)
         if job is None and look.session in self.foreign:
@@ -236,7 +236,7 @@ class FakeJobs:
         await self._reach()
         return [job.seen for job in reversed(self._jobs.values())][:limit]
 
-    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+    async def send(self, look: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         await self._reach()
         job = self._find(look)
         if job is None or not job.seen.is_running:
@@ -253,7 +253,7 @@ def compile_pattern(pattern: str) -> re.Pattern[bytes] | None:
         raise BadArgument(f"the pattern {pattern!r} is not a regular expression: {problem}") from None
 
 
-def part_of(log: bytes, look: JobLook) -> tuple[bytes, int]:
+def part_of(log: bytes, look: JobQuery) -> tuple[bytes, int]:
     """Return the part of a log that a look reads, and where the next should begin."""
     if look.cursor is None:
         lines = log.splitlines(keepends=True)[-look.lines :] if look.lines else []

@@ -13,8 +13,8 @@ from remote_sandbox_mcp.core.jobs.job import Checkpoint, JobSeen, JobState
 from remote_sandbox_mcp.core.jobs.watch import Policy, Watch
 from remote_sandbox_mcp.core.resources.usage import Cpu, Gpu, Memory, Point, Usage, point_of, recent, thinned
 from remote_sandbox_mcp.core.sandboxes.cluster import ClusterUsage, GpuCount, Partition
-from remote_sandbox_mcp.services.jobs.values import Sight
-from remote_sandbox_mcp.views.live.board import Board, Change, Looker, difference, settled
+from remote_sandbox_mcp.services.jobs.values import JobSnapshot
+from remote_sandbox_mcp.views.live.board import Board, Change, Viewer, difference, settled
 from remote_sandbox_mcp.views.live.rows import finite, hidden, job_row
 from remote_sandbox_mcp.views.live.service import shown_first
 
@@ -40,7 +40,7 @@ def test_a_difference_has_new_rows_and_ids_that_are_gone(
 
 def test_a_looker_gets_whole_topics_first_and_then_what_changed() -> None:
     board = Board()
-    looker = Looker(board, ("jobs", "calls"), {})
+    looker = Viewer(board, ("jobs", "calls"), {})
     board.enter(looker)
     board.put("jobs", {"a": A, "b": B})
     assert looker.take() == [Change(topic="jobs", put={"a": A, "b": B}, whole=True)]
@@ -56,7 +56,7 @@ def test_a_looker_gets_whole_topics_first_and_then_what_changed() -> None:
 
 def test_a_looker_that_reads_seldom_gets_the_last_state_and_nothing_is_kept_for_it() -> None:
     board = Board()
-    looker = Looker(board, ("jobs",), {})
+    looker = Viewer(board, ("jobs",), {})
     board.enter(looker)
     board.put("jobs", {})
     looker.take()
@@ -68,7 +68,7 @@ def test_a_looker_that_reads_seldom_gets_the_last_state_and_nothing_is_kept_for_
 
 async def test_a_wait_that_was_cancelled_loses_nothing() -> None:
     board = Board()
-    looker = Looker(board, ("jobs",), {})
+    looker = Viewer(board, ("jobs",), {})
     board.enter(looker)
     waiting = asyncio.ensure_future(looker.changes())
     await asyncio.sleep(0)
@@ -134,7 +134,7 @@ def test_what_is_nested_too_deep_is_left_out(depth: int) -> None:
 
 
 WATCHED = Watch(id=1, job_id="j", sandbox="m", session="s", policy=Policy(checkpoint_format="json"))
-RUNNING = Sight("m", JobSeen(state=JobState.RUNNING, job_id="j", session="s"))
+RUNNING = JobSnapshot("m", JobSeen(state=JobState.RUNNING, job_id="j", session="s"))
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_a_checkpoint_is_short_in_its_row(text: bytes, checkpoint: dict[str, Any
     assert row["checkpoint"] == checkpoint
 
 
-def sight(name: str, state: JobState, began: float) -> Sight:
-    return Sight("m", JobSeen(state=state, job_id=f"{name}-{began}", session=name, started=began))
+def sight(name: str, state: JobState, began: float) -> JobSnapshot:
+    return JobSnapshot("m", JobSeen(state=state, job_id=f"{name}-{began}", session=name, started=began))
 
 
 def test_jobs_that_are_not_over_come_first_and_then_the_newest() -> None:

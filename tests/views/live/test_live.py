@@ -19,9 +19,9 @@ from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder
 from remote_sandbox_mcp.core.sync.transfer import Order, Place
 from remote_sandbox_mcp.core.workspaces.workspace import LinkOrder
 from remote_sandbox_mcp.services.history import MadeCall
-from remote_sandbox_mcp.services.jobs.values import Sight, Wanted, Which
+from remote_sandbox_mcp.services.jobs.values import JobSnapshot, Wanted, Which
 from remote_sandbox_mcp.views.live import watcher
-from remote_sandbox_mcp.views.live.board import Board, Looker
+from remote_sandbox_mcp.views.live.board import Board, Viewer
 from remote_sandbox_mcp.views.live.rows import job_row
 from remote_sandbox_mcp.views.live.service import TOPICS, Live
 from tests.support.means import require_bubblewrap
@@ -37,7 +37,7 @@ SOON_S = 20.0
 class View:
     """What a looker has been told, put together as a page does."""
 
-    def __init__(self, live: Live, looker: Looker) -> None:
+    def __init__(self, live: Live, looker: Viewer) -> None:
         self.live = live
         self._looker = looker
         self.topics: dict[str, dict[str, Any]] = {}
@@ -231,7 +231,7 @@ async def test_running_jobs_are_shown_before_newer_ones_that_are_over_and_the_re
 async def test_a_job_whose_row_cannot_be_made_is_its_own_trouble(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def made(sight: Sight, *rest: Any) -> Mapping[str, Any]:
+    def made(sight: JobSnapshot, *rest: Any) -> Mapping[str, Any]:
         if sight.session == "bad":
             raise RecursionError
         return job_row(sight, *rest)
@@ -262,7 +262,7 @@ async def test_a_look_that_fails_in_an_unforeseen_way_is_logged_once_and_made_ag
         board.put("sandboxes", {"made": {"id": "made"}})
 
     monkeypatch.setattr("remote_sandbox_mcp.views.live.service.PROVIDERS_S", 0.02)
-    monkeypatch.setattr("remote_sandbox_mcp.views.live.service.look_at_disposables", look)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.service.refresh_disposables", look)
     async with looked_at(tmp_path) as (_, view):
         await view.row("sandboxes", "made")
         assert caplog.text.count("looking at what goes on failed") == 1
@@ -317,7 +317,7 @@ async def test_a_disposable_sandbox_is_shown_with_its_ports_and_is_not_kept_aliv
         row = await view.row("sandboxes", made.id, lambda row: row["ports"])
         assert row["ports"] == [{"port": 8000, "url": forward.url}]
         assert made.id not in view.topics["machines"]
-        life = app.disposables._service.known.lives[made.id]
+        life = app.disposables._service.registry.lives[made.id]
         before = life.kept.idle_since
         view.live.stir()
         seen = view.topics["jobs"]
@@ -332,7 +332,7 @@ async def test_a_workspace_says_how_it_stands_and_what_is_in_conflict(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.COMPARE_S", 0.3)
-    monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.REST_AFTER_LOOK", 0.0)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.REST_AFTER_SCAN", 0.0)
     project = tmp_path / "project"
     project.mkdir()
     (project / "file").write_text("one\n")
@@ -360,7 +360,7 @@ async def test_a_workspace_that_is_busy_holds_up_no_other(
     tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.COMPARE_S", 0.3)
-    monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.REST_AFTER_LOOK", 0.0)
+    monkeypatch.setattr("remote_sandbox_mcp.views.live.topics.REST_AFTER_SCAN", 0.0)
     async with looked_at(tmp_path, sshd) as (app, view):
         linked = {}
         for name in ("busy", "free"):

@@ -243,6 +243,6 @@ def _write(file: Path, text: str) -> bool:
     return True
 
 
-def known(folders: Iterable[str]) -> Group:
+def existing(folders: Iterable[str]) -> Group:
     """A group from its record; only folders with our prefix are ever touched."""
     return Group(tuple(Path(folder) for folder in folders if Path(folder).name.startswith(PREFIX)))

@@ -24,10 +24,10 @@ FILES_PER_MB = 512
 FILES_PER_MB_ON_DISK = 64
 LEAST_FILES = 20_000
 # Between two checks of the host's free space, which cost one system call.
-GLANCE_S = 0.1
+POLL_EVERY_S = 0.1
 # Between two scans of all files, and the share of time that scans may take.
-LOOK_S = 1.0
-SHARE_OF_LOOKING = 0.05
+CHECK_S = 1.0
+SHARE_OF_CHECKING = 0.05
 
 
 def mount_sized(folder: Path, megabytes: int, owner: int = 0) -> bool:
@@ -74,8 +74,8 @@ def measure(folder: Path) -> DiskUse:
 
 def _du(flags: str, folder: Path, *more: str) -> int:
     words = [find_helper("du") or "/usr/bin/du", flags, *more, str(folder)]
-    told = subprocess.run(words, capture_output=True, env={"PATH": SYSTEM_PATH}, check=False)
-    size = told.stdout.split(b"\t")[0]
+    result = subprocess.run(words, capture_output=True, env={"PATH": SYSTEM_PATH}, check=False)
+    size = result.stdout.split(b"\t")[0]
     return int(size) if size.isdigit() else 0
 
 
@@ -167,7 +167,7 @@ SLACK = DiskUse(16, 1000)
 
 
 @dataclass(frozen=True)
-class Look:
+class DiskCheck:
     """Result of a scan, and the host's free space at that moment."""
 
     used: DiskUse
@@ -198,12 +198,12 @@ class DiskWatch:
         self._is_active = is_active
         self._end = end
         self._is_new = is_new
-        self._last: Look | None = None
+        self._last: DiskCheck | None = None
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(GLANCE_S)
-            if self._is_active() and self._is_due() and await self.look():
+            await asyncio.sleep(POLL_EVERY_S)
+            if self._is_active() and self._is_due() and await self.check():
                 await self._end()
 
     def _is_due(self) -> bool:
@@ -212,18 +212,18 @@ class DiskWatch:
         if last is None:
             return True
         since = time.monotonic() - last.at
-        if since > max(LOOK_S, last.took / SHARE_OF_LOOKING):
+        if since > max(CHECK_S, last.took / SHARE_OF_CHECKING):
             return True
         left = room_left(self._folder)
         gone = DiskUse(last.left.megabytes - left.megabytes, last.left.files - left.files)
         return since > last.took and last.used.plus(gone).exceeds(self._allowed)
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Scan; returns whether the files have grown over the limit, or further over it than before."""
         begun, left = time.monotonic(), room_left(self._folder)
         used = await asyncio.to_thread(measure, self._folder)
         is_first, now = self._last is None, time.monotonic()
-        self._last = Look(used, left, now, now - begun)
+        self._last = DiskCheck(used, left, now, now - begun)
         self.over = used if used.exceeds(self._most) else None
         is_beyond = used.exceeds(self._allowed)
         if self.over is None:

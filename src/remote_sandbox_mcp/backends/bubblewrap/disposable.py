@@ -26,7 +26,7 @@ from ..link.sandbox import OutpostSandbox
 from . import KIND, cgroups, limits, lines, processes
 from .disk import DiskWatch
 from .memory import MemoryWatch
-from .shelf import Record, Shelf, is_alone
+from .store import Record, SandboxStore, is_alone
 from .walls import USER, Bounds, Folders
 
 CROWDED = (
@@ -140,7 +140,7 @@ class EmbeddedSandbox(OutpostSandbox):
         await asyncio.gather(*(lane.close() for lane in list(self._lanes)), return_exceptions=True)
         await EmbeddedSandbox.close(self)
 
-    async def open_ahead(self) -> None:
+    async def preopen(self) -> None:
         """Open it once for the next caller, who is told why if it cannot be opened; one that is closed stays closed."""
         with contextlib.suppress(SandboxError):
             await self._reach()
@@ -179,7 +179,7 @@ class Tenant:
 
     def __init__(
         self,
-        shelf: Shelf,
+        store: SandboxStore,
         record: Record,
         bounds: Bounds,
         env: Mapping[str, str],
@@ -188,11 +188,11 @@ class Tenant:
         lock: int,
     ) -> None:
         self.record = record
-        self._shelf = shelf
+        self._store = store
         self._lock = lock
-        self._group = cgroups.known(record.groups)
-        runs = shelf.runs(record.made.id)
-        self._folders = Folders(shelf.box(record.made.id), shelf.root.parent, runs if runs.exists() else None)
+        self._group = cgroups.existing(record.groups)
+        runs = store.runs(record.made.id)
+        self._folders = Folders(store.box(record.made.id), store.root.parent, runs if runs.exists() else None)
         self._is_paused = False
         self._chores = Chores(f"work on {record.made.title}")
         self._timer: asyncio.Task[None] | None = None
@@ -215,11 +215,11 @@ class Tenant:
     def _closed(self) -> str:
         if self._is_over():
             # Another process may have renewed it.
-            self.record = self._shelf.read(self.record.made.id) or self.record
+            self.record = self._store.read(self.record.made.id) or self.record
         made = self.record.made
         if self._is_over():
             return f"{made.title} has expired; create another"
-        if not self._shelf.has(made.id):
+        if not self._store.has(made.id):
             return f"{made.title} was deleted; create another"
         return f"{made.title} is paused; resume it first" if self._is_paused else ""
 
@@ -237,7 +237,7 @@ class Tenant:
 
     def warm(self) -> None:
         """Open it in the background, because its maker will use it at once."""
-        self._chores.start(self.sandbox.open_ahead())
+        self._chores.start(self.sandbox.preopen())
 
     def begin(self, expire: Callable[[Disposable], Awaitable[None]]) -> None:
         """Start the expiry timer, by the record's current time."""

@@ -98,7 +98,7 @@ def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator
         descriptor = _hold(folder, _refusals(folder, state))
     try:
         with _refusing(image):
-            found = _look(image, folder, descriptor, synthetic)
+            found = _inspect(image, folder, descriptor, synthetic)
         yield found
     finally:
         os.close(descriptor)
@@ -120,7 +120,7 @@ def _shown(image: str) -> str:
     return repr(image[:LONGEST_SHOWN])
 
 
-def _look(image: str, folder: Path, descriptor: int, synthetic: tuple[str, ...]) -> OpenedImage:
+def _inspect(image: str, folder: Path, descriptor: int, synthetic: tuple[str, ...]) -> OpenedImage:
     # While it is open, this path leads to exactly that folder.
     root = Path(f"/proc/self/fd/{descriptor}")
     python = _usable_python(image, root)

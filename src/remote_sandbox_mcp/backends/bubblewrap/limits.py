@@ -68,9 +68,9 @@ def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool, 
     """
     rlimits = {resource.RLIMIT_CORE: NO_CORE}
     wanted = replace(asked, processes=asked.processes or PROCESSES, disk_mb=asked.disk_mb or DISK_MB)
-    memory_mb, memory_told = _memory(asked, group, rlimits)
-    told = (
-        memory_told,
+    memory_mb, memory_note = _memory(asked, group, rlimits)
+    notes = (
+        memory_note,
         _processes(wanted.processes, group, rlimits, shares_user=shares_user),
         *_cpu(asked.cpu, group),
         _disk(wanted, rlimits, is_real=is_disk_real),
@@ -78,7 +78,7 @@ def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool, 
     # Files there count as memory, and ending processes does not free them.
     shm_mb = shm_mb or min(SHM_MB, memory_mb // 4 or SHM_MB)
     watched_mb = memory_mb if resource.RLIMIT_DATA in rlimits else 0
-    return Held(replace(wanted, memory_mb=memory_mb, told=told), Bounds(rlimits, group.joins, shm_mb, watched_mb))
+    return Held(replace(wanted, memory_mb=memory_mb, told=notes), Bounds(rlimits, group.joins, shm_mb, watched_mb))
 
 
 def _memory(asked: Limits, group: Group, rlimits: dict[int, int]) -> tuple[int, str]:

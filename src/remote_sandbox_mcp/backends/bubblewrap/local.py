@@ -23,7 +23,7 @@ from .bwrap import why_not
 from .disk import DiskUse, DiskWatch
 from .disposable import EmbeddedSandbox
 from .memory import MemoryWatch
-from .shelf import claim
+from .store import claim
 from .walls import USER, Bounds, Folders
 
 __all__ = ["LocalSandbox", "describe", "open_local", "why_not"]
@@ -100,7 +100,7 @@ class LocalSandbox(EmbeddedSandbox):
         most = limits.most_on_disk(held.limits)
         self._disk = DiskWatch(root, most, lambda: self.is_in_use, self.end_all, is_new=False)
         # Its files are measured while it is being opened.
-        self._watching = [asyncio.ensure_future(self._disk.look()), asyncio.ensure_future(self._disk.run())]
+        self._watching = [asyncio.ensure_future(self._disk.check()), asyncio.ensure_future(self._disk.run())]
         if most_mb := held.bounds.watched_mb:
             memory = MemoryWatch(self._place.name, self._folders.home, most_mb, lambda: self.is_in_use)
             self._watching.append(asyncio.ensure_future(memory.run()))
@@ -117,10 +117,10 @@ class LocalSandbox(EmbeddedSandbox):
             f"from {self._folders.root} or set a larger disk_mb under [local] in config.toml"
         )
 
-    async def _look_again(self) -> None:
+    async def _check_again(self) -> None:
         """Scan again: files may have been removed since, even from outside."""
         if self._disk and self._disk.over:
-            await self._disk.look()
+            await self._disk.check()
 
     def _refuse_more(self) -> None:
         most = limits.most_on_disk(self.limits).plus(MUCH)
@@ -130,15 +130,15 @@ class LocalSandbox(EmbeddedSandbox):
     async def run(
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
     ) -> Completed | Running:
-        await self._look_again()
+        await self._check_again()
         return await super().run(command, patience_s=patience_s, progress=progress)
 
     async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
-        await self._look_again()
+        await self._check_again()
         return await super().write(path, data, expected=expected)
 
     async def open_lane(self) -> Lane:
-        await self._look_again()
+        await self._check_again()
         return await super().open_lane()
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from . import processes
 log = logging.getLogger(__name__)
 
 # Between two looks at the host's free memory, and between two counts of the sandbox's processes in any case.
-GLANCE_S, LOOK_S = 0.25, 5.0
+POLL_EVERY_S, CHECK_S = 0.25, 5.0
 # Memory that nothing but its process can give back: files are read again from the disk.
 OWN = ("RssAnon", "RssShmem", "VmSwap")
 # The same, where each process counts its share of what it has in common with others.
@@ -79,16 +79,16 @@ class MemoryWatch:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(GLANCE_S)
+            await asyncio.sleep(POLL_EVERY_S)
             if self._is_active() and self._is_due():
-                await asyncio.to_thread(self.look)
+                await asyncio.to_thread(self.check)
 
     def _is_due(self) -> bool:
         """Whether to count: at a steady pace, and sooner when the host lost enough to pass the limit."""
         at, used, available = self._last
-        return time.monotonic() - at > LOOK_S or used + available - available_mb() > self._most_mb
+        return time.monotonic() - at > CHECK_S or used + available - available_mb() > self._most_mb
 
-    def look(self) -> None:
+    def check(self) -> None:
         available, used = available_mb(), used_kb(self._home, self._most_mb)
         if ended := end_largest(used, self._most_mb):
             log.warning("%s took more than its %d MB of memory: %d processes ended", self._name, self._most_mb, ended)

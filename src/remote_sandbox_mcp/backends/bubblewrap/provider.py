@@ -18,7 +18,7 @@ from . import KIND, TRAITS, bwrap, cgroups, disk, images, limits
 from .bwrap import Footing
 from .disposable import EmbeddedSandbox, Tenant
 from .network import way
-from .shelf import Record, Shelf, sweep, take_down
+from .store import Record, SandboxStore, sweep, take_down
 
 USUAL = Environment()
 NO_RULES = DisposableRules()
@@ -31,7 +31,7 @@ class EmbeddedProvider:
     where = "this machine"
 
     def __init__(self, state_folder: Path, environment: Environment = USUAL, rules: DisposableRules = NO_RULES) -> None:
-        self._shelf = Shelf(state_folder.absolute() / "disposable")
+        self._store = SandboxStore(state_folder.absolute() / "disposable")
         self._environment = environment
         self.rules = rules
         self._tenants: dict[str, Tenant] = {}
@@ -47,24 +47,24 @@ class EmbeddedProvider:
         network = self._network(bool(order.network), order.hosts)
         if reason := await way.why_not(network, footing):
             raise Unsupported(reason)
-        image = str(images.check(order.image, self._shelf.root.parent)) if order.image else ""
+        image = str(images.check(order.image, self._store.root.parent)) if order.image else ""
         # Before the new one is made: what a crash left may hold its disk space.
         await self._swept()
         try:
             tenant = self._make(disposable_id, order, image, footing)
         except OSError as problem:
-            raise SandboxError(f"unable to make a sandbox in {self._shelf.root}: {problem.strerror}") from None
+            raise SandboxError(f"unable to make a sandbox in {self._store.root}: {problem.strerror}") from None
         # The process that makes one will use it at once.
         tenant.warm()
         return tenant.record.made
 
     def _make(self, disposable_id: str, order: SandboxOrder, image: str, footing: Footing) -> Tenant:
-        lock = self._shelf.claim_new(disposable_id)
+        lock = self._store.claim_new(disposable_id)
         try:
             return self._prepare(disposable_id, order, image, footing, lock)
         except OSError:
             os.close(lock)
-            take_down(self._shelf, disposable_id)
+            take_down(self._store, disposable_id)
             raise
 
     def _network(self, is_wanted: bool, hosts: tuple[str, ...]) -> Network:
@@ -88,7 +88,7 @@ class EmbeddedProvider:
                 )
 
     def _prepare(self, disposable_id: str, order: SandboxOrder, image: str, footing: Footing, lock: int) -> Tenant:
-        box, asked, now = self._shelf.box(disposable_id), order.limits, time.time()
+        box, asked, now = self._store.box(disposable_id), order.limits, time.time()
         network = self._network(bool(order.network), order.hosts)
         box.mkdir(mode=0o700)
         is_disk_real = bool(asked.disk_mb) and self._mount(disposable_id, asked.disk_mb, footing)
@@ -112,21 +112,21 @@ class EmbeddedProvider:
         made, planned = record.made, self._plan_group(record.made.id)
         record = replace(record, groups=tuple(sorted({*record.groups, *map(str, planned.folders)})))
         # Recorded before the groups exist, so that a crash in between leaves nothing unknown.
-        self._shelf.write(record)
+        self._store.write(record)
         group = cgroups.make(planned)
         asked = replace(made.limits, told=())
         held = limits.hold(asked, group, shares_user=bool(footing.step_down), is_disk_real=record.has_real_disk)
         record = replace(record, made=replace(made, limits=held.limits))
-        self._shelf.write(record)
+        self._store.write(record)
         network = self._network(made.network, record.hosts)
-        tenant = Tenant(self._shelf, record, held.bounds, env, self._environment, network, lock)
+        tenant = Tenant(self._store, record, held.bounds, env, self._environment, network, lock)
         self._tenants[made.id] = tenant
         tenant.begin(self._expire)
         return tenant
 
     def _mount(self, disposable_id: str, disk_mb: int, footing: Footing) -> bool:
-        runs = self._shelf.runs(disposable_id)
-        if not disk.mount_sized(self._shelf.box(disposable_id), disk_mb):
+        runs = self._store.runs(disposable_id)
+        if not disk.mount_sized(self._store.box(disposable_id), disk_mb):
             return False
         runs.mkdir(mode=0o700, exist_ok=True)
         # The outpost's records need their own space: when the sandbox's disk is full, they must still be written.
@@ -140,7 +140,7 @@ class EmbeddedProvider:
     async def _swept(self) -> None:
         """The first call sweeps what earlier processes have left."""
         if self._sweeping is None:
-            self._sweeping = asyncio.create_task(asyncio.to_thread(sweep, self._shelf, time.time()))
+            self._sweeping = asyncio.create_task(asyncio.to_thread(sweep, self._store, time.time()))
         await asyncio.shield(self._sweeping)
 
     async def open(self, disposable: Disposable) -> EmbeddedSandbox:
@@ -158,7 +158,7 @@ class EmbeddedProvider:
             # Another task of this process was faster.
             return self._tenants[disposable.id]
         # The lock first: once it is held, no other process removes the folder.
-        lock, record = self._shelf.claim(disposable.id), self._shelf.read(disposable.id)
+        lock, record = self._store.claim(disposable.id), self._store.read(disposable.id)
         if lock is None or record is None:
             raise ConnectError(f"unable to open {disposable.title}: it is gone; create another")
         if record.made.status == "paused":
@@ -169,8 +169,8 @@ class EmbeddedProvider:
             self._mount(disposable.id, record.made.limits.disk_mb, footing)
         return self._move_in(record, record.env, footing, lock)
 
-    async def look(self, disposable: Disposable) -> Disposable:
-        record = self._shelf.read(disposable.id)
+    async def inspect(self, disposable: Disposable) -> Disposable:
+        record = self._store.read(disposable.id)
         if record is None:
             is_over = 0 < disposable.expires <= time.time()
             return replace(disposable, status="expired" if is_over else "gone")
@@ -178,19 +178,19 @@ class EmbeddedProvider:
 
     async def list(self) -> Sequence[Disposable]:
         await self._swept()
-        return [seen(record) for name in self._shelf.ids() if (record := self._shelf.read(name))]
+        return [seen(record) for name in self._store.ids() if (record := self._store.read(name))]
 
     async def delete(self, disposable: Disposable) -> None:
         # Raises for an id that is not ours, before anything is touched.
-        self._shelf.folder(disposable.id)
+        self._store.folder(disposable.id)
         tenant = self._tenants.pop(disposable.id, None)
         if tenant:
             await tenant.leave()
-        await asyncio.to_thread(take_down, self._shelf, disposable.id)
+        await asyncio.to_thread(take_down, self._store, disposable.id)
 
     async def _expire(self, disposable: Disposable) -> None:
         """End it, unless it was renewed meanwhile, perhaps by another process."""
-        record, tenant = self._shelf.read(disposable.id), self._tenants.get(disposable.id)
+        record, tenant = self._store.read(disposable.id), self._tenants.get(disposable.id)
         if record is None or seen(record).status == "expired":
             await self.delete(disposable)
         elif tenant:
@@ -205,14 +205,14 @@ class EmbeddedProvider:
     def _change(self, disposable: Disposable, change: Callable[[Disposable], Disposable]) -> Disposable:
         record = self._living(disposable)
         record = replace(record, made=change(record.made))
-        self._shelf.write(record)
+        self._store.write(record)
         if tenant := self._tenants.get(disposable.id):
             tenant.record = record
             tenant.begin(self._expire)
         return record.made
 
     def _living(self, disposable: Disposable) -> Record:
-        record = self._shelf.read(disposable.id)
+        record = self._store.read(disposable.id)
         if record is None or seen(record).status == "expired":
             word = "is gone" if record is None else "has expired"
             raise SandboxError(f"{disposable.title} {word}; create another")
@@ -220,7 +220,7 @@ class EmbeddedProvider:
 
     async def pause(self, disposable: Disposable) -> Disposable:
         if self._living(disposable).made.status == "paused":
-            return await self.look(disposable)
+            return await self.inspect(disposable)
         tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
         # Recorded first: other processes must not open it while it freezes.
         made = self._change(disposable, paused)
@@ -233,7 +233,7 @@ class EmbeddedProvider:
 
     async def resume(self, disposable: Disposable) -> Disposable:
         if self._living(disposable).made.status != "paused":
-            return await self.look(disposable)
+            return await self.inspect(disposable)
         tenant = self._tenants.get(disposable.id)
         if tenant is None:
             raise SandboxError(f"unable to resume {disposable.title}: another server has paused it; resume it there")
@@ -266,7 +266,7 @@ class EmbeddedProvider:
             with contextlib.suppress(SandboxError):
                 # No other process can resume a paused sandbox after this one is gone.
                 self._change(made, running)
-            await asyncio.to_thread(cgroups.known(tenant.record.groups).end)
+            await asyncio.to_thread(cgroups.existing(tenant.record.groups).end)
 
 
 def running(made: Disposable) -> Disposable:
@@ -315,9 +315,11 @@ def network_notes(network: Network) -> tuple[str, ...]:
 
 def notes(order: SandboxOrder) -> list[str]:
     """Notes about parts of an order that are not met as the caller might expect."""
-    told = []
+    notes = []
     if order.image:
-        told.append("image: read-only; its home and /tmp are its own, and /app and /workspace where the image has none")
+        notes.append(
+            "image: read-only; its home and /tmp are its own, and /app and /workspace where the image has none"
+        )
     if order.entrypoint:
-        told.append("entrypoint: not started, because an embedded sandbox has only the commands that are run in it")
-    return told
+        notes.append("entrypoint: not started, because an embedded sandbox has only the commands that are run in it")
+    return notes

@@ -164,10 +164,10 @@ class BwrapStart:
         # Commands must not inherit the doors: what comes through them is trusted as the outpost's.
         shut = "".join(f"os.set_inheritable({door},False);" for door in doors)
         # A lent Python reports a path of itself that cannot be started.
-        known = f"import io,os,sys;sys.executable={python!r};{shut}{READ}"
+        prologue = f"import io,os,sys;sys.executable={python!r};{shut}{READ}"
         sizes = len(first_process()), len(compiled(self.pieces)), len(program.packed(self.pieces))
         first = f"exec(read({sizes[0]}));{'' if is_second else self.first()}close_to_commands();"
-        return f"{known}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
+        return f"{prologue}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
 
     def first(self, room: str = "") -> str:
         # This process may have raised its own limit of descriptors.

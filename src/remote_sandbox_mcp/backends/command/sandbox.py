@@ -244,8 +244,8 @@ class Entrance:
             return ConnectError.of_parts(self.doing, found, "take out the option that asks for one, as -t does")
         # With the line end: a command that only echoes its argument has not run it.
         if mark + b"\n" not in heard:
-            if known := self._way.explain(complaints):
-                return known
+            if explained := self._way.explain(complaints):
+                return explained
             found = f"{self._way.what} {self._how_it_ended(line, end)} without giving a shell{said}"
             return Unreachable.of_parts(self.doing, found, BY_HAND)
         if end is None:

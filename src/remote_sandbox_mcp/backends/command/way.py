@@ -23,7 +23,7 @@ from ..link.lane import WideLine
 KEPT = 256 << 10
 # A command whose output has ended is checked for its own end this often and so many times; after that its standard
 # error may take LAST_WORDS_S to end.
-LOOK_S, LOOKS, LAST_WORDS_S = 0.01, 100, 0.2
+CHECK_S, LOOKS, LAST_WORDS_S = 0.01, 100, 0.2
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class ProcessLine:
         for _ in range(LOOKS):
             if self._line.status() is not None:
                 break
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
         # A process that it left behind may keep its standard error open for long.
         with contextlib.suppress(asyncio.TimeoutError):
             await within(self._complaints.over.wait(), LAST_WORDS_S)

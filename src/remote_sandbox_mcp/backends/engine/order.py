@@ -107,10 +107,10 @@ def _limits(asked: Limits) -> Limits:
         gpus=len(asked.cards) or asked.gpus,
     )
     held = f"cpu {limits.cpu:g}, memory {limits.memory_mb} MB without swap, {limits.processes} processes"
-    told = [f"{held}: held by the engine"]
+    notes = [f"{held}: held by the engine"]
     if limits.disk_mb:
-        told.append("disk: not limited; the engine takes no number for one container")
-    return replace(limits, told=tuple(told))
+        notes.append("disk: not limited; the engine takes no number for one container")
+    return replace(limits, told=tuple(notes))
 
 
 def run_words(

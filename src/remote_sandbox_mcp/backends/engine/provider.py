@@ -166,11 +166,11 @@ class EngineProvider:
     async def _fate(self, disposable: Disposable) -> str:
         """The status of a container that does not answer; empty if the engine does not answer either."""
         with contextlib.suppress(SandboxError):
-            return (await self.look(disposable)).status
+            return (await self.inspect(disposable)).status
         return ""
 
-    async def look(self, disposable: Disposable) -> Disposable:
-        seen = await self._look(disposable.key, f"unable to look at {disposable.title}")
+    async def inspect(self, disposable: Disposable) -> Disposable:
+        seen = await self._inspect(disposable.key, f"unable to look at {disposable.title}")
         if seen is None or not seen.is_ours(self._mark, disposable.id):
             is_over = 0 < disposable.expires <= time.time()
             return replace(disposable, status="expired" if is_over else "gone")
@@ -237,7 +237,7 @@ class EngineProvider:
         if said.status:
             raise self._cli.problem(doing, said)
 
-    async def _look(self, key: str, doing: str) -> Seen | None:
+    async def _inspect(self, key: str, doing: str) -> Seen | None:
         """The container with that id; None if there is none."""
         if not KEY.match(key):
             return None
@@ -268,7 +268,7 @@ class EngineProvider:
         if said.status and not said.says((*GONE, *REMOVING)):
             raise self._cli.problem(doing, said)
         until = time.monotonic() + GONE_S
-        while await self._look(key, doing) is not None:
+        while await self._inspect(key, doing) is not None:
             if time.monotonic() > until:
                 raise Unreachable(f"{doing}: it is still being removed after {GONE_S:g} s; try again later")
             await asyncio.sleep(SOON_S)
@@ -276,7 +276,7 @@ class EngineProvider:
 
     async def _mine(self, disposable: Disposable, doing: str) -> Seen | None:
         """The container; None if it is gone. Raises UnknownSandbox for one that is not ours."""
-        seen = await self._look(disposable.key, doing)
+        seen = await self._inspect(disposable.key, doing)
         if seen is not None and not seen.is_ours(self._mark, disposable.id):
             raise UnknownSandbox(f"{doing}: its container belongs to somebody else, and is left alone")
         return seen

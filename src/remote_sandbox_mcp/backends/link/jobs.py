@@ -14,8 +14,8 @@ from ...core.jobs.job import (
     ArrayCounts,
     Checkpoint,
     Fate,
-    JobLook,
     JobOrder,
+    JobQuery,
     JobRefused,
     JobSeen,
     JobStarted,
@@ -30,7 +30,7 @@ from ...core.sandboxes.foreign import Fields, to_number, to_text, to_whole, unde
 from ...core.sandboxes.sandbox import Description
 from ...core.texts.text import last_line
 from ...far import program
-from ...far.jobs.look import MOST_LOG
+from ...far.jobs.state import MOST_LOG
 from ...far.jobs.tools import MOST_SAID
 from ...far.jobs.work import LONGEST_PARTIAL
 from ...far.outpost import wire
@@ -40,7 +40,7 @@ from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 if TYPE_CHECKING:
     from ...core.orders import (
         JobListOrder,
-        JobLookOrder,
+        JobQueryOrder,
         JobQuestion,
         JobSendOrder,
         JobStartOrder,
@@ -153,29 +153,29 @@ class OutpostJobs:
         except ConnectError as problem:
             raise lost_start(self._name, order, str(problem)) from None
 
-    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
-        if not looks:
+    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
+        if not queries:
             return []
-        order: JobLookOrder = {"verb": "job_look", "jobs": list(map(question_of, looks)), **self._queue_rate}
-        seen = self._read(*await self._ask(order, sum(map(room_of_look, looks))))
-        if len(seen) != len(looks):
-            raise BrokenRules(f"{self._name} was asked for {len(looks)} jobs and answered for {len(seen)}")
+        order: JobQueryOrder = {"verb": "job_look", "jobs": list(map(question_of, queries)), **self._queue_rate}
+        seen = self._read(*await self._ask(order, sum(map(room_of_query, queries))))
+        if len(seen) != len(queries):
+            raise BrokenRules(f"{self._name} was asked for {len(queries)} jobs and answered for {len(seen)}")
         return seen
 
-    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
-        until, position = time.monotonic() + wait.seconds, look.cursor
+    async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
+        until, position = time.monotonic() + wait.seconds, query.cursor
         while True:
             seconds = max(0.0, min(WAIT_S, until - time.monotonic()))
             order: JobWaitOrder = {
                 "verb": "job_wait",
-                "job": question_of(look),
+                "job": question_of(query),
                 "seconds": seconds,
                 "pattern": wait.pattern,
                 "silence": wait.silence_s,
                 "from": position,
                 **self._queue_rate,
             }
-            exchange, end = await self._ask(order, room_of_look(look))
+            exchange, end = await self._ask(order, room_of_query(query))
             seen = self._read_one(exchange, end)
             with understood(self._name):
                 said = Fields(end)
@@ -183,16 +183,16 @@ class OutpostJobs:
             if why or time.monotonic() >= until:
                 return JobWaited(why or "timeout", seen, line)
 
-    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+    async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         until = time.monotonic() + grace_s + 12.0
         order: JobStopOrder = {
             "verb": "job_stop",
-            "job": question_of(look),
+            "job": question_of(query),
             "grace": grace_s,
             **self._queue_rate,
         }
         while True:
-            seen = self._read_one(*await self._ask(order, room_of_look(look)))
+            seen = self._read_one(*await self._ask(order, room_of_query(query)))
             if seen.is_over or time.monotonic() >= until:
                 return seen
 
@@ -209,11 +209,11 @@ class OutpostJobs:
             (seen,) = self._read(exchange, end)
             return seen
 
-    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
-        order: JobSendOrder = {"verb": "job_send", "job": question_of(look), "text": text, "keys": list(keys)}
+    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
+        order: JobSendOrder = {"verb": "job_send", "job": question_of(query), "text": text, "keys": list(keys)}
         # Not repeated after a cut: the text could be typed twice.
         try:
-            await self._told(order, await self._reach())
+            await self._answered(order, await self._reach())
         except LineLost:
             why = "the connection was cut while it was being typed; look at the log before typing it again"
             raise Unreachable(f"{self._name}: {why}") from None
@@ -230,11 +230,11 @@ class OutpostJobs:
         """Send a request that may be repeated on a new line after a cut."""
 
         async def ask() -> Answer:
-            return await self._told(order, await self._reach(), room)
+            return await self._answered(order, await self._reach(), room)
 
         return await ask_again(self._name, ask)
 
-    async def _told(self, order: OutpostOrder, client: OutpostClient, room: int = SMALL) -> Answer:
+    async def _answered(self, order: OutpostOrder, client: OutpostClient, room: int = SMALL) -> Answer:
         try:
             return await self._ask_on(client, order, room=room)
         except Refusal as refusal:
@@ -252,13 +252,13 @@ class OutpostJobs:
         return await client.ask(order, raw, room=room)
 
 
-def question_of(look: JobLook) -> JobQuestion:
-    return cast("JobQuestion", asdict(look))
+def question_of(query: JobQuery) -> JobQuestion:
+    return cast("JobQuestion", asdict(query))
 
 
-def room_of_look(look: JobLook) -> int:
+def room_of_query(query: JobQuery) -> int:
     """The most bytes of an answer about a job: log, checkpoint, a matching line of any length, and its fields."""
-    return min(max(0, look.most_bytes), MOST_LOG) + MOST_SAID + 8 * LONGEST_PARTIAL + SMALL
+    return min(max(0, query.most_bytes), MOST_LOG) + MOST_SAID + 8 * LONGEST_PARTIAL + SMALL
 
 
 # The far side's answers as values. Each function raises ValueError for an answer that cannot be understood.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The END of a scan holds the text of all .gitignore files, which may have 8 MiB.
 LARGEST_END = 16 << 20
 # A lane is silent while it reads a large file, but never for as long as SILENT_S.
-SILENT_S, LOOK_S = 900.0, 5.0
+SILENT_S, CHECK_S = 900.0, 5.0
 PASSED_ON = frozenset({wire.FILES, wire.PART, wire.COPY, wire.SQUEEZED, wire.DONE})
 OPEN_S = 15.0
 MOST_UNREAD = 32 << 20
@@ -171,7 +171,7 @@ class OutpostLane:
     async def _watch(self) -> None:
         """Give up a lane that is silent for SILENT_S while answers are awaited."""
         while self.is_alive:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             if self._open and time.monotonic() - self._heard > SILENT_S:
                 self._trouble = Unreachable(f"{self.name} was silent for {SILENT_S:.0f} s while files were moving")
                 self._lose()

@@ -33,7 +33,7 @@ from .jobs import OutpostJobs
 if TYPE_CHECKING:
     from ...core.orders import (
         ListOrder,
-        LookOrder,
+        ObserveOrder,
         OutpostOrder,
         ReadOrder,
         RunOrder,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # goes on in the background may take.
 BEAT_S = 0.5
 MEND_S = 20.0
-LAST_LOOK_S = 2.0
+LAST_CHECK_S = 2.0
 # How long after a run's time limit the far side may take to end it and to answer.
 OVERTIME_S = 60.0
 # Where repeated mistakes lock an account, they are usually counted for a quarter of an hour.
@@ -143,7 +143,7 @@ class OutpostSandbox:
         return await ask_again(self.description.name, ask)
 
     async def close(self) -> None:
-        self._tell_forgotten()
+        self._send_forgotten()
         self._chores.cancel()
         if self._opening:
             self._opening.cancel()
@@ -198,14 +198,14 @@ class OutpostSandbox:
         if command.as_root:
             order["sudo"] = await self._elevation.order()
         client = first = await self._reach()
-        watch = _Watch(command, patience_s, progress)
+        watch = _RunWait(command, patience_s, progress)
         exchange = watch.listen(client.begin(order, given, room=room_of_run(command.keep)))
         stop_feeding = self._feed(client, exchange, command.input)
         try:
             while True:
                 try:
                     seen = await watch.follow(client, exchange)
-                    return seen or await self._handed_over(watch, exchange)
+                    return seen or await self._delivered(watch, exchange)
                 except LineLost:
                     self._stop_unfed(watch, exchange, "the connection was cut")
                     client = await self._mend(watch, exchange)
@@ -246,7 +246,7 @@ class OutpostSandbox:
             # Standard input that cannot be read: the command must not take what came for all of it.
             client.cancel(exchange)
 
-    def _stop_unfed(self, watch: _Watch, exchange: Exchange, why: str) -> None:
+    def _stop_unfed(self, watch: _RunWait, exchange: Exchange, why: str) -> None:
         """Stop a run that can no longer get the rest of its input. Raises LostContact then."""
         if exchange.input is None or exchange.input.is_over:
             return
@@ -286,18 +286,18 @@ class OutpostSandbox:
             "keep": command.keep,
         }
 
-    async def _handed_over(self, watch: _Watch, exchange: Exchange) -> Completed | Running:
+    async def _delivered(self, watch: _RunWait, exchange: Exchange) -> Completed | Running:
         """The state of a run that goes on after its call: asked for once more, because its latest output says most."""
         self._stop_unfed(watch, exchange, "its caller waited no longer")
         # If the machine cannot answer, what has come so far is returned, with the run's id.
         with contextlib.suppress(ConnectError, FileProblem, asyncio.TimeoutError, TimeoutError):
             command = watch.command
-            seen = await within(self.observe(command.run_id, keep=command.keep), LAST_LOOK_S)
+            seen = await within(self.observe(command.run_id, keep=command.keep), LAST_CHECK_S)
             if not isinstance(seen, Missing):
                 return seen
         return watch.snapshot(exchange)
 
-    async def _mend(self, watch: _Watch, exchange: Exchange) -> OutpostClient:
+    async def _mend(self, watch: _RunWait, exchange: Exchange) -> OutpostClient:
         """Open a new line after a cut. Raises LostContact if there is none in time."""
         try:
             return await mend(self._reach, min(time.monotonic() + MEND_S, watch.until))
@@ -310,12 +310,12 @@ class OutpostSandbox:
             await within(self.stop(run_id), MEND_S)
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        order: LookOrder = {"verb": "look", "id": run_id, "keep": keep}
+        order: ObserveOrder = {"verb": "look", "id": run_id, "keep": keep}
         exchange, end = await self._ask(order, room=room_of_run(keep))
         return self._read_end(run_id, exchange, end)
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        order: LookOrder = {"verb": "look", "id": run_id, "keep": keep, "stop": True, "wait": 8}
+        order: ObserveOrder = {"verb": "look", "id": run_id, "keep": keep, "stop": True, "wait": 8}
         exchange, end = await self._ask(order, room=room_of_run(keep))
         return self._read_end(run_id, exchange, end)
 
@@ -326,10 +326,10 @@ class OutpostSandbox:
     def forget(self, run_id: str) -> None:
         # Ids forgotten in the same round of the event loop go in one message.
         if not self._forgotten:
-            asyncio.get_running_loop().call_soon(self._tell_forgotten)
+            asyncio.get_running_loop().call_soon(self._send_forgotten)
         self._forgotten.append(run_id)
 
-    def _tell_forgotten(self) -> None:
+    def _send_forgotten(self) -> None:
         ids, self._forgotten = " ".join(self._forgotten), []
         if ids and self._client and self._client.is_alive:
             self._client.release(self._client.begin({"verb": "forget", "ids": ids}))
@@ -358,7 +358,7 @@ class OutpostSandbox:
         if expected is not None:
             order["expected"] = expected
         try:
-            _, end = await self._told(client.ask(order, data))
+            _, end = await self._answered(client.ask(order, data))
         except LineLost:
             # The file may have been written before the cut. Repeating the request could then fail as "changed".
             with contextlib.suppress(FileProblem):
@@ -399,11 +399,11 @@ class OutpostSandbox:
         """Send a request that may be repeated on a new line after a cut."""
 
         async def ask() -> tuple[Exchange, dict[str, Any]]:
-            return await self._told((await self._reach()).ask(order, raw, room=room))
+            return await self._answered((await self._reach()).ask(order, raw, room=room))
 
         return await ask_again(self.description.name, ask)
 
-    async def _told(self, answer: Awaitable[tuple[Exchange, dict[str, Any]]]) -> tuple[Exchange, dict[str, Any]]:
+    async def _answered(self, answer: Awaitable[tuple[Exchange, dict[str, Any]]]) -> tuple[Exchange, dict[str, Any]]:
         try:
             return await answer
         except Refusal as refusal:
@@ -468,7 +468,7 @@ def check_password(password: str) -> bool:
     return not set("\r\n\0") & set(password)
 
 
-class _Watch:
+class _RunWait:
     """Waits for one run: until its end, or until the time that the caller waits is over."""
 
     def __init__(self, command: Command, patience_s: float | None, progress: Progress) -> None:

@@ -20,7 +20,7 @@ from ...local.waiting import within
 from ..shell.transport import Gone, Paused
 from . import KIND
 from .order import ID, NAME, NETWORK, SNAPSHOT, STATUS, PlatformRequest, is_ours, label_name
-from .problems import told
+from .problems import checked
 
 if TYPE_CHECKING:
     import httpx
@@ -67,13 +67,13 @@ class Link:
         # The expiry of each sandbox as last heard: a Disposable that is held for long may have an outdated one.
         self.expires: dict[str, float] = {}
 
-    async def told(self, doing: str, answer: Awaitable[T]) -> T:
+    async def checked(self, doing: str, answer: Awaitable[T]) -> T:
         """Wait for an answer of the platform. Raises SandboxError."""
-        return await told(doing, answer, self.name)
+        return await checked(doing, answer, self.name)
 
-    async def told_by_agent(self, doing: str, answer: Awaitable[T]) -> T:
+    async def checked_by_agent(self, doing: str, answer: Awaitable[T]) -> T:
         """Wait for an answer of the platform's agent in a sandbox. Raises SandboxError."""
-        return await told(doing, answer, self.name, agent=True)
+        return await checked(doing, answer, self.name, agent=True)
 
     @property
     def config(self) -> ConnectionConfig:
@@ -123,7 +123,7 @@ class Link:
         await self._unlock()
         password = await asyncio.to_thread(login.password.reveal) if login else ""
         auth = SandboxImageAuth(username=login.user, password=password) if login else None
-        made = await self.told(
+        made = await self.checked(
             doing,
             SdkSandbox.create(
                 SandboxImageSpec(image=request.image, auth=auth) if request.image else None,
@@ -158,17 +158,17 @@ class Link:
         if key not in self._open:
             await self._unlock()
             connecting = SdkSandbox.connect(key, connection_config=self.config, skip_health_check=True)
-            self._open[key] = await self.told(doing, connecting)
+            self._open[key] = await self.checked(doing, connecting)
         return self._open[key]
 
     async def take_file(self, key: str, place: str, doing: str) -> bytes:
         """Read and remove a file of ours. Its path has no `$`, which the agent would expand."""
         sandbox = await self.sandbox(key, doing)
         try:
-            return await self.told_by_agent(doing, sandbox.files.read_bytes(place))
+            return await self.checked_by_agent(doing, sandbox.files.read_bytes(place))
         finally:
             with contextlib.suppress(SandboxError):
-                await self.told_by_agent(doing, sandbox.files.delete_files([place]))
+                await self.checked_by_agent(doing, sandbox.files.delete_files([place]))
 
     def forget(self, key: str) -> None:
         """Forget the SDK's object for a sandbox, whose addresses may have changed."""
@@ -178,7 +178,7 @@ class Link:
         """The platform's information about a sandbox; None if there is none."""
         manager = await self.manager()
         try:
-            seen = await self.told(doing, manager.get_sandbox_info(key))
+            seen = await self.checked(doing, manager.get_sandbox_info(key))
         except UnknownSandbox:
             return None
         self.expires[key] = seconds(seen.expires_at)
@@ -190,7 +190,7 @@ class Link:
         manager, found, page = await self.manager(), [], 1
         while True:
             wanted = SandboxFilter(metadata=dict(mark), page=page, page_size=PAGE)
-            answer = await self.told(doing, manager.list_sandbox_infos(wanted))
+            answer = await self.checked(doing, manager.list_sandbox_infos(wanted))
             found += answer.sandbox_infos
             if page > MOST_PAGES:
                 raise ConnectError(f"{doing}: its list of sandboxes has no end")
@@ -201,7 +201,7 @@ class Link:
     async def endpoint(self, key: str, port: int, doing: str) -> tuple[str, dict[str, str]]:
         """The address of a port, and the headers that its requests need."""
         sandbox = await self.sandbox(key, doing)
-        found = await self.told(doing, sandbox.get_endpoint(port))
+        found = await self.checked(doing, sandbox.get_endpoint(port))
         address = found.endpoint.rstrip("/")
         if "://" not in address:
             address = f"{self.config.protocol}://{address}"
@@ -317,6 +317,6 @@ def seconds(moment: datetime | None) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def refreshed(known: Disposable, info: SandboxInfo) -> Disposable:
-    status = STATUS.get(info.status.state, known.status)
-    return replace(known, status=status, expires=seconds(info.expires_at))
+def refreshed(before: Disposable, info: SandboxInfo) -> Disposable:
+    status = STATUS.get(info.status.state, before.status)
+    return replace(before, status=status, expires=seconds(info.expires_at))

@@ -120,8 +120,8 @@ class BridgeWay:
             self._address = None
             if not again:
                 raise await self._why(str(problem) or "no answer in time") from None
-        if known_reason := await self._link.why_not(self.disposable):
-            raise known_reason
+        if why := await self._link.why_not(self.disposable):
+            raise why
         return await self._line(pieces, may_upgrade, again=False)
 
     async def _start(
@@ -150,8 +150,8 @@ class BridgeWay:
     async def _build(self) -> tuple[str, dict[str, str]]:
         doing, key = f"unable to open {self.disposable.title}", secrets.token_hex(16)
         # The platform's agent in a paused container accepts requests and never answers them.
-        if known_reason := await self._link.why_not(self.disposable):
-            raise known_reason
+        if why := await self._link.why_not(self.disposable):
+            raise why
         try:
             done, printed = await self._run_in(
                 f"exec {PYTHON} -IS -c {quote(read_program('http_bridge.py'))}", key, doing
@@ -174,7 +174,7 @@ class BridgeWay:
         place = f"{IN_MEMORY}/remote-sandbox-{secrets.token_hex(16)}"
         options = RunCommandOpts(envs={"LINE_KEY": key, "LINE_PLACE": place})
         try:
-            done = await within(self._link.told_by_agent(doing, sandbox.commands.run(script, opts=options)), OPEN_S)
+            done = await within(self._link.checked_by_agent(doing, sandbox.commands.run(script, opts=options)), OPEN_S)
             if done.exit_code == IN_PLACE:
                 return done, (await self._link.take_file(self.disposable.key, place, doing)).decode("utf-8", "replace")
         except Unreachable:
@@ -185,8 +185,8 @@ class BridgeWay:
 
     async def _why(self, problem: str) -> ConnectError:
         """The platform's reason why a container does not answer, or else `problem`."""
-        known_reason = await self._link.why_not(self.disposable)
-        return known_reason or Unreachable(f"unable to open {self.disposable.title}: {problem}")
+        why = await self._link.why_not(self.disposable)
+        return why or Unreachable(f"unable to open {self.disposable.title}: {problem}")
 
 
 def _lacks_variables(done: Execution) -> bool:

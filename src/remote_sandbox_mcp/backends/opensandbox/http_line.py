@@ -54,7 +54,7 @@ class HttpLine:
         await self._opened.wait()
         if self._send is None:
             raise NoOutpost("the bridge to it does not answer")
-        self._tasks.append(asyncio.create_task(self._tell(self._send)))
+        self._tasks.append(asyncio.create_task(self._send_with(self._send)))
 
     async def _hold(self, argv: Sequence[str]) -> None:
         """Make the request and read its answer, which is the line; cancelling this task closes the connection."""
@@ -127,7 +127,7 @@ class HttpLine:
     async def drain(self) -> None:
         await self._room.wait()
 
-    async def _tell(self, send: Callable[[memoryview], Awaitable[object]]) -> None:
+    async def _send_with(self, send: Callable[[memoryview], Awaitable[object]]) -> None:
         """Send what was written, one part after another, so that the bytes stay in order."""
         with contextlib.suppress(*cuts()):
             while True:

@@ -72,7 +72,7 @@ def request_of(disposable_id: str, order: SandboxOrder, rules: DisposableRules, 
         if (rule := read_rule(host)) and rule.port:
             raise Unsupported(f"network: a platform's rules know no ports; write {host.rpartition(':')[0]} alone")
     image = order.image or rules.default_image
-    limits, resource, told = _resources(order.limits)
+    limits, resource, limit_notes = _resources(order.limits)
     life_s, notes = _life(order.timeout_s)
     of_a_snapshot = image.startswith(SNAPSHOT)
     open_network = order.network and not order.hosts
@@ -86,7 +86,7 @@ def request_of(disposable_id: str, order: SandboxOrder, rules: DisposableRules, 
         entrypoint=order.entrypoint,
         allowed_hosts=None if open_network else order.hosts,
         must_hold=order.network is False or bool(order.hosts),
-        limits=replace(limits, told=told),
+        limits=replace(limits, told=limit_notes),
         notes=notes + _narrowed(order.hosts),
     )
 
@@ -112,12 +112,12 @@ def _resources(limits: Limits) -> tuple[Limits, dict[str, str], tuple[str, ...]]
         resource["memory"] = f"{limits.memory_mb}Mi"
     if limits.gpus:
         resource["gpu"] = str(limits.gpus)
-    told = [f"{name} {value}: held by the platform" for name, value in resource.items()]
+    notes = [f"{name} {value}: held by the platform" for name, value in resource.items()]
     if limits.processes:
-        told.append("processes: as the platform's own settings limit them; it takes no number for one sandbox")
+        notes.append("processes: as the platform's own settings limit them; it takes no number for one sandbox")
     if limits.disk_mb:
-        told.append("disk: not limited; the platform takes no number for one sandbox")
-    return limits, resource, tuple(told)
+        notes.append("disk: not limited; the platform takes no number for one sandbox")
+    return limits, resource, tuple(notes)
 
 
 def _labels(disposable_id: str, order: SandboxOrder, mark: str) -> dict[str, str]:

@@ -96,7 +96,7 @@ class PlatformShell:
         sandbox = await self._link.sandbox(self._disposable.key, self._doing)
         options, request.sent = RunCommandOpts(envs={**request.variables, **more}), True
         running = sandbox.commands.run(LINE, opts=options, handlers=ExecutionHandlers(on_stdout=hear))
-        return await self._link.told_by_agent(self._doing, running)
+        return await self._link.checked_by_agent(self._doing, running)
 
     async def upload(self, base: str, name: str, content: bytes) -> str:
         doing = f"unable to send a file to {self._disposable.title}"
@@ -105,7 +105,7 @@ class PlatformShell:
             raise Unsupported(f"{doing}: no folder in it is private and writable")
         sandbox, place = await self._link.sandbox(self._disposable.key, doing), f"{base}/{name}"
         try:
-            await self._link.told_by_agent(doing, sandbox.files.write_file(place, content, mode=600))
+            await self._link.checked_by_agent(doing, sandbox.files.write_file(place, content, mode=600))
         except NoRoom:
             # The agent leaves a file with what there was room for.
             with contextlib.suppress(SandboxError):

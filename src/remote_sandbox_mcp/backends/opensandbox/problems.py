@@ -164,7 +164,7 @@ BY_STATUS: dict[int, FailureRow] = {
 OF_AGENT = {DOWN: AGENT_DOWN, SLOW: AGENT_SLOW}
 
 
-async def told(doing: str, answer: Awaitable[T], platform: str = "the platform", *, agent: bool = False) -> T:
+async def checked(doing: str, answer: Awaitable[T], platform: str = "the platform", *, agent: bool = False) -> T:
     """Wait for an answer of the SDK. Raises SandboxError; `doing` is its beginning: what failed, on what.
 
     `platform` names the platform with its address; `agent` says that the agent in a sandbox was asked.

@@ -103,7 +103,7 @@ class OpenSandboxProvider:
             request = request.without_policy()
             key = await self._fetch_and_make(request, volumes, doing)
         if request.allowed_hosts is not None:
-            request = await self._look_at_policy(request, key, doing)
+            request = await self._check_policy(request, key, doing)
         return key, request
 
     async def _fetch_and_make(self, request: PlatformRequest, volumes: list[SdkVolume], doing: str) -> str:
@@ -113,7 +113,7 @@ class OpenSandboxProvider:
         except BadArgument as problem:
             raise explained(problem, doing, request.image, login) from None
 
-    async def _look_at_policy(self, request: PlatformRequest, key: str, doing: str) -> PlatformRequest:
+    async def _check_policy(self, request: PlatformRequest, key: str, doing: str) -> PlatformRequest:
         """Check that the platform enforces the policy. If not, a sandbox that must not have a network is deleted."""
         try:
             why = await gap(self._link, key, doing)
@@ -122,7 +122,7 @@ class OpenSandboxProvider:
             if request.must_hold:
                 raise refusal(doing, request, why)
             manager = await self._link.manager()
-            await self._link.told(doing, manager.patch_sandbox_metadata(key, {NETWORK: "yes"}))
+            await self._link.checked(doing, manager.patch_sandbox_metadata(key, {NETWORK: "yes"}))
         except BaseException:
             await self._discard(key, request.labels[ID])
             raise
@@ -133,7 +133,7 @@ class OpenSandboxProvider:
         self._link.forget(key)
         manager = await self._link.manager()
         try:
-            await self._link.told("unable to discard a sandbox", manager.kill_sandbox(key))
+            await self._link.checked("unable to discard a sandbox", manager.kill_sandbox(key))
         except SandboxError:
             self._chores.start(self._sweep(disposable_id))
 
@@ -161,7 +161,7 @@ class OpenSandboxProvider:
             raise
         return sandbox
 
-    async def look(self, disposable: Disposable) -> Disposable:
+    async def inspect(self, disposable: Disposable) -> Disposable:
         seen = await self._link.info(disposable.key, f"unable to look at {disposable.title}")
         if seen is None or not self._is_ours(seen):
             expired = 0 < self._link.expires.get(disposable.key, disposable.expires) < time.time()
@@ -171,8 +171,8 @@ class OpenSandboxProvider:
     async def list(self) -> Sequence[Disposable]:
         # Filtered by our mark on the platform and again here: a server may not support filters.
         found = await self._link.infos({MARK: mark_label(self._mark)}, "unable to list the platform's sandboxes")
-        known = (disposable_of(info, self._mark) for info in found)
-        return [disposable for disposable in known if disposable is not None]
+        disposables = (disposable_of(info, self._mark) for info in found)
+        return [disposable for disposable in disposables if disposable is not None]
 
     async def delete(self, disposable: Disposable) -> None:
         doing = f"unable to delete {disposable.title}"
@@ -181,7 +181,7 @@ class OpenSandboxProvider:
         manager = await self._link.manager()
         self._link.forget(disposable.key)
         try:
-            await self._link.told(doing, manager.kill_sandbox(disposable.key))
+            await self._link.checked(doing, manager.kill_sandbox(disposable.key))
         except UnknownSandbox:
             # It was deleted or expired meanwhile.
             pass
@@ -191,7 +191,7 @@ class OpenSandboxProvider:
         await self._must_be_mine(disposable, doing)
         manager = await self._link.manager()
         life = timedelta(seconds=max(timeout_s, SHORTEST_LIFE_S))
-        answer = await self._link.told(doing, manager.renew_sandbox(disposable.key, life))
+        answer = await self._link.checked(doing, manager.renew_sandbox(disposable.key, life))
         expires = self._link.expires[disposable.key] = seconds(answer.expires_at)
         return replace(disposable, expires=expires)
 
@@ -200,7 +200,7 @@ class OpenSandboxProvider:
         seen = await self._must_be_mine(disposable, doing)
         if refreshed(disposable, seen).status != "paused":
             manager = await self._link.manager()
-            await self._link.told(doing, manager.pause_sandbox(disposable.key))
+            await self._link.checked(doing, manager.pause_sandbox(disposable.key))
         return replace(disposable, status="paused")
 
     async def resume(self, disposable: Disposable) -> Disposable:
@@ -208,15 +208,15 @@ class OpenSandboxProvider:
         seen = await self._must_be_mine(disposable, doing)
         if refreshed(disposable, seen).status == "paused":
             manager = await self._link.manager()
-            await self._link.told(doing, manager.resume_sandbox(disposable.key))
+            await self._link.checked(doing, manager.resume_sandbox(disposable.key))
             self._link.forget(disposable.key)
-        return await self.look(disposable)
+        return await self.inspect(disposable)
 
     async def snapshot(self, disposable: Disposable, name: str = "") -> str:
         doing = f"unable to keep {disposable.title} as a snapshot"
         await self._must_be_mine(disposable, doing)
         manager = await self._link.manager()
-        made = await self._link.told(doing, manager.create_snapshot(disposable.key, name or None))
+        made = await self._link.checked(doing, manager.create_snapshot(disposable.key, name or None))
         try:
             await within(self._until_kept(made.id, doing), SNAPSHOT_S)
         except asyncio.TimeoutError:
@@ -225,7 +225,7 @@ class OpenSandboxProvider:
 
     async def _until_kept(self, snapshot_id: str, doing: str) -> None:
         manager = await self._link.manager()
-        while (seen := await self._link.told(doing, manager.get_snapshot(snapshot_id))).status.state != "Ready":
+        while (seen := await self._link.checked(doing, manager.get_snapshot(snapshot_id))).status.state != "Ready":
             if seen.status.state == "Failed":
                 raise described(doing, seen.status.message or seen.status.reason or "", self._link.name)
             await asyncio.sleep(SOON_S)

@@ -13,8 +13,8 @@ from ...core.errors import BadArgument, ConnectError, Unsupported
 from ...core.jobs.job import (
     JOB_ID,
     Checkpoint,
-    JobLook,
     JobOrder,
+    JobQuery,
     JobRefused,
     JobSeen,
     JobStarted,
@@ -36,7 +36,7 @@ WAIT_S = 20.0
 # Between two looks at a log that grows all the time.
 PACE_S = 0.2
 # More questions than this may not fit into the environment of one request.
-MOST_LOOKS = 50
+MOST_QUERIES = 50
 NO_TYPING = "nothing can be typed into its jobs, because that needs tmux and python3, and there is no python3"
 
 
@@ -54,13 +54,13 @@ class ShellJobs:
         """The variable that says whether jobs are kept in the home folder."""
         return {"lasting": "yes" if self._place.jobs_at_home else ""}
 
-    async def _ask(self, verb: str, looks: Sequence[JobLook], **values: str) -> list[JobSeen]:
-        most = sum(2 * min(look.most_bytes, MOST_LOG) + MOST_SAVED for look in looks)
-        asked = look_values(looks) | values | self._kept
-        return self._read(await self._shell.ask(JOBS, verb, asked, most), looks)
+    async def _ask(self, verb: str, queries: Sequence[JobQuery], **values: str) -> list[JobSeen]:
+        most = sum(2 * min(query.most_bytes, MOST_LOG) + MOST_SAVED for query in queries)
+        asked = query_values(queries) | values | self._kept
+        return self._read(await self._shell.ask(JOBS, verb, asked, most), queries)
 
-    def _read(self, answer: ShellAnswer, looks: Sequence[JobLook]) -> list[JobSeen]:
-        return read_jobs(answer, looks, self._place)
+    def _read(self, answer: ShellAnswer, queries: Sequence[JobQuery]) -> list[JobSeen]:
+        return read_jobs(answer, queries, self._place)
 
     async def start(self, order: JobOrder) -> JobStarted:
         check_order(order, self._name)
@@ -90,9 +90,9 @@ class ShellJobs:
 
     async def _describe(self, order: JobOrder) -> dict[str, str]:
         """The variables for job_start. Raises JobRefused for what does not fit into variables."""
-        known = self._environment
-        script = known.source(order.script)
-        given = Environment(known.shell, env={**known.env, **order.env})
+        environment = self._environment
+        script = environment.source(order.script)
+        given = Environment(environment.shell, env={**environment.env, **order.env})
         values = start_values(Command(order.script, order.cwd), given)
         if not fits(values["exports"]) or not fits(values["words"]):
             raise JobRefused(f"{self._name}: {TOO_LONG} {self._place.at}", "env")
@@ -116,20 +116,20 @@ class ShellJobs:
             recovered=answer.text("begun") == "again",
         )
 
-    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
         seen: list[JobSeen] = []
-        for first in range(0, len(looks), MOST_LOOKS):
-            some = looks[first : first + MOST_LOOKS]
+        for first in range(0, len(queries), MOST_QUERIES):
+            some = queries[first : first + MOST_QUERIES]
             seen += await self._ask("job_look", some)
         return seen
 
-    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
-        search = LogSearch(wait.pattern, look) if wait.pattern else None
+    async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
+        search = LogSearch(wait.pattern, query) if wait.pattern else None
         until = time.monotonic() + wait.seconds
         # The job may have been silent for long enough already, so the first look does not wait.
         pause = 0.0 if wait.silence_s > 0 else WAIT_S
         while True:
-            seen, line = await self._wait_once(look, search, min(pause, until - time.monotonic()))
+            seen, line = await self._wait_once(query, search, min(pause, until - time.monotonic()))
             why = why_over(seen, line, wait.silence_s, search)
             left = until - time.monotonic()
             if search and search.is_behind and not why and left > -WAIT_S:
@@ -140,29 +140,29 @@ class ShellJobs:
             if search:
                 await asyncio.sleep(min(PACE_S, left))
 
-    async def _wait_once(self, look: JobLook, search: LogSearch | None, seconds: float) -> tuple[JobSeen, str | None]:
+    async def _wait_once(self, query: JobQuery, search: LogSearch | None, seconds: float) -> tuple[JobSeen, str | None]:
         """Wait until something happens, for as long as one request may take."""
-        looks = [look, search.look] if search else [look]
+        queries = [query, search.query] if search else [query]
         values = {"ticks": _ticks(min(seconds, WAIT_S))}
         if search:
             values |= {"1_cursor": search.cursor, "seen": search.size}
-        seen, *searched = await self._ask("job_wait", looks, **values)
+        seen, *searched = await self._ask("job_wait", queries, **values)
         return seen, await search.take(searched[0]) if search else None
 
-    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+    async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         until = time.monotonic() + grace_s + 12.0
         values = {"grace": _ticks(grace_s), "ticks": _ticks(min(grace_s + 8.0, WAIT_S))}
         while True:
-            (seen,) = await self._ask("job_stop", [look], **values)
+            (seen,) = await self._ask("job_stop", [query], **values)
             if not seen.is_running or time.monotonic() >= until:
                 return seen
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
         limit = max(0, limit)
         answer = await self._shell.ask(JOBS, "job_list", {"count": str(limit), **self._kept}, limit * MOST_SAVED)
-        return self._read(answer, [JobLook(lines=0)] * min(answer.number("jobs"), limit))
+        return self._read(answer, [JobQuery(lines=0)] * min(answer.number("jobs"), limit))
 
-    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         raise Unsupported(f"{self._name}: {NO_TYPING} {self._place.at}")
 
 
@@ -211,35 +211,35 @@ REASONS = {
 }
 
 
-def look_values(looks: Sequence[JobLook]) -> dict[str, str]:
+def query_values(queries: Sequence[JobQuery]) -> dict[str, str]:
     """The variables of looks.sh for these questions."""
-    values = {"looks": str(len(looks))}
-    for number, look in enumerate(looks):
+    values = {"looks": str(len(queries))}
+    for number, query in enumerate(queries):
         asked = {
             # An invalid id must not become a path; "none" is the id of no job.
-            "id": look.job_id if JOB_ID.match(look.job_id) else "none" if look.job_id else "",
-            "session": look.session if SESSION.match(look.session) else "",
-            "log": look.log_file,
-            "cursor": "" if look.cursor is None else str(max(0, look.cursor)),
-            "lines": str(max(0, look.lines)),
-            "most": str(min(max(0, look.most_bytes), MOST_LOG)),
-            "path": look.checkpoint_path,
-            "command": "" if look.checkpoint_path else look.checkpoint_command,
-            "cwd": look.cwd,
-            "usage": "yes" if look.usage else "",
+            "id": query.job_id if JOB_ID.match(query.job_id) else "none" if query.job_id else "",
+            "session": query.session if SESSION.match(query.session) else "",
+            "log": query.log_file,
+            "cursor": "" if query.cursor is None else str(max(0, query.cursor)),
+            "lines": str(max(0, query.lines)),
+            "most": str(min(max(0, query.most_bytes), MOST_LOG)),
+            "path": query.checkpoint_path,
+            "command": "" if query.checkpoint_path else query.checkpoint_command,
+            "cwd": query.cwd,
+            "usage": "yes" if query.usage else "",
         }
         values |= {f"{number}_{name}": value for name, value in asked.items() if value}
     return values
 
 
-def read_jobs(answer: ShellAnswer, looks: Sequence[JobLook], place: ShellPlace) -> list[JobSeen]:
+def read_jobs(answer: ShellAnswer, queries: Sequence[JobQuery], place: ShellPlace) -> list[JobSeen]:
     """The jobs of an answer. Raises BrokenRules: another machine may print anything."""
     with understood(place.name):
-        parts = [answer.part(str(number)) for number in range(len(looks))]
-        return [_read_job(part, look, answer, place) for part, look in zip(parts, looks, strict=True)]
+        parts = [answer.part(str(number)) for number in range(len(queries))]
+        return [_read_job(part, query, answer, place) for part, query in zip(parts, queries, strict=True)]
 
 
-def _read_job(job: ShellAnswer, look: JobLook, answer: ShellAnswer, place: ShellPlace) -> JobSeen:
+def _read_job(job: ShellAnswer, query: JobQuery, answer: ShellAnswer, place: ShellPlace) -> JobSeen:
     uptime, epoch = answer.numbers("clock")
     state, why = JobState(job.text("state") or "missing"), job.text("why")
     log, size, started = job.data("data"), job.number("size"), float(job.number("ordered"))
@@ -247,8 +247,8 @@ def _read_job(job: ShellAnswer, look: JobLook, answer: ShellAnswer, place: Shell
     grown, begun, is_stopped = job.number("grown"), job.numbers("begun"), ending == "stopped"
     return JobSeen(
         state=state,
-        job_id=job.text("id") or (look.job_id if state is JobState.MISSING else ""),
-        session=to_text(job.data("session")) or look.session,
+        job_id=job.text("id") or (query.job_id if state is JobState.MISSING else ""),
+        session=to_text(job.data("session")) or query.session,
         log_file=to_text(job.data("log") or job.data("foreign")),
         cwd=to_text(job.data("cwd")),
         command=to_text(job.data("command")),
@@ -306,24 +306,24 @@ BLOCK = 1 << 20
 class LogSearch:
     """Searches a job's log for a pattern: complete lines once, a last line that may still grow again."""
 
-    def __init__(self, pattern: str, look: JobLook) -> None:
+    def __init__(self, pattern: str, query: JobQuery) -> None:
         """Raises BadArgument for a pattern that is not a regular expression."""
         try:
             re.compile(to_bytes(pattern))
         except (re.error, OverflowError, RecursionError) as problem:
             raise BadArgument(f"the pattern {pattern[:200]!r} is not a regular expression: {problem}") from None
         self._pattern = pattern
-        self._look = look
+        self._query = query
         # A log may hold the output of earlier jobs: without a cursor the search begins where this job's output does.
-        self.cursor = "start" if look.cursor is None else str(max(0, look.cursor))
+        self.cursor = "start" if query.cursor is None else str(max(0, query.cursor))
         # The log's size when all of it was searched, "" while it was not; another size means new output.
         self.size = ""
 
     @property
-    def look(self) -> JobLook:
+    def query(self) -> JobQuery:
         """The question for the part of the log that is searched next, from `cursor` on."""
-        look = self._look
-        return JobLook(job_id=look.job_id, session=look.session, log_file=look.log_file, most_bytes=BLOCK)
+        query = self._query
+        return JobQuery(job_id=query.job_id, session=query.session, log_file=query.log_file, most_bytes=BLOCK)
 
     @property
     def is_behind(self) -> bool:

@@ -18,12 +18,12 @@ from ...far.program import read_program
 from .transport import ShellPlace, ShellRequest, Transport, unheard
 
 RUNS = ("place.sh", "runs.sh")
-JOBS = (*RUNS, "jobs.sh", "looks.sh")
+JOBS = (*RUNS, "jobs.sh", "job_states.sh")
 FILES = ("place.sh", "files.sh")
 TIMED_OUT = 124
 MOST_LIVING = 100
 # While a place does not answer, its platform is asked for the reason this often, and so many times.
-LOOK_S, LOOKS = 5.0, 12
+CHECK_S, LOOKS = 5.0, 12
 LONGEST_S = 10 * 365 * 86400.0
 # A variable may hold 128 KiB on Linux, also if each of its bytes is written as five characters.
 LONGEST_VALUE, LONGEST_CODED = 100_000, 20_000
@@ -63,8 +63,8 @@ class Shell:
 
     async def _open(self) -> None:
         # The platform's agent in a paused container accepts requests and never answers them.
-        if known_reason := await self._transport.why_not():
-            raise known_reason
+        if why := await self._transport.why_not():
+            raise why
         try:
             await self._hello()
         except ConnectError:
@@ -95,12 +95,12 @@ class Shell:
         asking = asyncio.ensure_future(self.send(self.request(pieces, verb, values, most)))
         try:
             for _ in range(LOOKS):
-                done, _ = await asyncio.wait((asking,), timeout=LOOK_S)
+                done, _ = await asyncio.wait((asking,), timeout=CHECK_S)
                 if done:
                     return asking.result()
-                if known_reason := await self._transport.why_not():
-                    raise known_reason
-            raise Unreachable(f"{self.place.name}: no answer in {LOOKS * LOOK_S:.0f} s; try again")
+                if why := await self._transport.why_not():
+                    raise why
+            raise Unreachable(f"{self.place.name}: no answer in {LOOKS * CHECK_S:.0f} s; try again")
         except BaseException:
             asking.cancel()
             await asyncio.wait((asking,))
@@ -119,8 +119,8 @@ class Shell:
         urgent: bool = True,
     ) -> ShellRequest:
         """A request for a verb of the program. Raises BadArgument for a value with a NUL."""
-        known = {"base": self._base, "mark": secrets.token_hex(8)}
-        given = {"RSM_PROGRAM": source(pieces), "RSM_VERB": verb, "RSM_NAMES": "", **coded({**known, **values})}
+        own = {"base": self._base, "mark": secrets.token_hex(8)}
+        given = {"RSM_PROGRAM": source(pieces), "RSM_VERB": verb, "RSM_NAMES": "", **coded({**own, **values})}
         return ShellRequest({**given, "RSM_NAMES": " ".join(given)}, heard, SMALL + most, urgent)
 
     async def send(self, request: ShellRequest) -> ShellAnswer:

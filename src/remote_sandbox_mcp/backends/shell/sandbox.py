@@ -62,7 +62,7 @@ class ShellSandbox:
         self.jobs: Jobs = ShellJobs(self._shell, environment)
         # Runs whose start was sent twice. Their folders are not removed: they keep a late request from starting again.
         self._tried_twice: set[str] = set()
-        self._known: set[str] = set()
+        self._to_forget: set[str] = set()
         self._chores: set[asyncio.Task[Any]] = set()
 
     @property
@@ -80,9 +80,9 @@ class ShellSandbox:
 
     async def close(self) -> None:
         """Close the connections. Runs go on: they do not depend on our requests."""
-        if self._known and self.is_open:
+        if self._to_forget and self.is_open:
             with contextlib.suppress(SandboxError, asyncio.TimeoutError):
-                await within(self._forget_known(), FORGET_S)
+                await within(self._forget_runs(), FORGET_S)
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
@@ -95,7 +95,7 @@ class ShellSandbox:
             raise BadArgument(f"{command.run_id!r} is not a run id")
         if not self.is_open:
             await self.open()
-        watch = _ShellWatch(command, patience_s, progress)
+        watch = _RunWait(command, patience_s, progress)
         following, is_cancelled = asyncio.ensure_future(self._follow(watch)), False
         try:
             while not following.done() and watch.left_s > 0:
@@ -114,7 +114,7 @@ class ShellSandbox:
                 if is_cancelled and watch.sent:
                     self._later(self._stop_quietly(command.run_id))
 
-    async def _so_far(self, watch: _ShellWatch, following: asyncio.Future[Completed | Running]) -> Completed | Running:
+    async def _so_far(self, watch: _RunWait, following: asyncio.Future[Completed | Running]) -> Completed | Running:
         """The state of a run that outlasts its call; waits until the far side has accepted it."""
         over, asked = time.monotonic(), 0.0
         while not following.done():
@@ -125,27 +125,27 @@ class ShellSandbox:
                 asked = waited
                 seen = await self._snapshot(watch)
                 if not isinstance(seen, Missing) or watch.claimed:
-                    return self._told(seen, watch)
+                    return self._result(seen, watch)
             await asyncio.wait((following,), timeout=SOON_S)
         return following.result()
 
-    def _told(self, seen: Observation, watch: _ShellWatch) -> Completed | Running:
+    def _result(self, seen: Observation, watch: _RunWait) -> Completed | Running:
         if watch.given_up and isinstance(seen, Running):
             raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
         return self._not_missing(seen)
 
-    def _never_its_turn(self, watch: _ShellWatch) -> Running:
+    def _never_its_turn(self, watch: _RunWait) -> Running:
         if watch.sent:
             return watch.so_far()
         raise NotStarted(f"{self.description.name}: all of its sessions are busy with other commands; try again later")
 
-    async def _snapshot(self, watch: _ShellWatch) -> Observation:
+    async def _snapshot(self, watch: _RunWait) -> Observation:
         """The output of a running command so far, if that can be read soon."""
         with contextlib.suppress(ConnectError, asyncio.TimeoutError):
             return await within(self._ask_about("look", watch.command.run_id, watch.command.keep), SNAPSHOT_S)
         return watch.so_far() if watch.claimed else Missing(watch.command.run_id, "")
 
-    async def _follow(self, watch: _ShellWatch) -> Completed | Running:
+    async def _follow(self, watch: _RunWait) -> Completed | Running:
         """Start the run, or find the one that an earlier request started, and wait for its end."""
         values = await self._order(watch.command)
         give_up, delay = 0.0, 0.0
@@ -167,7 +167,7 @@ class ShellSandbox:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2 or SOON_S, 2.0)
 
-    def _request(self, watch: _ShellWatch, values: dict[str, str]) -> ShellRequest:
+    def _request(self, watch: _RunWait, values: dict[str, str]) -> ShellRequest:
         """The request that starts the run. Once sent, a repeated one may start it only where the first was sent."""
         if watch.sent:
             self._tried_twice.add(watch.command.run_id)
@@ -178,13 +178,13 @@ class ShellSandbox:
         watch.begin(request)
         return request
 
-    async def _attended(self, request: ShellRequest, watch: _ShellWatch) -> ShellAnswer:
+    async def _attended(self, request: ShellRequest, watch: _RunWait) -> ShellAnswer:
         """The answer to a request. During silence the platform is asked whether the place is gone or paused."""
         asking = asyncio.ensure_future(self._shell.send(request))
         try:
             while not asking.done():
-                await asyncio.wait((asking,), timeout=program.LOOK_S)
-                if not asking.done() and time.monotonic() - watch.heard_at >= program.LOOK_S:
+                await asyncio.wait((asking,), timeout=program.CHECK_S)
+                if not asking.done() and time.monotonic() - watch.heard_at >= program.CHECK_S:
                     await self._explain(watch)
             return asking.result()
         finally:
@@ -229,13 +229,13 @@ class ShellSandbox:
             raise NotStarted(f"{self.description.name}: {why}")
         return answer.observation(command.run_id, command.keep)
 
-    async def _explain(self, watch: _ShellWatch) -> None:
+    async def _explain(self, watch: _RunWait) -> None:
         """Raises LostContact if the container is gone or paused, and the run with it."""
         fate = await self._shell.why_not()
         if lost := lost_with(self.description.name, fate, Running(watch.command.run_id)):
             raise lost
 
-    def _lost(self, why: str, watch: _ShellWatch) -> LostContact:
+    def _lost(self, why: str, watch: _RunWait) -> LostContact:
         so_far, name = watch.so_far(), self.description.name
         if not watch.sent:
             message = f"contact with {name} was lost before the command was sent ({why}); it was not started"
@@ -274,19 +274,19 @@ class ShellSandbox:
     def forget(self, run_id: str) -> None:
         if not self.is_open or not RUN_ID.match(run_id) or run_id in self._tried_twice:
             return
-        if not self._known:
+        if not self._to_forget:
             self._later(self._forget_soon())
-        self._known.add(run_id)
+        self._to_forget.add(run_id)
 
     async def _forget_soon(self) -> None:
         """Remove the folders of several runs in one request: one for each would delay the next commands."""
         await asyncio.sleep(FORGET_S)
         with contextlib.suppress(SandboxError):
-            await self._forget_known()
+            await self._forget_runs()
 
-    async def _forget_known(self) -> None:
-        known, self._known = self._known, set()
-        await self._shell.ask(RUNS, "forget", {"ids": " ".join(sorted(known))})
+    async def _forget_runs(self) -> None:
+        run_ids, self._to_forget = self._to_forget, set()
+        await self._shell.ask(RUNS, "forget", {"ids": " ".join(sorted(run_ids))})
 
 
 def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> LostContact | None:
@@ -303,7 +303,7 @@ def _is_passing(problem: ConnectError) -> bool:
     return isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)
 
 
-class _ShellWatch:
+class _RunWait:
     """One run for which a caller waits: until its end, or until the caller waits no longer."""
 
     def __init__(self, command: Command, patience_s: float | None, progress: Progress) -> None:

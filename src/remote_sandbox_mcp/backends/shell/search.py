@@ -20,7 +20,7 @@ MOST_PAGES, LONGEST_NUMBER = 1000, 19
 LARGEST_PAGE = 4 << 20
 # The most bytes of names that come for a glob with folders, which is matched here.
 MOST_NAMED = 32 << 20
-LONGEST_LOOKED_AT = 1000
+LONGEST_INSPECTED = 1000
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{[^}]*\}|.", re.DOTALL)
 # Escapes that take more characters than their first letter, as \x41 does.
 _NUMBERED = re.compile(r"\\[^\W_AbBdDsSwWZtnrfva]")
@@ -47,7 +47,7 @@ async def find_matches(files: ShellFiles, search: Search) -> Found:
 
 async def _page(files: ShellFiles, gathered: _Gathered, values: dict[str, str]) -> None:
     token = secrets.token_hex(16)
-    asked = {**values, "skip": str(gathered.looked_at), "count": str(LARGEST_PAGE)}
+    asked = {**values, "skip": str(gathered.records_read), "count": str(LARGEST_PAGE)}
     answer = await files.ask("search", gathered.path, LARGEST_PAGE, token=token, **asked)
     await gathered.take_lines(answer, token.encode())
 
@@ -63,7 +63,7 @@ def _check(search: Search) -> None:
 def required(pattern: str) -> str:
     """The longest text that every matching line contains, for grep there; "" if that is not easy to see."""
     # It only reduces the lines that come. In a long pattern, unclosed brackets would take quadratic time.
-    if len(pattern) > LONGEST_LOOKED_AT:
+    if len(pattern) > LONGEST_INSPECTED:
         return ""
     runs = [""]
     for piece in _PIECES.findall(pattern):
@@ -84,7 +84,7 @@ class _Gathered:
 
     def __init__(self, search: Search, path: str) -> None:
         self.path = path
-        self.looked_at = 0
+        self.records_read = 0
         self._search = search
         self._fits = glob_test(search.glob)
         self._matches: list[Match] = []
@@ -118,7 +118,7 @@ class _Gathered:
             self._problems[Problem(inside(below, name), "too many lines of it may fit; only the first were seen")] = (
                 None
             )
-        self.looked_at += len(records)
+        self.records_read += len(records)
         found: list[tuple[str, int, bytes]] = []
         for record in records:
             path, _, lines = record.partition(b"\0")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...core.commands.command import Environment
 from ...core.commands.shell import join, quote
 from ...core.errors import ConnectError, Unsupported
-from ...core.jobs.job import JobLook, JobOrder, JobSeen, JobStarted, JobWait, JobWaited
+from ...core.jobs.job import JobOrder, JobQuery, JobSeen, JobStarted, JobWait, JobWaited
 from ...core.sandboxes.disposable import Disposable, is_pending
 from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ..command.provided import ProvidedShellAlone, open_provided
@@ -24,7 +24,7 @@ Fate = Callable[[Disposable], Awaitable[Disposable | None]]
 OPEN_S = 60.0
 # Where sites have them that put them into the PATH of people only.
 USUAL_FOLDERS = "export PATH=$PATH:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
-LOOK_FOR_COMMANDS = "command -v sbatch && command -v srun && command -v squeue"
+FIND_COMMANDS = "command -v sbatch && command -v srun && command -v squeue"
 
 
 Wrap = Callable[[str], str]
@@ -52,9 +52,9 @@ class LoginWay:
         return await self._way.open(self._wrap(shell_line))
 
     async def _find(self) -> Wrap:
-        look = f"exec {join(['sh', '-c', LOOK_FOR_COMMANDS])}"
+        query = f"exec {join(['sh', '-c', FIND_COMMANDS])}"
         for wrap in self._wraps():
-            line = await self._way.open(wrap(look))
+            line = await self._way.open(wrap(query))
             try:
                 while await line.read():
                     pass
@@ -151,17 +151,17 @@ class NoJobs:
     async def start(self, order: JobOrder) -> JobStarted:
         raise self._why
 
-    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
         raise self._why
 
-    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
+    async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
         raise self._why
 
-    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+    async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         raise self._why
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
         raise self._why
 
-    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         raise self._why

@@ -87,8 +87,8 @@ def checked(order: SandboxOrder, where: str) -> SandboxOrder:
         twice = [option for option in SAME[name] if given and option in order.slurm]
         if twice:
             raise BadArgument(f"{name} and slurm option {twice[0]} say the same; give one of them")
-    told = ("cpu, memory and gpu: given out by the queue; how they are held is the cluster's matter",)
-    return replace(order, limits=replace(order.limits, gpus=gpu_count(order.limits), told=told), network=True)
+    notes = ("cpu, memory and gpu: given out by the queue; how they are held is the cluster's matter",)
+    return replace(order, limits=replace(order.limits, gpus=gpu_count(order.limits), told=notes), network=True)
 
 
 def gpu_count(limits: Limits) -> int:

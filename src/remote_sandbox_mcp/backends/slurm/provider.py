@@ -47,7 +47,7 @@ class SlurmProvider:
         self._chores = Chores("work on an allocation", expected=(SandboxError,))
         # Ids of those that were cancelled here, and when it was last looked whether one that is pending has begun.
         self._cancelled: set[str] = set()
-        self._looked_at: dict[str, float] = {}
+        self._asked_at: dict[str, float] = {}
         # Numbers of jobs whose time limit the cluster does not lengthen.
         self._fixed: set[str] = set()
 
@@ -129,7 +129,7 @@ class SlurmProvider:
         job = (await self._queue.jobs()).get(key)
         return job is not None and job.word == "COMPLETING"
 
-    async def look(self, disposable: Disposable) -> Disposable:
+    async def inspect(self, disposable: Disposable) -> Disposable:
         seen = await self._seen(disposable)
         if seen.status == "pending" and await self._has_begun(disposable.id):
             return await self._seen(disposable, within_s=0.0)
@@ -138,9 +138,9 @@ class SlurmProvider:
     async def _has_begun(self, disposable_id: str) -> bool:
         """Whether it has left its sign since the queue was asked; looked for once a second at most."""
         now = time.monotonic()
-        if now - self._looked_at.get(disposable_id, -math.inf) < SIGN_S:
+        if now - self._asked_at.get(disposable_id, -math.inf) < SIGN_S:
             return False
-        self._looked_at[disposable_id] = now
+        self._asked_at[disposable_id] = now
         with contextlib.suppress(SandboxError):
             return await self._queue.has_begun(disposable_id)
         return False
@@ -151,9 +151,9 @@ class SlurmProvider:
         job = await self._queue.job(disposable.key, within_s=within_s) if KEY.match(disposable.key) else None
         if job is None or id_in(job.name, self._mark) != disposable.id:
             return replace(disposable, status="gone", reason="")
-        return self._told(disposable, job)
+        return self._described(disposable, job)
 
-    def _told(self, disposable: Disposable, job: Queued) -> Disposable:
+    def _described(self, disposable: Disposable, job: Queued) -> Disposable:
         """The sandbox as its job stands."""
         if job.state == PENDING:
             reason = "its nodes are being prepared" if job.word == "CONFIGURING" else job.reason
@@ -180,7 +180,7 @@ class SlurmProvider:
             disposable_id = id_in(job.name, self._mark)
             if disposable_id and KEY.match(job.number) and job.state != ENDED and disposable_id not in self._cancelled:
                 it = Disposable(id=disposable_id, provider=self._kind, key=job.number, network=True)
-                found.append(self._told(it, job))
+                found.append(self._described(it, job))
         return found
 
     async def delete(self, disposable: Disposable) -> None:
@@ -192,7 +192,7 @@ class SlurmProvider:
         if job is None or id_in(job.name, self._mark) != disposable.id or job.state == ENDED:
             raise UnknownSandbox(f"unable to renew {disposable.title}: it is gone; create another one")
         if job.state == PENDING:
-            raise is_pending(self._told(disposable, job))
+            raise is_pending(self._described(disposable, job))
         until, limit = now + timeout_s, job.end - BEFORE_LIMIT_S if job.end else math.inf
         if until > limit and await self._lengthened(disposable.key, job, until):
             limit = until

@@ -28,11 +28,11 @@ NOT_FOUND = 127
 COUNT = re.compile(r"[0-9]{1,10}\Z")
 
 
-def by_our_clock(job: Queued, ahead_s: float) -> Queued:
+def by_our_clock(job: Queued, offset_s: float) -> Queued:
     """The job with its times as our clock has them, where the cluster's is so much ahead: leases are counted here."""
-    if abs(ahead_s) < CLOCKS_S:
+    if abs(offset_s) < CLOCKS_S:
         return job
-    return replace(job, start=job.start and job.start - ahead_s, end=job.end and job.end - ahead_s)
+    return replace(job, start=job.start and job.start - offset_s, end=job.end and job.end - offset_s)
 
 
 class ClusterQueue:
@@ -92,8 +92,8 @@ class ClusterQueue:
         if said.status:
             raise self.problem(f"unable to ask the queue of {self.machine}", said)
         clock, _, lines = said.out.partition("\n")
-        ahead_s = float(clock) - time.time() if COUNT.match(clock.strip()) else 0.0
-        return {number: by_our_clock(job, ahead_s) for number, job in read_squeue(lines).items()}
+        offset_s = float(clock) - time.time() if COUNT.match(clock.strip()) else 0.0
+        return {number: by_our_clock(job, offset_s) for number, job in read_squeue(lines).items()}
 
     async def job(self, number: str, *, within_s: float | None = None) -> Queued | None:
         """One job, with what the accounting knows of one that the queue has forgotten, or that somebody cancelled.
@@ -107,10 +107,10 @@ class ClusterQueue:
             found = (await self.jobs(within_s=0.0)).get(number)
         if found is not None and found.fate != CANCELLED:
             return found
-        known = await self._account(number)
-        if known is None or found is None:
-            return known or found
-        return replace(found, by_uid=known.by_uid)
+        account = await self._account(number)
+        if account is None or found is None:
+            return account or found
+        return replace(found, by_uid=account.by_uid)
 
     async def has_begun(self, disposable_id: str) -> bool:
         """Whether an allocation has left its sign in the home folder; the queue is not asked. Raises ConnectError."""

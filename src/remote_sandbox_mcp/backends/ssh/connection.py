@@ -390,26 +390,26 @@ class _Judge:
         try:
             with keys.deciding():
                 # Looked up again under the lock: another connection may have remembered a key meanwhile.
-                known = keys.known(name, addr, port)
-                is_certified = not known and keys.has_authority(name, addr, port)
-                self.doubt = None if key in known else self._judge(key, known, port, is_certified)
-                if not known and not self.doubt:
+                trusted = keys.trusted(name, addr, port)
+                is_certified = not trusted and keys.has_authority(name, addr, port)
+                self.doubt = None if key in trusted else self._judge(key, trusted, port, is_certified)
+                if not trusted and not self.doubt:
                     keys.remember(name, port, key)
         except OSError as problem:
             self.doubt = HostKeyDoubt(f"the host key cannot be remembered in {keys.own}: {problem.strerror or problem}")
         return not self.doubt
 
     def _judge(
-        self, key: asyncssh.SSHKey, known: list[asyncssh.SSHKey], port: int, is_certified: bool
+        self, key: asyncssh.SSHKey, trusted: list[asyncssh.SSHKey], port: int, is_certified: bool
     ) -> HostKeyDoubt | None:
         """Explain why a key is refused; None if it may be accepted."""
         machine, shown = self._gate.machine, key.get_fingerprint()
-        types = sorted({key_type(other) for other in known})
+        types = sorted({key_type(other) for other in trusted})
         forget = f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
         scan = f"ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
         if key_type(key) in types:
             return HostKeyDoubt(f"the host key has changed since it was first seen (now {shown})", forget)
-        if known:
+        if trusted:
             return HostKeyDoubt(
                 f"the machine is known by its {' and '.join(types)} key, but shows only an {key_type(key)} key, which "
                 f"is not known ({shown})",

@@ -78,9 +78,9 @@ class Codes:
                 os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+", encoding="utf-8"
             ) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                known = {**_read(file.read()), **self._steps}
-                step = self._next(known.get(identity, -1), period_s)
-                kept = dict(list({**known, identity: step}.items())[-MOST_REMEMBERED:])
+                steps = {**_read(file.read()), **self._steps}
+                step = self._next(steps.get(identity, -1), period_s)
+                kept = dict(list({**steps, identity: step}.items())[-MOST_REMEMBERED:])
                 file.seek(0)
                 file.truncate()
                 json.dump(kept, file)
@@ -101,10 +101,10 @@ class Codes:
 
 def _read(text: str) -> dict[str, int]:
     try:
-        known = json.loads(text or "{}")
+        steps = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    return {key: step for key, step in known.items() if isinstance(step, int)} if isinstance(known, dict) else {}
+    return {key: step for key, step in steps.items() if isinstance(step, int)} if isinstance(steps, dict) else {}
 
 
 def _seed(secret: Secret) -> Totp:

@@ -32,7 +32,7 @@ class HostKeys:
         self.own = own
         self._others = tuple(others)
 
-    def known(self, host: str, addr: str, port: int) -> list[asyncssh.SSHKey]:
+    def trusted(self, host: str, addr: str, port: int) -> list[asyncssh.SSHKey]:
         """The keys known for exactly this port: a key of port 22 is not valid for another."""
         return self.lookup(host, addr, port)[0]  # type: ignore[return-value]
 
@@ -42,9 +42,9 @@ class HostKeys:
 
     def lookup(self, host: str, addr: str, port: int | None) -> tuple[list[object], ...]:
         """For asyncssh: the host keys, authorities and revoked keys known for this machine."""
-        known = self._read()
+        entries = self._read()
         names = dict.fromkeys(entry_name(name, port or 22) for name in (host, addr) if name)
-        found = [known.match(name, "", None) for name in names]
+        found = [entries.match(name, "", None) for name in names]
         return tuple([item for part in parts for item in part] for parts in zip(*found, strict=True))
 
     @contextlib.contextmanager

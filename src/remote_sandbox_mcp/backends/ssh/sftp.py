@@ -35,7 +35,7 @@ def to_text(path: bytes | str) -> str:
 
 def explain(problem: asyncssh.SFTPError) -> tuple[str, str]:
     """A reason for programs and a message for people. SFTP has codes for a few causes only."""
-    known: dict[Any, tuple[str, str]] = {
+    reasons: dict[Any, tuple[str, str]] = {
         asyncssh.SFTPNoSuchFile: ("ENOENT", "No such file or directory"),
         asyncssh.SFTPNoSuchPath: ("ENOENT", "No such file or directory"),
         asyncssh.SFTPPermissionDenied: ("EACCES", "Permission denied"),
@@ -43,7 +43,7 @@ def explain(problem: asyncssh.SFTPError) -> tuple[str, str]:
         asyncssh.SFTPNoSpaceOnFilesystem: ("ENOSPC", "No space left on device"),
         asyncssh.SFTPQuotaExceeded: ("EDQUOT", "Disk quota exceeded"),
     }
-    return known.get(type(problem), ("EIO", f"the machine's SFTP server says only: {problem.reason}"))
+    return reasons.get(type(problem), ("EIO", f"the machine's SFTP server says only: {problem.reason}"))
 
 
 async def goes_through_a_file(client: asyncssh.SFTPClient, path: str) -> bool:
@@ -60,7 +60,7 @@ def kind_of(found: asyncssh.SFTPAttrs) -> str:
     return KINDS.get(stat.S_IFMT(found.permissions or 0), "other")
 
 
-async def look_at(client: asyncssh.SFTPClient, path: bytes) -> asyncssh.SFTPAttrs | None:
+async def attributes_of(client: asyncssh.SFTPClient, path: bytes) -> asyncssh.SFTPAttrs | None:
     try:
         return await client.lstat(path)
     except (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath):
@@ -80,8 +80,8 @@ async def replace(client: asyncssh.SFTPClient, fresh: bytes, target: bytes) -> N
         await client.posix_rename(fresh, target)
     except asyncssh.SFTPOpUnsupported:
         aside = fresh + b"-old"
-        if await look_at(client, target):
+        if await attributes_of(client, target):
             await client.rename(target, aside)
         await client.rename(fresh, target)
-        if await look_at(client, aside):
+        if await attributes_of(client, aside):
             await client.remove(aside)

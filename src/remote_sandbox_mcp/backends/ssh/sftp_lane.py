@@ -17,7 +17,7 @@ from ..link.client import LineLost
 from .channels import Channels, NoSubsystem
 from .sftp import to_bytes
 from .sftp_remote import Load, Remote, Root
-from .sftp_source import Source, Speaker, look_at, scan
+from .sftp_source import Source, Speaker, inspect_path, scan
 from .sftp_target import Receiving, Target
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class SftpLane:
         order = request.order
         verb = order["verb"]
         if order["verb"] == "look":
-            return await look_at(self._remote, order)
+            return await inspect_path(self._remote, order)
         if order["verb"] == "scan":
             return await scan(self._remote, order, request.say)
         if verb == "rest":
@@ -164,7 +164,7 @@ class SftpLane:
         self._sources.clear()
         self._targets.clear()
         # One round trip, so that the answer proves that the connection is alive, as with other lanes.
-        await self._remote.look(to_bytes(self._remote.home))
+        await self._remote.attributes(to_bytes(self._remote.home))
         return {}
 
     async def _ask_source(self, request: _SftpRequest) -> Mapping[str, object]:

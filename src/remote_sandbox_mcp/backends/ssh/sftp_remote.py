@@ -19,7 +19,7 @@ from ...far.lane.expected import EDITED, UNKNOWN, link_of
 from ...far.lane.tree import checked
 from ...local.waiting import Chores
 from ..link.client import LineLost
-from .sftp import explain, look_at, read_piece, replace, to_bytes, to_path
+from .sftp import attributes_of, explain, read_piece, replace, to_bytes, to_path
 
 if TYPE_CHECKING:
     import asyncssh
@@ -31,7 +31,7 @@ AT_ONCE = 64
 
 T = TypeVar("T")
 # How many bytes of a file, and how many hundreds of a folder's names, are asked for before the first have come.
-AHEAD, NAMES_AHEAD = 2 << 20, 16
+AHEAD, NAMES_REQUESTED = 2 << 20, 16
 # A folder with more names than this is not read.
 MOST_NAMES = 1_000_000
 LONGEST_READ = 128 << 10
@@ -176,13 +176,13 @@ class Remote:
                 raise ours(answer)
         return answers
 
-    async def look(self, path: bytes) -> asyncssh.SFTPAttrs | None:
+    async def attributes(self, path: bytes) -> asyncssh.SFTPAttrs | None:
         """The attributes of an entry, not following a link; None if there is none."""
-        return await self.ask(look_at(self.client, path))
+        return await self.ask(attributes_of(self.client, path))
 
     async def check_still(self, path: bytes, *metas: bytes) -> None:
         """Raise OSError if an entry matches none of these metas: somebody has changed it since the scan."""
-        await self.compare(path, await self.look(path), *metas)
+        await self.compare(path, await self.attributes(path), *metas)
 
     async def compare(self, path: bytes, now: asyncssh.SFTPAttrs | None, *metas: bytes) -> None:
         """Compare attributes that were read. Only files and links are compared; an entry may be gone."""
@@ -199,8 +199,8 @@ class Remote:
                 raise OSError(errno.ESTALE, EDITED) from None
         elif not stat.S_ISREG(now.permissions or 0):
             return
-        told = b" %d %d" % (now.size or 0, nanoseconds(now))
-        if not any(meta.startswith(b"f") and meta.endswith(told) for meta in metas):
+        described = b" %d %d" % (now.size or 0, nanoseconds(now))
+        if not any(meta.startswith(b"f") and meta.endswith(described) for meta in metas):
             raise OSError(errno.ESTALE, EDITED)
 
     async def list_folder(self, folder: bytes) -> dict[bytes, asyncssh.SFTPAttrs]:
@@ -230,7 +230,7 @@ class Remote:
                         names += answer[0]
                 if len(names) > MOST_NAMES:
                     raise OSError(errno.EFBIG, f"more than {MOST_NAMES} names; none of them was looked at")
-                count = min(2 * count, NAMES_AHEAD)
+                count = min(2 * count, NAMES_REQUESTED)
         finally:
             self._later(handler.close(handle))
         return names
@@ -259,7 +259,7 @@ class Remote:
         """
         one, other = path + b"-a", path + b"-b"
         await self.ask(self.client.symlink(other, one))
-        swapped = await self.look(one) is None
+        swapped = await self.attributes(one) is None
         await self.ask(self.client.remove(other if swapped else one))
         return swapped
 
@@ -291,19 +291,19 @@ class Remote:
         self, file: asyncssh.SFTPClientFile, start: int, stop: int, take: Callable[[int, bytes], Awaitable[None]]
     ) -> None:
         """Read a range, asking for pieces ahead; each is passed to `take` in order, shorter at the end of the file."""
-        ahead: deque[asyncio.Future[bytes]] = deque()
+        requests: deque[asyncio.Future[bytes]] = deque()
         at = start
         try:
             for question in self.reads(file, start, stop):
-                ahead.append(asyncio.ensure_future(question))
-                if len(ahead) * self._read_step >= AHEAD:
-                    await take(at, await self.ask(ahead.popleft()))
+                requests.append(asyncio.ensure_future(question))
+                if len(requests) * self._read_step >= AHEAD:
+                    await take(at, await self.ask(requests.popleft()))
                     at += self._read_step
-            while ahead:
-                await take(at, await self.ask(ahead.popleft()))
+            while requests:
+                await take(at, await self.ask(requests.popleft()))
                 at += self._read_step
         finally:
-            await end(ahead)
+            await end(requests)
 
     def close_later(self, file: asyncssh.SFTPClientFile) -> None:
         self._later(file.close())
@@ -334,19 +334,19 @@ class Root:
         self.remote = remote
         # Without a slash at its end, so "" for the root: names are added with a slash.
         self.path = to_bytes(to_path(text, remote.home)).rstrip(b"/")
-        self._known: set[bytes] = set()
+        self._checked: set[bytes] = set()
         self._finding: dict[bytes, asyncio.Task[None]] = {}
 
     def forget(self) -> None:
         """Forget which folders were checked, because they may be moved or removed now."""
-        self._known.clear()
+        self._checked.clear()
 
     def full(self, path: bytes) -> bytes:
         return self.path + b"/" + path if path else self.path or b"/"
 
     async def folder(self, path: bytes, make: bool = False) -> bytes:
         """The full path of a folder of the tree, after checking it. Raises OSError, BadName, LineLost."""
-        if path not in self._known:
+        if path not in self._checked:
             if path not in self._finding:
                 self._finding[path] = for_all(self._find(path, make))
                 self._finding[path].add_done_callback(lambda _: self._finding.pop(path))
@@ -364,7 +364,7 @@ class Root:
                 if not make:
                     raise FileNotFoundError(errno.ENOENT, "No such file or directory")
                 await self.within(above, lambda: self._make(path))
-        self._known.add(path)
+        self._checked.add(path)
 
     async def _find_top(self, make: bool) -> None:
         """Check the top, which may be reached through links, because the user named it; with `make`, create it."""
@@ -386,7 +386,7 @@ class Root:
         try:
             await self.remote.ask(self.remote.client.mkdir(path))
         except FileNotFoundError:
-            if await self.remote.look(above):
+            if await self.remote.attributes(above):
                 # The folder above exists: it is a file, or in a kernel file system such as /proc.
                 await self._find_top_at(above)
                 raise
@@ -396,13 +396,13 @@ class Root:
             raise
         except OSError as problem:
             # Another lane may have been quicker.
-            if await self.remote.look(path) is None:
+            if await self.remote.attributes(path) is None:
                 raise await self.remote.explain(problem, above) from None
             await self._find_top_at(path)
 
     async def _is_folder(self, path: bytes) -> bool:
         """Whether there is a folder; False if there is nothing. Raises OSError for anything else."""
-        found = await self.remote.look(self.full(path))
+        found = await self.remote.attributes(self.full(path))
         if found is None:
             return False
         if stat.S_ISLNK(found.permissions or 0):

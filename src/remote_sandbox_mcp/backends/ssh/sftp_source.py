@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ...core.orders import (
         CheckAnswer,
-        LookAtPathAnswer,
-        LookAtPathOrder,
+        InspectPathAnswer,
+        InspectPathOrder,
         Nothing,
         PartOrder,
         ProblemsAnswer,
@@ -223,7 +223,7 @@ class Source:
         names = list(names_in_order(raw))
         texts = bytearray(len(names))
 
-        async def look(item: tuple[int, tuple[bytes, bytes]]) -> None:
+        async def check(item: tuple[int, tuple[bytes, bytes]]) -> None:
             number, (folder, name) = item
             beginning = bytearray()
 
@@ -234,7 +234,7 @@ class Source:
                 await self._read(folder, name, take, BEGINNING)
                 texts[number] = 0 not in beginning
 
-        await each(enumerate(names), look)
+        await each(enumerate(names), check)
         return bytes(texts)
 
     async def _read(
@@ -252,7 +252,7 @@ class Source:
                 self.remote.close_later(file)
 
 
-async def look_at(remote: Remote, order: LookAtPathOrder | ScanOrder) -> LookAtPathAnswer:
+async def inspect_path(remote: Remote, order: InspectPathOrder | ScanOrder) -> InspectPathAnswer:
     """Return kind and place of a path. A link there is followed, because the user named it."""
     path = to_path(str(order["path"]), remote.home)
     real, home, kind = await asyncio.gather(
@@ -265,7 +265,7 @@ async def _kind_at(remote: Remote, path: str) -> str:
     try:
         return kind_of((await remote.ask(remote.client.stat(to_bytes(path)))).permissions or 0)
     except FileNotFoundError:
-        if await remote.look(to_bytes(path)):
+        if await remote.attributes(to_bytes(path)):
             return "other"
         if await goes_through_a_file(remote.client, path):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory") from None
@@ -287,9 +287,9 @@ async def _real_path(remote: Remote, path: bytes) -> bytes:
 
 async def scan(remote: Remote, order: ScanOrder, say: Callable[[bytes], None]) -> ScanAnswer:
     """Send the tree folder by folder; returns the rest of the answer."""
-    survey = SftpSurvey(remote, order, await look_at(remote, order))
+    survey = SftpSurvey(remote, order, await inspect_path(remote, order))
     if survey.fields["kind"] == "dir":
-        await survey.tell(say)
+        await survey.report(say)
     elif survey.fields["kind"] == "file":
         found: Any = SftpStat.of(await remote.ask(remote.client.stat(survey.root)))
         survey.meta = to_text(meta_of(found))
@@ -334,12 +334,12 @@ class _Visit(NamedTuple):
 class SftpSurvey(Survey):
     """One scan of a tree over SFTP."""
 
-    def __init__(self, remote: Remote, order: ScanOrder, fields: LookAtPathAnswer) -> None:
+    def __init__(self, remote: Remote, order: ScanOrder, fields: InspectPathAnswer) -> None:
         super().__init__(order, fields)
         self.remote = remote
         self._visits: dict[bytes, asyncio.Task[_Visit | None]] = {}
 
-    async def tell(self, say: Callable[[bytes], None]) -> None:
+    async def report(self, say: Callable[[bytes], None]) -> None:
         folders, teller = [b""], Teller(say, False)
         self._begin(b"")
         try:
@@ -349,7 +349,7 @@ class SftpSurvey(Survey):
                 if visit is None:
                     continue
                 folders += visit.folders
-                teller.tell(folder, visit.block, visit.files)
+                teller.report(folder, visit.block, visit.files)
             teller.flush()
         finally:
             await end(self._visits.values())
@@ -386,10 +386,10 @@ class SftpSurvey(Survey):
 
         await each([name for name, entry in found.items() if stat.S_ISLNK(entry.st_mode)], follow)
         if self.gitignore and b".gitignore" in found:
-            await self._heed(folder)
+            await self._read_gitignore(folder)
         return [SftpEntry(name, entry) for name, entry in found.items()]
 
-    async def _heed(self, folder: bytes) -> None:
+    async def _read_gitignore(self, folder: bytes) -> None:
         """Take the folder's .gitignore into account."""
         try:
             text = await self._read(posixpath.join(self.root, folder, b".gitignore"))

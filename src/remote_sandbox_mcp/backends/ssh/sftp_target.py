@@ -19,7 +19,7 @@ from ...far.lane.source import ENTRY, LARGEST_WHOLE, PIECE
 from ...far.lane.target import ATTRIBUTES
 from ...far.lane.tree import FOREIGN_S, OURS, PARTIAL, BadName, Problems, Refusal, checked, child
 from ...far.outpost.wire import FILES, PART
-from .sftp import look_at, to_bytes, to_text
+from .sftp import attributes_of, to_bytes, to_text
 from .sftp_remote import SECOND, Remote, Root, attributes, check_file, each, from_the_deepest
 
 if TYPE_CHECKING:
@@ -92,10 +92,14 @@ class Target:
         """Write the temporary file; returns what is at its final place, asked for in the same round trip."""
         if expected.link is not None:
             await self.remote.link(expected.link, fresh)
-            return await self.remote.look(final)
+            return await self.remote.attributes(final)
         file = await self.remote.create(fresh, expected.mode & 0o777)
         try:
-            steps = (file.setstat(attributes(expected.mode, mtime)), file.close(), look_at(self.remote.client, final))
+            steps = (
+                file.setstat(attributes(expected.mode, mtime)),
+                file.close(),
+                attributes_of(self.remote.client, final),
+            )
             *_, now = await self.remote.ask_all(*self.remote.writes(file, 0, data), *steps)
         except OSError:
             await self._remove_fresh(fresh)
@@ -113,7 +117,7 @@ class Target:
         return await self.remote.explain(problem, where or b"/", size)
 
     async def _is_folder(self, path: bytes) -> bool:
-        found = await self.remote.look(path)
+        found = await self.remote.attributes(path)
         return found is not None and stat.S_ISDIR(found.permissions or 0)
 
     # Deletions
@@ -382,7 +386,7 @@ class SftpLargeFiles:
         return {"fresh": True, "partial": partial.decode()}
 
     async def _create(self, path: bytes) -> asyncssh.SFTPClientFile:
-        found = await self.remote.look(path)
+        found = await self.remote.attributes(path)
         if found is not None:
             try:
                 check_file(found)

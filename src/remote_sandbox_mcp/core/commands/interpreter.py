@@ -212,8 +212,8 @@ def _number(fields: Fields, name: str) -> float:
 
 
 def _unseen(fields: Fields) -> int:
-    told = _text(fields, "unseen")
-    return int(told) if told.isdecimal() and len(told) < 10 else 0
+    shown = _text(fields, "unseen")
+    return int(shown) if shown.isdecimal() and len(shown) < 10 else 0
 
 
 def _image(value: Any) -> ImageFile:
@@ -237,11 +237,11 @@ class PythonSession:
     @property
     def more(self) -> dict[str, object]:
         """Return further fields for the list of jobs."""
-        told: dict[str, object] = {"python": _shown(f"{self.record.version} {self.record.python}")}
-        told |= {"memory": size(self.record.memory)} if self.record.memory else {}
+        shown: dict[str, object] = {"python": _shown(f"{self.record.version} {self.record.python}")}
+        shown |= {"memory": size(self.record.memory)} if self.record.memory else {}
         if self.record.busy_s:
-            told |= {"command": _shown(self.record.busy_with), "seconds": self.record.busy_s}
-        return told
+            shown |= {"command": _shown(self.record.busy_with), "seconds": self.record.busy_s}
+        return shown
 
 
 def _shown(text: str) -> str:

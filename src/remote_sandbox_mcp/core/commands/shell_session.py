@@ -71,7 +71,7 @@ def wrap(pieces: Mapping[str, str], session: ShellSession, command: Command, wai
     return _in_bash(_set(session, command.run_id, values) + pieces["place"] + pieces["enter"], command.run_id)
 
 
-def look(pieces: Mapping[str, str], session: ShellSession, run_id: str, sweeps: bool = False) -> str:
+def state_script(pieces: Mapping[str, str], session: ShellSession, run_id: str, sweeps: bool = False) -> str:
     """The script that prints what became of the state of a command; `read_report` reads it.
 
     `sweeps`: it also removes sessions that were not used for a week.

@@ -139,7 +139,7 @@ class JobStarted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobLook:
+class JobQuery:
     """A question about a job: which one (by id, or the newest of a session), and what to return.
 
     The log comes from `cursor` on, or else its last `lines`; never more than `most_bytes`.
@@ -342,15 +342,15 @@ class Jobs(Protocol):
         """
         ...
 
-    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
         """The state of each job, in order, in one round trip."""
         ...
 
-    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
+    async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
         """Wait for something to happen."""
         ...
 
-    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+    async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         """End its whole process tree: TERM, `grace_s` seconds, KILL; then report its state."""
         ...
 
@@ -358,7 +358,7 @@ class Jobs(Protocol):
         """All jobs that the machine knows, newest first, without their logs."""
         ...
 
-    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         """Type a text, then keys by their tmux names, into a running job's pane. Raises NotStarted, Unsupported."""
         ...
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..task import Outcome, TaskState, end_outcome, job_outcome
 from ..texts.text import harmless, last_line, span
-from .job import JobLook, JobSeen, JobStarted, JobState, NextResume, next_attempt
+from .job import JobQuery, JobSeen, JobStarted, JobState, NextResume, next_attempt
 from .log import without_exit_line
 from .queue import fate_text, pending_text, queue_text
 from .watch import Decision, Event, EventType, NoContact, Resume, Status, Watch
@@ -20,11 +20,11 @@ LONGEST_CHECKPOINT = 16_000
 LONGEST_REASON = 500
 
 
-def question(watch: Watch) -> JobLook:
+def question(watch: Watch) -> JobQuery:
     """Build the question about the job. After an interruption a person may have restarted the session as a new job."""
     policy = watch.policy
     anew = bool(watch.interrupted_at and watch.job_id)
-    return JobLook(
+    return JobQuery(
         job_id="" if anew else watch.job_id,
         session=watch.session,
         # When looking for a restarted session, its log does not matter. A session that is not ours is known only by its
@@ -38,7 +38,7 @@ def question(watch: Watch) -> JobLook:
     )
 
 
-def ask_checkpoint(look: JobLook, watch: Watch | None) -> JobLook:
+def ask_checkpoint(look: JobQuery, watch: Watch | None) -> JobQuery:
     """The question about a watched job, with its checkpoint."""
     if watch is None:
         return look
@@ -160,18 +160,18 @@ def _met(watch: Watch, seen: JobSeen, now: float) -> Watch:
 
 def _unseen(watch: Watch, trouble: NoContact, state: str, now: float) -> Decision:
     reason, failures = _short(trouble.reason), watch.failures + 1
-    tell = not watch.alerted and (trouble.config or failures >= watch.policy.alert_after_failures)
+    is_announced = not watch.alerted and (trouble.config or failures >= watch.policy.alert_after_failures)
     if trouble.config:
         summary = f"{_who(watch)} cannot be looked after, as its sandbox is not configured: {reason}"
     else:
         summary = f"{_who(watch)} could not be looked at ({_times(failures)} in a row): {reason}"
     after = replace(
-        watch, failures=failures, alerted=watch.alerted or tell, last_state=state, last_summary=summary,
+        watch, failures=failures, alerted=watch.alerted or is_announced, last_state=state, last_summary=summary,
         last_error=reason, checked=now, due=now + watch.policy.interval_s,
     )  # fmt: skip
     kind = EventType.CONFIG_MISSING if trouble.config else EventType.SSH_UNREACHABLE
     event = _event(kind, after, {"reason": reason, "failures": failures})
-    return Decision(after, (event,) if tell else ())
+    return Decision(after, (event,) if is_announced else ())
 
 
 def _alive(before: Watch, met: Watch, seen: JobSeen, now: float) -> Decision:
@@ -179,12 +179,12 @@ def _alive(before: Watch, met: Watch, seen: JobSeen, now: float) -> Decision:
     after = replace(_well(met), last_state=seen.state.value, last_summary=_summary(met, seen, now))
     if not (before.alerted or before.interrupted_at):
         return Decision(after)
-    told = replace(after, last_summary=_restored(before, seen, now))
+    announced = replace(after, last_summary=_restored(before, seen, now))
     payload = {
         "seconds": round(seen.seconds, 3), "after": "interrupted" if before.interrupted_at else "no contact",
         "state": seen.state.value,
     }  # fmt: skip
-    return Decision(after, (_event(EventType.RUNNING_RESTORED, told, payload),))
+    return Decision(after, (_event(EventType.RUNNING_RESTORED, announced, payload),))
 
 
 def _summary(watch: Watch, seen: JobSeen, now: float) -> str:

@@ -199,11 +199,11 @@ def port_step(port: int, banner: bytes) -> Step:
     return ok("port", f"{port}, {software}")
 
 
-def host_key_step(known_before: bool, known_now: bool, files: Sequence[str], fingerprint: str) -> Step:
+def host_key_step(before: bool, now: bool, files: Sequence[str], fingerprint: str) -> Step:
     """`files` are the known_hosts files, other than our own, that have a key of this machine."""
-    if known_before:
+    if before:
         return ok("host key", f"known{f', from {files[0]}' if files else ''}")
-    if known_now:
+    if now:
         return ok("host key", f"new, and remembered from now on: {fingerprint}".removesuffix(": "))
     return Step("host key", Mark.SKIPPED, "the connection ended before it was told")
 
@@ -432,12 +432,12 @@ def clock_step(there: float | None, before: float, after: float) -> Step:
     """Compare clocks: the machine's clock was read between our `before` and `after`, in whole seconds."""
     if there is None:
         return warning("clock", "the machine did not tell the time")
-    ahead = there - after if there > after else min(0.0, there + 1 - before)
-    if abs(ahead) <= CLOCK_LIMIT_S:
+    offset = there - after if there > after else min(0.0, there + 1 - before)
+    if abs(offset) <= CLOCK_LIMIT_S:
         return ok("clock", "agrees with ours")
-    side = "ahead of" if ahead > 0 else "behind"
+    side = "ahead of" if offset > 0 else "behind"
     remedy = "Set it right (timedatectl set-ntp true): make and caches compare times"
-    return warning("clock", f"{_span(abs(ahead))} {side} ours", remedy)
+    return warning("clock", f"{_span(abs(offset))} {side} ours", remedy)
 
 
 def path_step(path: str) -> Step:

@@ -117,7 +117,7 @@ def _tidy(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def _known(text: str) -> str:
+def _value(text: str) -> str:
     """The text; empty for the tools' words for nothing: [N/A], [Not Found], 0x..., Unsupported."""
     text = text.strip()
     return "" if re.match(r"\[|N/A|0x|unsupported|unknown", text, re.IGNORECASE) else _tidy(text, 80)
@@ -132,11 +132,11 @@ def _cpu(report: _Report) -> Cpu | None:
     if len(load) != 3:
         return None
     one, five, fifteen = load
-    told = _named(report, "cpus")
-    counts = [told[name] for name in ("usable", "online") if told.get(name)]
-    if counts and told.get("quota") and told.get("period"):
-        counts.append(math.ceil(told["quota"] / told["period"]))
-    online, used = told.get("online") or None, _used_pct(report)
+    values = _named(report, "cpus")
+    counts = [values[name] for name in ("usable", "online") if values.get(name)]
+    if counts and values.get("quota") and values.get("period"):
+        counts.append(math.ceil(values["quota"] / values["period"]))
+    online, used = values.get("online") or None, _used_pct(report)
     return Cpu(one, five, fifteen, count=min(counts, default=None), online=online, used_pct=used)
 
 
@@ -159,36 +159,36 @@ def _busy_and_all(section: _Section) -> tuple[float, float] | None:
     return (sum(ticks) - ticks[3] - ticks[4], sum(ticks)) if len(ticks) == 8 else None
 
 
-def _memory(told: Mapping[str, int]) -> Memory | None:
-    total, available = _linux_memory(told) if "MemTotal" in told else _paged_memory(told)
+def _memory(values: Mapping[str, int]) -> Memory | None:
+    total, available = _linux_memory(values) if "MemTotal" in values else _paged_memory(values)
     if not total or available is None:
         return None
-    limit = told.get("memory.max", told.get("memory.limit_in_bytes", total))
-    used = told.get("memory.current", told.get("memory.usage_in_bytes"))
+    limit = values.get("memory.max", values.get("memory.limit_in_bytes", total))
+    used = values.get("memory.current", values.get("memory.usage_in_bytes"))
     if limit < total:
         # In a container the host's memory is not ours; files that the kernel can drop do not count as used.
-        kept = max(0, (used or 0) - told.get("inactive_file", told.get("total_inactive_file", 0)))
+        kept = max(0, (used or 0) - values.get("inactive_file", values.get("total_inactive_file", 0)))
         total, available = limit, min(available, limit - kept)
     return Memory(total / _MIB, min(total, max(0, available)) / _MIB)
 
 
-def _linux_memory(told: Mapping[str, int]) -> tuple[int, int | None]:
-    available = told.get("MemAvailable")
-    if available is None and "MemFree" in told:
+def _linux_memory(values: Mapping[str, int]) -> tuple[int, int | None]:
+    available = values.get("MemAvailable")
+    if available is None and "MemFree" in values:
         # Kernels before 3.14 do not report the sum. Shmem is part of Cached but cannot be dropped.
         parts = ("MemFree", "Buffers", "Cached", "SReclaimable")
-        available = sum(told.get(part, 0) for part in parts) - told.get("Shmem", 0)
-    return told["MemTotal"] * 1024, None if available is None else available * 1024
+        available = sum(values.get(part, 0) for part in parts) - values.get("Shmem", 0)
+    return values["MemTotal"] * 1024, None if available is None else available * 1024
 
 
-def _paged_memory(told: Mapping[str, int]) -> tuple[int, int | None]:
+def _paged_memory(values: Mapping[str, int]) -> tuple[int, int | None]:
     pages = [
         count
-        for name, count in told.items()
+        for name, count in values.items()
         if re.fullmatch(r"Pages (free|inactive|speculative)|vm\.stats\.vm\.v_(free|inactive|laundry)_count", name)
     ]
-    total = told.get("hw.memsize", told.get("hw.physmem", 0))
-    return total, sum(pages) * told.get("hw.pagesize", 4096) if pages else None
+    total = values.get("hw.memsize", values.get("hw.physmem", 0))
+    return total, sum(pages) * values.get("hw.pagesize", 4096) if pages else None
 
 
 def _disks(report: _Report) -> tuple[Disk, ...]:
@@ -269,14 +269,14 @@ def _nvidia_gpu(row: Mapping[str, str]) -> Gpu:
 
     return Gpu(
         index=_whole(cell("index")) or 0,
-        name=_known(cell("name")) or "NVIDIA GPU",
-        uuid=_known(cell("uuid")),
+        name=_value(cell("name")) or "NVIDIA GPU",
+        uuid=_value(cell("uuid")),
         util_pct=_percent(cell("utilization.gpu")),
         mem_total_mb=_number(cell("memory.total")),
         mem_used_mb=_number(cell("memory.used")),
         temperature_c=_number(cell("temperature.gpu")),
         power_w=_number(cell("power.draw")),
-        compute_mode=_known(cell("compute_mode")),
+        compute_mode=_value(cell("compute_mode")),
         mig=cell("mig.mode.current") == "Enabled",
     )
 
@@ -294,7 +294,7 @@ def _nvidia_processes(report: _Report, gpus: Sequence[Gpu]) -> tuple[list[_Held]
 
 
 def _nvidia_process(row: Sequence[str], owners: Mapping[int, GpuProcess]) -> GpuProcess:
-    pid, name = _whole(row[1]) or 0, _known(row[3])
+    pid, name = _whole(row[1]) or 0, _value(row[3])
     # If nvidia-smi finds no name, the pid belongs to another container; here the same pid is a different process.
     owner = owners.get(pid, GpuProcess(pid)) if name else GpuProcess(pid)
     name = name.rsplit("/", 1)[-1] if name.startswith("/") else name
@@ -327,7 +327,7 @@ def _on(gpu: Gpu, held: Sequence[_Held]) -> tuple[GpuProcess, ...]:
 def _owners(report: _Report) -> dict[int, GpuProcess]:
     rows = [line.split(None, 3) for section in report.get("owners", ()) for line in section.lines]
     found = [
-        GpuProcess(pid, user=_tidy(row[1], 64), name=_known("".join(row[3:])), elapsed_s=_elapsed(row[2]))
+        GpuProcess(pid, user=_tidy(row[1], 64), name=_value("".join(row[3:])), elapsed_s=_elapsed(row[2]))
         for row in rows
         if len(row) >= 3 and (pid := _whole(row[0]))
     ]
@@ -348,8 +348,8 @@ def _amd(report: _Report) -> _Cards:
     section = _first(report, "rocm")
     cards = _json_object("\n".join(section.lines))
     gpus = [_amd_gpu(name, card) for name, card in cards.items() if re.fullmatch(r"card[0-9]{1,4}", name)]
-    told = _cards("rocm-smi", section, gpus, () if gpus else section.lines)
-    return _with_processes(told, _amd_processes(report, told.gpus))
+    values = _cards("rocm-smi", section, gpus, () if gpus else section.lines)
+    return _with_processes(values, _amd_processes(report, values.gpus))
 
 
 def _json_object(text: str) -> dict[str, dict[str, str]]:
@@ -373,13 +373,13 @@ def _amd_gpu(name: str, card: Mapping[str, str]) -> Gpu:
 
     def some(*patterns: str) -> str:
         found = (
-            value for pattern in patterns for key, value in card.items() if re.match(pattern, key) and _known(value)
+            value for pattern in patterns for key, value in card.items() if re.match(pattern, key) and _value(value)
         )
         return next(found, "")
 
     return Gpu(
         index=int(name[4:]),
-        name=_known(some("card series", "card model", "device name", "card sku")) or "AMD GPU",
+        name=_value(some("card series", "card model", "device name", "card sku")) or "AMD GPU",
         uuid=some("guid") or name,
         util_pct=_percent(some(r"gpu use \(%\)")),
         mem_total_mb=_mib(some(r"vram total memory \(b\)")),

@@ -374,11 +374,11 @@ def _mean_point(group: Sequence[Point]) -> Point:
 
 
 def _mean(shares: Sequence[Share]) -> Share:
-    known = [share for share in shares if share is not None]
-    return round(sum(known) / len(known), 3) if known else None
+    measured = [share for share in shares if share is not None]
+    return round(sum(measured) / len(measured), 3) if measured else None
 
 
-def _known_share(part: float, whole: float) -> Share:
+def _measured_share(part: float, whole: float) -> Share:
     return round(min(1.0, max(0.0, part / whole)), 3) if whole > 0 else None
 
 
@@ -386,18 +386,18 @@ def _cluster_point(cluster: ClusterUsage, at: float) -> Point:
     largest = max(cluster.partitions, key=lambda partition: partition.cpus, default=None)
     if largest is None:
         return at, None, None, ()
-    gpus = tuple(_known_share(count.total - count.idle, count.total) for count in largest.gpus)
-    return at, _known_share(largest.cpus - largest.idle_cpus, largest.cpus), None, gpus
+    gpus = tuple(_measured_share(count.total - count.idle, count.total) for count in largest.gpus)
+    return at, _measured_share(largest.cpus - largest.idle_cpus, largest.cpus), None, gpus
 
 
 def _cpu_share(cpu: Cpu | None) -> Share:
     used = cpu.shown_pct if cpu else None
-    return None if used is None else _known_share(used, 100)
+    return None if used is None else _measured_share(used, 100)
 
 
 def _memory_share(memory: Memory | None) -> Share:
-    return _known_share(memory.used_mb, memory.total_mb) if memory else None
+    return _measured_share(memory.used_mb, memory.total_mb) if memory else None
 
 
 def _gpu_share(gpu: Gpu) -> Share:
-    return None if gpu.util_pct is None else _known_share(gpu.util_pct, 100)
+    return None if gpu.util_pct is None else _measured_share(gpu.util_pct, 100)

@@ -137,8 +137,8 @@ def cluster_fields(cluster: ClusterUsage) -> dict[str, object]:
         more_partitions=len(cluster.partitions) - len(listed),
         my_jobs=_filled(running=dict(cluster.running), pending=dict(cluster.pending)),
         oldest_pending=_filled(
-            job=oldest.number, partition=oldest.partition, reason=oldest.reason, submitted=_stamp(oldest.submitted),
-            expected_start=_stamp(oldest.start),
+            job=oldest.number, partition=oldest.partition, reason=oldest.reason, submitted=_time_text(oldest.submitted),
+            expected_start=_time_text(oldest.start),
         ) if oldest else {},
         my_limits=[dict(limit) for limit in cluster.limits[:_LISTED_LIMITS]],
         limits_unknown=cluster.limits_unknown,
@@ -151,7 +151,7 @@ def _filled(**fields: object) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value not in (0, "", [], {}, False)}
 
 
-def _stamp(seconds: int) -> str:
+def _time_text(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%SZ}" if seconds else ""
 
 

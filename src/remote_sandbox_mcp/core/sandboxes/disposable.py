@@ -48,8 +48,8 @@ class Limits:
         >>> Limits.recorded({"gpus": 2, "cards": ["0", "2"], "speed": 1}).cards
         ('0', '2')
         """
-        known: dict[str, Any] = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
-        return cls(**known | {name: tuple(known.get(name, ())) for name in ("cards", "told")})
+        fields: dict[str, Any] = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        return cls(**fields | {name: tuple(fields.get(name, ())) for name in ("cards", "told")})
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Provider(Protocol):
         """The sandbox itself. Its `description.name` is the disposable's title. Raises ConnectError."""
         ...
 
-    async def look(self, disposable: Disposable) -> Disposable:
+    async def inspect(self, disposable: Disposable) -> Disposable:
         """The current state; status "gone" where it no longer exists."""
         ...
 

@@ -131,7 +131,7 @@ def read_rule(text: str) -> HostRule | None:
         return None
     if (addresses := _as_range(name)) is not None:
         return HostRule(range=addresses, port=port)
-    is_name = bool(_NAME.fullmatch(name)) and not _looks_like_numbers(name)
+    is_name = bool(_NAME.fullmatch(name)) and not _is_like_numbers(name)
     return HostRule(name=name.lower(), port=port) if is_name else None
 
 
@@ -171,7 +171,7 @@ def _as_range(text: str) -> Range | None:
         return None
 
 
-def _looks_like_numbers(text: str) -> bool:
+def _is_like_numbers(text: str) -> bool:
     """An address with a slip of the pen would never match anything as a name."""
     return text.rpartition(".")[2].isdigit()
 
@@ -201,8 +201,8 @@ def _carried(address: Address) -> Address:
 
 def is_private_range(addresses: Range, excepted: Iterable[Range] = ()) -> bool:
     """Whether any of its addresses is private and not excepted."""
-    allowed = (known for known in excepted if known.version == addresses.version)
-    if any(int(known[0]) <= int(addresses[0]) and int(addresses[-1]) <= int(known[-1]) for known in allowed):
+    allowed = (each for each in excepted if each.version == addresses.version)
+    if any(int(each[0]) <= int(addresses[0]) and int(addresses[-1]) <= int(each[-1]) for each in allowed):
         return False
     if isinstance(addresses, ipaddress.IPv4Network):
         return any(addresses.overlaps(private) for private in PRIVATE_4)

@@ -60,10 +60,10 @@ def read_options(given: Mapping[str, object]) -> Options:
     """
     options: dict[str, str | bool] = {}
     for name, value in given.items():
-        known = str(name).strip().lstrip("-").replace("-", "_").lower()
-        if known not in OPTIONS:
-            raise BadArgument(f"slurm has an option {str(name)[:40]!r}, which cannot be given here{_near(known)}")
-        options[known] = _read_value(known, value)
+        option = str(name).strip().lstrip("-").replace("-", "_").lower()
+        if option not in OPTIONS:
+            raise BadArgument(f"slurm has an option {str(name)[:40]!r}, which cannot be given here{_near(option)}")
+        options[option] = _read_value(option, value)
     return options
 
 

@@ -32,8 +32,8 @@ _NODE_BLOCK = re.compile(
 def read_jest(data: bytes) -> Reading:
     """jest --json. Raises BadReport."""
     try:
-        told = json.loads(data)
-        cases = [case for result in told["testResults"] for case in _jest_cases(result)]
+        report = json.loads(data)
+        cases = [case for result in report["testResults"] for case in _jest_cases(result)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise BadReport("it is not the JSON of jest") from problem
     return tally("jest", cases, problem=_unloaded(sum(case.verdict is Verdict.ERROR for case in cases)))

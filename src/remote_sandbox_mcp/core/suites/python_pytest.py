@@ -35,8 +35,8 @@ _WORDS = {
 
 def read_report(report: XmlReport, text: str) -> Reading:
     """Counts and messages from the XML; ids from the terminal output, where they are relative to the current folder."""
-    known = {mangled(node_id): node_id for node_id, *_ in _short(text)}
-    cases = (_case(case, known) for case in report.cases)
+    node_ids = {mangled(node_id): node_id for node_id, *_ in _short(text)}
+    cases = (_case(case, node_ids) for case in report.cases)
     broken = sum(case.message == "collection failure" for case in report.cases)
     return tally(NAME, cases, ended=report.whole, problem=_unrun(text, broken))
 
@@ -61,18 +61,18 @@ def mangled(node_id: str) -> tuple[str, str]:
     return ".".join(names[:-1]), names[-1] + bracket + parameters
 
 
-def _case(case: XmlCase, known: Mapping[tuple[str, str], str]) -> Case:
+def _case(case: XmlCase, node_ids: Mapping[tuple[str, str], str]) -> Case:
     bad = case.verdict in (Verdict.FAILED, Verdict.ERROR)
-    node_id = (_as_printed(case, known) if bad else "") or _as_located(case)
+    node_id = (_as_printed(case, node_ids) if bad else "") or _as_located(case)
     # The line that pytest writes is where the test begins, counted from 0.
     return Case(node_id, case.verdict, case.seconds, case.text, case.file, case.line + 1 if case.file else 0)
 
 
-def _as_printed(case: XmlCase, known: Mapping[tuple[str, str], str]) -> str:
+def _as_printed(case: XmlCase, node_ids: Mapping[tuple[str, str], str]) -> str:
     """Id as printed: names in the XML begin at the root folder, printed ones at the current folder below it."""
     parts = case.classname.split(".", DEEPEST)
     tries = ((".".join(parts[start:]), case.name) for start in range(len(parts)))
-    return next((known[key] for key in tries if key in known), "")
+    return next((node_ids[key] for key in tries if key in node_ids), "")
 
 
 def _as_located(case: XmlCase) -> str:
@@ -107,8 +107,8 @@ def read_text(text: str) -> Reading | None:
 
 def _so_far(text: str, cases: list[Case]) -> Reading:
     """Reading of an incomplete run: verdicts from its lines, or from the progress letters."""
-    told = ((line, _VERBOSE.search(line)) for line in text.splitlines() if "::" in line.partition(" ")[0])
-    verbose = [Case(line[: word.start()], _WORDS[word.group(1)]) for line, word in told if word]
+    matches = ((line, _VERBOSE.search(line)) for line in text.splitlines() if "::" in line.partition(" ")[0])
+    verbose = [Case(line[: word.start()], _WORDS[word.group(1)]) for line, word in matches if word]
     if verbose:
         return tally(NAME, verbose, ended=False)
     # The message of a crashing interpreter follows right after the progress letters.

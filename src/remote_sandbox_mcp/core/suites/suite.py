@@ -40,16 +40,16 @@ class Suite:
     def loaded(cls, text: str) -> Suite:
         """Raises ValueError for what `dumped` did not write."""
         try:
-            told = json.loads(text)
-            words = {name: str(told[name]) for name in ("runner", "command", "missing")}
+            parts = json.loads(text)
+            words = {name: str(parts[name]) for name in ("runner", "command", "missing")}
             return cls(
                 **words,
-                argv=tuple(map(str, told["argv"])),
-                others=tuple(map(str, told["others"])),
+                argv=tuple(map(str, parts["argv"])),
+                others=tuple(map(str, parts["others"])),
                 # Earlier releases wrote none of these.
-                problem=str(told.get("problem", "")),
-                lent=str(told.get("lent", "")),
-                expects=tuple(map(str, told.get("expects", ()))),
+                problem=str(parts.get("problem", "")),
+                lent=str(parts.get("lent", "")),
+                expects=tuple(map(str, parts.get("expects", ()))),
             )
         except (KeyError, TypeError) as problem:
             raise ValueError("it is not a plan of ours") from problem
@@ -132,37 +132,37 @@ def _frame(head: bytes, data: list[bytes]) -> Frame:
     return Frame(word, value, b"\n".join(data[:-1] if data[-1:] == [b""] else data))
 
 
-def parse_look(output: bytes) -> tuple[SuiteFolder, str]:
+def parse_inspection(output: bytes) -> tuple[SuiteFolder, str]:
     """The folder, and where the run will write its files. Raises ValueError for an incomplete answer."""
-    told = list(frames(output, "look 1"))
-    one = {frame.word: frame.value for frame in told}
+    parts = list(frames(output, "look 1"))
+    one = {frame.word: frame.value for frame in parts}
     if "place" not in one or "end" not in one:
         raise ValueError("the answer breaks off")
-    texts = {frame.value: frame.data.decode("utf-8", "replace") for frame in told if frame.word == "text"}
-    tools = {name: value for name, _, value in (frame.value.partition(" ") for frame in told if frame.word == "tool")}
+    texts = {frame.value: frame.data.decode("utf-8", "replace") for frame in parts if frame.word == "text"}
+    tools = {name: value for name, _, value in (frame.value.partition(" ") for frame in parts if frame.word == "tool")}
     found = SuiteFolder(
         folder=one.get("folder", "").strip(),
-        names=_named(told, "name"),
+        names=_named(parts, "name"),
         texts=texts,
         tools=tools,
-        for_pytest=_named(told, "pytest"),
-        for_unittest=_named(told, "unittest"),
+        for_pytest=_named(parts, "pytest"),
+        for_unittest=_named(parts, "unittest"),
     )
     return found, one["place"]
 
 
-def _named(told: list[Frame], word: str) -> frozenset[str]:
-    return frozenset(frame.value.removeprefix("./") for frame in told if frame.word == word)
+def _named(parts: list[Frame], word: str) -> frozenset[str]:
+    return frozenset(frame.value.removeprefix("./") for frame in parts if frame.word == word)
 
 
 def parse_collected(output: bytes) -> Collected:
     """Raises ValueError for an answer that is none."""
-    told = list(frames(output, "collect 1"))
-    one = {frame.word: frame.data for frame in told}
+    parts = list(frames(output, "collect 1"))
+    one = {frame.word: frame.data for frame in parts}
     return Collected(
         plan=one.get("plan", b"").decode("utf-8", "replace").strip(),
         report=one.get("report", b""),
-        files={frame.value.removeprefix("./"): frame.data for frame in told if frame.word == "file"},
-        cut=tuple(frame.value.removeprefix("./") for frame in told if frame.word == "cut"),
+        files={frame.value.removeprefix("./"): frame.data for frame in parts if frame.word == "file"},
+        cut=tuple(frame.value.removeprefix("./") for frame in parts if frame.word == "cut"),
         whole="end" in one,
     )

@@ -58,18 +58,20 @@ def make_report(suite: Suite, end: Completed, evidence: Evidence) -> TestReport:
     reading, source, refused = _read(suite, evidence)
     unrun = _unrun(suite, evidence.text)
     problems = [*unrun, *_ending(suite, end, reading), *_results(end, reading), *refused, *evidence.notes]
-    known = reading or Reading(runner=suite.runner, ended=False)
-    sound = known.ended and not known.problem and known.total > 0 and not refused and not evidence.notes and not unrun
+    result = reading or Reading(runner=suite.runner, ended=False)
+    sound = (
+        result.ended and not result.problem and result.total > 0 and not refused and not evidence.notes and not unrun
+    )
     return TestReport(
-        runner=known.runner if suite.runner in _STARTERS else suite.runner,
+        runner=result.runner if suite.runner in _STARTERS else suite.runner,
         command=suite.shown,
-        passed=known.passed,
-        failed=known.failed,
-        skipped=known.skipped,
-        errors=known.errors,
+        passed=result.passed,
+        failed=result.failed,
+        skipped=result.skipped,
+        errors=result.errors,
         duration=round(end.seconds, 3),
-        failures=known.failures,
-        slowest=known.slowest,
+        failures=result.failures,
+        slowest=result.slowest,
         coverage=coverage_in(evidence.text, evidence.files),
         exit_code=end.exit_code,
         log=shown_log(suite.runner, end.stdout, evidence.text),
@@ -85,10 +87,10 @@ def make_report(suite: Suite, end: Completed, evidence: Evidence) -> TestReport:
 def _unrun(suite: Suite, text: str) -> list[str]:
     """Tests of the folder that the counts do not cover, even if the runner reports success."""
     unseen = python_unittest.unseen(text, suite.expects)
-    told = (
+    found = (
         [f"no test of {', '.join(unseen[:5])} was run: unittest found none; use pytest, or check it"] if unseen else []
     )
-    return [*filter(None, (suite.problem,)), *told]
+    return [*filter(None, (suite.problem,)), *found]
 
 
 # What the results say
@@ -167,8 +169,8 @@ def _ending(suite: Suite, end: Completed, reading: Reading | None) -> list[str]:
         return [f"the runner crashed: it was ended by {name}{why} (exit code {end.exit_code}){so_far}"]
     if end.exit_code in (126, 127) and not (reading and reading.total):
         return [f"the command could not be run (exit code {end.exit_code}): {_said(end)}"]
-    told = _EXITS.get((suite.runner, end.exit_code))
-    return [f"{told}: {_said(end)}"] if told else []
+    found = _EXITS.get((suite.runner, end.exit_code))
+    return [f"{found}: {_said(end)}"] if found else []
 
 
 def _results(end: Completed, reading: Reading | None) -> list[str]:
@@ -221,5 +223,5 @@ def _read_as(readers: list[Reader], text: str) -> Reading | None:
         readings.pop(javascript.read_node_text, None)
     if golang.read_json in readings:
         readings.pop(golang.read_text, None)
-    told = [reading for reading in readings.values() if reading.total] or list(readings.values())[:1]
-    return joined(told) if told else None
+    found = [reading for reading in readings.values() if reading.total] or list(readings.values())[:1]
+    return joined(found) if found else None

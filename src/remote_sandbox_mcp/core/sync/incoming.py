@@ -58,8 +58,8 @@ class Sieve:
         way = self._way(path)
         shut = self._why_shut(way, is_folder=text[:1] == b"d")
         if shut:
-            told = f"left out: {refusal('it', way, shut, self._ground, writing=True)}"
-            problems.append(Problem(path.decode("utf-8", "surrogateescape"), told))
+            reason = f"left out: {refusal('it', way, shut, self._ground, writing=True)}"
+            problems.append(Problem(path.decode("utf-8", "surrogateescape"), reason))
         return shut is not None
 
     def _why_shut(self, way: ResolvedPath, *, is_folder: bool) -> Shut | None:

@@ -201,8 +201,8 @@ class _Planner:
         plan, source, target = self.plan, self.source, self.target
         if self.deletes and source.unread:
             self.deletes = False
-            told = "nothing was deleted, because parts of the source could not be read"
-            plan.problems.append(Problem(source.path, told))
+            reason = "nothing was deleted, because parts of the source could not be read"
+            plan.problems.append(Problem(source.path, reason))
         for folder in sorted(source.folders):
             if source.folders[folder] == target.folders.get(folder) and not self.checksum:
                 plan.skipped += source.counts[folder]
@@ -228,8 +228,8 @@ class _Planner:
                 self.compare_entry(folder, name, text, found)
         if self.deletes:
             # What the source has but we do not accept from it is not an extra either.
-            told = self.source.entries(folder) if self.distrusts else ours
-            for name in theirs.keys() - told.keys():
+            reason = self.source.entries(folder) if self.distrusts else ours
+            for name in theirs.keys() - reason.keys():
                 if not self.held_part(child(folder, name)):
                     self.delete(folder, name, theirs[name])
         if folder and self.size() != before:
@@ -337,8 +337,8 @@ class _Planner:
             self.plan.clear.append(path)
             return True
         if not self.deletes and self.target.folders.get(path, b""):
-            told = f"a folder that is not empty is in the way; {self.order.terms.with_delete} replaces it"
-            self.plan.problems.append(Problem(path.decode("utf-8", "surrogateescape"), told))
+            reason = f"a folder that is not empty is in the way; {self.order.terms.with_delete} replaces it"
+            self.plan.problems.append(Problem(path.decode("utf-8", "surrogateescape"), reason))
             return False
         below = list(self.below(path))
         self.plan.clear += [inner for inner, kind in below if kind != "d"]

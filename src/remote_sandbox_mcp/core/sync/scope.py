@@ -131,8 +131,8 @@ class AppliedScope:
             return NO
         if text is None or (found is not None and is_only_mode(text, found)):
             return YES
-        known = self.scope.texts.get(path)
-        return ASK if known is None else YES if known else NO
+        is_text = self.scope.texts.get(path)
+        return ASK if is_text is None else YES if is_text else NO
 
     def _leads_out(self, path: bytes, text: bytes | None, problems: list[Problem]) -> bool:
         if text is None or text[:1] != b"l" or not leads_out(path.rpartition(b"/")[0], read_meta(text).target):
@@ -218,21 +218,21 @@ class FolderSurvey:
 
 def survey(tree: Tree, rules: Rules, closed: tuple[str, ...]) -> FolderSurvey:
     """Measure a scan in which secret-like names are not left out yet."""
-    sight, found = AppliedScope(Scope(rules, closed), tree, tree), FolderSurvey()
+    applied, found = AppliedScope(Scope(rules, closed), tree, tree), FolderSurvey()
     secret = Ignore(_encoded((*SECRET_LIKE, *(f"!{line}" for line in rules.includes))))
     for folder in sorted(tree.folders):
         if folder and secret.leaves_out_below(folder, True):
             continue
         for name, text in tree.entries(folder).items():
-            _measure(found, sight, secret, child(folder, name), text)
+            _measure(found, applied, secret, child(folder, name), text)
     return found
 
 
-def _measure(found: FolderSurvey, sight: AppliedScope, secret: Ignore, path: bytes, text: bytes) -> None:
+def _measure(found: FolderSurvey, applied: AppliedScope, secret: Ignore, path: bytes, text: bytes) -> None:
     problems: list[Problem] = []
     if secret.leaves_out(path, text[:1] == b"d"):
         found.secrets.append(path.decode("utf-8", "surrogateescape"))
-    elif sight.goes(path, text, None, problems) == YES:
+    elif applied.goes(path, text, None, problems) == YES:
         found.files += text[:1] != b"d"
         found.bytes += size_of(text)
     found.links += [problem.path for problem in problems]

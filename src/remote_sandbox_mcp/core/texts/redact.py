@@ -129,9 +129,9 @@ def is_secret_variable(name: str, value: str) -> bool:
     return is_named or bool(_SHAPES.search(value)) or any(_in_urls(value))
 
 
-def without_secrets(text: str, known: Iterable[str] = ()) -> str:
+def without_secrets(text: str, hidden: Iterable[str] = ()) -> str:
     """The text with [hidden] for each secret: those in `known`, and what looks like one."""
-    for secret in known:
+    for secret in hidden:
         text = _without(text, secret)
     text = without_tokens(text)
     lowered = text.lower()
@@ -145,30 +145,30 @@ def without_secrets(text: str, known: Iterable[str] = ()) -> str:
     return _hide(text, _random_words(text))
 
 
-def shorten_safely(text: str, known: Iterable[str] = (), most: int = LONGEST_TEXT) -> str:
+def shorten_safely(text: str, hidden: Iterable[str] = (), most: int = LONGEST_TEXT) -> str:
     """The beginning of a text without secrets; one that is cut off at its end is not shown in part."""
-    shown = without_secrets(text[:MOST_READ], known)
+    shown = without_secrets(text[:MOST_READ], hidden)
     if len(text) > MOST_READ:
         shown = shown[:-SEAM]
     return shown if len(shown) <= most and len(text) <= MOST_READ else f"{shown[:most]}…"
 
 
-def end_safely(text: str, known: Iterable[str] = (), most: int = LONGEST_TEXT) -> str:
+def end_safely(text: str, hidden: Iterable[str] = (), most: int = LONGEST_TEXT) -> str:
     """The end of a text without secrets; one that is cut off at its beginning is not shown in part."""
     read = min(MOST_READ, most + SEAM)
     if len(text) <= read:
-        return without_secrets(text, known)[-most:]
-    return without_secrets(text[-read:], known)[SEAM:][-most:]
+        return without_secrets(text, hidden)[-most:]
+    return without_secrets(text[-read:], hidden)[SEAM:][-most:]
 
 
-def first_line(text: str, known: Iterable[str] = (), most: int = 300) -> str:
+def first_line(text: str, hidden: Iterable[str] = (), most: int = 300) -> str:
     """The first line of a result."""
-    return shorten_safely(text[: MOST_READ + 1].partition("\n")[0], known, most)
+    return shorten_safely(text[: MOST_READ + 1].partition("\n")[0], hidden, most)
 
 
-def hide_in(value: Any, known: Iterable[str] = ()) -> Any:
+def hide_in(value: Any, hidden: Iterable[str] = ()) -> Any:
     """A value of JSON without secrets: its texts as above, and all that has the name of a secret."""
-    secrets = tuple(known)
+    secrets = tuple(hidden)
     if isinstance(value, str):
         return shorten_safely(value, secrets, MOST_READ)
     if isinstance(value, Mapping):
@@ -176,22 +176,22 @@ def hide_in(value: Any, known: Iterable[str] = ()) -> Any:
     return [hide_in(item, secrets) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _named(name: str, value: Any, known: tuple[str, ...]) -> Any:
+def _named(name: str, value: Any, hidden: tuple[str, ...]) -> Any:
     is_hidden = isinstance(value, str) and value and is_secret_name(name)
-    return HIDDEN if is_hidden else hide_in(value, known)
+    return HIDDEN if is_hidden else hide_in(value, hidden)
 
 
 # Arguments of a call
 
 
 def shown_arguments(
-    arguments: Mapping[str, Any], known: Iterable[str] = (), takes: Collection[str] | None = None
+    arguments: Mapping[str, Any], hidden: Iterable[str] = (), takes: Collection[str] | None = None
 ) -> dict[str, Any]:
     """The arguments of a call as they may be kept: without secrets and contents of files, and short.
 
     `takes`: those that the tool has. Of another only the size is kept: it may be the content of a file.
     """
-    secrets = tuple(known)
+    secrets = tuple(hidden)
     if takes is not None:
         arguments = {name: value if name in takes else _size(value) for name, value in arguments.items()}
     for most in (LONGEST_TEXT, LONGEST_TEXT // 5, LONGEST_TEXT // 20):
@@ -205,32 +205,32 @@ def _size(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float)) else f"({len(str(value))} characters)"
 
 
-def _shown(name: str, value: Any, known: tuple[str, ...], most: int, deep: int) -> Any:
+def _shown(name: str, value: Any, hidden: tuple[str, ...], most: int, deep: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if name in HIDDEN_BELOW or is_secret_name(name):
-        return dict.fromkeys((_label(key, known) for key in value), HIDDEN) if isinstance(value, Mapping) else HIDDEN
+        return dict.fromkeys((_label(key, hidden) for key in value), HIDDEN) if isinstance(value, Mapping) else HIDDEN
     if isinstance(value, str):
-        return f"({len(value)} characters)" if name in CONTENTS else shorten_safely(value, known, most)
+        return f"({len(value)} characters)" if name in CONTENTS else shorten_safely(value, hidden, most)
     if isinstance(value, (int, float)):
         return value
     if not deep or not isinstance(value, (Mapping, list, tuple)):
         return "…"
-    return _parts(name, value, known, most, deep - 1)
+    return _parts(name, value, hidden, most, deep - 1)
 
 
-def _parts(name: str, value: Any, known: tuple[str, ...], most: int, deep: int) -> Any:
+def _parts(name: str, value: Any, hidden: tuple[str, ...], most: int, deep: int) -> Any:
     left = len(value) - MOST_ITEMS
     if isinstance(value, Mapping):
         kept = [*value.items()][:MOST_ITEMS]
-        shown = {_label(key, known): _shown(str(key), item, known, most, deep) for key, item in kept}
+        shown = {_label(key, hidden): _shown(str(key), item, hidden, most, deep) for key, item in kept}
         return shown | ({"…": f"and {left} more"} if left > 0 else {})
-    listed = [_shown(name, item, known, most, deep) for item in value[:MOST_ITEMS]]
+    listed = [_shown(name, item, hidden, most, deep) for item in value[:MOST_ITEMS]]
     return [*listed, f"and {left} more"] if left > 0 else listed
 
 
-def _label(key: object, known: tuple[str, ...]) -> str:
-    return shorten_safely(str(key), known, 80)
+def _label(key: object, hidden: tuple[str, ...]) -> str:
+    return shorten_safely(str(key), hidden, 80)
 
 
 # Which tool did what, in one line
@@ -249,8 +249,8 @@ def summary_of(arguments: Mapping[str, Any]) -> str:
     """
     if "local_path" in arguments and "remote_path" in arguments:
         return f"{arguments['local_path']}, {arguments['remote_path']}"
-    told = next((arguments[name] for name in _TELLING if arguments.get(name)), "")
-    return told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+    value = next((arguments[name] for name in _TELLING if arguments.get(name)), "")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 # By value

@@ -100,8 +100,8 @@ def _values(state: tuple[int, ...]) -> tuple[str, ...]:
     environments = [environment.env for it in _environments.valuerefs() if (environment := it())]
     if not texts and not any(environments):
         return ()
-    known = {*texts, *(value for env in environments for value in _secrets_among(env))} - _names
-    return tuple(sorted({each for text in known for each in spellings(text)}, key=len, reverse=True))
+    values = {*texts, *(value for env in environments for value in _secrets_among(env))} - _names
+    return tuple(sorted({each for text in values for each in spellings(text)}, key=len, reverse=True))
 
 
 def _secrets_among(variables: Mapping[str, str]) -> list[str]:

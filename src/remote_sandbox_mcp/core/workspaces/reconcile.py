@@ -156,7 +156,7 @@ class _Choice:
 class _Reconciler:
     def __init__(self, base: Tree, here: Tree, there: Tree, scope: Scope) -> None:
         self.base, self.here, self.there = base, here, there
-        self.sight = AppliedScope(scope, here, there)
+        self.applied = AppliedScope(scope, here, there)
         self.is_coarse = here.coarse or there.coarse
         self.is_modeless = "m" in here.rough | there.rough
         self.is_rounding = "t" in there.rough
@@ -202,9 +202,9 @@ class _Reconciler:
             self.edited.add(path)
         if self.same(here, there) and path not in self.edited:
             return
-        if self.sight.is_out(path, b"d" in {(text or b"")[:1] for text in (base, here, there)}):
+        if self.applied.is_out(path, b"d" in {(text or b"")[:1] for text in (base, here, there)}):
             self.out.add(path)
-        elif self.sight.is_frozen(path):
+        elif self.applied.is_frozen(path):
             return
         elif self.same(base, here, exactly=True):
             self.take_over(path, HERE, there, here)
@@ -229,7 +229,7 @@ class _Reconciler:
             self.conflict(path, here, there)
 
     def judge_doubt(self, doubt: Doubt) -> None:
-        is_equal = self.sight.scope.equal.get(doubt.path)
+        is_equal = self.applied.scope.equal.get(doubt.path)
         if is_equal is None:
             self.result.doubts.append(doubt)
         elif not is_equal:
@@ -237,7 +237,7 @@ class _Reconciler:
         else:
             # Only the time is carried over, so that both are the same from now on.
             self.equal.add(doubt.path)
-            one_way = self.sight.is_one_way(doubt.path)
+            one_way = self.applied.is_one_way(doubt.path)
             texts = (doubt.there, doubt.here) if one_way else (doubt.here, doubt.there)
             self.choices[doubt.path] = _Choice(HERE if one_way else THERE, *texts)
 
@@ -247,9 +247,9 @@ class _Reconciler:
             # It may only be out of sight.
             return
         if to == HERE:
-            answer = self.sight.comes(path, text, found, self.result.pull.problems)
+            answer = self.applied.comes(path, text, found, self.result.pull.problems)
         else:
-            answer = self.sight.goes(path, text, found, self.result.push.problems)
+            answer = self.applied.goes(path, text, found, self.result.push.problems)
         if answer == YES:
             giver = self.there if to == HERE else self.here
             self.choose(path, _Choice(to, _with_mode_of(text, found) if "m" in giver.rough else text, found))
@@ -261,7 +261,7 @@ class _Reconciler:
     def hold(self, path: bytes, text: bytes | None, found: bytes | None) -> None:
         """Leave something there. Where only its time is another one than here, it gets that of this side."""
         if text and found and _plain_head(text) == _plain_head(found) and size_of(text) == size_of(found):
-            is_equal = self.sight.scope.equal.get(path)
+            is_equal = self.applied.scope.equal.get(path)
             if is_equal is None:
                 self.result.doubts.append(Doubt(path, found, text))
                 return
@@ -339,9 +339,9 @@ class _Reconciler:
     def bound_what_comes(self) -> None:
         """Refuse new files if too many come at once: they are an unpacked archive or a data set, or a mistake."""
         coming = [path for path, choice in self.choices.items() if choice.to == HERE]
-        unasked = [path for path in coming if self.sight.is_by_itself(path)]
+        unasked = [path for path in coming if self.applied.is_by_itself(path)]
         new = [path for path in unasked if self.is_new_file(path)]
-        results = [path for path in coming if self.is_new_file(path) and self.sight.is_pulled(path)]
+        results = [path for path in coming if self.is_new_file(path) and self.applied.is_pulled(path)]
         gone = [path for path in unasked if self.choices[path].text is None]
         here = Entries(self.here.folders)
         unseen = [path for path in self.result.unseen if here.at(path) is None]
@@ -370,7 +370,7 @@ class _Reconciler:
 
     def drop_folders_in_which_nothing_comes(self) -> None:
         """A new folder there comes with the first file in it that comes."""
-        if self.sight.scope.rules is None:
+        if self.applied.scope.rules is None:
             return
         needed = self.above_what_moves(HERE, with_folders=False)
         self.drop(
@@ -436,7 +436,7 @@ class _Reconciler:
         else:
             folder, _, name = path.rpartition(b"/")
             plan.send.append(Item(folder, name, text, meta.size, "new" if found is None else "changed"))
-            if choice.to == HERE and found is None and self.sight.is_pulled(path):
+            if choice.to == HERE and found is None and self.applied.is_pulled(path):
                 self.result.came.add(path)
 
     def is_only_furnished(self, path: bytes, text: bytes, found: bytes) -> bool:

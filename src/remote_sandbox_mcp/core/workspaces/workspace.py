@@ -364,13 +364,13 @@ class Moved:
         return "; ".join((*parts, *self.problems, *_conflict(self.conflicts)))
 
     def _staying(self) -> list[str]:
-        told = [kept_there(self.kept_there, self.kept_there_count)] if self.kept_there_count else []
+        notes = [kept_there(self.kept_there, self.kept_there_count)] if self.kept_there_count else []
         if self.too_large_count:
             names = _names(self.too_large, self.too_large_count)
-            told.append(
+            notes.append(
                 f"stayed there, because of the size or the free space here: {names}; sync_remote_to_local fetches it"
             )
-        return told
+        return notes
 
 
 def kept_there(names: Sequence[str], count: int) -> str:
@@ -417,9 +417,9 @@ def _once(first: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
 
 
 def _names(names: Sequence[str], count: int) -> str:
-    told = ", ".join(names[:MOST_NAMED])
+    notes = ", ".join(names[:MOST_NAMED])
     left = count - min(len(names), MOST_NAMED)
-    return f"{told} and {left} more" if left else told
+    return f"{notes} and {left} more" if left else notes
 
 
 def _conflict(paths: Sequence[str]) -> tuple[str, ...]:

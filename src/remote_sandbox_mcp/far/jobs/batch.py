@@ -21,7 +21,7 @@ OF_THE_NODE = (b"SLURM", b"CUDA_", b"GPU_", b"ROCR_", b"HIP_", b"ZE_", b"NVIDIA_
 # What the node says unless the caller has said it.
 UNLESS_GIVEN = (b"TMPDIR", b"HOSTNAME", b"XDG_RUNTIME_DIR", b"KRB5CCNAME")
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
-ALL_ARE_TOLD_S = 3.0
+ALL_INFORMED_S = 3.0
 # By the kind of cgroup, version 2 and version 1: where the kernel counts what it has killed for want of memory.
 OOM_EVENTS = {"": "/sys/fs/cgroup%s/memory.events", "memory": "/sys/fs/cgroup/memory%s/memory.oom_control"}
 
@@ -33,7 +33,7 @@ class BatchKeeper(JobKeeper):
     """
 
     # Looks at files of a file server: for a stop, and for what is typed.
-    look_ms = 1000
+    poll_ms = 1000
 
     def __init__(self, top: bytes) -> None:
         self.top = top
@@ -155,7 +155,7 @@ class BatchKeeper(JobKeeper):
         except OSError:
             pass
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         numbers = os.read(self.wakeup, 512)
         was_over = self.status is not None
         self.reap()
@@ -165,14 +165,14 @@ class BatchKeeper(JobKeeper):
             self.hear_end(signal.SIGTERM)
         for number in PASSED_ON:
             if number in numbers and self.status is None:
-                strike(self.who_heeds(number), number)
+                strike(self.who_handles(number), number)
 
-    def who_heeds(self, number: int) -> "list[int]":
+    def who_handles(self, number: int) -> "list[int]":
         """The processes that have a handler for a signal; a shell that only waits for them has none, and would end."""
         found = [pid for pid in self.family() if catches(pid, number)]
         return found or [self.main]
 
-    def is_told_to_stop(self) -> bool:
+    def is_asked_to_stop(self) -> bool:
         """Opened, because a file server's other facts may be a minute old."""
         return any(has_stop_mark(folder) for folder in {self.folder, self.top})
 
@@ -182,11 +182,11 @@ class BatchKeeper(JobKeeper):
         The queue lets all processes of a job continue, then tells all of them to end: a second signal could make
         the command give up saving its work. A person may tell the keeper alone (scancel --batch).
         """
-        if self.told[0] or self.stopping or self.is_told_to_stop():
+        if self.received[0] or self.stopping or self.is_asked_to_stop():
             return
-        self.told = (signal.Signals(number).name, time.monotonic())
-        self.note_quietly(b"interrupted", {"by": self.told[0], "at": time.time()})
-        if time.monotonic() > self.continued_at + ALL_ARE_TOLD_S:
+        self.received = (signal.Signals(number).name, time.monotonic())
+        self.note_quietly(b"interrupted", {"by": self.received[0], "at": time.time()})
+        if time.monotonic() > self.continued_at + ALL_INFORMED_S:
             strike(self.family(), number)
 
     def grace(self) -> float:

@@ -6,11 +6,11 @@ import time
 
 from ..outpost.files import Refused
 from ..outpost.place import base_folder, to_bytes, to_text
-from .fate import IN_QUEUE, OVER, Fates, blank_queue, ended_known, is_marked, records_of, with_element
-from .look import CLUSTER
+from .fate import IN_QUEUE, OVER, Fates, blank_queue, ended_facts, is_marked, records_of, with_element
 from .place import CLUSTER_NAMES, find_job
 from .queue import Queue, cluster_name, slurm_call, write_beside
 from .record import JOB_STOP_MARK, element_log, read_begun, read_json, write_json, write_whole
+from .state import CLUSTER
 
 MYPY = False
 if MYPY:
@@ -44,11 +44,11 @@ class SlurmCluster(Fates):
         if element:
             order = dict(order, log=element_log(order["log"], element), log_start=0)
         if array and not element:
-            known = read_json(folder, b"fate") or self.array_state(folder, order)
+            facts = read_json(folder, b"fate") or self.array_state(folder, order)
         else:
-            known = self.life_of(folder, order, element)
+            facts = self.life_of(folder, order, element)
         records = records_of(folder, element)
-        return dict(known, order=order, begun=read_begun(records), folder=folder, element=element, via="slurm")
+        return dict(facts, order=order, begun=read_begun(records), folder=folder, element=element, via="slurm")
 
     def ask_after_submission(self, folder: bytes) -> None:
         """Ask the queue ahead of its time once after a submission: its last answer cannot say why that job waits.
@@ -74,22 +74,22 @@ class SlurmCluster(Fates):
         begun = elements_begun(folder)
         for element in array_elements(order["slurm"]["array"]):
             # An array may have thousands of elements: files are read only of those that have some, and are not over.
-            known = done.get(element) or {}
-            if not known and element not in begun:
-                known = self.still_waits(folder, order, with_element(number, element))
-            known = known or self.life_of(folder, order, element)
-            lives[element] = known
-            counts[known["state"]] += 1
-            counts["failed"] += 1 if known["state"] == "ended" and known["exit"] != 0 else 0
-        over = {element: known for element, known in lives.items() if known["state"] in ("ended", "gone")}
+            facts = done.get(element) or {}
+            if not facts and element not in begun:
+                facts = self.still_waits(folder, order, with_element(number, element))
+            facts = facts or self.life_of(folder, order, element)
+            lives[element] = facts
+            counts[facts["state"]] += 1
+            counts["failed"] += 1 if facts["state"] == "ended" and facts["exit"] != 0 else 0
+        over = {element: facts for element, facts in lives.items() if facts["state"] in ("ended", "gone")}
         if len(over) > len(done):
             write_json(folder, b"elements.json", over)
-        known = self.sum_up(list(lives.values()), counts)
+        facts = self.sum_up(list(lives.values()), counts)
         shown = self.show_first(number, lives)
-        known["queue"] = dict(shown, number=number, array=counts)
-        if known["state"] in ("ended", "gone"):
-            self.note_fate(folder, folder, known)
-        return known
+        facts["queue"] = dict(shown, number=number, array=counts)
+        if facts["state"] in ("ended", "gone"):
+            self.note_fate(folder, folder, facts)
+        return facts
 
     def still_waits(self, folder: bytes, order: "dict[str, Any]", number: str) -> "dict[str, Any]":
         """An element that is pending by the queue's word alone, nothing for any other."""
@@ -101,49 +101,49 @@ class SlurmCluster(Fates):
     def show_first(self, number: str, lives: "dict[str, dict[str, Any]]") -> "dict[str, Any]":
         """Return the queue's row of the first element that runs, or else of the first that is pending."""
         for state in ("running", "pending"):
-            for known in lives.values():
-                if known["state"] == state:
-                    return dict(known.get("queue") or blank_queue(number))
+            for facts in lives.values():
+                if facts["state"] == state:
+                    return dict(facts.get("queue") or blank_queue(number))
         return blank_queue(number)
 
     def sum_up(self, lives: "list[dict[str, Any]]", counts: "dict[str, int]") -> "dict[str, Any]":
         for state in ("running", "pending"):
             if counts[state]:
                 return {"state": state}
-        last = max([float(known.get("ended") or 0.0) for known in lives] or [0.0]) or time.time()
-        for known in lives:
-            if known["state"] == "gone":
-                return dict(known, ended=last)
+        last = max([float(facts.get("ended") or 0.0) for facts in lives] or [0.0]) or time.time()
+        for facts in lives:
+            if facts["state"] == "gone":
+                return dict(facts, ended=last)
         for ending in ("cancelled", "out_of_memory", "stopped"):
-            for known in lives:
-                if known["ending"] == ending:
-                    return dict(known, ended=last)
-        failed = [known for known in lives if known["exit"] != 0]
-        return dict(failed[0] if failed else ended_known(0, "exited", last), ended=last)
+            for facts in lives:
+                if facts["ending"] == ending:
+                    return dict(facts, ended=last)
+        failed = [facts for facts in lives if facts["exit"] != 0]
+        return dict(failed[0] if failed else ended_facts(0, "exited", last), ended=last)
 
     # Stopping
 
-    def stop(self, known: "dict[str, Any]", grace: float, deadline: float) -> "dict[str, Any]":
+    def stop(self, facts: "dict[str, Any]", grace: float, deadline: float) -> "dict[str, Any]":
         """Cancel what is pending, have its keeper end what runs, and cancel that after the grace."""
-        folder, element = known["folder"], known["element"]
+        folder, element = facts["folder"], facts["element"]
         records = records_of(folder, element)
         os.makedirs(records, 0o700, exist_ok=True)
         mark_stop(records, grace)
         begun = time.time()
         cancel_at = min(time.monotonic() + grace + 3.0, deadline - 3.0)
-        is_told = is_cancelled = False
+        is_signalled = is_cancelled = False
         while time.monotonic() < deadline:
-            number, sure = self.target(folder, known["order"], element, begun)
-            if number and not is_told:
-                is_told = self.tell(sure, number, known["state"] == "pending")
+            number, sure = self.target(folder, facts["order"], element, begun)
+            if number and not is_signalled:
+                is_signalled = self.signal_job(sure, number, facts["state"] == "pending")
             if number and not is_cancelled and time.monotonic() >= cancel_at:
                 is_cancelled = self.scancel(sure, number)
-            known = self.state(folder, known["order"] if not element else read_json(folder, b"order"), element)
-            if known["state"] not in ("running", "pending"):
+            facts = self.state(folder, facts["order"] if not element else read_json(folder, b"order"), element)
+            if facts["state"] not in ("running", "pending"):
                 break
-            time.sleep(1.0 if known["queue"]["array"] else 0.2)
+            time.sleep(1.0 if facts["queue"]["array"] else 0.2)
             self.queue = Queue(self.queue.rate)
-        return known
+        return facts
 
     def target(self, folder: bytes, order: "dict[str, Any]", element: str, since: float) -> "tuple[str, list[str]]":
         """The number for scancel, "" where none is surely ours, and the condition that makes one sure.
@@ -159,7 +159,7 @@ class SlurmCluster(Fates):
         is_name = "," not in order["session"] and not element
         return (number, ["--name=" + order["session"]]) if is_name else ("", [])
 
-    def tell(self, sure: "list[str]", number: str, is_pending: bool) -> bool:
+    def signal_job(self, sure: "list[str]", number: str, is_pending: bool) -> bool:
         """Cancel what has not begun, wake the keeper of what has; then the queue is asked ahead of its time, once."""
         if "_" in number and is_pending:
             # With a condition, Slurm 22.05 cancels all pending elements of the array, not the one that was named.
@@ -179,12 +179,12 @@ class SlurmCluster(Fates):
 
     # Typing
 
-    def type_into(self, known: "dict[str, Any]", text: str, keys: "list[str]") -> None:
-        if not known["begun"].get("input"):
-            what = "one element of the array, as NAME[3]" if known["order"]["slurm"]["array"] else ""
+    def type_into(self, facts: "dict[str, Any]", text: str, keys: "list[str]") -> None:
+        if not facts["begun"].get("input"):
+            what = "one element of the array, as NAME[3]" if facts["order"]["slurm"]["array"] else ""
             why = "type into " + what if what else "its node has no Python, so nothing can be typed into it"
             raise Refused("unsupported", why)
-        path = os.path.join(records_of(known["folder"], known["element"]), b"input")
+        path = os.path.join(records_of(facts["folder"], facts["element"]), b"input")
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(fd, to_bytes(text) + b"".join(key_bytes(key) for key in keys))
@@ -216,11 +216,11 @@ class SlurmCluster(Fates):
         self.queue.load()
         rows = [self.queue.rows[number]] if number in self.queue.rows else self.queue.elements.get(number, [])
         order: "dict[str, Any]" = {"id": "slurm-" + number, "session": "slurm-" + number}
-        known: "dict[str, Any]" = {"order": order, "begun": {}, "foreign": True, "via": "slurm", "number": number}
+        facts: "dict[str, Any]" = {"order": order, "begun": {}, "foreign": True, "via": "slurm", "number": number}
         if not rows:
             reason = "the queue had no job of yours with the number %s when it was asked %d s ago"
             reason = reason % (number, self.queue.age)
-            return dict(known, state="missing", foreign=False, reason=self.queue.trouble or reason)
+            return dict(facts, state="missing", foreign=False, reason=self.queue.trouble or reason)
         lives = [self.foreign_life(row) for row in rows]
         counts = {
             state: sum(life["state"] == state for life in lives) for state in ("pending", "running", "ended", "gone")
@@ -228,22 +228,22 @@ class SlurmCluster(Fates):
         counts["failed"] = sum(life["state"] == "ended" and life["exit"] != 0 for life in lives)
         first = next((row for row, life in zip(rows, lives) if life["state"] in ("running", "pending")), rows[0])
         order.update(command=first["name"], ordered=first["submitted"])
-        known.update(self.sum_up(lives, counts), queue=self.queue_of(number, first, {}))
+        facts.update(self.sum_up(lives, counts), queue=self.queue_of(number, first, {}))
         if first["element"] and number == first["job"]:
-            known["queue"]["array"] = counts
-        if known["state"] != "pending":
-            known["begun"] = {"started": first["start"], "via": "slurm"}
+            facts["queue"]["array"] = counts
+        if facts["state"] != "pending":
+            facts["begun"] = {"started": first["start"], "via": "slurm"}
         if with_log:
             order["log"] = self.output_of(first["number"])
-        return known
+        return facts
 
     def foreign_life(self, row: "dict[str, Any]") -> "dict[str, Any]":
         if row["state"] not in OVER:
             return {"state": "pending" if row["state"] in IN_QUEUE else "running"}
         nowhere = b"/nonexistent"
-        known = self.over(nowhere, nowhere, {}, row["number"], row["state"], row["end"], row["nodes"])
+        facts = self.over(nowhere, nowhere, {}, row["number"], row["state"], row["end"], row["nodes"])
         # It has no keeper that could have noted its end.
-        return dict(known, reason="") if known.get("ending") == "exited" else known
+        return dict(facts, reason="") if facts.get("ending") == "exited" else facts
 
     def output_of(self, number: str) -> str:
         """Return where a job's output goes; asked once."""
@@ -261,14 +261,14 @@ class SlurmCluster(Fates):
         numbers = [number for number, row in firsts.items() if self.folder_of(row) is None]
         return [self.describe_foreign(number, False) for number in sorted(numbers, key=int, reverse=True)]
 
-    def stop_foreign(self, known: "dict[str, Any]", deadline: float) -> "dict[str, Any]":
-        number = known["number"]
+    def stop_foreign(self, facts: "dict[str, Any]", deadline: float) -> "dict[str, Any]":
+        number = facts["number"]
         if not self.scancel([], number):
             raise Refused("slurm", "scancel could not stop job %s; is it yours?" % number)
-        while known["state"] in ("running", "pending") and time.monotonic() < deadline:
-            known = SlurmCluster(self.queue.rate).described_now(number)
-            time.sleep(1.0 if known["state"] in ("running", "pending") else 0.0)
-        return dict(known, ending="stopped") if known.get("ending") == "cancelled" else known
+        while facts["state"] in ("running", "pending") and time.monotonic() < deadline:
+            facts = SlurmCluster(self.queue.rate).described_now(number)
+            time.sleep(1.0 if facts["state"] in ("running", "pending") else 0.0)
+        return dict(facts, ending="stopped") if facts.get("ending") == "cancelled" else facts
 
     def described_now(self, number: str) -> "dict[str, Any]":
         self.queue.load(time.time())

@@ -75,8 +75,8 @@ class Fates(Submissions):
             if order["slurm"]["requeue"] and not element:
                 forget_variables(folder)
             # An end that shows late counts more than what was made of its absence, unless memory was short.
-            known = final if final.get("fate") == "out_of_memory" else self.read_end(end)
-            return dict(known, queue=blank_queue(with_element(number, element)))
+            facts = final if final.get("fate") == "out_of_memory" else self.read_end(end)
+            return dict(facts, queue=blank_queue(with_element(number, element)))
         if final:
             return final
         if not number:
@@ -89,14 +89,14 @@ class Fates(Submissions):
         if late and not is_killed(late):
             return dict(self.read_end(late), queue=blank_queue(number))
         row = self.own_row(folder, order, number)
-        known = self.by_row(folder, records, order, row) if row else self.without_row(folder, records, order, number)
+        facts = self.by_row(folder, records, order, row) if row else self.without_row(folder, records, order, number)
         if end:
-            known = self.dispel_doubt(end, known)
+            facts = self.dispel_doubt(end, facts)
         begun = read_begun(records)
-        known["queue"] = self.queue_of(number, row, begun)
-        if known["state"] in ("ended", "gone"):
-            self.note_fate(folder, records, known)
-        return known
+        facts["queue"] = self.queue_of(number, row, begun)
+        if facts["state"] in ("ended", "gone"):
+            self.note_fate(folder, records, facts)
+        return facts
 
     def own_number(self, folder: bytes, order: "dict[str, Any]", number: str, newer_than: float = 0.0) -> str:
         """The number that sbatch said; if the queue has another job under it, the one with our mark, or ""."""
@@ -109,33 +109,33 @@ class Fates(Submissions):
         row = self.queue.load().row_of(number)
         return row if row and is_row_of(row, folder, order) else None
 
-    def note_fate(self, folder: bytes, records: bytes, known: "dict[str, Any]") -> None:
+    def note_fate(self, folder: bytes, records: bytes, facts: "dict[str, Any]") -> None:
         """Record a final state, so that it is asked no more; and remove the job's variables, which may hold secrets."""
         try:
             # An element that was never begun has no folder yet.
             os.makedirs(records, 0o700, exist_ok=True)
-            write_json(records, b"fate", known)
+            write_json(records, b"fate", facts)
         except OSError:
             # On a full disk the queue is asked again.
             return
         if folder == records:
             forget_variables(folder)
 
-    def dispel_doubt(self, end: "dict[str, Any]", known: "dict[str, Any]") -> "dict[str, Any]":
+    def dispel_doubt(self, end: "dict[str, Any]", facts: "dict[str, Any]") -> "dict[str, Any]":
         """Decide about a killed command: by the queue, for want of memory, or by somebody else."""
-        if known.get("fate") == "out_of_memory":
-            return dict(known, exit=end["exit"], signal=end["signal"])
+        if facts.get("fate") == "out_of_memory":
+            return dict(facts, exit=end["exit"], signal=end["signal"])
         is_new = abs(time.time() - end["ended"]) < DOUBT_S
-        if known["state"] in ("running", "pending") and is_new and not self.queue.trouble:
+        if facts["state"] in ("running", "pending") and is_new and not self.queue.trouble:
             return {"state": "running"}
         return self.read_end(end)
 
     def read_end(self, end: "dict[str, Any]") -> "dict[str, Any]":
-        known = ended_known(end["exit"], end["ending"], end["ended"], signal=end["signal"])
-        known["survivors"] = end.get("survivors", [])
+        facts = ended_facts(end["exit"], end["ending"], end["ended"], signal=end["signal"])
+        facts["survivors"] = end.get("survivors", [])
         if end["ending"] == "out_of_memory":
-            known.update(fate="out_of_memory", reason=FATES["OUT_OF_MEMORY"][1])
-        return known
+            facts.update(fate="out_of_memory", reason=FATES["OUT_OF_MEMORY"][1])
+        return facts
 
     def learn_late_number(self, folder: bytes, order: "dict[str, Any]") -> str:
         """Contact was lost while it was being submitted: its comment in the queue tells its number."""
@@ -146,10 +146,10 @@ class Fates(Submissions):
         queue = dict(blank_queue(""), state="SUBMITTING", age=self.queue.age, trouble=self.queue.trouble)
         if self.queue.asked > order["ordered"] + BEING_SUBMITTED_S and not self.queue.trouble:
             reason = "it was never submitted: the queue does not have it"
-            known: "dict[str, Any]" = {"state": "gone", "reason": reason, "queue": queue}
+            facts: "dict[str, Any]" = {"state": "gone", "reason": reason, "queue": queue}
             if time.time() - order["ordered"] > NEVER_S:
-                self.note_fate(folder, folder, known)
-            return known
+                self.note_fate(folder, folder, facts)
+            return facts
         return {"state": "pending", "queue": queue}
 
     def by_row(self, folder: bytes, records: bytes, order: "dict[str, Any]", row: "dict[str, Any]") -> "dict[str, Any]":
@@ -179,7 +179,7 @@ class Fates(Submissions):
         if end:
             return self.read_end(end)
         if is_marked(folder) or is_marked(records):
-            return ended_known(None, "stopped", ended)
+            return ended_facts(None, "stopped", ended)
         if read_json(records, b"interrupted").get("by") == "requeue":
             return {"state": "gone", "fate": REQUEUED[0], "reason": REQUEUED[1], "ended": ended}
         if state in ("FAILED", "CANCELLED") and slurms_last_words(folder, number) == "OUT_OF_MEMORY":
@@ -188,12 +188,12 @@ class Fates(Submissions):
             fate, why = FATES[state]
             why = "its node %s failed" % nodes if state == "NODE_FAIL" and nodes else why
             if fate == "cancelled":
-                return ended_known(None, "cancelled", ended, fate=fate, reason=why + self.by_whom(number, said))
+                return ended_facts(None, "cancelled", ended, fate=fate, reason=why + self.by_whom(number, said))
             if fate == "out_of_memory":
-                return ended_known(137, "out_of_memory", ended, signal="SIGKILL", fate=fate, reason=why)
+                return ended_facts(137, "out_of_memory", ended, signal="SIGKILL", fate=fate, reason=why)
             return {"state": "gone", "fate": fate, "reason": why, "ended": ended}
         code = read_exit(said["exit"])[0] if said else self.exit_of(number, state)
-        return ended_known(code, "exited", ended, reason=why_no_end(folder, records, number))
+        return ended_facts(code, "exited", ended, reason=why_no_end(folder, records, number))
 
     def await_end_record(self, records: bytes, ended: float) -> "dict[str, Any]":
         """The end record; a file server may show it a moment after the queue knows of the end."""
@@ -209,8 +209,8 @@ class Fates(Submissions):
         return {}
 
     def exit_of(self, number: str, state: str) -> int:
-        code, is_known = read_exit(self.show_job(number).get("ExitCode", ""))
-        return code if is_known else 0 if state == "COMPLETED" else 1
+        code, is_reported = read_exit(self.show_job(number).get("ExitCode", ""))
+        return code if is_reported else 0 if state == "COMPLETED" else 1
 
     def show_job(self, number: str) -> "dict[str, str]":
         try:
@@ -247,7 +247,7 @@ class Fates(Submissions):
         """Neither queue nor accounting know it."""
         interrupted = read_json(records, b"interrupted")
         if is_marked(folder) or is_marked(records):
-            return ended_known(None, "stopped", float(interrupted.get("at", 0.0)) or time.time())
+            return ended_facts(None, "stopped", float(interrupted.get("at", 0.0)) or time.time())
         if interrupted.get("by") == "requeue":
             return {"state": "gone", "fate": REQUEUED[0], "reason": REQUEUED[1]}
         if interrupted:
@@ -306,8 +306,8 @@ def blank_queue(number: str) -> "dict[str, Any]":
     return dict(words, number=number, start=0.0, end=0.0, restarts=0, array=None, age=0.0)
 
 
-def ended_known(exit_code: "int | None", ending: str, ended: float, **more: "Any") -> "dict[str, Any]":
-    known: "dict[str, Any]" = {
+def ended_facts(exit_code: "int | None", ending: str, ended: float, **more: "Any") -> "dict[str, Any]":
+    facts: "dict[str, Any]" = {
         "state": "ended",
         "exit": exit_code,
         "signal": "",
@@ -315,7 +315,7 @@ def ended_known(exit_code: "int | None", ending: str, ended: float, **more: "Any
         "survivors": [],
         "ended": ended,
     }
-    return dict(known, **more)
+    return dict(facts, **more)
 
 
 def read_fields(text: str) -> "dict[str, str]":

@@ -8,7 +8,7 @@ import time
 
 from ..outpost.family import become_subreaper, descendants, insist, read_status, strike
 from ..outpost.place import to_bytes, to_text
-from .record import birth_of, has_begun, is_told_to_stop, read_json, take_lock, write_end, write_json, write_whole
+from .record import birth_of, has_begun, is_asked_to_stop, read_json, take_lock, write_end, write_json, write_whole
 
 # How often the log's path is checked for having been removed or rotated.
 FOLLOW_S = 1.0
@@ -25,7 +25,7 @@ LAST_WORDS_S = 0.2
 # After SIGKILL, a process may be in a system call that does not return: the keeper gives up after this time.
 KILLING_S = 5.0
 # How often the stop mark is looked for.
-LOOK_MS = 2000
+POLL_MS = 2000
 
 
 class JobLog:
@@ -152,7 +152,7 @@ if MYPY:
 class JobKeeper:
     """Runs one job once, from its start to its end."""
 
-    look_ms = LOOK_MS
+    poll_ms = POLL_MS
 
     def __init__(self, folder: bytes, via: str) -> None:
         self.folder = folder
@@ -162,7 +162,7 @@ class JobKeeper:
         self.status: "int | None" = None
         self.ended_at = 0.0
         self.main = 0
-        self.told: "tuple[str, float]" = ("", 0.0)
+        self.received: "tuple[str, float]" = ("", 0.0)
         self.stopping = False
         self.kill_at = 0.0
         self.childless = False
@@ -315,25 +315,25 @@ class JobKeeper:
     def step(self) -> None:
         for fd, _ in self.poller.poll(self.wait_ms()):
             if fd == self.wakeup:
-                self.heed_signals()
+                self.handle_signals()
             elif fd == self.out:
                 self.take()
             else:
                 self.attend(fd)
         # The process that set the stop mark may be in another pid namespace, from where it cannot signal us.
-        if not self.stopping and self.status is None and self.is_told_to_stop():
+        if not self.stopping and self.status is None and self.is_asked_to_stop():
             self.stop()
         if self.stopping and time.monotonic() >= self.kill_at:
             strike(self.family(), signal.SIGKILL)
 
     def wait_ms(self) -> int:
-        return 20 if self.stopping or self.status is not None else self.look_ms
+        return 20 if self.stopping or self.status is not None else self.poll_ms
 
     def attend(self, fd: int) -> None:
         """Read a descriptor that is neither a signal nor the command's output."""
 
-    def is_told_to_stop(self) -> bool:
-        return is_told_to_stop(self.folder)
+    def is_asked_to_stop(self) -> bool:
+        return is_asked_to_stop(self.folder)
 
     def take(self) -> bool:
         try:
@@ -349,7 +349,7 @@ class JobKeeper:
         self.pane.show(data)
         return True
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         numbers = os.read(self.wakeup, 512)
         was_over = self.status is not None
         self.reap()
@@ -377,9 +377,9 @@ class JobKeeper:
 
     def hear_end(self, number: int) -> None:
         """A signal to end: without the stop mark it comes from outside, as at a shutdown, and is passed on."""
-        if self.stopping or self.is_told_to_stop():
+        if self.stopping or self.is_asked_to_stop():
             return
-        self.told = (signal.Signals(number).name, time.monotonic())
+        self.received = (signal.Signals(number).name, time.monotonic())
         strike(self.family(), number)
         # A stopped process acts on a signal only when it continues.
         strike(self.family(), signal.SIGCONT)
@@ -405,7 +405,7 @@ class JobKeeper:
         if self.status is None:
             return False
         # At a shutdown the command may get its signal a moment before the keeper does.
-        linger = LINGER_S if read_status(self.status)[0] > 128 and not self.told[0] else 0.0
+        linger = LINGER_S if read_status(self.status)[0] > 128 and not self.received[0] else 0.0
         last_words = LAST_WORDS_S if self.out >= 0 else 0.0
         return now >= self.ended_at + max(linger, last_words)
 
@@ -415,14 +415,14 @@ class JobKeeper:
             if self.out < 0 or not self.take():
                 break
         if self.was_interrupted():
-            self.note_quietly(b"interrupted", {"by": self.told[0], "at": time.time()})
+            self.note_quietly(b"interrupted", {"by": self.received[0], "at": time.time()})
         else:
             self.end()
         self.leave_rest()
 
     def was_interrupted(self) -> bool:
         """Whether a signal from outside ended the job. A command that succeeds although its pane closed has ended."""
-        by, at = self.told
+        by, at = self.received
         if not by or self.stopping or self.ended_at - at >= INTERRUPTED_S:
             return False
         return by != "SIGHUP" or read_status(self.status)[0] != 0

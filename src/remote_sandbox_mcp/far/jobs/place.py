@@ -52,7 +52,7 @@ def job_shelves() -> "list[tuple[bytes, bool]]":
 def own_roots() -> "list[tuple[bytes, bool]]":
     """Folders in which this machine makes jobs. A home is often shared by several machines: each has its own folder."""
     own = ("%s-%s" % (node_name(), machine_name())).encode()
-    return [(os.path.join(shelf, own), lasting) for shelf, lasting in job_shelves()]
+    return [(os.path.join(folder, own), lasting) for folder, lasting in job_shelves()]
 
 
 def job_roots(of_all: bool = False) -> "list[bytes]":
@@ -65,9 +65,9 @@ def job_roots(of_all: bool = False) -> "list[bytes]":
     node = node_name().encode()
     if CLUSTER_NAMES:
         roots.append(cluster_root())
-    for shelf, _ in job_shelves():
-        for name in sorted(os.listdir(shelf)) if is_private(shelf) else []:
-            root = os.path.join(shelf, name)
+    for folder, _ in job_shelves():
+        for name in sorted(os.listdir(folder)) if is_private(folder) else []:
+            root = os.path.join(folder, name)
             if (of_all or name == node or name.startswith(node + b"-")) and root not in roots:
                 roots.append(root)
     return roots

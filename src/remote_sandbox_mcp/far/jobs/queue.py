@@ -59,8 +59,8 @@ LOGIN_SHELL_S = 15.0
 
 def find_slurm() -> str:
     """The folder of Slurm's programs, "" where there are none. A login shell is asked once: it may load a module."""
-    known = str(read_json(base_folder(), b"cluster").get("folder", ""))
-    found = shutil.which("sbatch") or shutil.which("sbatch", path=os.pathsep.join([known, *SLURM_FOLDERS]))
+    facts = str(read_json(base_folder(), b"cluster").get("folder", ""))
+    found = shutil.which("sbatch") or shutil.which("sbatch", path=os.pathsep.join([facts, *SLURM_FOLDERS]))
     if not found:
         found = ask_login_shell()
         keep_of_cluster({"folder": os.path.dirname(found)})

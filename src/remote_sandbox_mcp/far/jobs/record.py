@@ -135,7 +135,7 @@ def keeper_lives(folder: bytes, begun: "dict[str, Any]") -> bool:
     return is_job_locked(folder)
 
 
-def is_told_to_stop(folder: bytes) -> bool:
+def is_asked_to_stop(folder: bytes) -> bool:
     try:
         return bool(os.stat(os.path.join(folder, b"lock")).st_mode & JOB_STOP_MARK)
     except OSError:

@@ -17,7 +17,6 @@ from ..outpost.files import Refused
 from ..outpost.output import Listener
 from ..outpost.place import base_folder, machine_marks, place_id, reason_of, start_folder, to_bytes, to_text, user_name
 from ..outpost.wire import END, json_frame
-from .look import Lookout, job_state
 from .place import (
     JOB_NAME,
     SESSION_NAME,
@@ -31,6 +30,7 @@ from .place import (
     prune_jobs,
 )
 from .record import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, write_whole
+from .state import ProcessTables, job_state
 from .tools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
 
 KILL_USER_PROCESSES = re.compile(r"^[ \t]*KillUserProcesses[ \t]*=[ \t]*(\S+)", re.M)
@@ -152,9 +152,9 @@ def describe_begun(folder: bytes, order: "dict[str, Any]", recovered: bool, note
 
 def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") -> "JobStartAnswer":
     """Start the keeper, in tmux if that is installed, and wait until the command runs. Raises Refused."""
-    scope, told = scope_for(str(order["id"]), user_name())
+    scope, remarks = scope_for(str(order["id"]), user_name())
     if scope and not scope_works(scope):
-        scope, told = [], [NO_MANAGER]
+        scope, remarks = [], [NO_MANAGER]
     words = [to_bytes(word) for word in python_words()] + [os.path.join(folder, b"keeper.py"), folder]
     try:
         problem = start_in_tmux(words, order, scope) if shutil.which("tmux") else ""
@@ -164,7 +164,7 @@ def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") ->
             raise
         problem = None
     if problem is not None and not has_begun(folder):
-        told = told + (["it runs without tmux: %s" % problem] if problem else [])
+        remarks = remarks + (["it runs without tmux: %s" % problem] if problem else [])
         start_detached([to_bytes(word) for word in scope] + words + [b"detached"])
     try:
         await_begun(folder)
@@ -173,7 +173,7 @@ def bring_to_life(folder: bytes, order: "dict[str, Any]", notes: "list[str]") ->
         if problem is None:
             tmux_session_ends(to_bytes(order["session"]), SESSION_ENDS_S)
         raise
-    return describe_begun(folder, order, False, notes + told)
+    return describe_begun(folder, order, False, notes + remarks)
 
 
 def start_in_tmux(words: "list[bytes]", order: "dict[str, Any]", scope: "list[str]") -> "str | None":
@@ -286,7 +286,7 @@ def submit_job(job_id: str, made: "list[bytes]") -> None:
     if folder is None:
         raise Refused("slurm", "another attempt to submit it was refused just now")
     try:
-        Lookout().cluster.submit(folder, read_json(folder, b"order"))
+        ProcessTables().cluster.submit(folder, read_json(folder, b"order"))
     except Refused as refusal:
         if refusal.reason != "unsure":
             take_back(made)
@@ -333,17 +333,17 @@ def resume_start(folder: bytes, raw: bytes) -> "JobStartAnswer":
 
 def first_start(order: "JobStartOrder", raw: bytes, made: "list[bytes]") -> "JobStartAnswer":
     """Check, prepare and begin a job; one for a queue is not begun. `made` gets what had to be made for its log."""
-    session, lookout = str(order["session"]), Lookout()
-    check_predecessor(str(order.get("instead_of", "")), bool(order.get("even_ended")), lookout)
-    check_session(session, lookout, "slurm" not in order)
+    session, tables = str(order["session"]), ProcessTables()
+    check_predecessor(str(order.get("instead_of", "")), bool(order.get("even_ended")), tables)
+    check_session(session, tables, "slurm" not in order)
     cwd = enter(str(order["cwd"]))
     folder = b""
     try:
         shell = find_shell(list(order["shell"]))
         log = log_path(str(order["log_file"]), cwd, session)
-        record = describe_order(order, shell, cwd, log, lookout)
+        record = describe_order(order, shell, cwd, log, tables)
         roots = [(cluster_root(), True)] if "slurm" in record else None
-        folder, lasting = make_job_folder(job_files(record, order, raw, lookout), roots)
+        folder, lasting = make_job_folder(job_files(record, order, raw, tables), roots)
         problem_said = syntax_problem(shell, os.path.join(folder, b"command"))
         if problem_said:
             raise Refused("syntax", "the command has a syntax error: %s" % problem_said)
@@ -378,13 +378,13 @@ def enter(wanted: str) -> bytes:
     return cwd
 
 
-def check_predecessor(job_id: str, even_ended: bool, lookout: Lookout) -> None:
+def check_predecessor(job_id: str, even_ended: bool, tables: ProcessTables) -> None:
     """Refuse to start a job in place of another, unless that one is gone or, with `even_ended`, has ended."""
     if not job_id:
         return
     folder = find_job(job_id)
-    known = job_state(folder, lookout) if folder else {"state": "missing"}
-    state = known["state"]
+    facts = job_state(folder, tables) if folder else {"state": "missing"}
+    state = facts["state"]
     if state != "gone" and not (even_ended and state == "ended"):
         words = {
             "running": "it still runs",
@@ -392,13 +392,13 @@ def check_predecessor(job_id: str, even_ended: bool, lookout: Lookout) -> None:
             "ended": "it has ended",
             "missing": "nothing is known of it here",
         }
-        why = known.get("reason") if state == "missing" else ""
+        why = facts.get("reason") if state == "missing" else ""
         raise Refused(state, "nothing is started in place of %s: %s" % (job_id, why or words[state]))
 
 
-def check_session(session: str, lookout: Lookout, in_tmux: bool) -> None:
+def check_session(session: str, tables: ProcessTables, in_tmux: bool) -> None:
     folder = newest_of(session)
-    state = job_state(folder, lookout)["state"] if folder else "missing"
+    state = job_state(folder, tables)["state"] if folder else "missing"
     if state in ("running", "pending"):
         does = "runs" if state == "running" else "is pending"
         raise Refused("in_use", "a job named %s %s already; stop it, or choose another session_name" % (session, does))
@@ -457,7 +457,7 @@ def take_back(made: "list[bytes]") -> None:
 
 
 def describe_order(
-    order: "JobStartOrder", shell: "list[str]", cwd: bytes, log: bytes, lookout: Lookout
+    order: "JobStartOrder", shell: "list[str]", cwd: bytes, log: bytes, tables: ProcessTables
 ) -> "dict[str, Any]":
     umask = os.umask(0)
     os.umask(umask)
@@ -474,10 +474,10 @@ def describe_order(
         "instead_of": order.get("instead_of", ""),
     }
     slurm = order.get("slurm") or submission_before(str(order.get("instead_of", "")))
-    if slurm and not lookout.cluster:
+    if slurm and not tables.cluster:
         raise Refused("slurm", "it is for a queue, and this machine is not configured as a Slurm cluster")
     if slurm:
-        record["slurm"] = lookout.cluster.submission_of(slurm)
+        record["slurm"] = tables.cluster.submission_of(slurm)
     return dict(record, **machine_marks())
 
 
@@ -488,23 +488,25 @@ def submission_before(job_id: str) -> "dict[str, Any]":
     return found
 
 
-def job_files(record: "dict[str, Any]", order: "JobStartOrder", raw: bytes, lookout: Lookout) -> "dict[bytes, bytes]":
+def job_files(
+    record: "dict[str, Any]", order: "JobStartOrder", raw: bytes, tables: ProcessTables
+) -> "dict[bytes, bytes]":
     files = {
         b"lock": b"",
         b"end.reserved": b" " * END_BYTES,
         b"command": to_bytes(str(order["script"])),
-        b"environ": b"\0".join(environment_of(order, record, lookout)),
+        b"environ": b"\0".join(environment_of(order, record, tables)),
         b"keeper.py": zlib.decompress(raw),
         b"order": json.dumps(record).encode(),
     }
     if "slurm" in record:
         files.update(
-            lookout.cluster.files_of(os.path.join(cluster_root(), to_bytes(record["id"])), record, order["env"])
+            tables.cluster.files_of(os.path.join(cluster_root(), to_bytes(record["id"])), record, order["env"])
         )
     return files
 
 
-def environment_of(order: "JobStartOrder", record: "dict[str, Any]", lookout: Lookout) -> "list[bytes]":
+def environment_of(order: "JobStartOrder", record: "dict[str, Any]", tables: ProcessTables) -> "list[bytes]":
     """The environment that exec_bash would give the command, and the job's id."""
     environment = dict(os.environb)
     if environment.get(b"SHLVL", b"0") == b"0":
@@ -512,7 +514,7 @@ def environment_of(order: "JobStartOrder", record: "dict[str, Any]", lookout: Lo
     for ours in (b"TMUX", b"TMUX_PANE"):
         environment.pop(ours, None)
     if "slurm" in record:
-        lookout.cluster.leave_login_behind(environment)
+        tables.cluster.leave_login_behind(environment)
     for name, text in order.get("env", {}).items():
         environment[to_bytes(name)] = to_bytes(text)
     environment[b"PWD"] = to_bytes(record["cwd"])

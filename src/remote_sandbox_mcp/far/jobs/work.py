@@ -9,19 +9,19 @@ from ..outpost.files import WORKERS, Refused, open_regular
 from ..outpost.output import Listener
 from ..outpost.place import to_bytes
 from ..outpost.wire import END, json_frame
-from .look import (
-    Lookout,
+from .record import JOB_STOP_MARK, birth_of, is_asked_to_stop, is_same_process, write_end, write_json
+from .start import start_job
+from .state import (
+    ProcessTables,
+    answer_job_query,
     describe_job,
     find_state,
     foreign_state,
     job_state,
     list_jobs,
-    look_at_jobs,
     wanted_job,
     with_descendants,
 )
-from .record import JOB_STOP_MARK, birth_of, is_same_process, is_told_to_stop, write_end, write_json
-from .start import start_job
 from .tools import has_tmux_session, tmux_call
 
 MYPY = False
@@ -51,23 +51,23 @@ TEXT_BYTES = 4000
 
 def wait_for_job(order: "JobWaitOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Wait until the job ends, prints a line that matches, or is silent for too long; at most LONGEST_WAIT_S."""
-    look, pattern = order["job"], compile_wanted(str(order.get("pattern", "")))
+    query, pattern = order["job"], compile_wanted(str(order.get("pattern", "")))
     deadline = time.monotonic() + min(float(order["seconds"]), LONGEST_WAIT_S)
-    folder = wanted_job(look)
+    folder = wanted_job(query)
     scan = Scan(pattern, order.get("from"))
     while True:
-        lookout = Lookout(float(order.get("queue_rate", 0.0)))
-        known = job_state(folder, lookout, str(look.get("element") or "")) if folder else find_state(look, lookout)
-        line = scan.search(known)
-        why = why_over(known, line, float(order.get("silence", 0.0)))
+        tables = ProcessTables(float(order.get("queue_rate", 0.0)))
+        facts = job_state(folder, tables, str(query.get("element") or "")) if folder else find_state(query, tables)
+        line = scan.search(facts)
+        why = why_over(facts, line, float(order.get("silence", 0.0)))
         if why or time.monotonic() >= deadline or listener.fd < 0:
             break
         # Without a keeper, every look reads all processes of the machine.
-        pause = POLL_S if folder and not known.get("reason") and known.get("via") != "slurm" else FOREIGN_POLL_S
+        pause = POLL_S if folder and not facts.get("reason") and facts.get("via") != "slurm" else FOREIGN_POLL_S
         # Every look at an array is one at all of its elements.
-        pause = ARRAY_POLL_S if (known.get("queue") or {}).get("array") else pause
+        pause = ARRAY_POLL_S if (facts.get("queue") or {}).get("array") else pause
         time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
-    answer = describe_job(look, known, Lookout(), request, listener)
+    answer = describe_job(query, facts, ProcessTables(), request, listener)
     result: "JobWaitAnswer" = {"jobs": [answer], "why": why, "line": line or "", "from": scan.position}
     listener.send(json_frame(END, request, result))
 
@@ -79,18 +79,18 @@ def compile_wanted(pattern: str) -> "Any":
         raise Refused("pattern", "the pattern %r is not a regular expression: %s" % (pattern[:200], problem))
 
 
-def why_over(known: "dict[str, Any]", line: "str | None", silence: float) -> str:
+def why_over(facts: "dict[str, Any]", line: "str | None", silence: float) -> str:
     if line is not None:
         return "pattern"
-    if known["state"] not in ("running", "pending"):
+    if facts["state"] not in ("running", "pending"):
         return "ended"
-    return "silence" if known["state"] == "running" and silence > 0 and silent_for(known) >= silence else ""
+    return "silence" if facts["state"] == "running" and silence > 0 and silent_for(facts) >= silence else ""
 
 
-def silent_for(known: "dict[str, Any]") -> float:
-    started = float(known["begun"].get("started", 0.0))
+def silent_for(facts: "dict[str, Any]") -> float:
+    started = float(facts["begun"].get("started", 0.0))
     try:
-        grown = os.stat(to_bytes(known["order"].get("log", ""))).st_mtime
+        grown = os.stat(to_bytes(facts["order"].get("log", ""))).st_mtime
     except OSError:
         grown = 0.0
     return time.time() - max(grown, started) if grown or started else 0.0
@@ -106,14 +106,14 @@ class Scan:
         self.position = position or 0
         self.searched = -1
 
-    def search(self, known: "dict[str, Any]") -> "str | None":
+    def search(self, facts: "dict[str, Any]") -> "str | None":
         """The first line that matches; `position` is then behind it."""
         if self.pattern is None:
             return None
         if self.given is None:
-            self.given = self.position = int(known["order"].get("log_start", 0))
+            self.given = self.position = int(facts["order"].get("log_start", 0))
         try:
-            fd, found = open_regular(to_bytes(known["order"].get("log", "")))
+            fd, found = open_regular(to_bytes(facts["order"].get("log", "")))
         except (OSError, Refused):
             return None
         with open(fd, "rb") as file:
@@ -152,40 +152,40 @@ def shown(line: bytes) -> str:
 
 def stop_job(order: "JobStopOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Tell a job to end, and wait for that at most LONGEST_WAIT_S; a repeated request continues to wait."""
-    look, grace = order["job"], float(order["grace"])
+    query, grace = order["job"], float(order["grace"])
     deadline = time.monotonic() + min(grace + 8.0, LONGEST_WAIT_S)
-    lookout = Lookout(float(order.get("queue_rate", 0.0)))
-    known = find_state(look, lookout)
-    if known.get("via") == "slurm" and known["state"] in ("running", "pending"):
-        known = stop_submitted(known, lookout, grace, deadline)
-    elif known["state"] == "running" and not known.get("foreign"):
-        if known.get("reason"):
-            end_orphans(known, grace)
+    tables = ProcessTables(float(order.get("queue_rate", 0.0)))
+    facts = find_state(query, tables)
+    if facts.get("via") == "slurm" and facts["state"] in ("running", "pending"):
+        facts = stop_submitted(facts, tables, grace, deadline)
+    elif facts["state"] == "running" and not facts.get("foreign"):
+        if facts.get("reason"):
+            end_orphans(facts, grace)
         else:
-            while known["state"] == "running" and time.monotonic() < deadline:
-                tell_keeper(known, grace)
+            while facts["state"] == "running" and time.monotonic() < deadline:
+                signal_keeper(facts, grace)
                 time.sleep(0.02)
-                known = job_state(known["folder"])
-        await_session_end(known)
-        known = job_state(known["folder"])
-    elif known["state"] == "running":
-        known = end_session(look, known, deadline, grace)
-    answer = describe_job(look, known, Lookout(), request, listener)
+                facts = job_state(facts["folder"])
+        await_session_end(facts)
+        facts = job_state(facts["folder"])
+    elif facts["state"] == "running":
+        facts = end_session(query, facts, deadline, grace)
+    answer = describe_job(query, facts, ProcessTables(), request, listener)
     result: "JobsAnswer" = {"jobs": [answer]}
     listener.send(json_frame(END, request, result))
 
 
-def stop_submitted(known: "dict[str, Any]", lookout: Lookout, grace: float, deadline: float) -> "dict[str, Any]":
+def stop_submitted(facts: "dict[str, Any]", tables: ProcessTables, grace: float, deadline: float) -> "dict[str, Any]":
     """The cluster that knows a submitted job can also stop it."""
-    cluster = lookout.cluster
-    stopped = cluster.stop_foreign(known, deadline) if known.get("foreign") else cluster.stop(known, grace, deadline)
+    cluster = tables.cluster
+    stopped = cluster.stop_foreign(facts, deadline) if facts.get("foreign") else cluster.stop(facts, grace, deadline)
     return dict(stopped)
 
 
-def tell_keeper(known: "dict[str, Any]", grace: float) -> None:
+def signal_keeper(facts: "dict[str, Any]", grace: float) -> None:
     """Set the stop mark, then signal the keeper, after checking that its pid was not reused."""
-    folder, begun = known["folder"], known["begun"]
-    if not begun or is_told_to_stop(folder):
+    folder, begun = facts["folder"], facts["begun"]
+    if not begun or is_asked_to_stop(folder):
         return
     try:
         write_json(folder, b"stop", {"grace": grace})
@@ -198,20 +198,20 @@ def tell_keeper(known: "dict[str, Any]", grace: float) -> None:
         os.kill(keeper, signal.SIGTERM)
 
 
-def end_orphans(known: "dict[str, Any]", grace: float) -> None:
+def end_orphans(facts: "dict[str, Any]", grace: float) -> None:
     """End the processes of a job whose keeper was killed, and write its end.
 
     The processes are looked up by their environment before each signal: a pid may have been reused.
     """
-    job_id, folder = str(known["order"]["id"]), known["folder"]
+    job_id, folder = str(facts["order"]["id"]), facts["folder"]
     kill_at = time.monotonic() + min(grace, LONGEST_WAIT_S - 6.0)
-    strike_all(Lookout().members(job_id), signal.SIGTERM)
-    left = Lookout().members(job_id)
+    strike_all(ProcessTables().members(job_id), signal.SIGTERM)
+    left = ProcessTables().members(job_id)
     while left and time.monotonic() < kill_at + 5.0:
         if time.monotonic() >= kill_at:
             strike_all(left, signal.SIGKILL)
         time.sleep(0.05)
-        left = Lookout().members(job_id)
+        left = ProcessTables().members(job_id)
     if not left:
         end = {"exit": 143, "signal": "SIGTERM", "ending": "stopped", "ended": time.time(), "bytes": 0, "lost": 0}
         write_end(folder, dict(end, survivors=[]))
@@ -226,21 +226,21 @@ def strike_all(pids: "list[int]", number: int) -> None:
             pass
 
 
-def await_session_end(known: "dict[str, Any]") -> None:
+def await_session_end(facts: "dict[str, Any]") -> None:
     """Wait until the tmux session of an ended job is gone, so that its name can be used again."""
     deadline = time.monotonic() + 2.0
-    session = to_bytes(known["order"].get("session", ""))
-    while known["begun"].get("via") == "tmux" and known["state"] == "ended" and time.monotonic() < deadline:
+    session = to_bytes(facts["order"].get("session", ""))
+    while facts["begun"].get("via") == "tmux" and facts["state"] == "ended" and time.monotonic() < deadline:
         if not has_tmux_session(session):
             return
         time.sleep(0.02)
 
 
-def end_session(look: "JobQuestion", known: "dict[str, Any]", deadline: float, grace: float) -> "dict[str, Any]":
+def end_session(query: "JobQuestion", facts: "dict[str, Any]", deadline: float, grace: float) -> "dict[str, Any]":
     """Kill a tmux session that is not a job of ours; processes that survive the hangup are killed after the grace."""
-    pids = with_descendants(known.get("panes", []), Lookout())
+    pids = with_descendants(facts.get("panes", []), ProcessTables())
     births = {pid: birth_of(pid) for pid in pids}
-    session = to_bytes(str(look["session"]))
+    session = to_bytes(str(query["session"]))
     tmux_call("kill-session", "-t", b"=" + session)
     kill_at = min(time.monotonic() + grace, deadline - 3.0)
     left = still_alive(births)
@@ -249,12 +249,12 @@ def end_session(look: "JobQuestion", known: "dict[str, Any]", deadline: float, g
             strike_all(left, signal.SIGKILL)
         time.sleep(0.05)
         left = still_alive(births)
-    seen = foreign_state(look)
+    seen = foreign_state(query)
     if left or seen["state"] == "running":
         return dict(seen, state="running", survivors=left)
     # Its log may contain its exit code; without one, it is still certain that it ended.
-    told = {"exit": seen.get("exit"), "signal": "", "ending": "stopped", "reason": None, "ended": time.time()}
-    return dict(known, state="ended", survivors=[], **told)
+    fields = {"exit": seen.get("exit"), "signal": "", "ending": "stopped", "reason": None, "ended": time.time()}
+    return dict(facts, state="ended", survivors=[], **fields)
 
 
 def still_alive(births: "dict[int, int]") -> "list[int]":
@@ -265,13 +265,13 @@ def still_alive(births: "dict[int, int]") -> "list[int]":
 
 
 def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Listener) -> None:
-    lookout = Lookout()
-    known = find_state(order["job"], lookout)
+    tables = ProcessTables()
+    facts = find_state(order["job"], tables)
     text, keys = str(order.get("text", "")), [str(key) for key in order.get("keys", [])]
-    if known["state"] != "running":
+    if facts["state"] != "running":
         raise Refused("state", "the job does not run, so nothing can be typed into it")
-    is_submitted = known.get("via") == "slurm" and not known.get("foreign")
-    if not is_submitted and (known.get("via") == "slurm" or not is_in_tmux(known)):
+    is_submitted = facts.get("via") == "slurm" and not facts.get("foreign")
+    if not is_submitted and (facts.get("via") == "slurm" or not is_in_tmux(facts)):
         raise Refused("unsupported", "the job runs without tmux, so nothing can be typed into it")
     bad = [key for key in keys if not KEY.match(key)]
     if bad:
@@ -279,18 +279,18 @@ def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Lis
     if "\0" in text:
         raise Refused("key", "a text with a NUL cannot be typed")
     if is_submitted:
-        lookout.cluster.type_into(known, text, keys)
+        tables.cluster.type_into(facts, text, keys)
     else:
-        type_into_pane(known, text, keys)
+        type_into_pane(facts, text, keys)
     listener.send(json_frame(END, request, {}))
 
 
-def is_in_tmux(known: "dict[str, Any]") -> bool:
-    return bool(known.get("foreign") or known["begun"].get("via") == "tmux")
+def is_in_tmux(facts: "dict[str, Any]") -> bool:
+    return bool(facts.get("foreign") or facts["begun"].get("via") == "tmux")
 
 
-def type_into_pane(known: "dict[str, Any]", text: str, keys: "list[str]") -> None:
-    target = known["begun"].get("pane") or "=%s:" % known["order"]["session"]
+def type_into_pane(facts: "dict[str, Any]", text: str, keys: "list[str]") -> None:
+    target = facts["begun"].get("pane") or "=%s:" % facts["order"]["session"]
     for part in text_parts(text):
         send_keys(to_bytes(target), ["-l", "--", part])
     if keys:
@@ -316,7 +316,7 @@ def send_keys(target: bytes, words: "list[Any]") -> None:
 
 JOB_VERBS = {
     "job_start": start_job,
-    "job_look": look_at_jobs,
+    "job_look": answer_job_query,
     "job_list": list_jobs,
     "job_wait": wait_for_job,
     "job_stop": stop_job,

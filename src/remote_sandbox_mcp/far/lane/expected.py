@@ -70,13 +70,13 @@ def expected_entries(order: "ReceiveOrder", raw: bytes) -> "list[tuple[bytes, by
     if not len(names) == len(wanted) == len(found or names):
         raise Refusal("broken", "%d names for %d entries" % (len(names), len(wanted)))
     # Most files are new and have one of a few modes: equal expectations share one object.
-    known: "dict[tuple[str, str], Expected]" = {}
+    cache: "dict[tuple[str, str], Expected]" = {}
     entries = []
     each = zip(wanted, found or [UNKNOWN.decode()] * len(names))  # noqa: B905 older Pythons have no strict
     for (folder, name), metas in zip(names, each):  # noqa: B905
-        expected = known.get(metas)
+        expected = cache.get(metas)
         if expected is None:
-            expected = known[metas] = Expected(to_bytes(metas[0]), to_bytes(metas[1]))
+            expected = cache[metas] = Expected(to_bytes(metas[0]), to_bytes(metas[1]))
         entries.append((folder, name, expected))
     return entries
 
@@ -117,9 +117,9 @@ def is_described_beyond(name: bytes, where: int, meta: bytes) -> bool:
 
 def with_found(order: "ClearOrder | DeleteOrder | TouchOrder", entries: "list[Any]") -> "list[tuple[Any, bytes]]":
     """Pair each entry of a request with the scan's finding at its place. Raises Refusal."""
-    told = order.get("found")
-    if told is None:
+    listed = order.get("found")
+    if listed is None:
         return [(entry, UNKNOWN) for entry in entries]
-    if len(told) != len(entries):
-        raise Refusal("broken", "%d entries, but %d of them were found" % (len(entries), len(told)))
-    return [(entry, to_bytes(str(told[at]))) for at, entry in enumerate(entries)]
+    if len(listed) != len(entries):
+        raise Refusal("broken", "%d entries, but %d of them were found" % (len(entries), len(listed)))
+    return [(entry, to_bytes(str(listed[at]))) for at, entry in enumerate(entries)]

@@ -9,7 +9,7 @@ import sys
 import time
 
 from ..outpost.place import RUN_NAME, find_run, is_locked, read_record, to_bytes, to_text
-from .glance import Glance, Glances
+from .snapshot import FolderSnapshot, FolderSnapshots
 from .tree import (
     MOST_GITIGNORED,
     MOST_LEFTOVERS,
@@ -22,7 +22,7 @@ from .tree import (
     Teller,
     child,
     ids_along,
-    look_at,
+    inspect_path,
     scan,
     stat_at,
 )
@@ -31,7 +31,7 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable
 
-    from ...core.orders import FollowAnswer, FollowOrder, LookAtPathAnswer
+    from ...core.orders import FollowAnswer, FollowOrder, InspectPathAnswer
 
     Send = Callable[[bytes], None]
 
@@ -62,9 +62,9 @@ WATCHES_FILE, PART_OF_WATCHES, USUAL_WATCHES = "/proc/sys/fs/inotify/max_user_wa
 # folder stays unread for longer than WHOLE_S. While a tree is in use, its folders are read in idle moments.
 WHOLE_S, SWEEP_S, IN_USE_S, SLICE_S = 60.0, 40.0, 300.0, 0.02
 # How many trees a lane remembers, how many folders of each, and how many bytes of news and of names of folders.
-MOST_FOLLOWED, MOST_KNOWN, MOST_NEWS, MOST_GONE = 4, 200000, 32 << 20, 2 << 20
+MOST_FOLLOWED, MOST_CACHED, MOST_NEWS, MOST_GONE = 4, 200000, 32 << 20, 2 << 20
 # For how long the folder of a run is looked for, and how often that and the end of a run are looked at.
-UNKNOWN_RUN_S, SEEK_RUN_S, LOOK_AT_RUN_S, LOOK_AT_WATCHED_RUN_S = 1.0, 0.001, 0.05, 0.5
+UNKNOWN_RUN_S, SEEK_RUN_S, POLL_RUN_S, POLL_WATCHED_RUN_S = 1.0, 0.001, 0.05, 0.5
 # While a run is waited for, a BEAT is sent this often: the near side gives up a lane that is silent.
 RUN_BEAT_S = 240.0
 
@@ -177,7 +177,7 @@ class FolderWatches:
                     del self.numbers[self.folders.pop(watch)]
         return found
 
-    def keep_only(self, folders: "dict[bytes, Known]") -> None:
+    def keep_only(self, folders: "dict[bytes, CachedFolder]") -> None:
         for folder in [folder for folder in self.numbers if folder not in folders]:
             self.drop(folder)
 
@@ -185,7 +185,7 @@ class FolderWatches:
         self.inotify.close()
 
 
-class Known:
+class CachedFolder:
     """Memory of a folder: the digest of its block, empty if it cannot be read, and its folders."""
 
     __slots__ = ("digest", "inner")
@@ -198,7 +198,7 @@ class Known:
 class FollowedSurvey(Survey):
     """A survey that reads folders one at a time, and again; what it notes is of the folder that it has just read."""
 
-    def __init__(self, following: "Following", order: "FollowOrder", fields: "LookAtPathAnswer") -> None:
+    def __init__(self, following: "Following", order: "FollowOrder", fields: "InspectPathAnswer") -> None:
         Survey.__init__(self, order, fields)
         self.following = following
         self.texts: "dict[bytes, bytes]" = {}
@@ -223,21 +223,21 @@ class FollowedSurvey(Survey):
 
     def note_folder(self, path: bytes, found: os.stat_result) -> None:
         self.devices.setdefault(found.st_dev, path)
-        if self.following.watches and path not in self.following.known:
+        if self.following.watches and path not in self.following.cached:
             self.times[path] = found.st_mtime_ns
 
     def describe(self, folder: bytes, entries: "list[Any]", folders: "list[bytes]") -> "list[bytes]":
         """Without watches, with what later looks compare the folder with."""
-        self.glance = None if self.following.watches else Glance(entries)
+        self.snapshot = None if self.following.watches else FolderSnapshot(entries)
         return Survey.describe(self, folder, entries, folders)
 
-    def heed_gitignore(self, folder: bytes, entries: "list[Any]") -> None:
+    def apply_gitignore(self, folder: bytes, entries: "list[Any]") -> None:
         """Take the rules of a new folder. Raises Outdated if those of a known one are others than before."""
         if any(entry.name == b".gitignore" and entry.is_symlink() for entry in entries):
             # What the link leads to may change without an event here.
             self.following.unsure.add(folder)
         text = self.read_gitignore(folder, entries)
-        if folder in self.following.known:
+        if folder in self.following.cached:
             if text != self.texts.get(folder) or self.ignored_bytes > MOST_GITIGNORED:
                 raise Outdated
         elif text is not None:
@@ -251,12 +251,12 @@ class Following:
     def __init__(self) -> None:
         self.order: "Any" = None
         self.survey: "FollowedSurvey | None" = None
-        self.known: "dict[bytes, Known]" = {}
+        self.cached: "dict[bytes, CachedFolder]" = {}
         # Digests of the blocks that the near side has; and the blocks that it lacks, None for folders that are gone.
-        self.told: "dict[bytes, bytes]" = {}
+        self.sent: "dict[bytes, bytes]" = {}
         self.news: "dict[bytes, tuple[bytes, int] | None]" = {}
         self.news_size = 0
-        self.rules_told: "list[list[str]]" = []
+        self.rules_sent: "list[list[str]]" = []
         # Problems, hits and leftovers of folders that have some.
         self.notes: "dict[bytes, tuple[Problems, set[bytes], list[str], list[str], int]]" = {}
         # The first number is random, so that it is not taken for one of another lane's.
@@ -266,7 +266,7 @@ class Following:
         self.watches: "FolderWatches | None" = None
         self.may_watch = True
         # Without watches: by what changed folders are found.
-        self.glances = Glances()
+        self.snapshots = FolderSnapshots()
         # Folders that are read at every look, because they cannot be watched.
         self.unsure: "set[bytes]" = set()
         # Folders that changed while they were read, and are read at the next look.
@@ -276,26 +276,26 @@ class Following:
         self.read_since = self.used = self.sweep_began = 0.0
         self.sweep: "list[bytes]" = []
 
-    def look(self, order: "FollowOrder", send: "Send") -> "FollowAnswer":
+    def scan(self, order: "FollowOrder", send: "Send") -> "FollowAnswer":
         """Send the blocks that differ from listing `since`, or all if that is not known; returns the other fields.
 
         An order may be carried out long after it was sent. The near side has received all listings up to the newest
         by then, because answers come in their order: so any number that it was told means the newest.
         """
         self.order, self.used = order, time.monotonic()
-        fields = look_at(order)
+        fields = inspect_path(order)
         if fields["kind"] != "dir":
             single = scan(dict(order, verb="scan"), send)  # type: ignore[arg-type]
             return dict(single, number=0, since=0, whole=True, gone=[], inode=0, watched=False)  # type: ignore
         since = self.number if self.first < int(order["since"]) <= self.number else 0
         if not since:
-            self.told, self.rules_told = {}, []
+            self.sent, self.rules_sent = {}, []
         found = stat_at(to_bytes(fields["path"]), order.get("exact"))
         top, before = (found.st_dev, found.st_ino), self.top
         self.top = top
         teller = Teller(send, bool(order.get("squeeze")))
         self.bring_up_to_date(fields, teller, not since or top != before)
-        gone = self.tell_news(teller)
+        gone = self.send_news(teller)
         teller.flush()
         return self.answer(since, gone, teller.count > 0)
 
@@ -304,14 +304,14 @@ class Following:
         rules = self.survey.gitignores
         self.gather_notes()
         fields = self.survey.result()
-        if is_new or gone or not since or rules != self.rules_told:
+        if is_new or gone or not since or rules != self.rules_sent:
             self.number += 1
         answer: "Any" = dict(fields, ids=ids_along(to_bytes(fields["real"])))
-        if since and rules == self.rules_told:
+        if since and rules == self.rules_sent:
             del answer["gitignores"]
-        self.rules_told = list(rules)
+        self.rules_sent = list(rules)
         answer.update(
-            number=self.number if len(self.known) <= MOST_KNOWN else 0,
+            number=self.number if len(self.cached) <= MOST_CACHED else 0,
             since=since,
             whole=not since,
             gone=[to_text(folder) for folder in gone],
@@ -327,7 +327,7 @@ class Following:
         self.survey.begin_notes()
         problems = self.survey.problems
         for noted, hits, leftovers, secrets, secret_count in self.notes.values():
-            problems.told += noted.told[: MOST_TREE_PROBLEMS - len(problems.told)]
+            problems.listed += noted.listed[: MOST_TREE_PROBLEMS - len(problems.listed)]
             problems.count += noted.count
             problems.unread += noted.unread
             self.survey.hits |= hits
@@ -335,15 +335,15 @@ class Following:
             self.survey.secrets += secrets[: MOST_SECRETS_NAMED - len(self.survey.secrets)]
             self.survey.secret_count += secret_count
 
-    def tell_news(self, teller: Teller) -> "list[bytes]":
+    def send_news(self, teller: Teller) -> "list[bytes]":
         """Tell the blocks that are kept for it; returns the folders that are gone, but not those that are in them."""
         gone = {folder for folder, listed in self.news.items() if listed is None}
         for folder, listed in self.news.items():
             if listed is None:
-                self.told.pop(folder, None)
+                self.sent.pop(folder, None)
             else:
-                teller.tell(folder, *listed)
-                self.told[folder] = self.known[folder].digest
+                teller.report(folder, *listed)
+                self.sent[folder] = self.cached[folder].digest
         self.forget_news()
         topmost = sorted(folder for folder in gone if folder.rpartition(b"/")[0] not in gone)
         if sum(map(len, topmost)) > MOST_GONE:
@@ -352,11 +352,11 @@ class Following:
 
     # Reading folders
 
-    def bring_up_to_date(self, fields: "LookAtPathAnswer", teller: Teller, is_other: bool) -> None:
+    def bring_up_to_date(self, fields: "InspectPathAnswer", teller: Teller, is_other: bool) -> None:
         exact = self.order.get("exact")
         is_old = self.used - self.read_since > WHOLE_S
-        is_known = self.survey is not None and not (is_other or self.is_outdated)
-        if is_known and self.survey and (not self.may_watch or (self.watches is not None and not is_old)):
+        is_current = self.survey is not None and not (is_other or self.is_outdated)
+        if is_current and self.survey and (not self.may_watch or (self.watches is not None and not is_old)):
             try:
                 self.survey.fields = fields
                 with self.survey.opened(exact):
@@ -375,7 +375,7 @@ class Following:
             self.forget(folder)
         changed |= self.unsure | self.late
         self.late = set()
-        self.read_all([folder for folder in changed if folder in self.known])
+        self.read_all([folder for folder in changed if folder in self.cached])
 
     def compare_all(self) -> None:
         """Read the folders that do not show what they showed. Raises Outdated."""
@@ -386,12 +386,12 @@ class Following:
         self.read_since = time.monotonic()
         self.late = set()
         try:
-            changed = self.glances.changed(list(self.known), lambda folder: os.chdir(Survey.enter(survey, folder)))
+            changed = self.snapshots.changed(list(self.cached), lambda folder: os.chdir(Survey.enter(survey, folder)))
         finally:
             os.chdir(b"/")
         # Parents first: a folder that has become something else is forgotten with the reading of the one above.
         for folder in sorted(self.unsure.union(changed)):
-            if folder in self.known:
+            if folder in self.cached:
                 self.read_all([folder])
 
     def changes(self) -> "tuple[set[bytes], set[bytes]]":
@@ -422,17 +422,17 @@ class Following:
             # Everything is read after these changes.
             self.watches.events()
         self.read_since = time.monotonic()
-        self.known, self.notes, self.unsure, self.late, self.sweep = {}, {}, set(), set(), []
-        self.glances.seen = {}
+        self.cached, self.notes, self.unsure, self.late, self.sweep = {}, {}, set(), set(), []
+        self.snapshots.seen = {}
         self.forget_news()
         # Raises for a top folder that cannot be read; below it that is only a problem in the answer.
         os.listdir(Survey.enter(self.survey, b""))
         self.read_all([b""], teller)
-        for folder in self.told:
-            if folder not in self.known or not self.known[folder].digest:
+        for folder in self.sent:
+            if folder not in self.cached or not self.cached[folder].digest:
                 self.news[folder] = None
         if self.watches:
-            self.watches.keep_only(self.known)
+            self.watches.keep_only(self.cached)
         self.is_outdated = False
 
     def read_all(self, folders: "list[bytes]", teller: "Teller | None" = None) -> None:
@@ -447,30 +447,30 @@ class Following:
         self.survey.begin_notes()
         listed = self.survey.read(folder)
         self.keep_notes(folder)
-        before = self.known.get(folder)
+        before = self.cached.get(folder)
         if listed is None:
             if not folder:
                 raise Outdated
             self.unsure.add(folder)
         inner: "list[bytes]" = listed[2] if listed else []
         digest = hashlib.blake2b(listed[0], digest_size=16).digest() if listed else b""
-        self.known[folder] = Known(digest, inner)
-        self.keep_glance(folder)
+        self.cached[folder] = CachedFolder(digest, inner)
+        self.keep_snapshot(folder)
         self.note_news(folder, listed[:2] if listed else None, teller)
         if before is None:
             return inner
         for gone in set(before.inner).difference(inner):
             self.forget(gone)
-        return [new for new in inner if new not in self.known]
+        return [new for new in inner if new not in self.cached]
 
-    def keep_glance(self, folder: bytes) -> None:
+    def keep_snapshot(self, folder: bytes) -> None:
         """Unless there was a problem with an entry: then the folder is read again."""
         assert self.survey
-        glance, self.survey.glance = self.survey.glance, None
-        if glance and not self.survey.problems.unread:
-            self.glances.seen[folder] = glance
+        snapshot, self.survey.snapshot = self.survey.snapshot, None
+        if snapshot and not self.survey.problems.unread:
+            self.snapshots.seen[folder] = snapshot
         else:
-            self.glances.seen.pop(folder, None)
+            self.snapshots.seen.pop(folder, None)
 
     def keep_notes(self, folder: bytes) -> None:
         assert self.survey
@@ -482,12 +482,12 @@ class Following:
 
     def note_news(self, folder: bytes, listed: "tuple[bytes, int] | None", teller: "Teller | None") -> None:
         """Tell a block that the near side lacks, or keep it until the next look."""
-        digest = self.known[folder].digest if listed else None
-        if self.told.get(folder) == digest:
+        digest = self.cached[folder].digest if listed else None
+        if self.sent.get(folder) == digest:
             self.news.pop(folder, None)
         elif teller and listed:
-            teller.tell(folder, *listed)
-            self.told[folder] = self.known[folder].digest
+            teller.report(folder, *listed)
+            self.sent[folder] = self.cached[folder].digest
         else:
             self.news[folder] = listed
             self.news_size += len(listed[0]) if listed else 0
@@ -501,21 +501,21 @@ class Following:
         folders = [folder]
         while folders:
             folder = folders.pop()
-            known = self.known.pop(folder, None)
-            if known is None:
+            entry = self.cached.pop(folder, None)
+            if entry is None:
                 continue
             if folder in self.survey.texts:
                 raise Outdated
-            folders += known.inner
+            folders += entry.inner
             self.unsure.discard(folder)
             self.notes.pop(folder, None)
-            self.glances.seen.pop(folder, None)
+            self.snapshots.seen.pop(folder, None)
             if self.watches:
                 self.watches.drop(folder)
             self.note_news_of_gone(folder)
 
     def note_news_of_gone(self, folder: bytes) -> None:
-        if folder in self.told:
+        if folder in self.sent:
             self.news[folder] = None
         else:
             self.news.pop(folder, None)
@@ -558,12 +558,12 @@ class Following:
                 self.stop_watching()
             return
         self.unsure.discard(folder)
-        if robbed is not None and robbed in self.known:
+        if robbed is not None and robbed in self.cached:
             # Two paths lead to one folder, which can have one watch only.
             self.unsure.add(robbed)
-        if is_other and folder in self.known:
+        if is_other and folder in self.cached:
             # Something was mounted there, or it was replaced a moment ago: what was in it says nothing about this one.
-            for inner in self.known[folder].inner:
+            for inner in self.cached[folder].inner:
                 self.forget(inner)
 
     def check_file_systems(self) -> None:
@@ -591,12 +591,12 @@ class Following:
         assert self.survey
         now = time.monotonic()
         if not self.sweep:
-            self.sweep, self.sweep_began = list(self.known), now
+            self.sweep, self.sweep_began = list(self.cached), now
         try:
             with self.survey.opened(self.order.get("exact")):
                 while self.sweep:
                     folder = self.sweep.pop()
-                    if folder in self.known:
+                    if folder in self.cached:
                         self.read_all([folder])
                     if time.monotonic() > now + SLICE_S:
                         break
@@ -615,7 +615,7 @@ def follow(followed: "dict[str, Following]", order: "FollowOrder", send: "Send")
     key = json.dumps([fields.get(name) for name in ("path", "rules", "watched", "gitignore", "exact")])
     following = followed.pop(key, None) or Following()
     try:
-        answer = following.look(order, send)
+        answer = following.scan(order, send)
     except BaseException:
         # Some of it may have been told.
         following.rest()
@@ -651,7 +651,7 @@ class AwaitedRun:
     def pause_s(self) -> float:
         if self.folder is None:
             return SEEK_RUN_S
-        return LOOK_AT_WATCHED_RUN_S if self.alarm else LOOK_AT_RUN_S
+        return POLL_WATCHED_RUN_S if self.alarm else POLL_RUN_S
 
     def is_over(self) -> bool:
         """Whether the run has ended, or nothing is known of it here."""

@@ -30,7 +30,7 @@ from ..outpost.wire import (
 from .follow import AwaitedRun, follow
 from .source import Source, Speaker, zstd
 from .target import Receiving, Target, expand
-from .tree import BadName, Refusal, Root, look_at, scan
+from .tree import BadName, Refusal, Root, inspect_path, scan
 
 # After this silence all files are closed: a near side that vanished must not hold locks on partial files.
 PATIENCE_S = 600.0
@@ -106,7 +106,7 @@ class Lane:
         inbox = Inbox(0)
         while self.wait() and inbox.fill():
             for kind, request, body in inbox.frames():
-                self.heed(kind, request, body)
+                self.handle(kind, request, body)
 
     def wait(self) -> bool:
         """Wait for bytes from the near side; meanwhile do what needs none."""
@@ -176,7 +176,7 @@ class Lane:
             receiving.failure = Refusal("let_go", "the other side was silent for too long")
         return {}
 
-    def heed(self, kind: int, request: int, body: memoryview) -> None:
+    def handle(self, kind: int, request: int, body: memoryview) -> None:
         self.attempt(request, lambda: self.dispatch(kind, request, body))
 
     def dispatch(self, kind: int, request: int, body: memoryview) -> "Mapping[str, object] | None":
@@ -238,7 +238,7 @@ class Lane:
 
     def do_itself(self, verb: str, order: "Any", raw: bytes, request: int) -> "Mapping[str, object] | None":
         if verb == "look":
-            return look_at(order)
+            return inspect_path(order)
         if verb == "rest":
             return self.let_go()
         if verb == "bridge":

@@ -32,9 +32,9 @@ LARGEST_WHOLE = 1 << 20
 BEGINNING = 8 << 10
 CHANGED = "changed while it was read; sync again to be sure"
 # How many digests go into one frame.
-TOLD_AT_ONCE = 256
-# A frame is compressed if its first LOOK_BYTES shrink below this share of their size.
-LOOK_BYTES, WORTH = 16 << 10, 0.9
+REPORTED_AT_ONCE = 256
+# A frame is compressed if its first INSPECT_BYTES shrink below this share of their size.
+INSPECT_BYTES, WORTH = 16 << 10, 0.9
 
 
 def names_in_order(raw: bytes) -> "Iterator[tuple[bytes, bytes]]":
@@ -58,7 +58,7 @@ class Speaker:
         self.out = out
 
     def say(self, kind: int, body: bytes) -> None:
-        if self.squeeze and len(zlib.compress(body[:LOOK_BYTES], 1)) < WORTH * min(len(body), LOOK_BYTES):
+        if self.squeeze and len(zlib.compress(body[:INSPECT_BYTES], 1)) < WORTH * min(len(body), INSPECT_BYTES):
             self.send(frame(SQUEEZED, self.request, bytes([kind]) + compress(self.squeeze, body)))
         else:
             self.send(frame(kind, self.request, body))
@@ -244,7 +244,7 @@ class Source:
         pending: "list[bytes]" = []
         for _, piece in cut(self.open_large(folder, name), mark):
             pending.append(CHUNK.pack(len(piece), digest(piece)))
-            if len(pending) >= TOLD_AT_ONCE:
+            if len(pending) >= REPORTED_AT_ONCE:
                 send(frame(OUT, request, b"".join(pending)))
                 pending = []
         send(frame(OUT, request, b"".join(pending)))

@@ -378,7 +378,7 @@ class Receiving:
         if self.failure:
             raise self.failure
         answer: "ReceiveAnswer" = {
-            "problems": self.problems.told,
+            "problems": self.problems.listed,
             "problem_count": self.problems.count,
             "unread": self.problems.unread,
             "files": self.files,

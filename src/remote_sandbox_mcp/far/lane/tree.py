@@ -18,8 +18,8 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable, Iterator
 
-    from ...core.orders import FollowOrder, LookAtPathAnswer, LookAtPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
-    from .glance import Glance
+    from ...core.orders import FollowOrder, InspectPathAnswer, InspectPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
+    from .snapshot import FolderSnapshot
 
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
 FOLDER = struct.Struct(">HII")
@@ -32,7 +32,7 @@ OPEN_FOLDERS = 64
 UNKNOWN_ID = [0, 0]
 # O_PATH opens a folder on the way that may be entered but not read; systems without it need a readable one.
 STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
-BLOCK, LARGEST_TOLD = 1 << 18, 8 << 20
+BLOCK, LARGEST_PIECE_SENT = 1 << 18, 8 << 20
 MOST_GITIGNORED = 8 << 20
 # Files that are not in place yet have names that begin like this; they never count as part of a tree.
 OURS = b".remote-sandbox-"
@@ -69,18 +69,18 @@ class Problems:
     """Problems with single entries: the first ones in words, all of them counted."""
 
     def __init__(self) -> None:
-        self.told: "list[list[str]]" = []
+        self.listed: "list[list[str]]" = []
         self.count = self.unread = 0
 
     def note(self, path: bytes, reason: "object") -> None:
         self.count += 1
         self.unread += isinstance(reason, OSError)
-        if len(self.told) < MOST_TREE_PROBLEMS:
+        if len(self.listed) < MOST_TREE_PROBLEMS:
             words = getattr(reason, "strerror", None) or str(reason)
-            self.told.append([to_text(path), words])
+            self.listed.append([to_text(path), words])
 
     def fields(self) -> "ProblemsAnswer":
-        return {"problems": self.told, "problem_count": self.count, "unread": self.unread}
+        return {"problems": self.listed, "problem_count": self.count, "unread": self.unread}
 
 
 def child(folder: bytes, name: bytes) -> bytes:
@@ -110,9 +110,9 @@ class Root:
         """A descriptor of a folder of the tree, valid until the next call. Raises OSError, BadName."""
         if not path:
             return self.top
-        known = self.folders.get(path)
-        if known is not None:
-            return known
+        entries = self.folders.get(path)
+        if entries is not None:
+            return entries
         above = path
         while above and above not in self.folders:
             above = above.rpartition(b"/")[0]
@@ -237,11 +237,11 @@ def kind_of(mode: int) -> str:
     return "file" if stat.S_ISREG(mode) else "other"
 
 
-def look_at(order: "LookAtPathOrder | ScanOrder | FollowOrder") -> "LookAtPathAnswer":
+def inspect_path(order: "InspectPathOrder | ScanOrder | FollowOrder") -> "InspectPathAnswer":
     """Return kind and place of a path. A link there is followed, because the user named it."""
     path, exact = to_path(str(order["path"])), order.get("exact")
     home = os.path.realpath(os.path.expanduser(b"~"))
-    fields: "LookAtPathAnswer" = {
+    fields: "InspectPathAnswer" = {
         "kind": "missing",
         "path": to_text(path),
         "real": to_text(path),
@@ -261,19 +261,19 @@ def look_at(order: "LookAtPathOrder | ScanOrder | FollowOrder") -> "LookAtPathAn
 
 def scan(order: "ScanOrder", send: "Callable[[bytes], None]") -> "ScanAnswer":
     """Send the tree folder by folder; returns the rest of the answer."""
-    survey = Survey(order, look_at(order))
+    survey = Survey(order, inspect_path(order))
     if survey.fields["kind"] == "dir":
         teller = Teller(send, bool(order.get("squeeze")))
         with survey.opened(order.get("exact")):
             # Raises for a top folder that cannot be read; below it that is only a problem in the answer.
             os.listdir(survey.enter(b""))
             for folder, block, files in survey.walk():
-                teller.tell(folder, block, files)
+                teller.report(folder, block, files)
         teller.flush()
     elif survey.fields["kind"] == "file":
         survey.meta = to_text(meta_of(stat_at(survey.root, order.get("exact"))))
     if order.get("beside") and survey.fields["kind"] in ("file", "missing"):
-        survey.look_beside(to_bytes(str(order["beside"])))
+        survey.list_beside(to_bytes(str(order["beside"])))
     answer = survey.result()
     if answer["kind"] == "dir":
         answer["ids"] = ids_along(to_bytes(answer["real"]))
@@ -289,7 +289,7 @@ class Teller:
         self.pending: "list[bytes]" = []
         self.size = self.count = 0
 
-    def tell(self, folder: bytes, block: bytes, files: int) -> None:
+    def report(self, folder: bytes, block: bytes, files: int) -> None:
         self.count += 1
         self.pending += [FOLDER.pack(len(folder), len(block), files), folder, block]
         self.size += len(block)
@@ -298,8 +298,8 @@ class Teller:
 
     def flush(self) -> None:
         data = b"".join(self.pending)
-        for at in range(0, len(data), LARGEST_TOLD):
-            piece = data[at : at + LARGEST_TOLD]
+        for at in range(0, len(data), LARGEST_PIECE_SENT):
+            piece = data[at : at + LARGEST_PIECE_SENT]
             self.send(b"z" + zlib.compress(piece, 1) if self.squeeze else b"=" + piece)
         self.pending, self.size = [], 0
 
@@ -311,7 +311,7 @@ def meta_of(found: os.stat_result) -> bytes:
 class Survey:
     """One scan of a tree."""
 
-    def __init__(self, order: "ScanOrder | FollowOrder", fields: "LookAtPathAnswer") -> None:
+    def __init__(self, order: "ScanOrder | FollowOrder", fields: "InspectPathAnswer") -> None:
         self.fields = fields
         self.root = to_bytes(self.fields["path"])
         self.ignore = Ignore([to_bytes(str(line)) for line in order.get("rules", ())])
@@ -331,7 +331,7 @@ class Survey:
         # The path by which entries of the current folder are opened.
         self.where = self.root
         # What the folder that is read shows, where that is compared later.
-        self.glance: "Glance | None" = None
+        self.snapshot: "FolderSnapshot | None" = None
 
     @contextlib.contextmanager
     def opened(self, exact: "list[list[int]] | None") -> "Iterator[None]":
@@ -374,12 +374,12 @@ class Survey:
             self.problems.note(folder, problem)
             return None
         if self.gitignore:
-            self.heed_gitignore(folder, entries)
+            self.apply_gitignore(folder, entries)
         folders: "list[bytes]" = []
         fields = self.describe(folder, entries, folders)
         return b"\0".join(fields), len(fields) // 2 - len(folders), folders
 
-    def heed_gitignore(self, folder: bytes, entries: "list[Any]") -> None:
+    def apply_gitignore(self, folder: bytes, entries: "list[Any]") -> None:
         text = self.read_gitignore(folder, entries)
         if text is not None:
             self.add_rules(folder, text)
@@ -405,7 +405,7 @@ class Survey:
         """Name and meta of each entry in turn. Equal folders give equal bytes, so that they can be compared quickly."""
         fields: "list[bytes]" = []
         prefix = folder + b"/" if folder else b""
-        leaves_out, glance = self.ignore.leaves_out, self.glance
+        leaves_out, snapshot = self.ignore.leaves_out, self.snapshot
         for entry in entries:
             name = entry.name
             path = prefix + name
@@ -413,16 +413,16 @@ class Survey:
                 is_dir = entry.is_dir(follow_symlinks=False)
                 if leaves_out(path, is_dir):
                     self.note_left_out(path, name, is_dir)
-                    if glance:
-                        self.glance_at_left_out(glance, entry, is_dir)
+                    if snapshot:
+                        self.mark_left_out(snapshot, entry, is_dir)
                     continue
                 if name.startswith(OURS):
                     self.note_leftover(path)
                     continue
                 found = entry.stat(follow_symlinks=False)
                 mode = found.st_mode
-                if glance:
-                    glance.add(name, found)
+                if snapshot:
+                    snapshot.add(name, found)
                 if mode & FORMAT == REGULAR:
                     fields += name, b"f%o %d %d" % (mode & 0o7777, found.st_size, found.st_mtime_ns)
                 elif is_dir:
@@ -435,12 +435,12 @@ class Survey:
                 self.problems.note(path, problem)
         return fields
 
-    def glance_at_left_out(self, glance: "Glance", entry: "Any", is_dir: bool) -> None:
+    def mark_left_out(self, snapshot: "FolderSnapshot", entry: "Any", is_dir: bool) -> None:
         if self.gitignore and entry.name == b".gitignore":
             # Its rules count, even where one of them leaves out the file itself.
-            glance.add(entry.name, entry.stat(follow_symlinks=False))
+            snapshot.add(entry.name, entry.stat(follow_symlinks=False))
         else:
-            glance.left_out[entry.name] = is_dir
+            snapshot.left_out[entry.name] = is_dir
 
     def note_folder(self, path: bytes, found: os.stat_result) -> None:
         """Called with every folder that is found."""
@@ -464,7 +464,7 @@ class Survey:
             if len(self.secrets) < MOST_SECRETS_NAMED:
                 self.secrets.append(to_text(path))
 
-    def look_beside(self, stem: bytes) -> None:
+    def list_beside(self, stem: bytes) -> None:
         """Note what earlier transfers left beside a single file: partial copies of it, or others too old to resume."""
         try:
             with os.scandir(os.path.dirname(self.root)) as found:

@@ -19,8 +19,8 @@ def hand_out_socket(order: "HandOutSocketOrder", raw: bytes, request: int, liste
     """Connect, and send the socket over the Unix socket `door`, before the answer: the server looks there after it."""
     inside = connect_inside(int(order["port"]))
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, int(order["door"]))
-    handed = array.array("i", [inside.fileno()])
-    door.sendmsg([str(order["token"]).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handed)])
+    descriptors = array.array("i", [inside.fileno()])
+    door.sendmsg([str(order["token"]).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
     listener.send(json_frame(END, request, {}))
 
 

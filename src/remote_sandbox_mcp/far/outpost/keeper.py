@@ -9,7 +9,7 @@ import signal
 import time
 
 from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, insist, read_status, start_process, strike
-from .look import look
+from .observe import observe
 from .output import Listener, OutputStream, widen_pipe
 from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text
 from .sudo import RootProcess, SudoRefused, variables_of
@@ -182,7 +182,7 @@ class Keeper:
         if not is_mine:
             self.abandon()
             wait = float(order["timeout"]) + 3600
-            look({"verb": "look", "id": order["id"], "keep": order["keep"], "wait": wait}, request, self.listener)
+            observe({"verb": "look", "id": order["id"], "keep": order["keep"], "wait": wait}, request, self.listener)
             return
         try:
             self.start(int(order["keep"]))
@@ -194,7 +194,7 @@ class Keeper:
             self.abandon()
             self.explain(problem)
             return
-        self.heed(self.feed.behind)
+        self.handle(self.feed.behind)
         while not self.is_over():
             self.step()
         self.finish()
@@ -349,9 +349,9 @@ class Keeper:
     def step(self) -> None:
         for fd, _ in self.poller.poll(self.wait_ms()):
             if fd == self.wakeup:
-                self.heed_signals()
+                self.handle_signals()
             elif fd == self.feed.fd:
-                self.heed_outpost()
+                self.handle_outpost()
             elif self.input and fd == self.input.fd:
                 self.feed_command(self.input)
             else:
@@ -392,8 +392,8 @@ class Keeper:
         if head:
             self.listener.send(frame(OUT if stream is self.out else ERR, self.request, head))
 
-    def heed_signals(self) -> None:
-        if signal.SIGTERM in os.read(self.wakeup, 512) and self.folder.told_to_stop():
+    def handle_signals(self) -> None:
+        if signal.SIGTERM in os.read(self.wakeup, 512) and self.folder.asked_to_stop():
             self.stop("stopped")
         self.collect()
 
@@ -409,7 +409,7 @@ class Keeper:
         except ChildProcessError:
             self.childless = True
 
-    def heed_outpost(self) -> None:
+    def handle_outpost(self) -> None:
         frames = self.feed.take()
         if frames is None:
             self.poller.unregister(self.feed.fd)
@@ -417,9 +417,9 @@ class Keeper:
                 # The rest of the input cannot come any more, and its end would look like a whole one.
                 self.stop("stopped")
         else:
-            self.heed(frames)
+            self.handle(frames)
 
-    def heed(self, frames: "list[tuple[int, int, bytes]]") -> None:
+    def handle(self, frames: "list[tuple[int, int, bytes]]") -> None:
         if self.is_cancelled(frames):
             self.stop("stopped")
         parts = [body for kind, request, body in frames if kind == INPUT and request == self.request]

@@ -129,15 +129,15 @@ def machine_name() -> str:
 
     The same after a restart. A checksum, because /etc/machine-id is confidential (man 5 machine-id).
     """
-    known = os.uname().nodename.encode()
+    identity = os.uname().nodename.encode()
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
             with open(path, "rb") as file:
-                known += b"\0" + file.read(64).strip()
+                identity += b"\0" + file.read(64).strip()
             break
         except OSError:
             pass
-    return "%08x" % zlib.crc32(known)
+    return "%08x" % zlib.crc32(identity)
 
 
 def machine_marks() -> "dict[str, str]":
@@ -242,7 +242,7 @@ class RunFolder:
                 raise
         return False
 
-    def told_to_stop(self) -> bool:
+    def asked_to_stop(self) -> bool:
         return bool(os.fstat(self.record).st_mode & STOP_MARK)
 
     def note(self, line: "Mapping[str, object]") -> None:

@@ -40,7 +40,7 @@ class Plug:
         self.taken = 0
         # Whether the near side has sent its last bytes, whether the port has, and whether the port was told of the
         # near side's end.
-        self.near_last = self.port_last = self.told_last = False
+        self.near_last = self.port_last = self.sent_last = False
 
     def dial(self) -> int:
         """Try the next address; returns 0 or EINPROGRESS if that goes well, else an errno."""
@@ -61,7 +61,7 @@ class Plug:
 
     @property
     def is_over(self) -> bool:
-        return self.port_last and self.told_last
+        return self.port_last and self.sent_last
 
 
 class Relay:
@@ -100,10 +100,10 @@ class Relay:
         except ValueError:
             return False
         for kind, number, body in frames:
-            self.heed(kind, number, body)
+            self.handle(kind, number, body)
         return bool(data)
 
-    def heed(self, kind: int, number: int, body: bytes) -> None:
+    def handle(self, kind: int, number: int, body: bytes) -> None:
         if kind == DIAL:
             self.dial(Plug(number, int(body)))
             return
@@ -177,14 +177,14 @@ class Relay:
         except OSError as problem:
             self.fail(plug, problem)
             return
-        if plug.near_last and not plug.outbox and plug.dialled and not plug.told_last:
-            self.tell_last(plug)
+        if plug.near_last and not plug.outbox and plug.dialled and not plug.sent_last:
+            self.send_last(plug)
         if plug.taken >= PORT_PIECE:
             self.queue += frame(ROOM, plug.number, b"%d" % plug.taken)
             plug.taken = 0
 
-    def tell_last(self, plug: Plug) -> None:
-        plug.told_last = True
+    def send_last(self, plug: Plug) -> None:
+        plug.sent_last = True
         try:
             plug.sock.shutdown(socket.SHUT_WR)
         except OSError:

@@ -12,7 +12,7 @@ import zlib
 from .family import FORK_S, NO_PROCESS
 from .files import WORKER_S, WORKERS, answer
 from .keeper import Feed, keep
-from .look import look
+from .observe import observe
 from .output import Listener
 from .place import RUN_NAME, forget_run, place_id, prune_runs, reason_of
 from .wire import CANCEL, END, FAIL, FREE, HELLO, INPUT, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
@@ -97,7 +97,7 @@ class Post:
         # Requests whose fork failed for want of room, and when that is retried; others need not wait for them.
         self.delayed: "list[Start]" = []
         self.retry_at = 0.0
-        self.handed = 0
+        self.passed_on = 0
         self.signed = 0.0
         os.set_blocking(1, False)
 
@@ -133,7 +133,7 @@ class Post:
         except ValueError:
             return False
         for kind, request, body in frames:
-            self.heed(kind, request, body)
+            self.handle(kind, request, body)
         self.sign(time.monotonic())
         return bool(data)
 
@@ -147,7 +147,7 @@ class Post:
             self.signed = now
             self.queue += frame(PONG, 0)
 
-    def heed(self, kind: int, request: int, body: bytes) -> None:
+    def handle(self, kind: int, request: int, body: bytes) -> None:
         if kind == PING:
             self.queue += frame(PONG, request)
         elif kind == CANCEL:
@@ -166,7 +166,7 @@ class Post:
         for child in self.children.values():
             if child.request == request and not child.answered:
                 try:
-                    self.tell_to_end(child)
+                    self.ask_to_end(child)
                 except OSError:
                     # It has ended, which is noticed when its pipe is read.
                     pass
@@ -184,7 +184,7 @@ class Post:
                     # It has ended, which is noticed when its pipe is read.
                     pass
 
-    def tell_to_end(self, child: Child) -> None:
+    def ask_to_end(self, child: Child) -> None:
         if child.keeps_runs:
             write_all(child.feed, frame(CANCEL, child.request))
         else:
@@ -256,7 +256,7 @@ class Post:
                 self.leave_the_line()
                 listener = Listener(theirs, waits=True)
                 if verb == "look":
-                    look(order, request, listener, self.has_begun(str(order["id"])))
+                    observe(order, request, listener, self.has_begun(str(order["id"])))
                 else:
                     answer(WORKERS[verb], order, raw, request, listener)
                 listener.finish()
@@ -292,8 +292,8 @@ class Post:
 
     def hand_over(self, start: Start, run_id: str) -> None:
         """Give a run to a keeper that waits, or to a new one."""
-        self.handed += 1
-        if not self.handed % PRUNE_EVERY:
+        self.passed_on += 1
+        if not self.passed_on % PRUNE_EVERY:
             self.prune()
         keeper = self.idle.pop() if self.idle else self.hire()
         try:

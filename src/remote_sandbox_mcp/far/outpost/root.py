@@ -28,9 +28,9 @@ def serve(token: str) -> None:
         os.chdir(raw(order["cwd"]))
         argv = find_shell(order["shells"], order["script"], environment)
     except OSError as problem:
-        tell(token, "%s %d" % (problem.filename if problem.filename == "shell" else "cwd", problem.errno or 0))
+        send_mark(token, "%s %d" % (problem.filename if problem.filename == "shell" else "cwd", problem.errno or 0))
         os._exit(126)
-    tell(token, "")
+    send_mark(token, "")
     try:
         Parent(orders).run_to_its_end(start_process(argv, environment, 1, 2))
     except OSError as problem:
@@ -42,7 +42,7 @@ def raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def tell(token: str, what: str) -> None:
+def send_mark(token: str, what: str) -> None:
     os.write(2, raw("%s %s\n" % (token, what)))
 
 
@@ -91,7 +91,7 @@ class Parent:
         while self.status is None or (self.is_ending and not self.childless):
             for fd in select.select([self.wakeup] if self.is_alone else watched, [], [], self.pause())[0]:
                 if fd == self.orders:
-                    self.heed()
+                    self.handle()
                 else:
                     self.hear_signals()
             if self.is_alone:
@@ -103,7 +103,7 @@ class Parent:
     def pause(self) -> "float | None":
         return 0.02 if self.is_alone else None
 
-    def heed(self) -> None:
+    def handle(self) -> None:
         data = os.read(self.orders, 512)
         self.is_alone = not data
         for word in data.split():

@@ -64,7 +64,7 @@ def install(folder: str, files: "dict[str, str]") -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def tell(word: str, record: "dict[str, Any]") -> None:
+def send_record(word: str, record: "dict[str, Any]") -> None:
     """Print a record where the near side finds it: between two of its words, at the very end of what is printed."""
     packed = base64.b64encode(zlib.compress(json.dumps(record).encode(), 6)).decode()
     data = ("%s %s %s\n" % (word, packed, word)).encode()
@@ -78,15 +78,15 @@ def main(order: "dict[str, Any]") -> None:
         program = os.path.join(home, order["program"])
         if not os.path.isdir(program):
             if "files" not in order:
-                tell(order["word"], {"state": "absent"})
+                send_record(order["word"], {"state": "absent"})
                 return
             install(program, order.pop("files"))
         private(program)
     except OSError as problem:
-        tell(order["word"], {"state": "failed", "why": "it has no folder for sessions: %s" % problem})
+        send_record(order["word"], {"state": "failed", "why": "it has no folder for sessions: %s" % problem})
         return
     sys.path.insert(0, program)
-    __import__(PACKAGE + ".client", fromlist=["main"]).main(home, order, tell)
+    __import__(PACKAGE + ".client", fromlist=["main"]).main(home, order, send_record)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Caller:
         self.outbox += data
         self.flush()
 
-    def tell(self, record: "dict[str, Any]") -> None:
+    def report(self, record: "dict[str, Any]") -> None:
         self.send(frame(RECORD, json.dumps(record).encode()))
 
     def flush(self) -> None:
@@ -91,7 +91,7 @@ class CodeCall:
         self.strikes = 0
         self.answered = self.is_new = False
         self.printed = {OUT: 0, ERR: 0}
-        self.told: "dict[str, Any]" = {}
+        self.facts: "dict[str, Any]" = {}
         self.images: "list[dict[str, Any]]" = []
 
     @property
@@ -112,14 +112,14 @@ class CodeCall:
         """Return how ended code has ended: an interrupt ends a program that it waits for, or itself."""
         if self.strikes:
             return self.interrupted
-        return "error" if "traceback" in self.told else "done"
+        return "error" if "traceback" in self.facts else "done"
 
     def begin(self, folder: str, earlier: "dict[str, Any]") -> None:
         self.begun = time.monotonic()
         self.deadline = self.begun + self.timeout
-        self.told.update(earlier)
+        self.facts.update(earlier)
         if self.folder_given and not self.is_new and os.path.realpath(self.folder) != folder:
-            self.told["folder"] = folder
+            self.facts["folder"] = folder
 
     def interrupt(self, why: str) -> None:
         if not self.interrupted:
@@ -134,11 +134,11 @@ class CodeCall:
     def note(self, kind: bytes, body: bytes, folder: str) -> None:
         """Take what the interpreter says of the code."""
         if kind in (VALUE, TRACE):
-            self.told["value" if kind == VALUE else "traceback"] = body.decode("utf-8", "replace")
+            self.facts["value" if kind == VALUE else "traceback"] = body.decode("utf-8", "replace")
         elif kind == IMAGE:
             self.keep_image(body, folder)
         elif kind in (UNSEEN, GPU):
-            self.told["unseen" if kind == UNSEEN else "torch"] = body.decode("ascii", "replace")
+            self.facts["unseen" if kind == UNSEEN else "torch"] = body.decode("ascii", "replace")
 
     def keep_image(self, body: bytes, folder: str) -> None:
         path = os.path.join(folder, "%s-%d.png" % (self.token.decode(), len(self.images)))
@@ -150,11 +150,11 @@ class CodeCall:
             self.images.append({"path": path, "size": len(body)})
         except OSError:
             # The disk is full, or the folder is gone.
-            self.told["unseen"] = str(int(self.told.get("unseen") or 0) + 1)
+            self.facts["unseen"] = str(int(self.facts.get("unseen") or 0) + 1)
 
-    def record(self, told: "dict[str, Any]") -> "dict[str, Any]":
+    def record(self, result: "dict[str, Any]") -> "dict[str, Any]":
         """Build the record for the caller."""
-        record = dict(self.told, **told)
+        record = dict(self.facts, **result)
         record.update(id=self.id, out=self.printed[OUT], err=self.printed[ERR], images=self.images)
         record["seconds"] = round(time.monotonic() - self.begun, 3) if self.begun else 0.0
         if self.is_new:
@@ -164,5 +164,5 @@ class CodeCall:
     def answer(self, record: "dict[str, Any]") -> None:
         """Told once: whoever waits for a repeated call has taken the place of the first caller."""
         if self.caller:
-            self.caller.tell(record)
+            self.caller.report(record)
         self.answered = True

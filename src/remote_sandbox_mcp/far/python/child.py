@@ -163,7 +163,7 @@ class ChildInterpreter:
             raise
         except BaseException as problem:  # noqa: BLE001 - whatever the code raises is what came of it
             self.interrupts.armed = False
-            self.tell_exception(problem, "<run_python %d>" % number)
+            self.send_exception(problem, "<run_python %d>" % number)
         self.flush()
         # A copy of this process that the code has made ends here: the session goes on in the first one.
         if getpid() != self.pid:
@@ -182,7 +182,7 @@ class ChildInterpreter:
             value = self.execute(Expression(last.value), name, "eval")
             if value is not None:
                 self.space["_"] = value
-                self.tell_value(value)
+                self.send_value(value)
         else:
             self.execute(tree, name, "exec")
 
@@ -209,11 +209,11 @@ class ChildInterpreter:
                 self.loop.run_until_complete(asyncio.wait([task], timeout=1))
             raise
 
-    def tell_value(self, value: "Any") -> None:
+    def send_value(self, value: "Any") -> None:
         if not self.show_image(value):
             self.send_text(VALUE, bounded_repr(value))
 
-    def tell_exception(self, problem: BaseException, name: str) -> None:
+    def send_exception(self, problem: BaseException, name: str) -> None:
         """A traceback that begins with the code's own lines."""
         trace = problem.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != name:

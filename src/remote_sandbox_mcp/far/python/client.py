@@ -27,14 +27,14 @@ LOST = "the process that keeps the session was killed, and the session with it"
 EXIT_CODES = {"error": 1, "died": 1, "lost": 1, "timed_out": 124, "interrupted": 130, "busy": 75, "failed": 2}
 
 
-def main(home: str, order: "Record", tell: "Callable[[str, Record], None]") -> None:
+def main(home: str, order: "Record", send: "Callable[[str, Record], None]") -> None:
     """Carry out one order, and print its record."""
     try:
         record = VERBS[order["verb"]](home, order)
     except OSError as problem:
         record = {"state": "failed", "why": str(problem)}
     if record is not None:
-        tell(order["word"], record)
+        send(order["word"], record)
         sys.exit(EXIT_CODES.get(record["state"], 0))
 
 
@@ -58,8 +58,8 @@ def begin(home: str, order: "Record") -> "Record":
         finally:
             os._exit(1)
     os.close(ready_end)
-    told = read_within(ready, BEGIN_S)
-    return {"state": "begun"} if told == b"ready" else {"state": "failed", "why": told.decode() or "it did not begin"}
+    reply = read_within(ready, BEGIN_S)
+    return {"state": "begun"} if reply == b"ready" else {"state": "failed", "why": reply.decode() or "it did not begin"}
 
 
 def detach(*kept: int) -> None:
@@ -183,9 +183,9 @@ def sessions(home: str, order: "Record") -> "Record":
     names = [name[2:] for name in sorted(os.listdir(home)) if name.startswith("s-")]
     found: "list[Record]" = []
     for name in names:
-        told = ask(home, {"session": name, "verb": "status"})
-        if told["state"] == "status":
-            found.append(told)
+        reply = ask(home, {"session": name, "verb": "status"})
+        if reply["state"] == "status":
+            found.append(reply)
         elif is_kept(os.path.join(home, "s-" + name)):
             found.append({"state": "status", "session": name, "stuck": True})
     return {"state": "sessions", "sessions": found}
@@ -198,9 +198,9 @@ def stop(home: str, order: "Record") -> "Record":
         line = connect(folder)
         line.settimeout(END_S)
         line.sendall(frame(ORDER, b'{"verb": "stop"}'))
-        told = follow(line)[0]
-        if told and told["state"] == "stopped":
-            return told
+        reply = follow(line)[0]
+        if reply and reply["state"] == "stopped":
+            return reply
     except OSError:
         pass
     if not is_kept(folder):

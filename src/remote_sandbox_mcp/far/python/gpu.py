@@ -68,9 +68,9 @@ class GpuMemory:
         if self.asking is not None and self.asking.pid == pid:
             self.asking.returncode = 0
 
-    def known(self, call: "CodeCall", interpreter: Interpreter) -> "dict[str, Any]":
+    def usage(self, call: "CodeCall", interpreter: Interpreter) -> "dict[str, Any]":
         """Bytes of GPU memory: from PyTorch itself, which knows at once, else as the tool has seen it last."""
-        parts = [part.partition(":")[2] for part in str(call.told.get("torch", "")).split()]
+        parts = [part.partition(":")[2] for part in str(call.facts.get("torch", "")).split()]
         if parts and all(part.isdigit() and len(part) < 16 for part in parts):
             return {"gpu": sum(map(int, parts))}
         taken = self.taken.get(interpreter.pid, 0)

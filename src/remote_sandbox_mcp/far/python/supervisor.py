@@ -42,7 +42,7 @@ INSIST_S, GIVE_UP_S = 0.7, 1.5
 # Between TERM and KILL, and for how long KILL is repeated.
 GRACE_S, KILL_S = 2.0, 2.0
 # How often it is checked that the session can still be reached.
-LOOK_S = 5.0
+CHECK_S = 5.0
 # Of what is printed between calls, the end is kept.
 LOG_BYTES = 64 << 10
 # As much is waiting for a slow caller before the interpreter is made to wait; as much is taken after the end of a call.
@@ -68,10 +68,10 @@ class Log:
         """Take the kept output, for the next call's record."""
         if not self.data:
             return {}
-        told = {"earlier": bytes(self.data).decode("utf-8", "replace"), "earlier_dropped": self.dropped}
+        fields = {"earlier": bytes(self.data).decode("utf-8", "replace"), "earlier_dropped": self.dropped}
         self.data.clear()
         self.dropped = 0
-        return told
+        return fields
 
 
 class Supervisor:
@@ -93,7 +93,7 @@ class Supervisor:
         self.number = 0
         self.callers: "set[Caller]" = set()
         self.begun = time.time()
-        self.used = self.looked = time.monotonic()
+        self.used = self.checked_at = time.monotonic()
         self.is_over = self.is_held = False
         self.idle_s = idle_seconds()
         self.watch(listener.fileno(), self.accept)
@@ -125,7 +125,7 @@ class Supervisor:
         times = [call.wait_until for call in self.queue]
         if self.current and not self.current.answered:
             times.append(self.current.deadline)
-        return min([LOOK_S] + [max(0.0, one - time.monotonic()) for one in times])
+        return min([CHECK_S] + [max(0.0, one - time.monotonic()) for one in times])
 
     def tick(self, now: float) -> None:
         self.press(now)
@@ -142,8 +142,8 @@ class Supervisor:
             self.hold_output(self.interpreter)
             self.gpu.tick(now, self.interpreter, is_running=self.current is not None)
         self.begin_next()
-        if now >= self.looked + LOOK_S:
-            self.looked = now
+        if now >= self.checked_at + CHECK_S:
+            self.checked_at = now
             self.end_if_unused(now)
 
     def end_if_unused(self, now: float) -> None:
@@ -172,22 +172,22 @@ class Supervisor:
     def hear(self, caller: Caller) -> None:
         for kind, body in caller.take():
             if kind == ORDER:
-                self.heed(caller, body)
+                self.handle(caller, body)
             elif kind == INTERRUPT:
                 self.interrupt_call_of(caller)
         if caller.is_gone:
             self.drop(caller)
 
-    def heed(self, caller: Caller, body: bytes) -> None:
+    def handle(self, caller: Caller, body: bytes) -> None:
         try:
             order = json.loads(body.decode())
             verb = order["verb"]
             if verb == "call":
                 self.take_call(CodeCall(order, caller))
             elif verb == "result":
-                caller.tell(self.results.get(order["id"]) or self.last_result(order["id"]))
+                caller.report(self.results.get(order["id"]) or self.last_result(order["id"]))
             elif verb == "status":
-                caller.tell(dict(self.status(), state="status"))
+                caller.report(dict(self.status(), state="status"))
             elif verb == "stop":
                 self.end(caller)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -215,9 +215,9 @@ class Supervisor:
 
     def take_call(self, call: CodeCall) -> None:
         """A new call waits for its turn; one that is known already gets the result that it has, or will have."""
-        known = self.results.get(call.id)
-        if known:
-            call.answer(known)
+        result = self.results.get(call.id)
+        if result:
+            call.answer(result)
             return
         for same in self.queue + ([self.current] if self.current else []):
             if same.id == call.id:
@@ -271,7 +271,7 @@ class Supervisor:
             call.strikes = 2
             strike([self.interpreter.pid] + descendants(self.interpreter.pid), signal.SIGINT)
         elif now >= call.interrupted_at + GIVE_UP_S:
-            self.tell(call, {"state": call.interrupted, "goes_on": True})
+            self.report(call, {"state": call.interrupted, "goes_on": True})
 
     def take_output(self, fd: int) -> int:
         """Pass on what was printed; returns how much that was."""
@@ -330,7 +330,7 @@ class Supervisor:
                 raise Broken
         elif kind == DONE:
             self.take_rest()
-            self.tell(call, {"state": call.state})
+            self.report(call, {"state": call.state})
             self.end_call()
         else:
             call.note(kind, body, self.folder)
@@ -349,13 +349,13 @@ class Supervisor:
         self.last_token, self.current = self.current.token, None
         self.used = time.monotonic()
 
-    def tell(self, call: CodeCall, told: "dict[str, Any]") -> None:
+    def report(self, call: CodeCall, fields: "dict[str, Any]") -> None:
         """Answer a call, and remember the answer."""
         interpreter = self.interpreter
         if interpreter:
-            told = dict(told, python=interpreter.python, version=interpreter.version, memory=interpreter.memory())
-            told.update(self.gpu.known(call, interpreter))
-        record = call.record(told)
+            fields = dict(fields, python=interpreter.python, version=interpreter.version, memory=interpreter.memory())
+            fields.update(self.gpu.usage(call, interpreter))
+        record = call.record(fields)
         if call.id:
             self.results[call.id] = record
             self.results.move_to_end(call.id)
@@ -412,7 +412,7 @@ class Supervisor:
         assert interpreter
         self.take_rest()
         if call:
-            self.tell(call, dict(end, state="died"))
+            self.report(call, dict(end, state="died"))
             self.end_call()
         else:
             self.log.add(("[the interpreter has ended between two calls: %s]\n" % json.dumps(end)).encode())
@@ -429,7 +429,7 @@ class Supervisor:
         left = end_all(GRACE_S, KILL_S)
         shutil.rmtree(self.folder, ignore_errors=True)
         if asked:
-            asked.tell({"state": "stopped", "left": left[:20]})
+            asked.report({"state": "stopped", "left": left[:20]})
         for caller in self.callers:
             caller.deliver(1.0)
         # Nothing is left to do.
@@ -442,12 +442,12 @@ class Supervisor:
         return {"busy_s": round(time.monotonic() - call.begun, 1), "busy_with": call.first_line} if call else {}
 
     def status(self) -> "dict[str, Any]":
-        told = {"session": self.name, "begun": self.begun, "unused_s": round(time.monotonic() - self.used, 1)}
-        told.update(self.describe_busy())
+        fields = {"session": self.name, "begun": self.begun, "unused_s": round(time.monotonic() - self.used, 1)}
+        fields.update(self.describe_busy())
         if self.interpreter:
-            told.update(python=self.interpreter.python, version=self.interpreter.version)
-            told.update(memory=self.interpreter.memory(), folder=self.interpreter.folder())
-        return told
+            fields.update(python=self.interpreter.python, version=self.interpreter.version)
+            fields.update(memory=self.interpreter.memory(), folder=self.interpreter.folder())
+        return fields
 
 
 def wait_for(pid: int, seconds: float) -> "int | None":

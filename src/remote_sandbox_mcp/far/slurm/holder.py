@@ -44,7 +44,7 @@ class Holder:
         # The connection that waits for the end of each process; the process itself, so that it is not forgotten.
         self.waiting = {}  # type: Dict[int, Optional[socket.socket]]
         self.lines = {}  # type: Dict[int, subprocess.Popen[bytes]]
-        self.is_told_to_end = False
+        self.is_asked_to_end = False
         self.wakes, self.woken = socket.socketpair()
         self.wakes.setblocking(False)
         self.woken.setblocking(False)
@@ -65,10 +65,10 @@ class Holder:
     def note(self, number: int, frame: object) -> None:
         # A handler and not SIG_IGN, which the lines would inherit. USR1 and USR2 are for those who asked for them.
         if number in (signal.SIGTERM, signal.SIGINT):
-            self.is_told_to_end = True
+            self.is_asked_to_end = True
 
     def is_over(self) -> bool:
-        return self.is_told_to_end or 0 < self.until <= time.monotonic()
+        return self.is_asked_to_end or 0 < self.until <= time.monotonic()
 
     def hear(self) -> None:
         connection, _ = self.listening.accept()

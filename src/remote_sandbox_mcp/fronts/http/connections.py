@@ -68,18 +68,18 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._unfinished.open += 1
-        self._look()
+        self._set_deadline()
 
     def data_received(self, data: bytes) -> None:
         # uvicorn's own count includes requests of closed connections that are still being cancelled; 0 refuses.
         most = min(MOST_CONNECTIONS, descriptors.for_pages())
         self.limit_concurrency = 0 if self._unfinished.open > most else None
         super().data_received(data)
-        self._look()
+        self._set_deadline()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._look()
+        self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -91,7 +91,7 @@ class Connection(H11Protocol):
         self._settle()
         self.transport.abort()
 
-    def _look(self) -> None:
+    def _set_deadline(self) -> None:
         """Set the deadline for the next input: a head, whose deadline does not move; a piece of a body; or none."""
         if self.transport.is_closing():
             self._settle()

@@ -93,7 +93,7 @@ class HttpGate:
             return HttpAnswer(404, "MCP is served at / and /mcp")
         if asked.method == "OPTIONS" and origin in self._terms.origins:
             return HttpAnswer(204, headers=(*PREFLIGHT, *_shared(origin)))
-        return None if self._is_known(asked) else _unknown(asked)
+        return None if self._has_key(asked) else _unknown(asked)
 
     def _decide_page(self, asked: Asked, origin: str) -> HttpAnswer | None:
         """Origins that the operator allows are for MCP: the page is used by itself alone."""
@@ -110,7 +110,7 @@ class HttpGate:
         """Whether a web page of this origin may call us: the server's own origin, or one that the operator allows."""
         return origin.lower() in self._terms.origins or _is_own_page(origin, host)
 
-    def _is_known(self, asked: Asked) -> bool:
+    def _has_key(self, asked: Asked) -> bool:
         digest = self._digest
         if digest is None:
             return True

@@ -36,29 +36,29 @@ class Terms:
     kept_in: Path | None = None
     seal: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
 
-    def told(self) -> dict[str, Any]:
+    def as_fields(self) -> dict[str, Any]:
         """Return JSON for another process of the same user, sent over its private socket; includes the key."""
         key = None if self.key is None else self.key.reveal()
         names = {"hosts": self.hosts, "origins": self.origins}
         return {"host": self.host, "port": self.port, "key": key, "seal": self.seal, **names}
 
 
-def terms_told(told: Mapping[str, Any]) -> Terms:
+def read_terms(fields: Mapping[str, Any]) -> Terms:
     """Terms that another process sent. Raises ConfigError, whose text shows none of the values."""
-    key, port = told.get("key"), told.get("port")
+    key, port = fields.get("key"), fields.get("port")
     if key is not None and not (isinstance(key, str) and key.strip()):
         raise ConfigError("the key with which HTTP is to be served is none")
-    hosts, origins = (told.get(name) for name in ("hosts", "origins"))
+    hosts, origins = (fields.get(name) for name in ("hosts", "origins"))
     if not isinstance(hosts, list) or not isinstance(origins, list):
         raise ConfigError("the names under which HTTP is to be served are missing")
     return Terms(
-        host=str(told.get("host") or ""),
+        host=str(fields.get("host") or ""),
         port=port if isinstance(port, int) else 0,
         key=None if key is None else Secret(key),
         hosts=tuple(str(name) for name in hosts),
         origins=tuple(str(name) for name in origins),
         # A front of an earlier version sends none.
-        seal=str(told.get("seal") or secrets.token_hex(16)),
+        seal=str(fields.get("seal") or secrets.token_hex(16)),
     )
 
 

@@ -36,7 +36,7 @@ ACCEPTED_AT_ONCE, WAITING_IN_KERNEL = 50, 4096
 # A client that vanished is forgotten after this long; if it comes back, it starts a new session.
 IDLE_S = 4 * 3600
 # At the end: for answers being sent, for calls to stop their commands, for connections to close.
-GRACE_S, WIND_DOWN_S, FAREWELL_S = 0.25, 0.2, 0.2
+GRACE_S, WIND_DOWN_S, ENDING_S = 0.25, 0.2, 0.2
 
 
 def serve(app: App, listener: socket.socket, terms: Terms) -> None:
@@ -59,7 +59,7 @@ async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
     reviving.cancel()
     failed = await http.wind_down()
     await live.close()
-    await leave(app, failed, FAREWELL_S)
+    await leave(app, failed, ENDING_S)
 
 
 class HttpServer:

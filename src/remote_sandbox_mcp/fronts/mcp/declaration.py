@@ -21,7 +21,7 @@ class WorkspacePart:
     # The argument that names something that has been started before: then nothing is sent.
     handle: str = ""
     # It only reads, and does so even where what changed here could not be sent.
-    only_looks: bool = False
+    is_read_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,12 +57,12 @@ class Journal:
         """The recorded answer, or that of making the call now."""
         if call.again:
             try:
-                known = await asyncio.to_thread(self._rows.get, call.name)
+                record = await asyncio.to_thread(self._rows.get, call.name)
             except ConfigError:
                 # Nobody can say whether it was made: to make it again might be to make it twice.
-                known = CallRecord(call.name, tool)
-            if known is not None:
-                return self._recall(known)
+                record = CallRecord(call.name, tool)
+            if record is not None:
+                return self._recall(record)
         await self._attempt(lambda: self._rows.begin(call.name, tool))
         answer = await make()
         if isinstance(answer, InputRequiredResult):
@@ -74,10 +74,10 @@ class Journal:
             await self._attempt(lambda: self._rows.answer(call.name, fields))
         return answer
 
-    def _recall(self, known: CallRecord) -> Answer:
-        if known.answer:
-            return CallToolResult.model_validate_json(known.answer)
-        return failed(UNKNOWN.format(tool=known.tool), {"code": SandboxError.code, "outcome": "unknown"})
+    def _recall(self, record: CallRecord) -> Answer:
+        if record.answer:
+            return CallToolResult.model_validate_json(record.answer)
+        return failed(UNKNOWN.format(tool=record.tool), {"code": SandboxError.code, "outcome": "unknown"})
 
     async def _attempt(self, work: Callable[[], None]) -> None:
         # The store has logged the reason, once.

@@ -62,16 +62,16 @@ async def learn_roots(context: Context[None, Any] | None) -> None:
 
 async def _has_new_roots(session: Session, context: Context[None, Any] | None) -> bool:
     """Ask the client which folders it works in; whether they are others than before."""
-    known = session.roots
-    if context is None or is_in_rounds(context) or not _tells_roots(context):
+    roots = session.roots
+    if context is None or is_in_rounds(context) or not _has_roots(context):
         return False
     try:
         # Not list_roots: the SDK warns that the newest protocol has no roots any more.
-        told = await within(context.session.send_request(ListRootsRequest(), ListRootsResult), ROOTS_S)
+        listed = await within(context.session.send_request(ListRootsRequest(), ListRootsResult), ROOTS_S)
     except (asyncio.TimeoutError, TimeoutError, MCPError, ValidationError, ValueError):
         return False
-    session.roots = tuple(filter(None, (_path_of(str(root.uri)) for root in told.roots[:MOST_ROOTS])))
-    return session.roots != known
+    session.roots = tuple(filter(None, (_path_of(str(root.uri)) for root in listed.roots[:MOST_ROOTS])))
+    return session.roots != roots
 
 
 def _is_near(context: Context[None, Any] | None) -> bool:
@@ -81,7 +81,7 @@ def _is_near(context: Context[None, Any] | None) -> bool:
     return peer is not None and is_loopback(peer.host)
 
 
-def _tells_roots(context: Context[None, Any]) -> bool:
+def _has_roots(context: Context[None, Any]) -> bool:
     try:
         capabilities = context.client_capabilities
     except (ValueError, LookupError):

@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Context
 from ...core.client import current_call
 from ...core.progress import Beat, Progress
 from ...core.texts.text import visible
-from .results import without_known
+from .results import redacted
 
 # Pause between two messages, and before the same message is repeated as a sign of life.
 PAUSE_S, SAME_S = 0.5, 5.0
@@ -72,7 +72,7 @@ class Reporting:
             # The protocol requires it to grow with each message, even where the work stands still.
             progress = max(progress, self._sent[0] + 0.001)
             self._sent_at, self._sent = time.monotonic(), (progress, message)
-            await self._ctx.report_progress(progress, total, visible(without_known(message)))
+            await self._ctx.report_progress(progress, total, visible(redacted(message)))
 
 
 def _note(sending: asyncio.Task[None]) -> None:

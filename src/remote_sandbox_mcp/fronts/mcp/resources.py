@@ -36,8 +36,8 @@ def offer(server: SandboxServer) -> None:
         members = await app.fleet.offered()
         listed = [{"name": it.name, "kind": it.describe().kind} | _more(made.get(it.name)) for it in members]
         # A resource is read without a session, so over HTTP the client's selected sandbox is unknown here.
-        known = server.clients.session(None) is not None
-        active = {"active_sandbox": (await active_sandbox(server, None))[0]} if known else {}
+        has_session = server.clients.session(None) is not None
+        active = {"active_sandbox": (await active_sandbox(server, None))[0]} if has_session else {}
         return _json(active | {"sandboxes": listed})
 
     @server.resource("sandbox://{id}/status", title="How a sandbox stands", mime_type=JSON)

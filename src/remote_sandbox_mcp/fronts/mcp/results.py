@@ -35,7 +35,7 @@ def reply(
     `whole`: an unknown client gets all of it, because a program asked for these very bytes.
     """
     client = calling.get()
-    fields, text = all_visible(without_known(structured)), without_known(text)
+    fields, text = all_visible(redacted(structured)), redacted(text)
     if warning := "" if client.hides_tokens else warning_of(fields):
         fields, text = fields | {"warning": warning}, f"{text}\n{warning}"
     most = 1 << 30 if whole and not client.name else client.result_chars
@@ -59,7 +59,7 @@ def with_images_seen(answer: Answer) -> Answer:
     return answer.model_copy(update={"structured_content": None}) if has_images else answer
 
 
-def without_known(value: T) -> T:
+def redacted(value: T) -> T:
     """A result, or its text, without the values that are known to be secret; the operator may want no tokens either."""
     if calling.get().hides_tokens:
         from ...core.texts.redact import without_tokens
@@ -78,7 +78,7 @@ def failure(problem: SandboxError, *, starts: bool = False) -> CallToolResult:
 
 
 def failed(text: str, about: dict[str, Any]) -> CallToolResult:
-    text, about = visible(without_known(text)), all_visible(without_known(about))
+    text, about = visible(redacted(text)), all_visible(redacted(about))
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True, _meta={ABOUT_ERROR: about})
 
 
@@ -91,23 +91,23 @@ def code_of(answer: object) -> str:
     return str(about_error(answer).get("code", SandboxError.code))
 
 
-def told_where(answer: CallToolResult, sandbox: str) -> CallToolResult:
+def with_sandbox(answer: CallToolResult, sandbox: str) -> CallToolResult:
     """The answer to a call that named no sandbox, with the name of the one that was used."""
-    told = about_error(answer) if answer.is_error else dict(answer.structured_content or {})
-    if "sandbox" in told or told.get("code") == BadArgument.code:
+    fields = about_error(answer) if answer.is_error else dict(answer.structured_content or {})
+    if "sandbox" in fields or fields.get("code") == BadArgument.code:
         return answer
-    told |= {"sandbox": sandbox}
+    fields |= {"sandbox": sandbox}
     # The text comes first; images may follow.
     first, *others = answer.content
     assert isinstance(first, TextContent)
     if answer.is_error:
         # Many errors name it themselves.
-        return failed(first.text if sandbox in first.text else f"on {sandbox}: {first.text}", told)
+        return failed(first.text if sandbox in first.text else f"on {sandbox}: {first.text}", fields)
     content = [TextContent(type="text", text=f"on {sandbox}: {first.text}"), *others]
-    return CallToolResult(content=content, structured_content=told)
+    return CallToolResult(content=content, structured_content=fields)
 
 
-def told_moved(answer: CallToolResult, line: str) -> CallToolResult:
+def with_moved(answer: CallToolResult, line: str) -> CallToolResult:
     """The answer to a call in a workspace, with a line about what moved with it."""
     if not line:
         return answer
@@ -152,7 +152,7 @@ class ResultImages:
         return ""
 
 
-async def look(app: App, path: str, *, usual: int, limit: int, name: str) -> tuple[FileSlice, Image | None]:
+async def read_slice(app: App, path: str, *, usual: int, limit: int, name: str) -> tuple[FileSlice, Image | None]:
     """The beginning of a file; an image is read completely.
 
     A `limit` other than the usual one asks for just these bytes, so a part of an image is not shown as one.

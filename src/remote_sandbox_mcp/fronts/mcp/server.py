@@ -50,7 +50,7 @@ from .declaration import PLAIN, Declaration
 from .forms import Forms
 from .journal import Journal, is_kept, note
 from .outside import learn_roots, make_way
-from .results import code_of, failure, told_where, with_images_seen
+from .results import code_of, failure, with_images_seen, with_sandbox
 from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, with_own_names
 from .workspace import Workspaces
 
@@ -105,7 +105,7 @@ SEVERAL = "sandbox_names"
 # Over HTTP the client itself has to repeat the request.
 MOVED = "the configuration has just changed, so this was not begun; send it once more"
 # The first messages of clients that want change notifications; since 2026-07-28 they have to ask for them.
-CAN_BE_TOLD = frozenset({"initialize", "subscriptions/listen"})
+CAN_BE_NOTIFIED = frozenset({"initialize", "subscriptions/listen"})
 MOST_SUBSCRIBED = 1000
 # How many places of this computer the user is asked about for one call.
 MOST_ASKED = 4
@@ -148,7 +148,7 @@ class SandboxServer(MCPServer[None]):
         self._connections: WeakSet[Connection] = WeakSet()
         # The resources that they have subscribed to.
         self._subscribed: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
-        self._telling = Chores("telling a client of a change", expected=(asyncio.TimeoutError, TimeoutError))
+        self._announcing = Chores("telling a client of a change", expected=(asyncio.TimeoutError, TimeoutError))
         self._follows = False
         self._lowlevel_server.middleware.append(self._attend)
         self._lowlevel_server.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)
@@ -158,10 +158,10 @@ class SandboxServer(MCPServer[None]):
         """Runs around each message: waits for a new configuration, and sets the context of the call."""
         if ctx.method == "initialize":
             self._connections.add(ctx.session._connection)
-        if ctx.method in CAN_BE_TOLD and not self._follows:
+        if ctx.method in CAN_BE_NOTIFIED and not self._follows:
             self._follows = True
             # In an empty context: it outlives the call that begins it, and must not see that call's session.
-            contextvars.Context().run(self.app.disposables.follow, self._tell_sandboxes)
+            contextvars.Context().run(self.app.disposables.follow, self._announce_sandboxes)
         if self.offer_rest and ctx.method.startswith(ABOUT_THE_REST):
             self.offer_rest()
             self.offer_rest = None
@@ -180,8 +180,8 @@ class SandboxServer(MCPServer[None]):
 
     async def run_over(self, incoming: Any, outgoing: Any) -> None:
         """Serve one client over a pair of streams until it goes."""
-        lowlevel, told = self._lowlevel_server, NotificationOptions(tools_changed=True, resources_changed=True)
-        await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options(told))
+        lowlevel, options = self._lowlevel_server, NotificationOptions(tools_changed=True, resources_changed=True)
+        await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options(options))
 
     def take_tools_of(self, other: SandboxServer) -> None:
         """Offer the tools of another server, which has the same app and clients."""
@@ -198,22 +198,22 @@ class SandboxServer(MCPServer[None]):
         self._subscribed.get(ctx.session._connection, set()).discard(str(params.uri))
         return EmptyResult()
 
-    async def _tell_sandboxes(self, names: Collection[str]) -> None:
+    async def _announce_sandboxes(self, names: Collection[str]) -> None:
         """Disposable sandboxes with these ids and names were created, have ended, or changed state."""
         updated = ["sandbox://list", *(f"sandbox://{name}/status" for name in sorted(names))]
-        await self.tell_changes(tools=False, resources=True, updated=updated)
+        await self.announce_changes(tools=False, resources=True, updated=updated)
 
-    async def tell_changes(self, *, tools: bool, resources: bool, updated: Sequence[str] = ()) -> None:
+    async def announce_changes(self, *, tools: bool, resources: bool, updated: Sequence[str] = ()) -> None:
         """Notify clients that the list of tools or of sandboxes has changed, and subscribers of what was `updated`."""
         events = [ToolsListChanged()] * tools + [ResourcesListChanged()] * resources
         for event in (*events, *map(ResourceUpdated, updated)):
             await self._subscriptions.publish(event)
         for connection in tuple(self._connections):
             # In the background: a client that has stopped reading must not delay the others.
-            telling = self._tell(connection, tools=tools, resources=resources, updated=updated)
-            self._telling.start(within(telling, TELL_S))
+            announcing = self._notify(connection, tools=tools, resources=resources, updated=updated)
+            self._announcing.start(within(announcing, TELL_S))
 
-    async def _tell(self, connection: Connection, *, tools: bool, resources: bool, updated: Sequence[str]) -> None:
+    async def _notify(self, connection: Connection, *, tools: bool, resources: bool, updated: Sequence[str]) -> None:
         if tools:
             await connection.send_tool_list_changed()
         if resources:
@@ -288,15 +288,15 @@ class SandboxServer(MCPServer[None]):
 
     def _client(self, context: Context[None, Any] | None) -> Client:
         """The client's known limits, unless the operator has set others."""
-        known, call = client_of(context), current_call()
-        patience_s, result_chars = self.app.patience_s or known.patience_s, self.app.settings.result_chars
+        client, call = client_of(context), current_call()
+        patience_s, result_chars = self.app.patience_s or client.patience_s, self.app.settings.result_chars
         if call and call.waited_s:
             patience_s = max(LEAST_PATIENCE_S, patience_s - call.waited_s)
         hides_tokens = self.app.settings.redact_output
-        if patience_s == known.patience_s and not result_chars and not hides_tokens:
-            return known
-        result_chars = result_chars or known.result_chars
-        return replace(known, patience_s=patience_s, result_chars=result_chars, hides_tokens=hides_tokens)
+        if patience_s == client.patience_s and not result_chars and not hides_tokens:
+            return client
+        result_chars = result_chars or client.result_chars
+        return replace(client, patience_s=patience_s, result_chars=result_chars, hides_tokens=hides_tokens)
 
     def _described(self, name: str, arguments: dict[str, Any]) -> str:
         """A call for the log, without its arguments' content: commands and files may contain secrets."""
@@ -309,10 +309,10 @@ class SandboxServer(MCPServer[None]):
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[None, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
         """Return a prompt; an unknown prompt or argument is reported as invalid in every protocol version."""
-        known = {prompt.name: prompt for prompt in self._prompt_manager.list_prompts()}
-        if name not in known:
-            raise MCPError(INVALID_PARAMS, f"unknown prompt {sentence(name[:60])!r}; there are: {', '.join(known)}")
-        takes = [argument.name for argument in known[name].arguments or ()]
+        prompts = {prompt.name: prompt for prompt in self._prompt_manager.list_prompts()}
+        if name not in prompts:
+            raise MCPError(INVALID_PARAMS, f"unknown prompt {sentence(name[:60])!r}; there are: {', '.join(prompts)}")
+        takes = [argument.name for argument in prompts[name].arguments or ()]
         for argument in arguments or ():
             if argument not in takes:
                 message = f"{name} has no argument {sentence(argument[:60])!r}; it takes: {', '.join(takes)}"
@@ -337,7 +337,7 @@ class SandboxServer(MCPServer[None]):
         with self._forms.asker(context, self._sandboxes_in(name, given, where), calling.get().patience_s) as asker:
             answer = await self._carry_out(name, given | ({place: where} if where else {}), context)
         answer = asker.finish(answer)
-        return told_where(answer, where) if where and isinstance(answer, CallToolResult) else answer
+        return with_sandbox(answer, where) if where and isinstance(answer, CallToolResult) else answer
 
     async def _carry_out(
         self, name: str, given: dict[str, Any], context: Context[None, Any] | None
@@ -432,10 +432,10 @@ class SandboxServer(MCPServer[None]):
 
     def _refuse_unknown(self, name: str, arguments: Iterable[str]) -> None:
         # An unknown tool is reported as such, whatever its arguments.
-        known = self._toolbox.parameters(name).all if self._toolbox.has(name) else list(arguments)
+        client = self._toolbox.parameters(name).all if self._toolbox.has(name) else list(arguments)
         for argument in arguments:
-            if argument not in known:
-                near = difflib.get_close_matches(argument, known, 1)
+            if argument not in client:
+                near = difflib.get_close_matches(argument, client, 1)
                 hint = f"did you mean {near[0]}? " if near else ""
                 takes = ", ".join(self._toolbox.parameters(name).listed) or "none"
                 raise BadArgument(f"{name} has no argument {argument[:60]!r}; {hint}it takes: {takes}")

@@ -19,13 +19,13 @@ from ...core.client import Calls, begin_call
 from ...services.fleet import Member
 from ...services.session import KeptSelection, Session
 from .clients import OneClient
-from .early import Early, Learner
+from .handshake import Handshake, Learner
 from .server import SandboxServer, build
 from .upkeep import Upkeep
 from .watchdog import revive
 
 # How long connections may take to close at the end. Claude Code kills a server half a second after telling it to end.
-FAREWELL_S = 0.1
+ENDING_S = 0.1
 # With disposable sandboxes: ready ones are deleted before we go, and connections are closed.
 LONG_FAREWELL_S = 1.5
 # How long cancelled calls may take to stop their commands.
@@ -42,19 +42,19 @@ async def serve(
     source: ConfigSource,
     stock: Stock,
     members: Sequence[Member],
-    early: Early | None,
+    handshake: Handshake | None,
     selection: KeptSelection,
 ) -> NoReturn:
     """Serve until the input ends or a signal comes; the process ends here. `source` is the app's configuration."""
     stopped, ended = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    who = early.who if early else {}
+    who = handshake.who if handshake else {}
     session = Session(selection, name=str(who.get("session", "")))
     session.versions.restore(who.get("versions") or ())
     server = build(app, OneClient(session))
     Upkeep(server, source, stock, members)
-    serving = asyncio.ensure_future(_converse(server, early, ended))
+    serving = asyncio.ensure_future(_converse(server, handshake, ended))
     reviving = asyncio.ensure_future(revive(app))
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
     await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
@@ -65,14 +65,14 @@ async def serve(
     # Every call in progress is cancelled, with its command: the client is gone.
     await asyncio.wait((serving,), timeout=WIND_DOWN_S)
     failed = serving.exception() if serving.done() and not serving.cancelled() else None
-    await leave(app, failed, FAREWELL_S)
+    await leave(app, failed, ENDING_S)
 
 
-async def leave(app: App, failed: BaseException | None, farewell_s: float) -> NoReturn:
+async def leave(app: App, failed: BaseException | None, ending_s: float) -> NoReturn:
     """End this process with everything it has open; logs what made it end."""
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
-    patience, has_transfers = LONG_FAREWELL_S if app.has_disposables else farewell_s, bool(app.transfers.needs())
+    patience, has_transfers = LONG_FAREWELL_S if app.has_disposables else ending_s, bool(app.transfers.needs())
     await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=patience)
     if has_transfers:
         await asyncio.wait((asyncio.ensure_future(_leave_transfers(app)),), timeout=LONG_FAREWELL_S)
@@ -95,9 +95,9 @@ async def _leave_transfers(app: App) -> None:
         )
 
 
-async def _converse(server: SandboxServer, early: Early | None, ended: asyncio.Event) -> None:
+async def _converse(server: SandboxServer, handshake: Handshake | None, ended: asyncio.Event) -> None:
     # Streams that cannot be polled, such as a file, are left to the SDK and its threads.
-    streams: Any = await take_standard_streams(early, ended) if early else ()
+    streams: Any = await take_standard_streams(handshake, ended) if handshake else ()
     await serve_over(server, *streams)
 
 
@@ -107,9 +107,9 @@ async def serve_over(server: SandboxServer, *streams: Any) -> None:
         await server.run_over(incoming, outgoing)
 
 
-async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[StdinLines, StdoutWriter]:
+async def take_standard_streams(handshake: Handshake, ended: asyncio.Event) -> tuple[StdinLines, StdoutWriter]:
     """Reserve standard input and output for the protocol: a stray print goes to stderr, a child reads nothing."""
-    early.hand_over()
+    handshake.hand_over()
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -117,15 +117,15 @@ async def take_standard_streams(early: Early, ended: asyncio.Event) -> tuple[Std
     os.dup2(2, 1)
     reader = asyncio.StreamReader(LONGEST_LINE)
     # All that was read while modules were loading; Learner drops answers that the client has already.
-    reader.feed_data(bytes(early.heard))
-    if early.ended:
+    reader.feed_data(bytes(handshake.heard))
+    if handshake.ended:
         reader.feed_eof()
     else:
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
-    learner = Learner(early)
+    learner = Learner(handshake)
     answers = StdoutWriter(sink, learner)
-    return StdinLines(reader, answers, ended, calls_of(early.who), learner), answers
+    return StdinLines(reader, answers, ended, calls_of(handshake.who), learner), answers
 
 
 def calls_of(who: Mapping[str, Any]) -> Calls | None:

@@ -14,7 +14,7 @@ from ...services.fleet import Member
 from .server import SandboxServer, build
 
 # Files are checked when a call comes, at most this often; and now and then without one.
-LOOK_S, IDLE_LOOK_S = 1.0, 4.0
+CHECK_S, IDLE_CHECK_S = 1.0, 4.0
 
 
 class Upkeep:
@@ -27,24 +27,24 @@ class Upkeep:
         self._members = members
         # Members of earlier configurations that may still be in use.
         self._owed: list[Sequence[Member]] = []
-        self._next = time.monotonic() + LOOK_S
+        self._next = time.monotonic() + CHECK_S
         self._turn = asyncio.Lock()
         self._chores = Chores("the look at the configuration")
         # Called after each change.
         self.changed: Callable[[], None] = lambda: None
-        server.before_call = self.look_in_time
+        server.before_call = self.check_in_time
         self._chores.start(self._keep_looking())
 
-    async def look_in_time(self) -> None:
+    async def check_in_time(self) -> None:
         """Check for a change, unless that was done a moment ago."""
         if time.monotonic() >= self._next:
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check for a change, and apply it."""
         async with self._turn:
-            self._next = time.monotonic() + LOOK_S
-            if (fresh := await asyncio.to_thread(self._source.look)) is not None:
+            self._next = time.monotonic() + CHECK_S
+            if (fresh := await asyncio.to_thread(self._source.refresh)) is not None:
                 await self._follow(fresh)
 
     async def close(self) -> None:
@@ -55,8 +55,8 @@ class Upkeep:
 
     async def _keep_looking(self) -> None:
         while True:
-            await asyncio.sleep(IDLE_LOOK_S)
-            await self.look_in_time()
+            await asyncio.sleep(IDLE_CHECK_S)
+            await self.check_in_time()
 
     async def _follow(self, fresh: Configuration) -> None:
         server, app = self._server, self._server.app
@@ -69,7 +69,7 @@ class Upkeep:
         if has_other_tools:
             server.take_tools_of(build(app, server.clients))
         self.changed()
-        await server.tell_changes(tools=has_other_tools, resources=set(app.fleet.names) != listed)
+        await server.announce_changes(tools=has_other_tools, resources=set(app.fleet.names) != listed)
 
     async def _give_back(self, members: Sequence[Member]) -> None:
         """Return them once no call and no transfer that began before the change can be using them."""

@@ -29,7 +29,7 @@ async def revive(app: App) -> None:
         await app.transfers.take_up()
         await app.disposables.adopt()
         await asyncio.sleep(REVIVE_S)
-        if await asyncio.to_thread(app.jobs.known.is_anything_watched) and (why := await start_watchdog(app)):
+        if await asyncio.to_thread(app.jobs.registry.is_anything_watched) and (why := await start_watchdog(app)):
             log.warning("%s", why)
     except SandboxError as problem:
         log.warning("%s", problem)

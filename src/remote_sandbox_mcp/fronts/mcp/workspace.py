@@ -27,7 +27,7 @@ from ...views.sync_results import headway_text
 from .clients import LEAST_PATIENCE_S, calling
 from .declaration import Declaration, WorkspacePart
 from .reporting import SIGN_S, Reporting, spent_s
-from .results import told_moved
+from .results import with_moved
 
 if TYPE_CHECKING:
     from ...services.workspaces.service import WorkspaceService
@@ -185,7 +185,7 @@ class InWorkspace:
         self._forget_earlier_job(answer)
         brought = await self._bring() if self._is_bringing(answer) else Moved()
         moved = self._workspaces.take_untold(self._workspace).and_then(sent).and_then(brought)
-        return told_moved(answer, moved.line())
+        return with_moved(answer, moved.line())
 
     # Before it
 
@@ -193,7 +193,7 @@ class InWorkspace:
     def _is_sending(self) -> bool:
         if self._handle or not self._part.sends:
             return False
-        paths = [self.arguments.get(name) for name in (*self._paths, self._part.folder) if self._part.only_looks]
+        paths = [self.arguments.get(name) for name in (*self._paths, self._part.folder) if self._part.is_read_only]
         addresses = [read_address(path) for path in paths if isinstance(path, str)]
         named = [address.from_home if address.sandbox else address.path for address in addresses]
         # What lies elsewhere on the machine is looked at without a pass.
@@ -215,7 +215,7 @@ class InWorkspace:
         problem = _problem_of(task, f"sending {workspace.folder} to {sandbox}")
         if problem is None:
             return task.result()
-        if self._part.only_looks and not isinstance(problem, ConnectError):
+        if self._part.is_read_only and not isinstance(problem, ConnectError):
             return Moved(problems=(f"what changed here could not be sent, so this may be old: {sentence(problem)}",))
         raise problem if isinstance(problem, ConnectError) else not_sent(workspace, problem)
 

@@ -36,8 +36,8 @@ class Conflicts:
 
     async def _path(self, workspace: Workspace, shown: str) -> str:
         """The path that the page shows in this way. Raises PageRefusal where it is not in conflict."""
-        for known in (self._app.workspaces.seen_last(workspace)[1], None):
-            paths = known if known is not None else (await self._app.workspaces.state(workspace)).conflicts
+        for tree in (self._app.workspaces.seen_last(workspace)[1], None):
+            paths = tree if tree is not None else (await self._app.workspaces.state(workspace)).conflicts
             for path in paths:
                 if plain_text(path) == shown:
                     return path

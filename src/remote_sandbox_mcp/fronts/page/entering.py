@@ -29,7 +29,7 @@ FREE_TRIES, TRIES_IN_S = 5, 60.0
 WAIT_S, MOST_WAITING = 1.0, 20
 MOST_LEFT = 10_000
 # A stream looks at the clock so often, which may be set, whether its pass is too old.
-GLANCE_S = 60.0
+POLL_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Door:
         until = int(body.partition(".")[0])
         while body not in self._left and (seconds := until - time.time()) > 0:
             with suppress(asyncio.TimeoutError):
-                await within(self._leaving.wait(), min(seconds, GLANCE_S))
+                await within(self._leaving.wait(), min(seconds, POLL_EVERY_S))
 
     def set_cookie(self, value: str) -> str:
         """The header that gives the browser a cookie; an empty one takes it back."""

@@ -16,7 +16,7 @@ from ...core.jobs.log import exit_line_size, from_line_start, lines_with, to_lin
 from ...core.jobs.watch import Watch
 from ...core.task import Run
 from ...core.texts.shown import shown, values_in_use
-from ...services.jobs.values import JOB, Sight, Which
+from ...services.jobs.values import JOB, JobSnapshot, Which
 from ...services.tasks import LogSource
 from ...views.job_results import usage_fields
 from ...views.live.rows import job_row
@@ -60,7 +60,7 @@ class LogStream:
         which = Which(session=self._job)
         name = self._app.fleet.member(self._name).name if self._name else await self._app.tasks.whereabouts(which)
         self._name = name or self._app.fleet.member().name
-        first = await (await self._opened()).look(0, 0)
+        first = await (await self._opened()).read(0, 0)
         if first.state is JobState.MISSING:
             raise UnknownTask(f"{self._name} knows no {self._job}: {first.reason}")
         self._cursor = max(0, first.log_size - FIRST_BYTES)
@@ -75,7 +75,7 @@ class LogStream:
         source = await self._opened()
         # With the byte before: where that ends a line, the next one is whole.
         first = max(0, begin - 1)
-        seen = await source.look(first, max(0, min(end - first, PART_BYTES)))
+        seen = await source.read(first, max(0, min(end - first, PART_BYTES)))
         data, to = seen.log, seen.cursor
         start = to - len(data)
         if start:
@@ -90,7 +90,7 @@ class LogStream:
 
         Raises SandboxError.
         """
-        seen = await (await self._opened()).look(at, SEARCHED_BYTES)
+        seen = await (await self._opened()).read(at, SEARCHED_BYTES)
         is_all = seen.cursor >= seen.log_size or not seen.log
         data = self._for_people(seen.log, seen) if is_all else to_line_end(seen.log)
         begin = seen.cursor - len(seen.log)
@@ -106,7 +106,7 @@ class LogStream:
         source, at = await self._opened(), 0
         while True:
             try:
-                seen = await source.look(at, PIECE_BYTES)
+                seen = await source.read(at, PIECE_BYTES)
             except SandboxError as problem:
                 yield f"\n[the log could not be read further: {sentence(problem)}]\n".encode()
                 return
@@ -172,7 +172,7 @@ class LogStream:
         try:
             source = self._source = self._source or await self._opened()
             is_close = time.monotonic() >= self._closely_at
-            seen = await source.look(self._cursor, PIECE_BYTES, closely=is_close)
+            seen = await source.read(self._cursor, PIECE_BYTES, closely=is_close)
             if is_close:
                 await self._note(seen)
         except SandboxError as problem:
@@ -225,8 +225,8 @@ class LogStream:
 
     def _row_of(self, seen: JobSeen) -> dict[str, Any]:
         kind = self._source.kind if self._source else JOB
-        sight = Sight(self._name, seen, self._record, kind=kind)
-        row = job_row(sight, self._watch, time.time(), self._row, values_in_use(), self._checkpoint)
+        snapshot = JobSnapshot(self._name, seen, self._record, kind=kind)
+        row = job_row(snapshot, self._watch, time.time(), self._row, values_in_use(), self._checkpoint)
         return row | ({"usage": usage_fields(self._usage)} if self._usage and seen.is_running else {})
 
 

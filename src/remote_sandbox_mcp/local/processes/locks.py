@@ -12,7 +12,7 @@ from ...core.errors import ConfigError
 from . import process
 
 # A process that checks whether a lock is held takes it for an instant.
-GLANCE_S = 0.2
+BRIEF_S = 0.2
 
 
 class Lock:
@@ -23,9 +23,9 @@ class Lock:
         self.fd = fd
 
     @classmethod
-    def take(cls, file: Path, glance_s: float = GLANCE_S) -> Lock:
+    def take(cls, file: Path, brief_s: float = BRIEF_S) -> Lock:
         """Take the lock, not signed yet. Raises BlockingIOError where another process holds it, ConfigError."""
-        fd, deadline = _open(file), time.monotonic() + glance_s
+        fd, deadline = _open(file), time.monotonic() + brief_s
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

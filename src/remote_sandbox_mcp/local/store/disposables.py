@@ -162,7 +162,7 @@ class DisposableRows:
 
     def end(self, disposable_id: str, status: str, why: str, now: float) -> bool:
         """Record its end; false if it had ended already."""
-        ended = self._change("end", id=disposable_id, status=status, why=Keeper().told(why), now=now)
+        ended = self._change("end", id=disposable_id, status=status, why=Keeper().stored(why), now=now)
         self._change("prune", before=now - REMEMBERED_S)
         self._settle()
         return ended
@@ -217,9 +217,9 @@ def _detail(it: Disposable) -> str:
 
 def _kept(row: sqlite3.Row) -> Kept:
     detail = json.loads(row["detail"])
-    known: dict[str, Any] = {name: row[name] for name in _PLAIN}
+    fields: dict[str, Any] = {name: row[name] for name in _PLAIN}
     disposable = Disposable(
-        **known,
+        **fields,
         image=detail["image"],
         network=detail["network"],
         notes=tuple(detail["notes"]),

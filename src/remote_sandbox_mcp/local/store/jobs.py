@@ -79,10 +79,10 @@ class JobRecords:
         """Record what was seen of it."""
         self.note_all([(job_id, seen)])
 
-    def note_all(self, sights: Iterable[tuple[str, JobSeen]]) -> None:
+    def note_all(self, snapshots: Iterable[tuple[str, JobSeen]]) -> None:
         """Record what was seen of several, in one transaction."""
         with self.database.writing() as connection:
-            connection.executemany(statements("jobs")["note"], [_sight(job_id, seen) for job_id, seen in sights])
+            connection.executemany(statements("jobs")["note"], [_snapshot(job_id, seen) for job_id, seen in snapshots])
 
     def get(self, job_id: str) -> JobRecord | None:
         return next(iter(self._select("get", job_id=job_id)), None)
@@ -138,7 +138,7 @@ def _wanted(record: JobRecord) -> dict[str, object]:
     return wanted | app
 
 
-def _sight(job_id: str, seen: JobSeen) -> dict[str, object]:
+def _snapshot(job_id: str, seen: JobSeen) -> dict[str, object]:
     ended = 0.0
     if seen.state is JobState.ENDED:
         ended = seen.started + seen.seconds if seen.started else time.time()
@@ -176,9 +176,9 @@ class RowChange:
     place: str = ""
 
 
-def added(record: RunRecord, **told: object) -> RowChange:
+def added(record: RunRecord, **values: object) -> RowChange:
     """A new row, with what was seen since."""
-    return RowChange("add", {**vars(record), **told}, record.place)
+    return RowChange("add", {**vars(record), **values}, record.place)
 
 
 def noted(
@@ -186,8 +186,8 @@ def noted(
     seconds: float = 0.0, tail: str = "",
 ) -> RowChange:  # fmt: skip
     """Build the change that records the state of a command that has a row."""
-    told = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": tail}
-    return RowChange("note", {"run_id": run_id, "state": state, "is_listed": is_listed, **told})
+    values = {"outcome": outcome, "exit_code": exit_code, "seconds": seconds, "tail": tail}
+    return RowChange("note", {"run_id": run_id, "state": state, "is_listed": is_listed, **values})
 
 
 def removed(run_id: str) -> RowChange:
@@ -230,7 +230,7 @@ class RunRecords:
         for name, keep, most in (
             ("command", self._keeper.command, LONGEST_COMMAND),
             ("tail", self._keeper.output, LONGEST_TAIL),
-            ("outcome", self._keeper.told, LONGEST_COMMAND),
+            ("outcome", self._keeper.stored, LONGEST_COMMAND),
         ):
             if name in kept:
                 kept[name] = keep(str(kept[name]), most)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TRUE_TEXTS = "again"
 # A text of an old row is not made shorter.
 LONGEST_KEPT = 100_000
-LONGEST_COMMAND, LONGEST_TOLD = 4000, 4000
+LONGEST_COMMAND, LONGEST_STORED = 4000, 4000
 # Texts of a watch's policy that are run or asked again.
 NEEDED = ("resume_command", "checkpoint_command", "webhook_url")
 # The one that is needed after the watch's end: it is announced there.
@@ -44,9 +44,9 @@ class Keeper:
 
     def output(self, text: str, most: int) -> str:
         """The end of what a command printed, as it may be kept."""
-        return self.told(text, most) if self.days > 0 else ""
+        return self.stored(text, most) if self.days > 0 else ""
 
-    def told(self, text: str, most: int = LONGEST_TOLD) -> str:
+    def stored(self, text: str, most: int = LONGEST_STORED) -> str:
         """The end of a sentence of ours or of a machine's, which is always kept."""
         from ...core.texts.redact import end_safely
         from ...core.texts.shown import values_in_use
@@ -148,6 +148,6 @@ def offer_functions(connection: sqlite3.Connection, file: Path) -> None:
             truths.put(number, apart if status == "active" else {})
         return json.dumps(kept)
 
-    connection.create_function("kept", 1, lambda text: keeper.told(text, LONGEST_KEPT))
+    connection.create_function("kept", 1, lambda text: keeper.stored(text, LONGEST_KEPT))
     connection.create_function("kept_json", 1, kept_json)
     connection.create_function("kept_wanted", 3, kept_wanted)

@@ -105,7 +105,7 @@ class Ledger:
 
     def end(self, task_id: str, end: TransferEnd, headway: Headway | None = None) -> bool:
         """Record its end; false if it was over already."""
-        error = Keeper().told(end.error)
+        error = Keeper().stored(end.error)
         values = {"status": end.status, "outcome": _to_json(end.outcome), "error": error, "code": end.code}
         return self._change("end", id=task_id, headway=_to_json(headway), now=time.time(), **values)
 
@@ -128,10 +128,10 @@ def _transfer(row: sqlite3.Row) -> Transfer:
     return Transfer(
         **{
             **fields,
-            "order": Order.from_json(_known(Order, wanted)),
+            "order": Order.from_json(_fields_of(Order, wanted)),
             "configuration": wanted.get("configuration", ""),
-            "headway": Headway(**_known(Headway, headway)) if headway else None,
-            "outcome": Outcome.from_json(_known(Outcome, outcome)) if outcome else None,
+            "headway": Headway(**_fields_of(Headway, headway)) if headway else None,
+            "outcome": Outcome.from_json(_fields_of(Outcome, outcome)) if outcome else None,
             "cancel_requested": bool(fields["cancel_requested"]),
         }
     )
@@ -141,7 +141,7 @@ def _to_json(value: Headway | Outcome | None) -> str | None:
     return None if value is None else json.dumps(dataclasses.asdict(value))
 
 
-def _known(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that this version knows; a newer version may have written more."""
     names = {field.name for field in dataclasses.fields(kind)}
     return {name: value for name, value in fields.items() if name in names}

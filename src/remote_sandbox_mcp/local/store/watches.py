@@ -122,7 +122,7 @@ class Watches:
             if watch.status is not Status.ACTIVE:
                 _execute(connection, "drop_resumes", id=watch.id, problem=f"the watch is {watch.status.value}")
             for event, values in zip(decision.events, events, strict=True):
-                _tell(connection, watch, event, values, now)
+                _add_event(connection, watch, event, values, now)
             if decision.resume is not None:
                 _add_effect(connection, watch.id, now, kind="resume", **_resume_fields(decision.resume))
         if watch.status is not Status.ACTIVE:
@@ -207,7 +207,7 @@ class Watches:
     def settle(self, effect: Effect, state: str, *, problem: str = "", due: float = 0.0) -> None:
         """Mark a taken effect as done, failed, or to be tried again at `due`."""
         with self.database.writing() as connection:
-            _execute(connection, "settle", id=effect.id, state=state, problem=self._keeper.told(problem), due=due)
+            _execute(connection, "settle", id=effect.id, state=state, problem=self._keeper.stored(problem), due=due)
 
     def recover(self, now: float, in_hand: Collection[int] = ()) -> None:
         """At the watchdog's start of a round: effects that were taken but are not `in_hand` were left by one that died.
@@ -255,12 +255,12 @@ class Watches:
     def _watch(self, row: sqlite3.Row) -> Watch:
         fields = {name: row[name] for name in row.keys() if name not in ("wanted", "interval_s")}  # noqa: SIM118
         wanted = json.loads(row["wanted"])
-        policy = _known(Policy, wanted.pop("policy"))
+        policy = _fields_of(Policy, wanted.pop("policy"))
         if wanted.get("apart"):
             policy |= self._apart(row["id"], wanted["apart"])
         return Watch(
             **{
-                **_known(Watch, {**wanted, **fields}),
+                **_fields_of(Watch, {**wanted, **fields}),
                 "policy": Policy(**{**policy, "hooks": tuple(policy["hooks"])}),
                 "status": Status(row["status"]),
                 "alerted": bool(row["alerted"]),
@@ -280,10 +280,12 @@ def _execute(connection: sqlite3.Connection, name: str, **values: object) -> sql
 
 def _event_fields(event: Event, keeper: Keeper) -> dict[str, object]:
     payload = json.dumps(keeper.values(dict(event.payload)))
-    return {"type": event.type.value, "summary": keeper.told(event.summary), "payload": payload}
+    return {"type": event.type.value, "summary": keeper.stored(event.summary), "payload": payload}
 
 
-def _tell(connection: sqlite3.Connection, watch: Watch, event: Event, values: Mapping[str, object], now: float) -> None:
+def _add_event(
+    connection: sqlite3.Connection, watch: Watch, event: Event, values: Mapping[str, object], now: float
+) -> None:
     """Write an event, and an effect for each channel on which it is announced."""
     event_id = _execute(connection, "add_event", watch_id=watch.id, created=now, **values).lastrowid
     for channel in announcements(watch, event):
@@ -304,7 +306,7 @@ def _fields(watch: Watch, keeper: Keeper) -> dict[str, object]:
     fields = {field.name: getattr(watch, field.name) for field in dataclasses.fields(watch)}
     for name in ("id", "policy", *_WANTED):
         del fields[name]
-    texts = {name: keeper.told(fields[name]) for name in _TEXTS}
+    texts = {name: keeper.stored(fields[name]) for name in _TEXTS}
     texts |= {
         "last_log_tail": keeper.output(watch.last_log_tail, LONGEST_TAIL),
         "last_checkpoint": _checkpoint(watch, keeper),
@@ -314,7 +316,7 @@ def _fields(watch: Watch, keeper: Keeper) -> dict[str, object]:
 
 def _checkpoint(watch: Watch, keeper: Keeper) -> str:
     if watch.policy.checkpoint_format != "json":
-        return keeper.told(watch.last_checkpoint, LONGEST_CHECKPOINT)
+        return keeper.stored(watch.last_checkpoint, LONGEST_CHECKPOINT)
     return (
         json.dumps(keeper.values(read_json(watch.last_checkpoint)), separators=(",", ":"), ensure_ascii=False)
         if watch.last_checkpoint
@@ -333,7 +335,7 @@ def _effect(row: sqlite3.Row) -> Effect:
     return Effect(resume=resume if row["kind"] == "resume" else None, **fields)
 
 
-def _known(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that this version knows; a newer version may have written more."""
     names = {field.name for field in dataclasses.fields(kind)}
     return {name: value for name, value in fields.items() if name in names}

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.errors import BadArgument, ConnectError, LostContact, SandboxError, Unreachable, Unsupported
-from ...core.jobs.job import JobLook, JobSeen, JobStarted
+from ...core.jobs.job import JobQuery, JobSeen, JobStarted
 from ...core.progress import Beat, Progress, silent
 from ...core.sandboxes.port import (
     Deployment,
@@ -71,7 +71,7 @@ class Deployments:
         self._endpoint = endpoint
         self._book = book or Book()
         # By sandbox and port: a port has one app at a time.
-        self._known: dict[tuple[str, int], Deployment] = {}
+        self._deployed: dict[tuple[str, int], Deployment] = {}
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
         # Sandboxes whose ports can only be reached by a platform's own address.
         self._without_way: set[str] = set()
@@ -93,26 +93,26 @@ class Deployments:
                 check_free(order, await ask("", ANSWER_S))
             started = as_started(running) if running else await self._start(order)
             # Recorded now, so that a second order for it while it starts does not start another.
-            self._known[key] = running or deployment_of(order, started)
+            self._deployed[key] = running or deployment_of(order, started)
         wait = Wait(sandbox, order, started, ask, progress)
         try:
             seen = await wait.until_it_answers()
         except asyncio.CancelledError:
             if not running:
-                self._known.pop(key, None)
+                self._deployed.pop(key, None)
                 self._stop_later(sandbox, started)
             raise
         except ConnectError as problem:
             # Say that it was started: "unreachable" alone would make the caller start it again.
             raise LostContact.while_starting(order.sandbox, started.session, str(problem)) from None
-        deployed = self._known[key] = await self._describe(wait, seen)
+        deployed = self._deployed[key] = await self._describe(wait, seen)
         return deployed
 
     async def _same(self, order: DeployOrder) -> Deployment | None:
         """The ordered app, if it runs already. Raises BadArgument where another app has the port."""
         await self._remember()
-        known = self._known.get((order.sandbox, order.port))
-        now = await self._look_now(known) if known else None
+        before = self._deployed.get((order.sandbox, order.port))
+        now = await self._refresh_now(before) if before else None
         if now is None or now.is_over:
             return None
         if now.cwd != order.cwd or now.command not in spellings_of(order.command):
@@ -139,7 +139,7 @@ class Deployments:
         self._chores.start(self._stop(sandbox, started.job_id))
 
     async def _stop(self, sandbox: Sandbox, job_id: str) -> None:
-        seen = await sandbox.jobs.stop(JobLook(job_id=job_id))
+        seen = await sandbox.jobs.stop(JobQuery(job_id=job_id))
         if seen.is_over:
             await self._book.note(job_id, seen)
 
@@ -190,30 +190,30 @@ class Deployments:
     async def list(self, sandbox_name: str = "") -> Sequence[Deployment]:
         """All deployed apps in their current state; one that does not answer soon has status unknown."""
         await self._remember()
-        known = [deployed for (name, _), deployed in self._known.items() if sandbox_name in ("", name)]
-        seen = await asyncio.gather(*map(self._look, known), return_exceptions=True)
-        return [_told(deployed, now) for deployed, now in zip(known, seen, strict=True)]
+        before = [deployed for (name, _), deployed in self._deployed.items() if sandbox_name in ("", name)]
+        seen = await asyncio.gather(*map(self._refresh, before), return_exceptions=True)
+        return [_with_state(deployed, now) for deployed, now in zip(before, seen, strict=True)]
 
     async def _remember(self) -> None:
         """Add recorded apps that this process does not know, or that replaced one that it saw end."""
         for written in await self._book.recall():
             key = (written.sandbox, written.port)
-            known = self._known.get(key)
-            if known is None or (known.is_over and known.job_id != written.job_id):
-                self._known[key] = written
+            before = self._deployed.get(key)
+            if before is None or (before.is_over and before.job_id != written.job_id):
+                self._deployed[key] = written
 
-    async def _look(self, deployed: Deployment) -> Deployment:
+    async def _refresh(self, deployed: Deployment) -> Deployment:
         try:
-            return await within(self._look_now(deployed), LIST_S)
+            return await within(self._refresh_now(deployed), LIST_S)
         except (SandboxError, asyncio.TimeoutError) as problem:
             why = str(problem) or f"{deployed.sandbox} did not answer in {LIST_S:g} s"
             return replace(deployed, status="unknown", problem=why)
 
-    async def _look_now(self, deployed: Deployment) -> Deployment:
+    async def _refresh_now(self, deployed: Deployment) -> Deployment:
         sandbox = await self._get(deployed.sandbox)
         asked = self._ask(sandbox, deployed.sandbox, deployed.port, deployed.health_path, ANSWER_S)
         health = await asked or silence(deployed.port)
-        (seen,) = await sandbox.jobs.look([JobLook(job_id=deployed.job_id, lines=LOG_LINES)])
+        (seen,) = await sandbox.jobs.inspect([JobQuery(job_id=deployed.job_id, lines=LOG_LINES)])
         now = replace(
             deployed, health=health, log=seen.log.decode("utf-8", "replace"), exit_code=seen.exit_code, problem="",
             command=seen.command or deployed.command,
@@ -226,18 +226,18 @@ class Deployments:
             url = await self._address_now(deployed.sandbox, deployed.port)
             now = replace(now, status="running" if health.ok else "unhealthy", url=url, problem=health.problem)
         # Unless it was deployed again, or forgotten, meanwhile.
-        if self._known.get((now.sandbox, now.port)) is deployed:
-            self._known[now.sandbox, now.port] = now
+        if self._deployed.get((now.sandbox, now.port)) is deployed:
+            self._deployed[now.sandbox, now.port] = now
         return now
 
     async def forget(self, sandbox_name: str) -> None:
         """Forget all apps of a sandbox that is gone, and close its forwards."""
-        for key in [key for key in self._known if key[0] == sandbox_name]:
-            del self._known[key]
+        for key in [key for key in self._deployed if key[0] == sandbox_name]:
+            del self._deployed[key]
         await self._forwards.close(sandbox_name)
 
 
-def _told(deployed: Deployment, now: Deployment | BaseException) -> Deployment:
+def _with_state(deployed: Deployment, now: Deployment | BaseException) -> Deployment:
     """Turn an unexpected exception into a problem of that one app, so that all others are listed."""
     if isinstance(now, Deployment):
         return now
@@ -380,7 +380,7 @@ class Wait:
         pause = FIRST_PAUSE_S
         while True:
             self.health = await self._ask()
-            seen = await self._look()
+            seen = await self._refresh()
             if self.health.ok or seen.is_over or time.monotonic() >= self.until:
                 return seen
             self._report(seen)
@@ -396,8 +396,8 @@ class Wait:
             return Health(problem=str(problem))
         return health or silence(self.order.port)
 
-    async def _look(self) -> JobSeen:
-        (seen,) = await self.sandbox.jobs.look([JobLook(job_id=self.started.job_id, lines=LOG_LINES)])
+    async def _refresh(self) -> JobSeen:
+        (seen,) = await self.sandbox.jobs.inspect([JobQuery(job_id=self.started.job_id, lines=LOG_LINES)])
         return seen
 
     def _report(self, seen: JobSeen) -> None:

@@ -84,16 +84,16 @@ class AppService:
 
         if current().name:
             kept = KeptForward(sandbox, port, local_port)
-            rows = self._jobs.known.forwards(self._configuration)
+            rows = self._jobs.registry.forwards(self._configuration)
             # In the background, but in order: an end is never written before its beginning.
             self._noting = asyncio.ensure_future(_after(self._noting, functools.partial(rows.note, kept)))
 
     async def reopen(self) -> None:
         """Open the forwards again that a process of ours had open when it died."""
-        if not self._jobs.known.exists():
+        if not self._jobs.registry.exists():
             return
         with contextlib.suppress(ConfigError):
-            for kept in await asyncio.to_thread(self._jobs.known.forwards(self._configuration).all):
+            for kept in await asyncio.to_thread(self._jobs.registry.forwards(self._configuration).all):
                 if kept.sandbox in self._fleet.names:
                     await self._forwards.reopen(kept.sandbox, kept.port, kept.local_port)
 
@@ -145,7 +145,7 @@ class AppService:
     async def _recall(self) -> Sequence[Deployment]:
         """Recorded apps that may run in sandboxes that can be used here."""
         try:
-            written = await asyncio.to_thread(self._jobs.known.apps)
+            written = await asyncio.to_thread(self._jobs.registry.apps)
             for record in written:
                 if record.sandbox not in self._fleet.names:
                     await self._let_go(record)
@@ -161,7 +161,7 @@ class AppService:
             await self._note_end(record.job_id, JobSeen(state=JobState.GONE))
 
     async def _note_end(self, job_id: str, seen: JobSeen) -> None:
-        await asyncio.to_thread(self._jobs.known.records.note, job_id, seen)
+        await asyncio.to_thread(self._jobs.registry.records.note, job_id, seen)
 
     async def _endpoint(self, sandbox: str, port: int) -> str | None:
         """A platform's own address of a port, for sandboxes whose ports cannot be forwarded; None without one."""

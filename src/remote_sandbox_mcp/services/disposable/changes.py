@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from .service import DisposableService
 
 # How often the file's counter of changes is looked at.
-GLANCE_S = 1.0
+POLL_EVERY_S = 1.0
 # How often providers are asked: only they know of a container that was killed or paused by somebody else.
 ASK_S = 2.0
 # Told of the ids and names of those that are new, over, or stand otherwise.
-Tell = Callable[[Collection[str]], Awaitable[None]]
+Announce = Callable[[Collection[str]], Awaitable[None]]
 Standings = Mapping[str, tuple[str, str]]
 
 
 class Changes:
     """Compares how all of them stand with how they stood before. Where there are none, that is one look for a file."""
 
-    def __init__(self, service: Callable[[], DisposableService | None], tell: Tell) -> None:
+    def __init__(self, service: Callable[[], DisposableService | None], announce: Announce) -> None:
         """`service` gives nothing as long as there was no sandbox: what looks after them is loaded with the first."""
         self._service = service
-        self._tell = tell
+        self._announce = announce
         self._standings: Standings = {}
         self._version = -1
         self._news = asyncio.Event()
@@ -43,10 +43,10 @@ class Changes:
         asking, ask_at = Chores("the look at disposable sandboxes"), 0.0
         try:
             with suppress(SandboxError):
-                self._standings = await self._look()
+                self._standings = await self._inspect()
             while True:
                 with suppress(asyncio.TimeoutError):
-                    await within(self._news.wait(), GLANCE_S)
+                    await within(self._news.wait(), POLL_EVERY_S)
                 # The file may be unreadable for a moment; the next look finds what has changed meanwhile.
                 with suppress(SandboxError):
                     await self._compare()
@@ -58,24 +58,24 @@ class Changes:
             await asking.close()
 
     async def _compare(self) -> None:
-        before, now = self._standings, await self._look()
+        before, now = self._standings, await self._inspect()
         changed = dict(before.items() ^ now.items())
         if changed:
             self._standings = now
             names = {name for found in (before, now) for id, (name, _) in found.items() if id in changed and name}
-            await self._tell(changed.keys() | names)
+            await self._announce(changed.keys() | names)
 
-    async def _look(self) -> Standings:
+    async def _inspect(self) -> Standings:
         service = self._service()
         if service is None:
             self._news.clear()
             return {}
-        version = await asyncio.to_thread(service.known.rows.version)
+        version = await asyncio.to_thread(service.registry.rows.version)
         if version == self._version and not self._news.is_set():
             return self._standings
         self._version = version
         self._news.clear()
-        return await service.tending.glance()
+        return await service.tending.poll()
 
     async def _ask(self) -> None:
         """Ask the providers about the sandboxes, and record their answers."""

@@ -10,7 +10,7 @@ from ...core.errors import BadArgument, ConnectError, SandboxError, UnknownSandb
 from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules, SandboxOrder, new_disposable_id
 from ...local.store.disposables import CREATING, ENDING, FULL, GONE, NAME_TAKEN, RUNNING, Kept
 from ...local.waiting import Chores
-from .policy import DELETED, checked, farewell, is_visible
+from .policy import DELETED, checked, ending_text, is_visible
 from .pool import Pool
 from .registry import Registry
 
@@ -20,28 +20,28 @@ NAMED_WHEN_FULL = 3
 class Making:
     """Creates sandboxes, or takes one from the pool."""
 
-    def __init__(self, known: Registry, rules: DisposableRules, sweep: Callable[[], Awaitable[object]]) -> None:
-        self._known = known
+    def __init__(self, registry: Registry, rules: DisposableRules, sweep: Callable[[], Awaitable[object]]) -> None:
+        self._registry = registry
         self.rules = rules
         self._sweep = sweep
         # What fails is told to its caller.
         self._under_way = Chores("making a sandbox", expected=(Exception,))
-        self.pool = Pool(known, rules, self.make)
+        self.pool = Pool(registry, rules, self.make)
 
     async def create(self, order: SandboxOrder) -> Disposable:
-        order = checked(order, self.rules, self._known.offered, self._taken_names())
+        order = checked(order, self.rules, self._registry.offered, self._taken_names())
         task = self._under_way.start(self._obtain(order, self._plan(order)))
         try:
             # If the call is cancelled in the middle, we could not tell whether it was made; so finish, and then delete
             # it.
             made = await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._known.spawn(self._undo(task))
+            self._registry.spawn(self._undo(task))
             raise
         self.pool.is_wanted = True
         self.pool.refill()
-        self._known.admit(made)
-        self._known.changed()
+        self._registry.admit(made)
+        self._registry.changed()
         return made.disposable
 
     @property
@@ -65,11 +65,11 @@ class Making:
 
     def _taken_names(self) -> set[str]:
         """Names of configured sandboxes; names of disposable ones are in the rows, whichever process made them."""
-        ours = {name for life in self._known.lives.values() for name in (life.kept.id, life.disposable.name)}
-        return set(self._known.fleet.names) - ours
+        ours = {name for life in self._registry.lives.values() for name in (life.kept.id, life.disposable.name)}
+        return set(self._registry.fleet.names) - ours
 
     def _plan(self, order: SandboxOrder) -> Kept:
-        now = self._known.now()
+        now = self._registry.now()
         plan = Disposable(
             id=new_disposable_id(),
             provider=order.provider,
@@ -83,14 +83,14 @@ class Making:
         return Kept(
             disposable=plan,
             timeout_s=order.timeout_s,
-            owner=self._known.me,
+            owner=self._registry.me,
             idle_since=now,
-            configuration=self._known.configuration,
+            configuration=self._registry.configuration,
         )
 
     async def _reserve(self, plan: Kept) -> None:
         """Raises BadArgument where the name is taken, SandboxError where there is no room even after sweeping."""
-        rows, most = self._known.rows, self.rules.max_concurrent
+        rows, most = self._registry.rows, self.rules.max_concurrent
         refusal = await asyncio.to_thread(rows.reserve, plan, most)
         if refusal:
             # An expired one may still have the name, or count against the limit.
@@ -102,13 +102,13 @@ class Making:
             )
         if refusal == FULL:
             living = await asyncio.to_thread(rows.living)
-            raise SandboxError(no_room(living, most, self._known.now(), self._known.configuration))
+            raise SandboxError(no_room(living, most, self._registry.now(), self._registry.configuration))
 
     async def make(self, plan: Kept, order: SandboxOrder) -> Kept:
         """Make what was recorded; nothing is left of it if that fails."""
-        begun = self._known.now()
+        begun = self._registry.now()
         try:
-            made = await self._known.provider_of(plan).create(plan.id, order)
+            made = await self._registry.provider_of(plan).create(plan.id, order)
         except BaseException as problem:
             await self._strike_out(plan, problem)
             raise
@@ -123,17 +123,17 @@ class Making:
         it = replace(made, id=plan.id, key=made.key or plan.id, provider=order.provider, name=order.name)
         it = replace(it, status=PENDING if is_pending else RUNNING, created=begun, expires=expires)
         kept = replace(plan, disposable=it)
-        if not await asyncio.to_thread(self._known.rows.made, kept.disposable):
+        if not await asyncio.to_thread(self._registry.rows.made, kept.disposable):
             await self._end(kept)
-            raise UnknownSandbox(farewell(it.title, DELETED, self._known.now()))
+            raise UnknownSandbox(ending_text(it.title, DELETED, self._registry.now()))
         return kept
 
     async def _strike_out(self, plan: Kept, problem: BaseException) -> None:
         # A platform that did not answer may have made it all the same: it is looked for later.
         if isinstance(problem, SandboxError) and not isinstance(problem, ConnectError):
-            await asyncio.to_thread(self._known.rows.remove, plan.id)
+            await asyncio.to_thread(self._registry.rows.remove, plan.id)
         else:
-            await asyncio.to_thread(self._known.rows.note_status, plan.id, ENDING)
+            await asyncio.to_thread(self._registry.rows.note_status, plan.id, ENDING)
 
     async def _undo(self, task: asyncio.Future[Kept]) -> None:
         await asyncio.wait((task,))
@@ -143,9 +143,9 @@ class Making:
 
     async def _end(self, made: Kept) -> None:
         """Delete one whose caller has left. If this fails, it is swept like any other whose deletion was begun."""
-        await asyncio.to_thread(self._known.rows.note_ending, made.id, made.disposable.key)
-        await self._known.provider_of(made).delete(made.disposable)
-        await asyncio.to_thread(self._known.rows.end, made.id, GONE, DELETED, self._known.now())
+        await asyncio.to_thread(self._registry.rows.note_ending, made.id, made.disposable.key)
+        await self._registry.provider_of(made).delete(made.disposable)
+        await asyncio.to_thread(self._registry.rows.end, made.id, GONE, DELETED, self._registry.now())
 
 
 def no_room(living: Sequence[Kept], most: int, now: float, configuration: str = "") -> str:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ...core.commands.command import Command, Completed, Missing, Observation, Running
 from ...core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox, Unreachable, Unsupported
-from ...core.jobs.job import JobLook, JobOrder, Jobs, JobSeen, JobStarted, JobWait, JobWaited
+from ...core.jobs.job import JobOrder, JobQuery, Jobs, JobSeen, JobStarted, JobWait, JobWaited
 from ...core.progress import Progress, silent
 from ...core.sandboxes.disposable import PENDING, Disposable, Provider, Traits, is_pending
 from ...core.sandboxes.files import FileSlice, Found, Listing, Search, Span, Written
@@ -21,10 +21,10 @@ from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ...core.sync.transfer import Lane
 from ...local.store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, RUNNING, DisposableRows, Kept
 from ...local.waiting import within
-from .policy import farewell, is_about_to_expire, why_ended
+from .policy import ending_text, is_about_to_expire, why_ended
 
 # How long a provider may take to report a sandbox's state, and to renew it.
-LOOK_S = 5.0
+CHECK_S = 5.0
 RENEW_S = 15.0
 JOBS_S = 10.0
 # After its timeout, a command has two seconds of grace; then its result has to be sent.
@@ -44,7 +44,7 @@ class Surroundings:
     rows: DisposableRows
     spawn: Callable[[Awaitable[object]], None]
     # Removes the sandbox from the fleet, after its row was written.
-    bury: Callable[[str], None]
+    drop: Callable[[str], None]
 
 
 class Life:
@@ -96,7 +96,7 @@ class Life:
             await self.raw.close()
 
     @asynccontextmanager
-    async def telling(self) -> AsyncIterator[None]:
+    async def explaining(self) -> AsyncIterator[None]:
         """Turn failures into "it is gone" where the sandbox no longer exists."""
         try:
             yield
@@ -113,7 +113,7 @@ class Life:
         self._calls += 1
         try:
             await self._ready(needs_s)
-            async with self.telling():
+            async with self.explaining():
                 yield
         finally:
             self._calls -= 1
@@ -139,7 +139,7 @@ class Life:
 
     def carry(self, lane: Lane) -> Lane:
         """A lane counts as use while it is open."""
-        self._lanes = [*(known for known in self._lanes if known.is_alive), lane]
+        self._lanes = [*(each for each in self._lanes if each.is_alive), lane]
         return lane
 
     def hold(self, stream: object) -> None:
@@ -181,9 +181,9 @@ class Life:
         try:
             await self.live_on(needs_s)
         except SandboxError as problem:
-            told = await self.explain(problem)
-            if told is not problem:
-                raise told from problem
+            explained = await self.explain(problem)
+            if explained is not problem:
+                raise explained from problem
             # It lives, and the work may be done before it expires.
             log.warning("%s could not be renewed: %s", self.disposable.title, problem)
 
@@ -196,7 +196,7 @@ class Life:
 
     async def _see_that_it_has_started(self) -> None:
         """Raises ConnectError with why it is pending. Where its queue does not answer, opening it will say so."""
-        seen = await self._look()
+        seen = await self._inspect()
         if seen is not None and seen.status == PENDING:
             raise is_pending(seen)
         if seen is not None and seen.status == RUNNING:
@@ -262,10 +262,10 @@ class Life:
         row = await asyncio.to_thread(self._around.rows.get, self.kept.id)
         if row is None or row.ended:
             now = self._around.now()
-            self._around.bury(self.kept.id)
+            self._around.drop(self.kept.id)
             why, ended = (row.why, row.ended) if row else (self.ending or why_ended(self.kept, GONE, now), now)
-            return _as(problem, farewell(self.disposable.title, why, ended))
-        seen = await self._look()
+            return _as(problem, ending_text(self.disposable.title, why, ended))
+        seen = await self._inspect()
         if seen is not None and seen.status in OVER:
             return _as(problem, await self.note_end(row, seen))
         if seen is not None and seen.status == PENDING:
@@ -274,9 +274,9 @@ class Life:
             return ConnectError(f"{self.disposable.title} is paused; continue it with resume_sandbox")
         return problem
 
-    async def _look(self) -> Disposable | None:
+    async def _inspect(self) -> Disposable | None:
         try:
-            return await within(self._provider().look(self.disposable), LOOK_S)
+            return await within(self._provider().inspect(self.disposable), CHECK_S)
         except (SandboxError, asyncio.TimeoutError):
             return None
 
@@ -285,11 +285,11 @@ class Life:
         now, status = self._around.now(), seen.status
         why = self.ending or seen.reason or why_ended(row, status, now)
         await asyncio.to_thread(self._around.rows.end, self.kept.id, status, why, now)
-        self._around.bury(self.kept.id)
+        self._around.drop(self.kept.id)
         if status in (EXPIRED, ENDED):
             # Remove what is left of one that expired or ended by itself.
             self._around.spawn(self._provider().delete(self.disposable))
-        return farewell(self.disposable.title, why, now)
+        return ending_text(self.disposable.title, why, now)
 
 
 def _as(problem: SandboxError, sentence: str) -> SandboxError:
@@ -332,7 +332,7 @@ class Tended:
         return TendedJobs(self._sandbox, self._life)
 
     async def open(self) -> None:
-        async with self._life.telling():
+        async with self._life.explaining():
             await self._sandbox.open()
 
     async def close(self) -> None:
@@ -421,22 +421,22 @@ class TendedJobs:
         async with self._life.use():
             return await self._sandbox.jobs.start(order)
 
-    async def look(self, looks: Sequence[JobLook]) -> list[JobSeen]:
+    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
         async with self._life.use():
-            return await self._sandbox.jobs.look(looks)
+            return await self._sandbox.jobs.inspect(queries)
 
-    async def wait(self, look: JobLook, wait: JobWait) -> JobWaited:
+    async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
         async with self._life.use(wait.seconds):
-            return await self._sandbox.jobs.wait(look, wait)
+            return await self._sandbox.jobs.wait(query, wait)
 
-    async def stop(self, look: JobLook, grace_s: float = 10.0) -> JobSeen:
+    async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         async with self._life.use(grace_s):
-            return await self._sandbox.jobs.stop(look, grace_s)
+            return await self._sandbox.jobs.stop(query, grace_s)
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
         async with self._life.use():
             return await self._sandbox.jobs.list(limit)
 
-    async def send(self, look: JobLook, *, text: str = "", keys: Sequence[str] = ()) -> None:
+    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         async with self._life.use():
-            await self._sandbox.jobs.send(look, text=text, keys=keys)
+            await self._sandbox.jobs.send(query, text=text, keys=keys)

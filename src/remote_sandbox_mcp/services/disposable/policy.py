@@ -97,7 +97,7 @@ def pause_for(rules: DisposableRules, kept: Iterable[Kept]) -> float:
     return max(SHORTEST_PAUSE_S, min([LONGEST_PAUSE_S, *times]))
 
 
-def farewell(title: str, why: str, ended: float) -> str:
+def ending_text(title: str, why: str, ended: float) -> str:
     """Describe the end of a sandbox, when, and what to do. Rows of earlier versions have the words in `why`."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended))
     return f"the sandbox {title} {_ENDINGS.get(why, why)} at {when}; make a new one with create_sandbox"

@@ -26,7 +26,7 @@ from .policy import (
     pause_for,
 )
 from .pool import Pool
-from .registry import Registry, look
+from .registry import Registry, inspect
 
 DELETE_S = 30.0
 # How long after the death of a process a sandbox that it ordered may still appear on the platform.
@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 class Tending:
     """Runs one round after another until cancelled."""
 
-    def __init__(self, known: Registry, rules: DisposableRules) -> None:
-        self._known = known
+    def __init__(self, registry: Registry, rules: DisposableRules) -> None:
+        self._registry = registry
         self.rules = rules
         self._round = asyncio.Lock()
         self._news = asyncio.Event()
         self._task: asyncio.Future[None] | None = None
-        self._told: frozenset[tuple[str, str, str]] | None = None
+        self._reported: frozenset[tuple[str, str, str]] | None = None
         self.pool: Pool | None = None
 
     def wake(self) -> None:
@@ -72,27 +72,27 @@ class Tending:
     async def tick(self) -> Sequence[Kept]:
         """Look after each sandbox once; returns those that may exist."""
         async with self._round:
-            known_before = {life.kept.id: life.disposable for life in self._known.lives.values()}
+            before = {life.kept.id: life.disposable for life in self._registry.lives.values()}
             living = await self._living()
-            self._follow(living, known_before)
-            fates = await asyncio.to_thread(self._known.fates, living)
+            self._follow(living, before)
+            fates = await asyncio.to_thread(self._registry.fates, living)
             seen = (self._attempt(kept, fates[kept.id]) for kept in living)
             await asyncio.gather(*seen)
-            await self._bury_all_but(living)
-            self._tell_changes(living)
+            await self._drop_all_but(living)
+            self._announce_changes(living)
             if self.pool is not None:
                 self.pool.refill()
             return living
 
     async def _living(self) -> Sequence[Kept]:
-        rows = self._known.rows
+        rows = self._registry.rows
         return () if rows.is_empty() else await asyncio.to_thread(rows.living)
 
-    def _follow(self, living: Sequence[Kept], known_before: Mapping[str, Disposable]) -> None:
+    def _follow(self, living: Sequence[Kept], before: Mapping[str, Disposable]) -> None:
         """Take over changes by other processes, except where ours are newer than the rows that were read."""
         for kept in living:
-            life = self._known.lives.get(kept.id)
-            if life is not None and life.disposable is known_before.get(kept.id):
+            life = self._registry.lives.get(kept.id)
+            if life is not None and life.disposable is before.get(kept.id):
                 life.follow(kept)
 
     async def _attempt(self, kept: Kept, fate: SandboxFate) -> None:
@@ -105,7 +105,7 @@ class Tending:
             log.exception("%s could not be looked after", kept.disposable.title)
 
     async def _see_to(self, kept: Kept, fate: SandboxFate) -> None:
-        life = self._known.lives.get(kept.id)
+        life = self._registry.lives.get(kept.id)
         if life is not None and life.kept.idle_since > kept.idle_since:
             await life.write_touch()
             kept = replace(kept, idle_since=life.kept.idle_since)
@@ -117,39 +117,43 @@ class Tending:
             await self._inherit(kept)
         elif fate is SandboxFate.MINE and kept.disposable.status == PENDING:
             # It may have started, or have been cancelled, since the last look.
-            await look(self._known, kept)
+            await inspect(self._registry, kept)
         elif fate is SandboxFate.MINE and kept.pool:
             await self._keep_ready(kept)
         elif fate is SandboxFate.MINE and kept.disposable.status != CREATING:
-            await self._tend_one(self._known.admit(kept), kept)
+            await self._tend_one(self._registry.admit(kept), kept)
 
     async def _keep_busy(self, life: Life) -> None:
         life.touch()
         await life.write_touch()
-        now = self._known.now()
+        now = self._registry.now()
         if is_about_to_expire(life.kept, now) or 0 < life.disposable.expires < now + life.needs_s:
             await life.extend(max(life.kept.timeout_s, life.needs_s))
 
     async def _keep_ready(self, kept: Kept) -> None:
-        if self.pool is None or kept.disposable.status == CREATING or not is_about_to_expire(kept, self._known.now()):
+        if (
+            self.pool is None
+            or kept.disposable.status == CREATING
+            or not is_about_to_expire(kept, self._registry.now())
+        ):
             return
         try:
             await self.pool.renew(kept)
         except SandboxError:
-            await look(self._known, kept)
+            await inspect(self._registry, kept)
             raise
 
     async def _inherit(self, kept: Kept) -> None:
-        claimed = await asyncio.to_thread(self._known.rows.claim, kept, self._known.me, kept.disposable.status)
+        claimed = await asyncio.to_thread(self._registry.rows.claim, kept, self._registry.me, kept.disposable.status)
         if claimed is not None:
-            self._known.admit(claimed).follow(claimed)
-            self._known.changed()
+            self._registry.admit(claimed).follow(claimed)
+            self._registry.changed()
             # It may have ended while no process was looking.
-            await look(self._known, claimed)
+            await inspect(self._registry, claimed)
 
     async def _tend_one(self, life: Life, kept: Kept) -> None:
         """Not in use by this process; but a background job may run in it."""
-        now = self._known.now()
+        now = self._registry.now()
         if not is_unused(kept, self.rules, now) and not is_nearly_over(kept, now):
             return
         if kept.disposable.status != PAUSED and await self._has_jobs(life):
@@ -164,26 +168,26 @@ class Tending:
             raise await life.explain(problem) from problem
 
     async def _sweep_left(self, kept: Kept) -> None:
-        expired = is_expired(kept, self._known.now())
+        expired = is_expired(kept, self._registry.now())
         why = kept.why or (EXPIRED_BY_TIME if expired else WITH_SERVER)
         await self.sweep(kept, EXPIRED if why == EXPIRED_BY_TIME else GONE, why)
 
     async def sweep(self, kept: Kept, status: str, why: str) -> None:
         """Delete one that is no longer needed, unless it was used since. Raises SandboxError."""
-        claimed = await asyncio.to_thread(self._known.rows.claim, kept, self._known.me, ENDING, why)
+        claimed = await asyncio.to_thread(self._registry.rows.claim, kept, self._registry.me, ENDING, why)
         if claimed is None:
             return
-        if life := self._known.lives.get(kept.id):
+        if life := self._registry.lives.get(kept.id):
             life.ending = why
-        self._known.bury(kept.id)
+        self._registry.drop(kept.id)
         if await self._delete(claimed):
-            await asyncio.to_thread(self._known.rows.end, kept.id, status, why, self._known.now())
+            await asyncio.to_thread(self._registry.rows.end, kept.id, status, why, self._registry.now())
 
     async def _delete(self, kept: Kept) -> bool:
         """Delete it; returns whether nothing is left of it."""
-        now = self._known.now()
+        now = self._registry.now()
         try:
-            provider = self._known.provider_of(kept)
+            provider = self._registry.provider_of(kept)
         except ConfigError:
             # It cannot be reached from here; its platform deletes it when it expires.
             return is_expired(kept, now) or now - kept.disposable.created > FORGOTTEN_S
@@ -196,35 +200,35 @@ class Tending:
             await within(provider.delete(it), DELETE_S)
         return bool(found) or now - kept.disposable.created > LATE_S
 
-    async def _bury_all_but(self, living: Sequence[Kept]) -> None:
+    async def _drop_all_but(self, living: Sequence[Kept]) -> None:
         """Remove sandboxes that another process has deleted from our fleet."""
         ids = {kept.id for kept in living}
-        for life in [life for life in self._known.lives.values() if life.kept.id not in ids]:
+        for life in [life for life in self._registry.lives.values() if life.kept.id not in ids]:
             # It may also be one that was made since.
-            row = await asyncio.to_thread(self._known.rows.get, life.kept.id)
+            row = await asyncio.to_thread(self._registry.rows.get, life.kept.id)
             if row is None or row.ended:
-                self._known.bury(life.kept.id)
+                self._registry.drop(life.kept.id)
 
-    async def glance(self) -> Mapping[str, tuple[str, str]]:
+    async def poll(self) -> Mapping[str, tuple[str, str]]:
         """Name and status, by id, of those that can be used here. What other processes have changed is known then.
 
         Not a round: nothing is written, or every glance would be a change for others to glance at.
         """
-        known_before = {life.kept.id: life.disposable for life in self._known.lives.values()}
+        before = {life.kept.id: life.disposable for life in self._registry.lives.values()}
         living = await self._living()
-        self._follow(living, known_before)
-        await self._bury_all_but(living)
+        self._follow(living, before)
+        await self._drop_all_but(living)
         return {kept.id: (kept.disposable.name, kept.disposable.status) for kept in living if self._is_listed(kept)}
 
     def _is_listed(self, kept: Kept) -> bool:
         is_whole = kept.disposable.status not in (CREATING, ENDING)
-        return is_whole and not kept.pool and is_visible(kept, self._known.configuration)
+        return is_whole and not kept.pool and is_visible(kept, self._registry.configuration)
 
-    def _tell_changes(self, living: Sequence[Kept]) -> None:
+    def _announce_changes(self, living: Sequence[Kept]) -> None:
         listed = frozenset((kept.id, kept.disposable.name, kept.disposable.status) for kept in living if not kept.pool)
-        if self._told is not None and listed != self._told:
-            self._known.changed()
-        self._told = listed
+        if self._reported is not None and listed != self._reported:
+            self._registry.changed()
+        self._reported = listed
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -234,21 +238,21 @@ class Tending:
     async def leave(self) -> None:
         """At the end: delete ready ones that were never used; record the last use of all others."""
         for kept in await self._living():
-            if kept.owner != self._known.me:
+            if kept.owner != self._registry.me:
                 continue
             if kept.pool or kept.disposable.status == CREATING:
-                self._known.spawn(self.sweep(kept, GONE, WITH_SERVER))
-            elif life := self._known.lives.get(kept.id):
+                self._registry.spawn(self.sweep(kept, GONE, WITH_SERVER))
+            elif life := self._registry.lives.get(kept.id):
                 await life.write_touch()
 
     async def sweep_expired(self) -> None:
         """Delete those that are expired and whose process has ended, of any configuration."""
         async with self._round:
             living = await self._living()
-            fates = await asyncio.to_thread(self._known.fates, living)
+            fates = await asyncio.to_thread(self._registry.fates, living)
             over = [kept for kept in living if fates[kept.id] is SandboxFate.SWEEP and not self._is_tended_here(kept)]
             await asyncio.gather(*(self._attempt(kept, SandboxFate.SWEEP) for kept in over))
 
     def _is_tended_here(self, kept: Kept) -> bool:
         """Whether this very process uses it, and may still renew it; not one whose deletion was begun."""
-        return kept.owner == self._known.me and kept.disposable.status != ENDING
+        return kept.owner == self._registry.me and kept.disposable.status != ENDING

@@ -17,8 +17,8 @@ from ...local.processes import process
 from ...local.store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept, Owner
 from ...local.waiting import Chores, within
 from ..fleet import Fleet, Member
-from .lease import LOOK_S, Life, Surroundings, Tended
-from .policy import SandboxFate, farewell, fate, is_visible
+from .lease import CHECK_S, Life, Surroundings, Tended
+from .policy import SandboxFate, ending_text, fate, is_visible
 
 if TYPE_CHECKING:
     from ...core.sandboxes.sandbox import Sandbox
@@ -116,7 +116,7 @@ class Registry:
         """The Life of a sandbox: the existing one, or a new one that is not in the fleet yet."""
         if life := self.lives.get(kept.id):
             return life
-        around = Surroundings(self.now, self.rows, self.spawn, self.bury)
+        around = Surroundings(self.now, self.rows, self.spawn, self.drop)
         traits = self.offered.get(kept.disposable.provider, Traits())
         return Life(kept, functools.partial(self.provider_of, kept), around, traits)
 
@@ -129,7 +129,7 @@ class Registry:
             self.admitted()
         return life
 
-    def bury(self, disposable_id: str) -> None:
+    def drop(self, disposable_id: str) -> None:
         """Remove an ended sandbox from the fleet."""
         self._over.add(disposable_id)
         life = self.lives.pop(disposable_id, None)
@@ -140,12 +140,12 @@ class Registry:
             self.spawn(asyncio.gather(member.close(), life.close(), return_exceptions=True))
         self.changed()
 
-    def look_up(self, name: str) -> Member | None:
+    def find_member(self, name: str) -> Member | None:
         """For a name that is not in the fleet: a sandbox of another process, or an error with what became of it."""
         if (kept := self.rows.find(name, self.configuration)) is None:
             return None
         if kept.ended:
-            raise UnknownSandbox(farewell(kept.disposable.title, kept.why, kept.ended))
+            raise UnknownSandbox(ending_text(kept.disposable.title, kept.why, kept.ended))
         self.admit_all([kept])
         if kept.id not in self.lives:
             raise UnknownSandbox(
@@ -187,42 +187,42 @@ def is_alive(owner: Owner) -> bool:
 
 
 async def _open(life: Life) -> Sandbox:
-    async with life.telling():
+    async with life.explaining():
         return Tended(await life.open_raw(), life)
 
 
 Seen = Mapping[str, Disposable] | str
 
 
-async def survey(known: Registry, living: Sequence[Kept]) -> list[Disposable]:
+async def survey(registry: Registry, living: Sequence[Kept]) -> list[Disposable]:
     """All sandboxes in use, with their providers' current answers; a provider that does not answer delays no other."""
     held = [kept for kept in living if not kept.pool and kept.disposable.status != ENDING]
     kinds = sorted({kept.disposable.provider for kept in held})
-    answers = dict(zip(kinds, await asyncio.gather(*(_ask(known, kind) for kind in kinds)), strict=True))
-    views = await asyncio.gather(*(_view(known, kept, answers[kept.disposable.provider]) for kept in held))
+    answers = dict(zip(kinds, await asyncio.gather(*(_ask(registry, kind) for kind in kinds)), strict=True))
+    views = await asyncio.gather(*(_view(registry, kept, answers[kept.disposable.provider]) for kept in held))
     return [view for view in views if view.status not in OVER]
 
 
-async def look(known: Registry, kept: Kept) -> Disposable:
+async def inspect(registry: Registry, kept: Kept) -> Disposable:
     """The current state of one sandbox."""
     if kept.disposable.status in (CREATING, ENDING):
         return kept.disposable
     try:
-        seen = await within(known.provider_of(kept).look(kept.disposable), LOOK_S)
+        seen = await within(registry.provider_of(kept).inspect(kept.disposable), CHECK_S)
     except (SandboxError, asyncio.TimeoutError) as problem:
-        return _doubtful(kept, str(problem) or f"no answer within {LOOK_S:g} s")
-    return await _note(known, kept, seen)
+        return _doubtful(kept, str(problem) or f"no answer within {CHECK_S:g} s")
+    return await _note(registry, kept, seen)
 
 
-async def trouble(known: Registry, kind: str) -> str:
+async def trouble(registry: Registry, kind: str) -> str:
     """Explain why a provider cannot make sandboxes now; empty where it answers."""
-    seen = await _ask(known, kind)
+    seen = await _ask(registry, kind)
     return seen if isinstance(seen, str) else ""
 
 
-async def _ask(known: Registry, kind: str) -> Seen:
+async def _ask(registry: Registry, kind: str) -> Seen:
     try:
-        provider = known.provider(kind)
+        provider = registry.provider(kind)
         return {it.id: it for it in await within(provider.list(), LIST_S)}
     except SandboxError as problem:
         return str(problem)
@@ -230,15 +230,15 @@ async def _ask(known: Registry, kind: str) -> Seen:
         return f"{provider.where} has not answered within {LIST_S:g} s"
 
 
-async def _view(known: Registry, kept: Kept, seen: Seen) -> Disposable:
+async def _view(registry: Registry, kept: Kept, seen: Seen) -> Disposable:
     if kept.disposable.status == CREATING:
         return kept.disposable
     if isinstance(seen, str):
         return _doubtful(kept, seen)
     if kept.id in seen:
-        return await _note(known, kept, seen[kept.id])
+        return await _note(registry, kept, seen[kept.id])
     # Missing from the list is no proof that it is gone.
-    return await look(known, kept)
+    return await inspect(registry, kept)
 
 
 def _doubtful(kept: Kept, why: str) -> Disposable:
@@ -247,14 +247,14 @@ def _doubtful(kept: Kept, why: str) -> Disposable:
     return replace(it, notes=(*it.notes, f"{where} did not answer ({why}); this is what was known before"))
 
 
-async def _note(known: Registry, kept: Kept, seen: Disposable) -> Disposable:
+async def _note(registry: Registry, kept: Kept, seen: Disposable) -> Disposable:
     """Record a provider's answer."""
-    it, life = replace(kept.disposable, status=seen.status, reason=seen.reason), known.life_of(kept)
+    it, life = replace(kept.disposable, status=seen.status, reason=seen.reason), registry.life_of(kept)
     if seen.status in OVER:
         await life.note_end(kept, seen)
     elif seen.status == RUNNING and kept.disposable.status == PENDING:
         return (await life.note_started(kept, seen)).disposable
     elif seen.status in (RUNNING, PAUSED) and seen.status != kept.disposable.status:
-        await asyncio.to_thread(known.rows.note_status, kept.id, seen.status)
+        await asyncio.to_thread(registry.rows.note_status, kept.id, seen.status)
         life.follow(replace(kept, disposable=it))
     return it

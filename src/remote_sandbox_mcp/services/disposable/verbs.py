@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...local.store.disposables import DisposableRows
-    from .changes import Tell
+    from .changes import Announce
     from .service import DisposableService
 
 __all__ = ["Disposables"]
@@ -57,7 +57,7 @@ class Disposables:
         self._configuration = configuration
         self._listeners: list[Callable[[], None]] = []
         self._followers = Chores("following the disposable sandboxes")
-        fleet.find = self.look_up
+        fleet.find = self.find_member
 
     @lazy
     def _rows(self) -> DisposableRows:
@@ -68,9 +68,9 @@ class Disposables:
         from .registry import Registry
         from .service import DisposableService
 
-        known = Registry(self._fleet, self._offers, self._rows, self._clock, self._configuration)
-        known.listeners = self._listeners
-        return DisposableService(known, self._rules)
+        registry = Registry(self._fleet, self._offers, self._rows, self._clock, self._configuration)
+        registry.listeners = self._listeners
+        return DisposableService(registry, self._rules)
 
     def reconfigure(self, rules: DisposableRules, offers: Mapping[str, Offer]) -> None:
         """Use these from now on, also for existing sandboxes; providers whose settings differ are made again."""
@@ -83,11 +83,11 @@ class Disposables:
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback)
 
-    def follow(self, tell: Tell) -> None:
+    def follow(self, announce: Announce) -> None:
         """From now until `close`, tell which are new, over, or stand otherwise, whichever process has changed them."""
         from .changes import Changes
 
-        changes = Changes(self._service_if_any, tell)
+        changes = Changes(self._service_if_any, announce)
         self.on_change(changes.stir)
         self._followers.start(changes.follow())
 
@@ -99,7 +99,7 @@ class Disposables:
     def has_any(self) -> bool:
         """Whether this process looks after a live one."""
         service = Disposables._service.made(self)
-        return service is not None and bool(service.known.lives)
+        return service is not None and bool(service.registry.lives)
 
     # From the server's start to its end
 
@@ -127,13 +127,13 @@ class Disposables:
         """A new one, ready for use or pending. Raises BadArgument, ConfigError, and what its provider says."""
         return await self._service.create(order)
 
-    async def await_start(self, name: str, seconds: float, tell: Callable[[str], None]) -> Disposable:
+    async def await_start(self, name: str, seconds: float, announce: Callable[[str], None]) -> Disposable:
         """Wait while it is pending, so long at most; `tell` is told why it still is. Raises UnknownSandbox."""
-        return await self._service.await_start(name, seconds, tell)
+        return await self._service.await_start(name, seconds, announce)
 
     def give_up(self, name: str) -> None:
         """Delete one whose caller has left, in the background."""
-        self._service.known.spawn(self._service.delete(name))
+        self._service.registry.spawn(self._service.delete(name))
 
     async def restore(self, snapshot: str, order: SandboxOrder) -> Disposable:
         """A new one with the files of a snapshot."""
@@ -207,6 +207,6 @@ class Disposables:
     def _is_empty(self) -> bool:
         return not self._mark().exists() if self._mark else self._rows.is_empty()
 
-    def look_up(self, name: str) -> Member | None:
+    def find_member(self, name: str) -> Member | None:
         """Called by the fleet for an unknown name."""
-        return self._service.known.look_up(name) if self._rows.exists() else None
+        return self._service.registry.find_member(name) if self._rows.exists() else None

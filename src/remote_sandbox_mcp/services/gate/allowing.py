@@ -128,8 +128,8 @@ class Use:
             counted(len(self.allowed), "place") + " that you allowed" if self.allowed else "",
         ]
         first = self.project or f"no project in this folder, because {self.why_none}"
-        told = "; ".join(filter(None, (first, *more)))
-        return f"{told} (remote-sandbox-mcp allow lists them)" if any(more) else told
+        text = "; ".join(filter(None, (first, *more)))
+        return f"{text} (remote-sandbox-mcp allow lists them)" if any(more) else text
 
 
 def use_here(gate: Gate, settings: Settings) -> Use:

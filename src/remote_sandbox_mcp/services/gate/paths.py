@@ -89,11 +89,11 @@ class Gate:
     def __init__(self, settings: Settings, private: Iterable[str] = ()) -> None:
         self._settings = settings
         self._private = tuple(private)
-        self._known: dict[object, tuple[float, Ground]] = {}
+        self._cache: dict[object, tuple[float, Ground]] = {}
 
     def reconfigure(self, settings: Settings, private: Iterable[str]) -> None:
         self._settings, self._private = settings, tuple(private)
-        self._known.clear()
+        self._cache.clear()
 
     def admit(self, place: Place, writing: bool) -> Admitted:
         """Resolve a place of this computer and decide what of it may be used. Raises BadArgument, NotAllowed."""
@@ -144,18 +144,18 @@ class Gate:
 
         session, now = current(), time.monotonic()
         key = (_folder_of(session), session.roots, id(session.environ))
-        found_at, found = self._known.get(key, (-KEPT_S, None))
+        found_at, found = self._cache.get(key, (-KEPT_S, None))
         if found is None or now > found_at + KEPT_S:
-            if len(self._known) >= MOST_KEPT:
-                self._known.clear()
-            found = self._look_around(session)
-            self._known[key] = now, found
+            if len(self._cache) >= MOST_KEPT:
+                self._cache.clear()
+            found = self._survey(session)
+            self._cache[key] = now, found
         given = [(it.path, it.writing) for it in _allowances(session)] + ([(root, True)] if root else [])
         # Not the target of a link that was put there since.
         more = [Allowed(place, writing) for path, writing in given if (place := locate(path)).path == path]
         return replace(found, allowed=(*found.allowed, *more)) if more else found
 
-    def _look_around(self, session: Session) -> Ground:
+    def _survey(self, session: Session) -> Ground:
         from ...backends.here import locate
 
         settings = self._settings

@@ -74,7 +74,7 @@ def read_answer(line: bytes) -> dict[str, Any]:
     return said
 
 
-class Handed:
+class Handover:
     """A conversation that this process has to serve itself, because there is no hub."""
 
     def __init__(self, heard: bytes = b"", answered: frozenset[Any] = frozenset(), who: Any = None) -> None:

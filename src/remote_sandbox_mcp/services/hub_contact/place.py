@@ -31,7 +31,7 @@ LIVED_BY = frozenset(
 LONGEST_ADDRESS = 100
 BACKLOG = 256
 # How long to wait for another front that is starting the hub, which takes milliseconds.
-STARTING_S, GLANCE_S = 5.0, 0.005
+STARTING_S, POLL_EVERY_S = 5.0, 0.005
 LOG_FILE = "hub.log"
 
 
@@ -162,7 +162,7 @@ def reach(place: HubPlace, start: Callable[[HubPlace, int, int], None] = start_h
         elif time.monotonic() > deadline:
             raise NoHub("a hub holds its lock, but does not listen")
         else:
-            time.sleep(GLANCE_S)
+            time.sleep(POLL_EVERY_S)
 
 
 def _take(lock: str) -> int:

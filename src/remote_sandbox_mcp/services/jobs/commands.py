@@ -18,8 +18,8 @@ from ...core.jobs.job import JobSeen, JobState
 from ...core.sandboxes.sandbox import Sandbox
 from ...local.store.jobs import RowChange, RunRecord, added, forgotten, noted, removed
 from ..fleet import Member
-from .records import KnownJobs
-from .values import COMMAND, Sight
+from .records import JobRegistry
+from .values import COMMAND, JobSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ class Commands:
     One that lasts longer is written when that moment is over, so that it is found even if this server is killed.
     """
 
-    def __init__(self, known: KnownJobs) -> None:
-        self._known = known
+    def __init__(self, registry: JobRegistry) -> None:
+        self._registry = registry
         self._young: dict[str, Young] = {}
         # Written in order, so that an end never precedes its beginning.
         self._queue: list[PendingWrite] = []
@@ -83,7 +83,7 @@ class Commands:
     ) -> None:
         """Record what was seen; `in_time`: by the call that started it. `then` is called once that is stored."""
         is_listed = not in_time or isinstance(seen, Running)
-        told: dict[str, Any] = {
+        values: dict[str, Any] = {
             "state": state_of(seen).value,
             "outcome": outcome_of(seen),
             "is_listed": is_listed,
@@ -92,7 +92,7 @@ class Commands:
             "tail": tail,
         }
         young = self._take_young(seen.run_id)
-        change = added(young, **told) if young else noted(seen.run_id, **told)
+        change = added(young, **values) if young else noted(seen.run_id, **values)
         self._write(change, then, at_once=is_listed)
 
     def outlasted(self, member: Member, running: Running, script: str) -> None:
@@ -147,7 +147,7 @@ class Commands:
         while self._queue:
             entries, self._queue = self._queue, []
             try:
-                await asyncio.to_thread(self._known.runs.write, [entry.change for entry in entries])
+                await asyncio.to_thread(self._registry.runs.write, [entry.change for entry in entries])
             except SandboxError as problem:
                 # The store has logged the reason, once. The machine keeps what it has: `then` is not called.
                 log.debug("commands could not be written down: %s", problem)
@@ -169,13 +169,13 @@ class Commands:
     async def latest(self, member: Member) -> Sequence[RunRecord]:
         """The last commands of a sandbox, oldest first, whichever process ran them. Raises ConfigError."""
         await self.settled()
-        return (await asyncio.to_thread(self._known.runs.latest, place_of(member), SHOWN))[::-1]
+        return (await asyncio.to_thread(self._registry.runs.latest, place_of(member), SHOWN))[::-1]
 
     async def find(self, run_id: str) -> RunRecord | None:
         """The row of a command; None where it does not exist or cannot be read."""
         await self.settled()
         with contextlib.suppress(SandboxError):
-            return await asyncio.to_thread(self._known.runs.get, run_id) if self._known.exists() else None
+            return await asyncio.to_thread(self._registry.runs.get, run_id) if self._registry.exists() else None
         return None
 
     async def recall(self, run_id: str) -> Completed | None:
@@ -186,21 +186,21 @@ class Commands:
         tail = found.tail.encode()
         return Completed(run_id, found.exit_code, stdout=Excerpt(tail, total=len(tail)), seconds=found.seconds)
 
-    async def list(self, member: Member, sandbox: Sandbox | None, why: str = "") -> Sequence[Sight]:
+    async def list(self, member: Member, sandbox: Sandbox | None, why: str = "") -> Sequence[JobSnapshot]:
         """Commands of a sandbox that outlasted their calls; those that may still run are looked up there."""
         since = time.time() - LISTED_S
         await self.settled()
-        rows = await asyncio.to_thread(self._known.runs.background, place_of(member), since, MOST_ASKED)
-        return await asyncio.gather(*(self._sight(member, row, sandbox, why) for row in rows))
+        rows = await asyncio.to_thread(self._registry.runs.background, place_of(member), since, MOST_ASKED)
+        return await asyncio.gather(*(self._snapshot(member, row, sandbox, why) for row in rows))
 
-    async def _sight(self, member: Member, row: RunRecord, sandbox: Sandbox | None, why: str) -> Sight:
+    async def _snapshot(self, member: Member, row: RunRecord, sandbox: Sandbox | None, why: str) -> JobSnapshot:
         if row.state != JobState.RUNNING.value or sandbox is None:
-            return Sight(member.name, as_job(row), trouble=why, kind=COMMAND)
+            return JobSnapshot(member.name, as_job(row), trouble=why, kind=COMMAND)
         seen = await sandbox.observe(row.run_id, keep=2000)
         if isinstance(seen, Missing) and time.time() - row.created < STARTING_S:
-            return Sight(member.name, as_job(row), kind=COMMAND)
+            return JobSnapshot(member.name, as_job(row), kind=COMMAND)
         self.note(seen, tail_of(seen))
-        return Sight(member.name, as_job(row, seen), kind=COMMAND)
+        return JobSnapshot(member.name, as_job(row, seen), kind=COMMAND)
 
 
 def forgetting(sandbox: Sandbox, run_id: str) -> Callable[[], None]:

@@ -48,7 +48,7 @@ class Effects:
         self._clock = clock
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         # One queue per (watch, channel) keeps notifications in order.
-        self._telling: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._announcing: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._in_hand: set[int] = set()
         # Whether rows could not be written in this round.
         self.trouble = False
@@ -60,16 +60,16 @@ class Effects:
 
     async def carry_out(self, sandbox: str) -> None:
         """Do all that is pending for a sandbox; notifications are sent in the background."""
-        resumes = self._begin_telling(sandbox)
+        resumes = self._begin_announcing(sandbox)
         if resumes:
             await asyncio.gather(*(self.do(self.resume(effect)) for effect in resumes))
-            self._begin_telling(sandbox)
+            self._begin_announcing(sandbox)
 
     async def settle_down(self) -> None:
         """Wait a little for notifications: a slow hook must not hold up the rest."""
-        if self._telling:
-            await asyncio.wait(self._telling.values(), timeout=PATIENCE_S)
-        self._telling = {lane: task for lane, task in self._telling.items() if not task.done()}
+        if self._announcing:
+            await asyncio.wait(self._announcing.values(), timeout=PATIENCE_S)
+        self._announcing = {lane: task for lane, task in self._announcing.items() if not task.done()}
 
     async def do(self, work: Awaitable[None]) -> None:
         """Run one piece of work; its failure must not stop the others."""
@@ -104,7 +104,7 @@ class Effects:
 
     async def _refused(self, effect: Effect, watch: Watch, reason: str) -> None:
         """Find out why nothing was started: it cannot be, or the job still runs or has ended after all."""
-        seen = await attempt(self._look(watch))
+        seen = await attempt(self._inspect(watch))
         if isinstance(seen, Exception):
             self._put_off(effect, watch, no_contact(seen))
         elif seen.state is JobState.MISSING:
@@ -114,8 +114,8 @@ class Effects:
         else:
             self._close(effect, take_back(watch, self._clock()))
 
-    async def _look(self, watch: Watch) -> JobSeen:
-        (seen,) = await (await self._get(watch)).jobs.look([question(watch)])
+    async def _inspect(self, watch: Watch) -> JobSeen:
+        (seen,) = await (await self._get(watch)).jobs.inspect([question(watch)])
         return seen
 
     def _close(self, effect: Effect, decision: Decision) -> None:
@@ -149,7 +149,7 @@ class Effects:
 
     # Notifications
 
-    def _begin_telling(self, sandbox: str) -> Sequence[Effect]:
+    def _begin_announcing(self, sandbox: str) -> Sequence[Effect]:
         """Queue the pending notifications; returns the other effects."""
         effects = self._watches.pending(self._clock(), sandbox=sandbox)
         lanes: dict[tuple[int, str], list[Effect]] = {}
@@ -158,18 +158,18 @@ class Effects:
                 lanes.setdefault((effect.watch_id, effect.channel), []).append(effect)
         for lane, group in lanes.items():
             self._in_hand.update(effect.id for effect in group)
-            self._telling[lane] = asyncio.ensure_future(self._tell_all(group, self._telling.get(lane)))
+            self._announcing[lane] = asyncio.ensure_future(self._announce_in_order(group, self._announcing.get(lane)))
         return [effect for effect in effects if effect.resume is not None]
 
-    async def _tell_all(self, effects: Sequence[Effect], earlier: asyncio.Task[None] | None) -> None:
+    async def _announce_in_order(self, effects: Sequence[Effect], earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
         for effect in effects:
             async with self._turns:
-                await self.do(self._tell(effect))
+                await self.do(self._announce_one(effect))
             self._in_hand.discard(effect.id)
 
-    async def _tell(self, effect: Effect) -> None:
+    async def _announce_one(self, effect: Effect) -> None:
         watch, event = self._watches.get(effect.watch_id), self._watches.event(effect.event_id)
         if watch is not None and event is not None and self._watches.take(effect):
             outcome = await attempt(self._announce(effect.channel, watch, event), LONGEST_TELLING_S)

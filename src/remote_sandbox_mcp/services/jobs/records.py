@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...config import paths
 from ...core.client import is_again
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox
-from ...core.jobs.job import JobLook, JobOrder, JobSeen, JobStarted, JobState
+from ...core.jobs.job import JobOrder, JobQuery, JobSeen, JobStarted, JobState
 from ...core.jobs.lifecycle import decide, next_resume
 from ...core.jobs.watch import Status, Watch
 from ...core.lazy import lazy
@@ -38,7 +38,7 @@ STATES = {
 }
 
 
-class KnownJobs:
+class JobRegistry:
     """The rows; the database is opened with the first question."""
 
     def __init__(self, days: float = 1, configuration: str = "") -> None:
@@ -80,7 +80,7 @@ class KnownJobs:
         return KeptSessionRows(self._database, kind)
 
     async def close(self) -> None:
-        if KnownJobs._database.made(self):
+        if JobRegistry._database.made(self):
             await asyncio.to_thread(self._database.close)
 
     def is_anything_watched(self) -> bool:
@@ -175,14 +175,14 @@ class KnownJobs:
         if record is not None and seen.job_id == record.job_id:
             await asyncio.to_thread(self.records.note, record.job_id, seen)
 
-    def settle(self, sandbox: str, look: JobLook, watch_id: int, seen: JobSeen) -> None:
+    def settle(self, sandbox: str, query: JobQuery, watch_id: int, seen: JobSeen) -> None:
         """End all watches of a job that was stopped, so that it is not resumed: its own, and those begun later.
 
         A look by the session's name alone means whatever runs in it, and so all of the session's watches.
         """
         for watch in self.watches.list(Status.ACTIVE, 10_000):
-            is_there = (watch.sandbox, watch.session) == (sandbox, look.session)
-            is_meant = look.job_id == watch.job_id if look.job_id else self._is_ours(watch)
+            is_there = (watch.sandbox, watch.session) == (sandbox, query.session)
+            is_meant = query.job_id == watch.job_id if query.job_id else self._is_ours(watch)
             if watch.id == watch_id or (is_there and is_meant):
                 self._settle(watch, seen)
 
@@ -198,7 +198,7 @@ class AskedJob:
     """A job that a caller asks about: its sandbox, the question to the machine, and its record."""
 
     sandbox: str
-    look: JobLook
+    query: JobQuery
     record: JobRecord | None = None
     watch: Watch | None = None
 

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING
 
 from ...core import check
 from ...core.errors import NotStarted, Unreachable
-from ...core.jobs.job import JobLook, JobStarted
+from ...core.jobs.job import JobQuery, JobStarted
 from ...core.jobs.lifecycle import resume_now, why_not_resumable
 from ...core.jobs.watch import Decision, Watch, WatchOrder
 from ...core.sandboxes.sandbox import Sandbox
 from ...core.texts.shown import HIDDEN
-from .records import KnownJobs
+from .records import JobRegistry
 from .start import Starting, begin_watching
 from .values import Begun, Ensure, Which
-from .watches import Watching
+from .watches import WatchService
 
 if TYPE_CHECKING:
     from ...local.store.jobs import JobRecord
     from ...local.store.watches import Effect
     from .effects import Effects
 
-Find = Callable[[Which], Awaitable["tuple[Sandbox, JobLook, JobRecord | None]"]]
+Find = Callable[[Which], Awaitable["tuple[Sandbox, JobQuery, JobRecord | None]"]]
 
 # The reason of a NotStarted for a job that nothing is known of with which it could go on.
 NO_RESUME_COMMAND = "no_resume_command"
 # How long another process may take with an attempt that it has begun, and how often we look.
-OTHERS_S, LOOK_S = 60.0, 0.1
+OTHERS_S, CHECK_S = 60.0, 0.1
 # How often a watch may change between reading and writing it.
 TRIES = 20
 
@@ -39,9 +39,14 @@ class Resuming:
     """Starts jobs again by their resume command. Several callers and the watchdog share one attempt."""
 
     def __init__(
-        self, known: KnownJobs, starting: Starting, watching: Watching, find: Find, effects: Callable[[], Effects]
+        self,
+        registry: JobRegistry,
+        starting: Starting,
+        watching: WatchService,
+        find: Find,
+        effects: Callable[[], Effects],
     ) -> None:
-        self._known = known
+        self._registry = registry
         self._starting = starting
         self._watching = watching
         self._find = find
@@ -54,12 +59,12 @@ class Resuming:
         """
         check.text_argument("resume_command", command, required=False)
         watch, job_id = await self._resumable(which, command)
-        handed = await self._starting.hand_over(watch.sandbox) if ensure else ""
+        problem = await self._starting.hand_over(watch.sandbox) if ensure else ""
         effect = await asyncio.to_thread(self._order, watch.id, job_id, asked_by, command)
         await self._effects().resume(effect)
         effect = await self._settled(effect)
         # Also where it did not begin: the watchdog tries again what could not be asked.
-        notes = await begin_watching(handed, ensure)
+        notes = await begin_watching(problem, ensure)
         try:
             return await self._outcome(effect, notes)
         except NotStarted:
@@ -68,14 +73,14 @@ class Resuming:
 
     async def _resumable(self, which: Which, command: str) -> tuple[Watch, str]:
         """The watch of a job that may be resumed now, and the id of that job."""
-        sandbox, look, record = await self._find(which)
+        sandbox, query, record = await self._find(which)
         name = sandbox.description.name
-        if look.element:
-            raise NotStarted(f"an array is resumed as a whole: pass {look.session!r}")
-        watch = await asyncio.to_thread(self._watch_of, which, name, look.session, record)
-        job_id = watch.job_id if watch else record.job_id if record else look.job_id
-        (seen,) = await sandbox.jobs.look([replace(look, job_id=job_id, lines=1)])
-        about = watch or Watch(sandbox=name, session=look.session)
+        if query.element:
+            raise NotStarted(f"an array is resumed as a whole: pass {query.session!r}")
+        watch = await asyncio.to_thread(self._watch_of, which, name, query.session, record)
+        job_id = watch.job_id if watch else record.job_id if record else query.job_id
+        (seen,) = await sandbox.jobs.inspect([replace(query, job_id=job_id, lines=1)])
+        about = watch or Watch(sandbox=name, session=query.session)
         if why := why_not_resumable(about, seen):
             raise NotStarted(why, seen.state.value)
         # A watch may not know yet which job was started in its session since.
@@ -84,13 +89,13 @@ class Resuming:
             watch, _ = await self._watching.begin(which, WatchOrder(resume_command=command))
         if watch is None or not (command or watch.policy.resume_command):
             raise NotStarted(
-                f"{look.session} on {name} has no resume command: pass one as resume_command now, or when it is "
+                f"{query.session} on {name} has no resume command: pass one as resume_command now, or when it is "
                 "started with exec_bash_background",
                 NO_RESUME_COMMAND,
             )
         if not command and is_incomplete(watch):
             raise NotStarted(
-                f"{look.session} on {name} was resumed with a secret, which is not kept after the end of its watch: "
+                f"{query.session} on {name} was resumed with a secret, which is not kept after the end of its watch: "
                 "pass the whole command as resume_command",
                 NO_RESUME_COMMAND,
             )
@@ -99,12 +104,12 @@ class Resuming:
     def _watch_of(self, which: Which, sandbox: str, session: str, record: JobRecord | None) -> Watch | None:
         """The newest watch over this job; an earlier job of the same name may have had another."""
         if which.watch_id:
-            return self._known.watches.get(which.watch_id)
-        return self._known.watch_over(sandbox, session, record)
+            return self._registry.watches.get(which.watch_id)
+        return self._registry.watch_over(sandbox, session, record)
 
     def _order(self, watch_id: int, job_id: str, asked_by: str, command: str) -> Effect:
         """Record the attempt to resume this job, or find the one that is to be made already, or that was made."""
-        watches = self._known.watches
+        watches = self._registry.watches
         for _ in range(TRIES):
             watch, effect, now = watches.get(watch_id), watches.open_resume(watch_id), time.time()
             if effect is None and watch and watch.job_id != job_id:
@@ -112,7 +117,7 @@ class Resuming:
             if effect is None and watch and self._commit(watch, asked_by, command, now):
                 # Already done, perhaps, by a watchdog that was quicker.
                 effect = watches.newest_resume(watch_id)
-                self._known.relieve(watch.sandbox, watch.session, watch_id)
+                self._registry.relieve(watch.sandbox, watch.session, watch_id)
             if effect is not None:
                 return effect
         raise NotStarted(f"watch {watch_id} changes all the time, so nothing was started; try again")
@@ -120,11 +125,11 @@ class Resuming:
     def _commit(self, watch: Watch, asked_by: str, command: str, now: float) -> bool:
         """Write the attempt and, in the same transaction, the command that was given for it."""
         wanted = with_command(watch, command or watch.policy.resume_command)
-        return self._known.watches.commit(resume_now(wanted, asked_by, now), now, rewrites=bool(command))
+        return self._registry.watches.commit(resume_now(wanted, asked_by, now), now, rewrites=bool(command))
 
     def _take_back(self, before: Watch, command: str) -> None:
         """After an attempt that was refused, the watch has the resume command that it had before."""
-        watches = self._known.watches
+        watches = self._registry.watches
         for _ in range(TRIES):
             watch = watches.get(before.id)
             if not command or watch is None or watch.policy.resume_command != command or watches.open_resume(before.id):
@@ -135,7 +140,7 @@ class Resuming:
 
     def _made(self, watch: Watch) -> Effect:
         """The attempt of another caller, whose job the watch is over now. Raises NotStarted if it was no attempt."""
-        effect = self._known.watches.newest_resume(watch.id)
+        effect = self._registry.watches.newest_resume(watch.id)
         if effect is None or effect.resume is None or effect.resume.job_id != watch.job_id:
             who = f"{watch.session} on {watch.sandbox}"
             raise NotStarted(
@@ -149,17 +154,17 @@ class Resuming:
 
         deadline = time.monotonic() + OTHERS_S
         while True:
-            found = await asyncio.to_thread(self._known.watches.effect, effect.id) or effect
+            found = await asyncio.to_thread(self._registry.watches.effect, effect.id) or effect
             if found.state != TAKEN or time.monotonic() > deadline:
                 return found
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
 
     async def _outcome(self, effect: Effect, notes: tuple[str, ...]) -> Begun:
         from ...local.store.watches import PENDING, TAKEN
 
-        watch = await self._known.watch(effect.watch_id)
+        watch = await self._registry.watch(effect.watch_id)
         job_id = effect.resume.job_id if effect.resume else ""
-        record = await asyncio.to_thread(self._known.records.get, job_id)
+        record = await asyncio.to_thread(self._registry.records.get, job_id)
         if record is not None and watch.job_id == job_id:
             started = JobStarted(
                 job_id=job_id, session=record.session, log_file=record.log_file, cwd=record.cwd, via=record.via

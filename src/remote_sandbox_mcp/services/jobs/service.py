@@ -20,7 +20,7 @@ from ...core.commands.session_handle import SessionHandle
 from ...core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, Unsupported
 from ...core.jobs.job import (
     MOST_SCREEN,
-    JobLook,
+    JobQuery,
     JobSeen,
     JobState,
     JobWait,
@@ -40,11 +40,11 @@ from ...local.waiting import within
 from ..fleet import Fleet, Member, unforeseen
 from .checkpoints import look_at
 from .commands import Commands
-from .records import AskedJob, KnownJobs, recorded
+from .records import AskedJob, JobRegistry, recorded
 from .resume import Resuming
 from .start import Starting
-from .values import Begun, Ensure, Sight, Wanted, Which
-from .watches import Watching
+from .values import Begun, Ensure, JobSnapshot, Wanted, Which
+from .watches import WatchService
 
 if TYPE_CHECKING:
     from ...core.jobs.watch import Event, Watch
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from .effects import Effects
     from .supervise import WatchSupervisor
 
-__all__ = ["Begun", "JobService", "Sight", "Wanted", "Which"]
+__all__ = ["Begun", "JobService", "JobSnapshot", "Wanted", "Which"]
 
 LIST_S = 12.0
 # A cluster's controller that is down is noticed by its programs after that time; then the jobs are known all the same.
@@ -80,22 +80,22 @@ class JobService:
         self._fleet = fleet
         self._settings = settings
         self.config_file = config_file
-        self.known = KnownJobs(settings.keep_calls_days, identity)
-        self._starting = Starting(fleet, settings.notify, self.known, Origin(identity, str(config_file or "")))
-        self.commands = Commands(self.known)
-        self.watching = Watching(fleet, self.known, self._starting, self.find)
-        self._resuming = Resuming(self.known, self._starting, self.watching, self.find, self._effects)
+        self.registry = JobRegistry(settings.keep_calls_days, identity)
+        self._starting = Starting(fleet, settings.notify, self.registry, Origin(identity, str(config_file or "")))
+        self.commands = Commands(self.registry)
+        self.watching = WatchService(fleet, self.registry, self._starting, self.find)
+        self._resuming = Resuming(self.registry, self._starting, self.watching, self.find, self._effects)
 
     def reconfigure(self, settings: Settings) -> None:
         """Use these settings from now on."""
         self._settings = settings
         self._starting.notify = settings.notify
-        self.known.keeper.days = settings.keep_calls_days
+        self.registry.keeper.days = settings.keep_calls_days
         self.__dict__.pop("_announcer", None)
 
     async def close(self) -> None:
         await self.commands.settled(LEAVE_S)
-        await self.known.close()
+        await self.registry.close()
 
     @functools.cached_property
     def _announcer(self) -> Announcer:
@@ -113,7 +113,7 @@ class JobService:
         async def announce(channel: str, watch: Watch, event: Event) -> None:
             await (await responsible(watch) if responsible else self)._announcer.announce(channel, watch, event)
 
-        return WatchSupervisor(self.known.watches, self.known.records, get, announce)
+        return WatchSupervisor(self.registry.watches, self.registry.records, get, announce)
 
     async def sandbox_of(self, watch: Watch) -> Sandbox:
         return await self._fleet.get(watch.sandbox)
@@ -121,21 +121,23 @@ class JobService:
     def _effects(self) -> Effects:
         from .effects import Effects
 
-        return Effects(self.known.watches, self.known.records, self.sandbox_of, self._announcer.announce, time.time)
+        return Effects(
+            self.registry.watches, self.registry.records, self.sandbox_of, self._announcer.announce, time.time
+        )
 
     async def start(self, wanted: Wanted, ensure: Ensure | None = None) -> Begun:
         return await self._starting.start(wanted, ensure)
 
     async def check(
-        self, which: Which, *, lines: int = 50, cursor: int | None = None, most_bytes: int = JobLook.most_bytes
+        self, which: Which, *, lines: int = 50, cursor: int | None = None, most_bytes: int = JobQuery.most_bytes
     ) -> JobSeen:
         """A job's current state, with the last lines of its log or, with a cursor, what is new in it."""
         target = await self._target(which)
         watch = await self._watch_over(target)
-        look = replace(target.look, lines=lines, cursor=cursor, most_bytes=most_bytes, usage=True)
+        query = replace(target.query, lines=lines, cursor=cursor, most_bytes=most_bytes, usage=True)
 
         async def ask(sandbox: Sandbox) -> JobSeen:
-            (seen,) = await look_at(sandbox.jobs.look, [ask_checkpoint(look, watch)])
+            (seen,) = await look_at(sandbox.jobs.inspect, [ask_checkpoint(query, watch)])
             if watch is None or seen.checkpoint is None:
                 return seen
             return replace(seen, checkpoint=replace(seen.checkpoint, form=watch.policy.checkpoint_format))
@@ -155,7 +157,7 @@ class JobService:
             # After a resume, the watch is over another job; after a cut, the machine may have another address.
             target = await self._target(which)
             left = replace(wait, seconds=max(0.0, until - time.monotonic()))
-            return await self._wait_once(target, replace(target.look, lines=lines, cursor=cursor), left, progress)
+            return await self._wait_once(target, replace(target.query, lines=lines, cursor=cursor), left, progress)
 
         while True:
             waited = await over_cuts(ask, until)
@@ -165,16 +167,16 @@ class JobService:
                 return replace(waited, why="timeout")
             await asyncio.sleep(min(RESUMED_S, max(0.0, until - time.monotonic())))
 
-    async def _wait_once(self, target: AskedJob, look: JobLook, wait: JobWait, progress: Progress) -> JobWaited:
+    async def _wait_once(self, target: AskedJob, query: JobQuery, wait: JobWait, progress: Progress) -> JobWaited:
         waited = JobWaited("ended", JobSeen(state=JobState.MISSING))
 
         async def ask(sandbox: Sandbox) -> JobSeen:
             nonlocal waited
-            telling = asyncio.ensure_future(tell_last_line(sandbox, target.look, progress))
+            reporting = asyncio.ensure_future(report_last_line(sandbox, target.query, progress))
             try:
-                waited = await sandbox.jobs.wait(look, wait)
+                waited = await sandbox.jobs.wait(query, wait)
             finally:
-                telling.cancel()
+                reporting.cancel()
             return waited.seen
 
         seen = await self._seen(target, ask)
@@ -190,12 +192,12 @@ class JobService:
             nonlocal name
             # The default has no name in the question, and watches are recorded under one.
             name = sandbox.description.name
-            return await sandbox.jobs.stop(target.look, grace_s)
+            return await sandbox.jobs.stop(target.query, grace_s)
 
         seen = await self._seen(target, ask)
-        if seen.is_over and not target.look.element and self.known.exists():
+        if seen.is_over and not target.query.element and self.registry.exists():
             watch_id = which.watch_id or (target.record.watch_id if target.record else 0)
-            await asyncio.to_thread(self.known.settle, name, target.look, watch_id, seen)
+            await asyncio.to_thread(self.registry.settle, name, target.query, watch_id, seen)
         return seen
 
     async def resume(self, which: Which, *, asked_by: str, command: str = "", ensure: Ensure | None = None) -> Begun:
@@ -205,12 +207,12 @@ class JobService:
     async def send(self, which: Which, *, text: str = "", keys: Sequence[str] = ()) -> str:
         """Type into a running job; returns the name of its session."""
         check.text_argument("text", text, required=False)
-        sandbox, look, _ = await self.find(which)
+        sandbox, query, _ = await self.find(which)
         if not text and not keys:
             raise BadArgument("nothing is to be typed: give text, keys, or both")
-        name = with_element(look.session, look)
+        name = with_element(query.session, query)
         try:
-            await sandbox.jobs.send(look, text=text, keys=keys)
+            await sandbox.jobs.send(query, text=text, keys=keys)
         except NotStarted:
             seen = await self.check(which, lines=1)
             if seen.state is JobState.MISSING:
@@ -246,26 +248,26 @@ class JobService:
         sandbox, _, _ = await self.find(which)
         return await attach(sandbox, seen.session, window)
 
-    async def find(self, which: Which) -> tuple[Sandbox, JobLook, JobRecord | None]:
+    async def find(self, which: Which) -> tuple[Sandbox, JobQuery, JobRecord | None]:
         """The job that is meant, and its sandbox. Raises BadArgument."""
         target = await self._target(which)
-        return await self._fleet.get(target.sandbox), target.look, target.record
+        return await self._fleet.get(target.sandbox), target.query, target.record
 
     async def _target(self, which: Which) -> AskedJob:
-        records, handle = self.known.records, which.handle
+        records, handle = self.registry.records, which.handle
         if not isinstance(handle, Job):
             what = "a session" if isinstance(handle, SessionHandle) else "a command of exec_bash"
             raise Unsupported(f"{handle} is {what} and no job: it can be checked, waited for and stopped, no more")
         if which.watch_id:
-            watch = await self.known.watch(which.watch_id)
+            watch = await self.registry.watch(which.watch_id)
             record = await asyncio.to_thread(records.get, watch.job_id) if watch.job_id else None
-            look = JobLook(job_id=watch.job_id, session=watch.session, log_file=watch.log_file)
-            return AskedJob(watch.sandbox, look, record, watch)
+            query = JobQuery(job_id=watch.job_id, session=watch.session, log_file=watch.log_file)
+            return AskedJob(watch.sandbox, query, record, watch)
         session, element = handle.session, handle.element
         name = which.sandbox or await self.whereabouts(session)
         # A record is of a whole array: what is seen of one element must not be written there, nor read from there.
         record = None if element else await asyncio.to_thread(records.find, name, session)
-        return AskedJob(name, JobLook(session=session, log_file=which.log_file, element=element), record)
+        return AskedJob(name, JobQuery(session=session, log_file=which.log_file, element=element), record)
 
     async def _seen(
         self, target: AskedJob, ask: Callable[[Sandbox], Awaitable[JobSeen]], *, or_last: bool = False
@@ -277,12 +279,12 @@ class JobService:
         try:
             seen = await ask(await self._fleet.get(target.sandbox))
         except (ConnectError, LostContact, UnknownSandbox) as problem:
-            known = target.recall(problem)
-            if known is None or not (or_last or known.state is JobState.ENDED):
+            recorded = target.recall(problem)
+            if recorded is None or not (or_last or recorded.state is JobState.ENDED):
                 raise
-            return known
-        seen = replace(seen, session=with_element(seen.session, target.look))
-        await self.known.note(target.record, seen)
+            return recorded
+        seen = replace(seen, session=with_element(seen.session, target.query))
+        await self.registry.note(target.record, seen)
         if seen.state is JobState.GONE:
             return with_resume(seen, await self._watch_over(target))
         if seen.state is not JobState.MISSING:
@@ -293,14 +295,14 @@ class JobService:
         """A job that is not on this sandbox: add the name of the sandbox that has it, if we can find out."""
         if target.watch is not None:
             return seen
-        session, name = target.look.session, self._fleet.member(target.sandbox).name
-        record = await asyncio.to_thread(self.known.records.find, "", session)
+        session, name = target.query.session, self._fleet.member(target.sandbox).name
+        record = await asyncio.to_thread(self.registry.records.find, "", session)
         if record is not None and record.sandbox != name:
             return self._started_elsewhere(record, seen)
-        question = replace(target.look, lines=0, log_file="")
+        question = replace(target.query, lines=0, log_file="")
         for member in await self.others(name):
             with contextlib.suppress(SandboxError, asyncio.TimeoutError):
-                (found,) = await within((await member.open()).jobs.look([question]), ELSEWHERE_S)
+                (found,) = await within((await member.open()).jobs.inspect([question]), ELSEWHERE_S)
                 if found.state is not JobState.MISSING:
                     return replace(seen, reason=there(member.name))
         return seen
@@ -314,16 +316,16 @@ class JobService:
 
     async def watch_of(self, record: JobRecord | None) -> Watch | None:
         with contextlib.suppress(SandboxError):
-            return await self.known.watch(record.watch_id) if record and record.watch_id else None
+            return await self.registry.watch(record.watch_id) if record and record.watch_id else None
         return None
 
     async def _watch_over(self, target: AskedJob) -> Watch | None:
         """The watch over a job: the one that was named, or the newest of its session that is over this job."""
-        if target.watch is not None or target.look.element:
+        if target.watch is not None or target.query.element:
             return target.watch
         with contextlib.suppress(SandboxError):
             name = self._fleet.member(target.sandbox).name
-            return await asyncio.to_thread(self.known.watch_over, name, target.look.session, target.record)
+            return await asyncio.to_thread(self.registry.watch_over, name, target.query.session, target.record)
         return None
 
     async def others(self, name: str) -> Sequence[Member]:
@@ -337,8 +339,8 @@ class JobService:
         Raises UnknownSandbox for one in a disposable sandbox that is over.
         """
         if watch_id:
-            return (await self.known.watch(watch_id)).sandbox
-        record = await asyncio.to_thread(self.known.records.find, "", session) if self.known.exists() else None
+            return (await self.registry.watch(watch_id)).sandbox
+        record = await asyncio.to_thread(self.registry.records.find, "", session) if self.registry.exists() else None
         try:
             return record.sandbox if record and self._fleet.knows(record.sandbox) else ""
         except UnknownSandbox:
@@ -347,34 +349,36 @@ class JobService:
                 return record.sandbox
             raise
 
-    async def list(self, *, sandbox: str = "", state: str = "", limit: int = 100) -> Sequence[Sight]:
+    async def list(self, *, sandbox: str = "", state: str = "", limit: int = 100) -> Sequence[JobSnapshot]:
         """All jobs, from machines and records, newest first. A machine that does not answer delays no other."""
         check.in_range("limit", limit, 1, 1000)
         members = [self._fleet.member(sandbox)] if sandbox else await self._to_be_asked()
         asked = [self.jobs_of(member, limit) for member in members]
         found = await asyncio.gather(*asked, return_exceptions=True)
-        told = [await self._told(member, part) for member, part in zip(members, found, strict=True)]
-        every = once(sight for part in told for sight in part)
-        sights = [sight for sight in every if state in ("", sight.state, sight.outcome.state.value)]
-        return sorted(sights, key=lambda sight: sight.began, reverse=True)[:limit]
+        parts = [await self._snapshots_of(member, part) for member, part in zip(members, found, strict=True)]
+        every = once(snapshot for part in parts for snapshot in part)
+        snapshots = [snapshot for snapshot in every if state in ("", snapshot.state, snapshot.outcome.state.value)]
+        return sorted(snapshots, key=lambda snapshot: snapshot.began, reverse=True)[:limit]
 
-    async def _told(self, member: Member, found: Sequence[Sight] | BaseException) -> Sequence[Sight]:
+    async def _snapshots_of(
+        self, member: Member, found: Sequence[JobSnapshot] | BaseException
+    ) -> Sequence[JobSnapshot]:
         """Turn an unexpected exception into a problem of that one machine, so that all other jobs are listed."""
         if not isinstance(found, BaseException):
             return found
         why = unforeseen(found, f"listing the jobs of {member.name}")
-        known = await asyncio.to_thread(self.known.records.list, member.name)
-        return [Sight(member.name, None, record, why) for record in known]
+        recorded = await asyncio.to_thread(self.registry.records.list, member.name)
+        return [JobSnapshot(member.name, None, record, why) for record in recorded]
 
     async def _to_be_asked(self) -> Sequence[Member]:
         """All sandboxes, but of the hosts that a pattern offers only those that were used."""
         members = await self._fleet.offered()
         unused = {member.name for member in members if not member.may_open_unasked}
-        if unused and self.known.exists():
-            unused -= {record.sandbox for record in await asyncio.to_thread(self.known.records.list, limit=1000)}
+        if unused and self.registry.exists():
+            unused -= {record.sandbox for record in await asyncio.to_thread(self.registry.records.list, limit=1000)}
         return [member for member in members if member.name not in unused]
 
-    async def jobs_of(self, member: Member, limit: int = 100, *, noticed: bool = True) -> Sequence[Sight]:
+    async def jobs_of(self, member: Member, limit: int = 100, *, noticed: bool = True) -> Sequence[JobSnapshot]:
         """The jobs of a machine, and commands that outlasted their calls there.
 
         `noticed`: the question counts as a use of a disposable sandbox, which then lives longer.
@@ -386,31 +390,31 @@ class JobService:
             why = str(problem) or f"{member.name} did not answer in {seconds:g} s"
             return await self.recorded_of(member, why, limit)
 
-    async def recorded_of(self, member: Member, why: str, limit: int = 100) -> Sequence[Sight]:
+    async def recorded_of(self, member: Member, why: str, limit: int = 100) -> Sequence[JobSnapshot]:
         """The jobs of a machine that is not asked, as they are recorded; `why` it is not."""
-        known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
-        jobs = [Sight(member.name, None, record, why) for record in known]
+        recorded = await asyncio.to_thread(self.registry.records.list, member.name, limit=limit)
+        jobs = [JobSnapshot(member.name, None, record, why) for record in recorded]
         return [*jobs, *await self.commands.list(member, None, why)]
 
-    async def _all_of(self, member: Member, limit: int, noticed: bool) -> Sequence[Sight]:
+    async def _all_of(self, member: Member, limit: int, noticed: bool) -> Sequence[JobSnapshot]:
         sandbox = await member.open()
         sandbox = sandbox if noticed else getattr(sandbox, "unnoticed", sandbox)
         jobs, commands = await asyncio.gather(self._ask_for_all(sandbox, limit), self.commands.list(member, sandbox))
-        known = await asyncio.to_thread(self.known.records.list, member.name, limit=limit)
+        recorded = await asyncio.to_thread(self.registry.records.list, member.name, limit=limit)
         # One machine may have two names, and its jobs be recorded under the other one.
-        more = await asyncio.to_thread(self.known.records.of, [job.job_id for job in jobs])
-        records = {record.job_id: record for record in (*known, *more)}
+        more = await asyncio.to_thread(self.registry.records.of, [job.job_id for job in jobs])
+        records = {record.job_id: record for record in (*recorded, *more)}
         seen = [(job.job_id, job) for job in jobs if job.job_id in records]
-        await asyncio.to_thread(self.known.records.note_all, seen)
-        sights = [await self._sight(member, job, records.pop(job.job_id, None)) for job in jobs]
-        return [*sights, *(Sight(member.name, None, record) for record in records.values()), *commands]
+        await asyncio.to_thread(self.registry.records.note_all, seen)
+        snapshots = [await self._snapshot(member, job, records.pop(job.job_id, None)) for job in jobs]
+        return [*snapshots, *(JobSnapshot(member.name, None, record) for record in records.values()), *commands]
 
-    async def _sight(self, member: Member, job: JobSeen, record: JobRecord | None) -> Sight:
+    async def _snapshot(self, member: Member, job: JobSeen, record: JobRecord | None) -> JobSnapshot:
         """A job of the list; of one that was interrupted also when it is resumed."""
         if job.state is JobState.GONE:
-            watch = await asyncio.to_thread(self.known.watch_over, member.name, job.session, record, job.job_id)
+            watch = await asyncio.to_thread(self.registry.watch_over, member.name, job.session, record, job.job_id)
             job = with_resume(job, watch)
-        return Sight(member.name, job, record)
+        return JobSnapshot(member.name, job, record)
 
     async def _ask_for_all(self, sandbox: Sandbox, limit: int) -> Sequence[JobSeen]:
         try:
@@ -425,25 +429,25 @@ def with_resume(seen: JobSeen, watch: Watch | None) -> JobSeen:
     return replace(seen, resume=next_resume(watch, has_fate=bool(seen.fate))) if watch else seen
 
 
-def once(sights: Iterable[Sight]) -> Iterable[Sight]:
+def once(snapshots: Iterable[JobSnapshot]) -> Iterable[JobSnapshot]:
     """Keep each job once, even if its machine was seen under several names."""
-    best: dict[str, Sight] = {}
-    for sight in sights:
-        if sight.id not in best or sight.worth > best[sight.id].worth:
-            best[sight.id] = sight
+    best: dict[str, JobSnapshot] = {}
+    for snapshot in snapshots:
+        if snapshot.id not in best or snapshot.worth > best[snapshot.id].worth:
+            best[snapshot.id] = snapshot
     return best.values()
 
 
-def with_element(session: str, look: JobLook) -> str:
+def with_element(session: str, query: JobQuery) -> str:
     """A session's name as a caller gives it: with the element that was asked for."""
-    return f"{session}[{look.element}]" if look.element else session
+    return f"{session}[{query.element}]" if query.element else session
 
 
 def there(sandbox: str) -> str:
     return f"it is on {sandbox}; pass sandbox_name={sandbox!r}"
 
 
-async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) -> None:
+async def report_last_line(sandbox: Sandbox, query: JobQuery, progress: Progress) -> None:
     """Report why a job is pending or the last line that it printed, repeatedly until cancelled.
 
     Failures are left to the waiting caller.
@@ -451,11 +455,11 @@ async def tell_last_line(sandbox: Sandbox, look: JobLook, progress: Progress) ->
     if progress is silent:
         return
     begun, pause = time.monotonic(), SOON_S
-    look = replace(look, lines=LAST_LINES, cursor=None, most_bytes=LAST_BYTES)
+    query = replace(query, lines=LAST_LINES, cursor=None, most_bytes=LAST_BYTES)
     while True:
         await asyncio.sleep(pause)
         with contextlib.suppress(SandboxError):
-            (seen,) = await sandbox.jobs.look([look])
+            (seen,) = await sandbox.jobs.inspect([query])
             line = pending_text(seen.queue, time.time()) if seen.state is JobState.PENDING else last_line(seen.log)
             progress(Beat(time.monotonic() - begun, seen.log_size, line))
         pause = BEAT_S

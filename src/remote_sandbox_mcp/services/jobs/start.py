@@ -18,48 +18,48 @@ from ...core.permission import Notify, allow_hook, allow_webhook
 from ...core.sandboxes.slurm import Cluster, read_options, words
 from ..fleet import Fleet, Member
 from ..session import current
-from .records import KnownJobs
+from .records import JobRegistry
 from .values import Begun, Ensure, Wanted
 
 # The first look comes soon, to notice a job that ends at once; later ones keep the watch's interval.
-FIRST_LOOK_S = 20.0
+FIRST_CHECK_S = 20.0
 
 
 class Starting:
     """Validates a request, records it, then starts the job."""
 
-    def __init__(self, fleet: Fleet, notify: Notify, known: KnownJobs, origin: Origin = NO_ORIGIN) -> None:
+    def __init__(self, fleet: Fleet, notify: Notify, registry: JobRegistry, origin: Origin = NO_ORIGIN) -> None:
         self._fleet = fleet
         self._origin = origin
         self.notify = notify
-        self._known = known
+        self._registry = registry
 
     async def start(self, wanted: Wanted, ensure: Ensure | None) -> Begun:
         """Start a job, and watch it if that is wanted. Mistakes are refused before anything starts."""
         member = self._fleet.member(wanted.sandbox)
         order = replace(make_order(wanted), submission=submission(wanted, member))
-        known = await asyncio.to_thread(self._known.begun, order.job_id) if is_again() else None
-        if known is not None:
-            order = replace(order, session=known.session)
+        recorded = await asyncio.to_thread(self._registry.begun, order.job_id) if is_again() else None
+        if recorded is not None:
+            order = replace(order, session=recorded.session)
         watch = self.make_watch(wanted.watch, member.name, order) if wanted.watch else None
         sandbox = await member.open()
         if not sandbox.description.capabilities.survives_disconnect:
             # The job ends with this process, so there is nothing that a watchdog could do for it.
             watch = None
-        handed = await self.hand_over(member.name) if watch and ensure else ""
+        hand_over_problem = await self.hand_over(member.name) if watch and ensure else ""
         # Recorded first: should this process die now, all others still know the job.
-        watch_id = known.watch_id if known is not None and (known.watch_id or not watch) else None
+        watch_id = recorded.watch_id if recorded is not None and (recorded.watch_id or not watch) else None
         if watch_id is None:
-            watch_id = await asyncio.to_thread(self._known.write_down, member.name, order, watch, wanted.app)
+            watch_id = await asyncio.to_thread(self._registry.write_down, member.name, order, watch, wanted.app)
         try:
             started = await sandbox.jobs.start(order)
         except SandboxError as problem:
             # After lost contact it may be running, so its record stays.
             if not isinstance(problem, LostContact):
-                await asyncio.to_thread(self._known.strike_out, order.job_id, watch_id)
+                await asyncio.to_thread(self._registry.strike_out, order.job_id, watch_id)
             raise
-        await asyncio.to_thread(self._known.complete, member.name, watch_id, started)
-        trouble = await begin_watching(handed, ensure if watch else None)
+        await asyncio.to_thread(self._registry.complete, member.name, watch_id, started)
+        trouble = await begin_watching(hand_over_problem, ensure if watch else None)
         return Begun(started, member.name, watch_id, (*started.notes, *trouble))
 
     def make_watch(self, order: WatchOrder, sandbox: str, job: JobOrder) -> Watch:
@@ -78,7 +78,7 @@ class Starting:
             metadata=read_object("metadata_json", order.metadata_json),
             created=now,
             updated=now,
-            due=now + min(policy.interval_s, FIRST_LOOK_S),
+            due=now + min(policy.interval_s, FIRST_CHECK_S),
         )
 
     def _allowed(self) -> Allowed:
@@ -90,7 +90,7 @@ class Starting:
 
         Before the watch is recorded: a watchdog that runs already looks at it as soon as it is due.
         """
-        from ...config.handed import PLATFORM, hand_over
+        from ...config.inherited import PLATFORM, hand_over
 
         capabilities = self._fleet.member(sandbox).describe().capabilities
         names = [sandbox, *([PLATFORM] if capabilities.through_platform else [])]
@@ -101,14 +101,14 @@ class Starting:
             return f"the watchdog could not be prepared: {problem}"
 
 
-async def begin_watching(handed: str, ensure: Ensure | None) -> tuple[str, ...]:
+async def begin_watching(hand_over_problem: str, ensure: Ensure | None) -> tuple[str, ...]:
     """Make sure that a watchdog runs; returns what was said of the hand-over, and what prevents it, as sentences."""
     if ensure is None:
         return ()
     try:
-        return tuple(filter(None, (handed, await ensure())))
+        return tuple(filter(None, (hand_over_problem, await ensure())))
     except (SandboxError, OSError) as problem:
-        return tuple(filter(None, (handed, f"the watchdog could not be started: {problem}")))
+        return tuple(filter(None, (hand_over_problem, f"the watchdog could not be started: {problem}")))
 
 
 def make_order(wanted: Wanted) -> JobOrder:

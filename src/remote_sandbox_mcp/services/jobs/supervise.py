@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from ...core.jobs.job import JobLook, JobSeen
+from ...core.jobs.job import JobQuery, JobSeen
 from ...core.jobs.lifecycle import decide, question
 from ...core.jobs.watch import NoContact, Watch
 from ...local.store.jobs import JobRecords
@@ -60,12 +60,12 @@ class WatchSupervisor:
             groups: dict[str, list[Watch]] = {}
             for watch in watches:
                 groups.setdefault(watch.configuration, []).append(watch)
-            await asyncio.gather(*map(self._look_after, groups.values()))
+            await asyncio.gather(*map(self._tend, groups.values()))
             await self._effects.carry_out(sandbox)
 
-    async def _look_after(self, watches: Sequence[Watch]) -> None:
+    async def _tend(self, watches: Sequence[Watch]) -> None:
         """Look at watches of one sandbox in one configuration, and decide about each."""
-        found = await attempt(self._look(watches))
+        found = await attempt(self._inspect(watches))
         if isinstance(found, Exception):
             trouble = no_contact(found)
             for watch in watches:
@@ -75,13 +75,13 @@ class WatchSupervisor:
         for watch, seen in zip(watches, found, strict=True):
             await self._effects.do(self._judge(watch, seen))
 
-    async def _look(self, watches: Sequence[Watch]) -> list[JobSeen]:
-        return await look_at(lambda looks: self._ask(watches[0], looks), [question(watch) for watch in watches])
+    async def _inspect(self, watches: Sequence[Watch]) -> list[JobSeen]:
+        return await look_at(lambda queries: self._ask(watches[0], queries), [question(watch) for watch in watches])
 
-    async def _ask(self, watch: Watch, looks: Sequence[JobLook]) -> list[JobSeen]:
-        found = await (await self._get(watch)).jobs.look(looks)
-        if len(found) != len(looks):
-            raise ValueError(f"{watch.sandbox} was asked for {len(looks)} jobs and answered for {len(found)}")
+    async def _ask(self, watch: Watch, queries: Sequence[JobQuery]) -> list[JobSeen]:
+        found = await (await self._get(watch)).jobs.inspect(queries)
+        if len(found) != len(queries):
+            raise ValueError(f"{watch.sandbox} was asked for {len(queries)} jobs and answered for {len(found)}")
         return found
 
     async def _judge(self, watch: Watch, seen: JobSeen | NoContact) -> None:

@@ -67,7 +67,7 @@ class Which:
 
 
 @dataclass(frozen=True)
-class Sight:
+class JobSnapshot:
     """A job in a list: as its machine sees it, as recorded, or both; `trouble` where the machine did not answer.
 
     `kind` tells jobs from commands of exec_bash that outlasted their call.

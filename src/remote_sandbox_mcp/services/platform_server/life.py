@@ -52,7 +52,7 @@ async def status(state: Path) -> PlatformState:
     found = holder(place.lock)
     if found is None:
         return PlatformState(running=False, place=place)
-    url = place.known_url()
+    url = place.recorded_url()
     sandboxes = await list_sandboxes(url, key_in(place.key)) if url and place.key.exists() else None
     return PlatformState(running=True, pid=found.pid, url=url, sandboxes=sandboxes, place=place)
 
@@ -139,7 +139,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 def _write_settings(place: PlatformFolder, port: int, images: Images, folders: Sequence[str]) -> None:
     """Raises ConfigError."""
-    chosen = _free_port(port, place.known_url())
+    chosen = _free_port(port, place.recorded_url())
     settings = render(place, chosen, key_in(place.key), images, folders)
     texts = {place.settings: settings, place.url: f"http://{HOST}:{chosen}\n"}
     try:
@@ -184,7 +184,7 @@ def _spawn(
 
 async def _until_it_answers(server: subprocess.Popen[bytes], place: PlatformFolder) -> None:
     """Wait until it answers. Raises ConfigError if it ends instead, or takes too long."""
-    url, key, deadline = place.known_url(), key_in(place.key), time.monotonic() + START_S
+    url, key, deadline = place.recorded_url(), key_in(place.key), time.monotonic() + START_S
     while await list_sandboxes(url, key) is None:
         if server.poll() is not None:
             raise ConfigError(f"the platform has ended at once: {_last_words(place)}; {place.printed} says more.")

@@ -73,7 +73,7 @@ class PlatformFolder:
         """File with what the server prints before it has a log, such as why it does not start."""
         return self.folder / "printed.log"
 
-    def known_url(self) -> str:
+    def recorded_url(self) -> str:
         """The server's address, now or when it last ran."""
         try:
             return self.url.read_text(encoding="ascii").strip()

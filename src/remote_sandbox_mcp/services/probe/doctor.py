@@ -220,14 +220,14 @@ class Visit:
             # The address is needed to look up host keys; a proxy command hides it.
             return ""
         first = machine.hops[0] if machine.hops else Hop(machine.host, machine.port)
-        addresses = await self._look_up(first)
+        addresses = await self._resolve_host(first)
         self.steps.append(checkup.name_step(first.host, addresses, bool(machine.hops)))
         self._enter_step("port")
         self.steps.append(await self._knock(first))
         # Behind a jump host only that host's address is known here.
         return "" if machine.hops else addresses[0]
 
-    async def _look_up(self, first: Hop) -> list[str]:
+    async def _resolve_host(self, first: Hop) -> list[str]:
         loop = asyncio.get_running_loop()
         found = await self._in_time(
             loop.getaddrinfo(first.host, first.port, type=socket.SOCK_STREAM), "no answer from the name service"
@@ -259,13 +259,13 @@ class Visit:
     async def _logged_in(self, address: str) -> AsyncIterator[asyncssh.SSHClientConnection]:
         """Check host key and login; the error shows which of the two failed."""
         self._enter_step("host key")
-        known = self._knows(address)
+        keys = self._knows(address)
         try:
             connection = await self.gate.enter()
         except ConnectError as problem:
             # The host key was accepted, so it is the login that failed.
             if problem.code != "host_key":
-                self.steps.append(self._host_key_step(known, self._knows(address)))
+                self.steps.append(self._host_key_step(keys, self._knows(address)))
                 self._enter_step("login", also=checkup.by_hand(self.machine))
             if problem.reason == CODE_NEEDED:
                 self.steps.append(checkup.unanswered_code_step(self.machine.name, self.gate.asks_for_code))
@@ -273,7 +273,7 @@ class Visit:
             raise
         try:
             key = connection.get_server_host_key()
-            self.steps.append(self._host_key_step(known, True, key.get_fingerprint() if key else ""))
+            self.steps.append(self._host_key_step(keys, True, key.get_fingerprint() if key else ""))
             self.steps.append(checkup.ok("login", f"as {connection.get_extra_info('username')}"))
             if self.gate.asks_for_code:
                 self.steps.append(checkup.answered_code_step(self.machine, self.gate.asks_for_code))
@@ -285,7 +285,7 @@ class Visit:
 
     def _knows(self, address: str) -> bool:
         machine = self.machine
-        return bool(self.gate.host_keys.known(machine.host_key_name or machine.host, address, machine.port))
+        return bool(self.gate.host_keys.trusted(machine.host_key_name or machine.host, address, machine.port))
 
     def _host_key_step(self, before: bool, now: bool, fingerprint: str = "") -> Step:
         machine = self.machine
@@ -340,7 +340,7 @@ async def inspect(
         before = time.time()
         # All at once: the clock's error is bounded by the time that the answer takes.
         findings, usage, cluster = await asyncio.gather(
-            _look_around(sandbox, python, engine), measure(sandbox, cluster=slurm), _look_at_cluster(sandbox, slurm)
+            _survey(sandbox, python, engine), measure(sandbox, cluster=slurm), _inspect_cluster(sandbox, slurm)
         )
         clock = checkup.clock_step(usage.clock, before, time.time())
     finally:
@@ -368,12 +368,12 @@ def _slurm_steps(findings: Findings, cluster: ClusterFindings | None, usage: Usa
     return [found] if found else []
 
 
-async def _look_around(sandbox: Sandbox, python: str, engine: Engine | None) -> Findings:
+async def _survey(sandbox: Sandbox, python: str, engine: Engine | None) -> Findings:
     words = [python, *((engine.tool, *engine.command) if engine else ())]
     return await _ask(sandbox, "doctor.sh", words, checkup.parse_findings)
 
 
-async def _look_at_cluster(sandbox: Sandbox, slurm: Cluster | None) -> ClusterFindings | None:
+async def _inspect_cluster(sandbox: Sandbox, slurm: Cluster | None) -> ClusterFindings | None:
     if slurm is None:
         return None
     words = option_words(slurm.options({}))

@@ -80,7 +80,7 @@ class PythonService:
         self._commands = commands
         self._rows = rows
         # Sessions that were there when they were used last: they need not be begun.
-        self._known: set[tuple[str, str]] = set()
+        self._live: set[tuple[str, str]] = set()
         # The Python by which a sandbox's sessions were reached last: it may have no other.
         self._pythons: dict[str, str] = {}
 
@@ -101,10 +101,10 @@ class PythonService:
         return PythonReport(member.name, seen, record, *shown, images, call.note(record))
 
     def knows(self, member: Member, session: str) -> bool:
-        return (member.name, session) in self._known
+        return (member.name, session) in self._live
 
     def learn(self, member: Member, session: str, *, is_there: bool) -> None:
-        (self._known.add if is_there else self._known.discard)((member.name, session))
+        (self._live.add if is_there else self._live.discard)((member.name, session))
 
     @property
     def commands(self) -> Commands:
@@ -129,8 +129,8 @@ class PythonService:
         used: dict[str, dict[str, float]] = {}
         for row in rows:
             used.setdefault(row.sandbox, {})[row.name] = row.used
-        places = [(name, known) for name, known in used.items() if name in self._fleet.names]
-        found = await asyncio.gather(*(self._list_on(name, known) for name, known in places))
+        places = [(name, used_at) for name, used_at in used.items() if name in self._fleet.names]
+        found = await asyncio.gather(*(self._list_on(name, used_at) for name, used_at in places))
         return [seen for part in found for seen in part]
 
     async def _list_on(self, name: str, used: Mapping[str, float]) -> Sequence[SessionSeen]:
@@ -155,11 +155,11 @@ class PythonService:
     async def close(self, name: str, sandbox: str) -> SessionSeen:
         """End a session with all that it has started. Raises BadArgument where there is none."""
         member = self._fleet.member(sandbox)
-        told = await self._ask(member.name, await member.open(), {"verb": "stop", "session": name})
+        reply = await self._ask(member.name, await member.open(), {"verb": "stop", "session": name})
         self.learn(member, name, is_there=False)
         await asyncio.to_thread(self._rows.remove, member.name, name)
         try:
-            state = read_record(told).state
+            state = read_record(reply).state
         except NONSENSE as problem:
             raise not_understood(member.name, problem) from None
         if state != "stopped":
@@ -298,14 +298,14 @@ class _Call:
             commands.note(seen, tail_of(seen), in_time=True)
             return seen, None
         try:
-            seen, record = await self._told(seen, word)
+            seen, record = await self._record_in(seen, word)
             return seen, record
         finally:
             is_whole = not (seen.stdout.omitted or seen.stderr.omitted)
             then = forgetting(self._sandbox, run_id) if is_whole else None
             commands.note(seen, tail_of(seen)[-TAIL_CHARS:], in_time=True, then=then)
 
-    async def _told(self, seen: Completed, word: str) -> tuple[Completed, PythonRecord]:
+    async def _record_in(self, seen: Completed, word: str) -> tuple[Completed, PythonRecord]:
         """The record behind the output, or asked for by itself where it took long or is large."""
         try:
             value, stdout = find_record(seen.stdout, word)

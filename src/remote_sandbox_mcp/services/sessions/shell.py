@@ -19,10 +19,10 @@ from ...core.commands.shell_session import (
     StateReport,
     close,
     key_of,
-    look,
     pieces_of,
     read_report,
     refusal_of,
+    state_script,
     state_text,
     wrap,
 )
@@ -32,7 +32,7 @@ from ...core.sandboxes.sandbox import Sandbox
 from ...far.program import read_program
 from ...local.store.sessions import KeptSession
 from ..fleet import Fleet, Member
-from ..jobs.records import KnownJobs
+from ..jobs.records import JobRegistry
 
 if TYPE_CHECKING:
     from ...local.store.sessions import KeptSessionRows
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 KEPT_S = 7 * 86400.0
 # How long a command waits for an earlier one of its session, unless its own time limit is shorter. It gives up so much
 # earlier, so that the caller reads that the session is in use, and not that the time limit was reached.
-WAIT_S, EARLY_S = 60.0, 2.0
+WAIT_S, MARGIN_S = 60.0, 2.0
 # Of our own short scripts: their time limit, and how much of their output is read.
 ASK_S, ASK_KEEP = 60.0, 20_000
 
@@ -51,9 +51,9 @@ Key = tuple[str, str, bool]
 class ShellService:
     """The sessions of exec_bash on all sandboxes. Their state is on the machine; rows say which were used from here."""
 
-    def __init__(self, fleet: Fleet, known: KnownJobs) -> None:
+    def __init__(self, fleet: Fleet, registry: JobRegistry) -> None:
         self._fleet = fleet
-        self._known = known
+        self._registry = registry
         self._turns: dict[Key, asyncio.Lock] = {}
         self._swept: set[str] = set()
 
@@ -71,7 +71,7 @@ class ShellService:
         limit_s = min(command.timeout_s, patience_s or WAIT_S)
         async with self._turn((member.name, name, command.as_root), limit_s):
             waited_s = time.monotonic() - begun
-            wait_s = max(1.0, limit_s - EARLY_S - waited_s)
+            wait_s = max(1.0, limit_s - MARGIN_S - waited_s)
             session, was_used = self._session(member, name), await self._was_used(member, name, command.as_root)
             wrapped = replace(command, script=wrap(_pieces(), session, command, wait_s))
             left_s = None if patience_s is None else max(1.0, patience_s - waited_s)
@@ -88,7 +88,7 @@ class ShellService:
         """Describe the session's state, as the machine has recorded it."""
         sweeps = member.name not in self._swept
         try:
-            printed = await _ask(sandbox, look(_pieces(), session, seen.run_id, sweeps), command.as_root)
+            printed = await _ask(sandbox, state_script(_pieces(), session, seen.run_id, sweeps), command.as_root)
         except SandboxError as problem:
             return f"not known: {problem}"
         self._swept.add(member.name)
@@ -99,7 +99,7 @@ class ShellService:
 
     async def list(self, sandbox: str) -> Sequence[SessionSeen]:
         """List the sessions that were used from here, on sandboxes that can be used; no machine is asked."""
-        if not self._known.exists():
+        if not self._registry.exists():
             return ()
         name = self._fleet.member(sandbox).name if sandbox else ""
         await asyncio.to_thread(self._rows.prune, time.time() - KEPT_S)
@@ -165,7 +165,7 @@ class ShellService:
         return ShellSession(name, key_of(paths.installation(), member.name))
 
     async def _was_used(self, member: Member, name: str, as_root: bool) -> bool:
-        if not self._known.exists():
+        if not self._registry.exists():
             return False
         rows = await asyncio.to_thread(self._rows.list, member.name)
         recent = time.time() - KEPT_S
@@ -184,7 +184,7 @@ class ShellService:
 
     @property
     def _rows(self) -> KeptSessionRows:
-        return self._known.sessions(SHELL)
+        return self._registry.sessions(SHELL)
 
 
 @functools.cache

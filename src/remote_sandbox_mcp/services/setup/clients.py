@@ -101,7 +101,7 @@ def find(environ: Mapping[str, str] = os.environ) -> list[McpClient]:
     claude_plugins = (_folder(environ.get("CLAUDE_CONFIG_DIR"), home) or home / ".claude") / "settings.json"
     mcp, servers, path = ("mcpServers",), ("servers",), environ.get("PATH", os.defpath)
     stdio = {"type": "stdio"}
-    known = (
+    entry = (
         McpClient(
             "claude-code", "Claude Code", claude / ".claude.json", mcp,
             sees_path=True, command="claude", extra=stdio, plugins=(claude_plugins, "enabledPlugins"),
@@ -114,10 +114,10 @@ def find(environ: Mapping[str, str] = os.environ) -> list[McpClient]:
         McpClient("vscode", "VS Code", settings / "Code/User/mcp.json", servers, command="code", extra=stdio),
         McpClient("claude-desktop", "Claude Desktop", settings / "Claude/claude_desktop_config.json", mcp),
     )  # fmt: skip
-    return [_looked_for(client, path, home) for client in known]
+    return [_located(client, path, home) for client in entry]
 
 
-def _looked_for(client: McpClient, path: str, home: Path) -> McpClient:
+def _located(client: McpClient, path: str, home: Path) -> McpClient:
     command = find_chosen(client.command, path) if client.command else ""
     folder = client.file.parent
     # The home folder itself is always there.
@@ -170,8 +170,8 @@ def plan(client: McpClient, program: StartCommand) -> ClientPlan:
     except (ConfigError, NotEditable) as problem:
         return ClientPlan(client, State.REFUSED, entry, str(problem).rstrip("."))
     servers = json_text.value_at(document, client.table)
-    if known := _known(servers, program) or _plugin(client):
-        return ClientPlan(client, State.REGISTERED, entry, known, path, before, text)
+    if registered := _registered(servers, program) or _plugin(client):
+        return ClientPlan(client, State.REGISTERED, entry, registered, path, before, text)
     if there := json_text.value_at(document, client.place):
         return ClientPlan(client, State.TAKEN, entry, f"{NAME!r} stands for {_shown(there)} there", path, before, text)
     return _with_entry(ClientPlan(client, State.NEW, entry, "", path, before, text))
@@ -194,7 +194,7 @@ def _with_entry(fresh: ClientPlan) -> ClientPlan:
     return replace(fresh, after=after)
 
 
-def _known(servers: Any, program: StartCommand) -> str:
+def _registered(servers: Any, program: StartCommand) -> str:
     """The name under which this program is registered already; empty for none."""
     for name in json_text.keys_of(servers):
         server = servers[name]

@@ -92,11 +92,11 @@ def _with(text: str, machines: Sequence[NewMachine], roots: Sequence[str]) -> st
 
 def carry_out(planned: ConfigPlan, config_path: Path | None) -> SetupChange:
     """Write the file and read it back; with any new problem the old one is put back. Raises ConfigError."""
-    known = {*read(config_path).problems}
+    problems = {*read(config_path).problems}
     backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
     try:
         files.write(planned.path, planned.after, planned.before, files.OWNER_ONLY)
-        _check(planned, config_path, known)
+        _check(planned, config_path, problems)
     except BaseException:
         _put_back(planned)
         if backup:
@@ -107,9 +107,9 @@ def carry_out(planned: ConfigPlan, config_path: Path | None) -> SetupChange:
     return SetupChange(TOML, "what setup added", str(planned.path), backup, digest, hunks=changed)
 
 
-def _check(planned: ConfigPlan, config_path: Path | None, known: set[str]) -> None:
+def _check(planned: ConfigPlan, config_path: Path | None, problems: set[str]) -> None:
     after = read(config_path)
-    found = [problem for problem in after.problems if problem not in known]
+    found = [problem for problem in after.problems if problem not in problems]
     missing = {*planned.names} - {machine.name for machine in after.machines}
     if found or missing:
         why = " ".join(found) or f"{', '.join(sorted(missing))} would not be offered."

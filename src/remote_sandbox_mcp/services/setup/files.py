@@ -58,9 +58,9 @@ def digest(text: str) -> str:
 
 def keep_backup(path: Path, text: str) -> Path:
     """A copy beside the file, for its owner alone; its name says when it was made. Raises ConfigError."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
+    timestamp = time.strftime("%Y%m%d-%H%M%S")
     for number in range(100):
-        backup = path.with_name(f"{path.name}.before-setup-{stamp}{f'-{number}' if number else ''}")
+        backup = path.with_name(f"{path.name}.before-setup-{timestamp}{f'-{number}' if number else ''}")
         if not os.path.lexists(backup):
             write(backup, text, None, OWNER_ONLY)
             return backup

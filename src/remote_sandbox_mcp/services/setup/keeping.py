@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...config import ring
+from ...config import keyring_store
 from ...config.paths import APP
 from ...core.errors import ConfigError
 from . import files
@@ -37,13 +37,13 @@ class KeptSecret:
 
 def reference_for(name: str, key: str, config_file: Path) -> str:
     """Return where a secret would be kept, before it is."""
-    return _in_keyring(account_of(name, key)) if ring.is_there() else _in_file(file_for(name, config_file))
+    return _in_keyring(account_of(name, key)) if keyring_store.is_there() else _in_file(file_for(name, config_file))
 
 
 def keep(name: str, secret: MachineSecret, config_file: Path) -> KeptSecret:
     """Raises ConfigError. A keyring may ask its owner: call it in a thread."""
     account, password = account_of(name, secret.key), secret.text
-    if ring.store(account, password):
+    if keyring_store.store(account, password):
         what = "the password" if secret.key == PASSWORD else "the passphrase of the key"
         return KeptSecret(
             _in_keyring(account), SetupChange(KEYRING, f"{what} of {name} in the keyring", account=account)
@@ -82,7 +82,7 @@ def _in_file(path: Path) -> str:
 def forget(change: SetupChange) -> bool:
     """Whether the password is gone now."""
     if change.kind == KEYRING:
-        return ring.delete(change.account)
+        return keyring_store.delete(change.account)
     with contextlib.suppress(OSError):
         os.unlink(change.path)
         os.rmdir(os.path.dirname(change.path))

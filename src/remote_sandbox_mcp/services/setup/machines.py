@@ -171,10 +171,10 @@ def _free_name(names: Sequence[str], taken: Collection[str]) -> str:
 
 
 # Is told the name of a machine, and the step that it has reached or how it stands.
-Watch = Callable[[str, "str | Trial"], None]
+Progress = Callable[[str, "str | Trial"], None]
 
 
-async def try_all(candidates: Iterable[Candidate], own_known_hosts: Path, watch: Watch) -> list[Trial]:
+async def try_all(candidates: Iterable[Candidate], own_known_hosts: Path, watch: Progress) -> list[Trial]:
     """Try all of them side by side; `watch` is told the step that each of them has reached."""
     turn = asyncio.Semaphore(AT_ONCE)
 
@@ -185,16 +185,16 @@ async def try_all(candidates: Iterable[Candidate], own_known_hosts: Path, watch:
     return list(await asyncio.gather(*map(one, candidates)))
 
 
-async def try_one(candidate: Candidate, own_known_hosts: Path, watch: Watch) -> Trial:
+async def try_one(candidate: Candidate, own_known_hosts: Path, watch: Progress) -> Trial:
     """Open a machine and look around in it. A host key that was never seen is refused here, and told."""
     from ..probe.doctor import Visit, carry_out
 
     visit = Visit(replace(candidate.machine, strict_host_keys=True), own_known_hosts)
-    telling = asyncio.ensure_future(_tell(visit, candidate.name, watch))
+    reporting = asyncio.ensure_future(_report_progress(visit, candidate.name, watch))
     try:
         checkup = await carry_out(visit)
     finally:
-        telling.cancel()
+        reporting.cancel()
     unseen = None if candidate.machine.strict_host_keys else visit.gate.unseen_key
     locked = await _locked_key(candidate, checkup)
     standing = _standing(checkup, visit, unseen, locked)
@@ -223,7 +223,7 @@ def _standing(checkup: Checkup, visit: Visit, unseen: UnseenKey | None, locked: 
     return Standing.PASSWORD if visit.gate.asks_for_password else Standing.FAILED
 
 
-async def _tell(visit: Visit, name: str, watch: Watch) -> None:
+async def _report_progress(visit: Visit, name: str, watch: Progress) -> None:
     """The step that a visit has reached, until it is over."""
     while True:
         watch(name, visit.at)
@@ -266,10 +266,10 @@ def named(candidates: Sequence[Candidate], finder: Finder, names: Sequence[str])
 
     Raises ConfigError.
     """
-    known = {candidate.name: candidate for candidate in candidates}
-    taken, found = {name for name in names if name in known}, []
+    by_name = {candidate.name: candidate for candidate in candidates}
+    taken, found = {name for name in names if name in by_name}, []
     for name in dict.fromkeys(names):
-        candidate = known.get(name) or finder.typed(name, taken)
+        candidate = by_name.get(name) or finder.typed(name, taken)
         taken.add(candidate.name)
         found.append(candidate)
     return found

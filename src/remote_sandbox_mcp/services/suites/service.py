@@ -18,7 +18,7 @@ from ...core.sandboxes.files import Span
 from ...core.sandboxes.sandbox import Sandbox
 from ...core.suites.detect import NoSuite, choose
 from ...core.suites.report import TestReport
-from ...core.suites.suite import GIVEN, Collected, Suite, SuiteFolder, parse_collected, parse_look
+from ...core.suites.suite import GIVEN, Collected, Suite, SuiteFolder, parse_collected, parse_inspection
 from ...core.suites.verdict import Evidence, make_report
 from ...core.texts.text import clip, harmless, last_line
 from ...far.program import read_program
@@ -75,7 +75,7 @@ class SuiteService:
 
 
 KEEP = 200_000
-LOOK_S = 30.0
+CHECK_S = 30.0
 COLLECT_S = 60.0
 # Answers of collect.sh are a little longer than the files, because each line is indented by a space.
 LARGEST_FILE = 8 << 20
@@ -104,7 +104,7 @@ async def run_tests(
     check.in_range("timeout", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)
     begun, run_id = time.monotonic(), new_run_id()
     given = Suite(GIVEN, command=command) if command.strip() else None
-    found, place = await _look(sandbox, run_id, path, given)
+    found, place = await _inspect(sandbox, run_id, path, given)
     try:
         suite = given or await _choose(sandbox, found, place)
         source = command if given else _started(suite, place)
@@ -133,16 +133,16 @@ class _NothingToRun(SandboxError):
     """The folder has no tests that can be run."""
 
 
-async def _look(sandbox: Sandbox, run_id: str, path: str, given: Suite | None) -> tuple[SuiteFolder, str]:
-    source = script("look.sh", run_id, given.dumped()) if given else _after_preamble(script("look.sh", run_id))
+async def _inspect(sandbox: Sandbox, run_id: str, path: str, given: Suite | None) -> tuple[SuiteFolder, str]:
+    source = script("inspect.sh", run_id, given.dumped()) if given else _after_preamble(script("inspect.sh", run_id))
     # The script prints names and texts of files, so it may print more than a command usually keeps.
-    seen = await sandbox.run(Command(source, path, LOOK_S, KEEP * 5))
+    seen = await sandbox.run(Command(source, path, CHECK_S, KEEP * 5))
     sandbox.forget(seen.run_id)
     try:
-        return parse_look(seen.stdout.head + seen.stdout.tail)
+        return parse_inspection(seen.stdout.head + seen.stdout.tail)
     except ValueError as problem:
         if isinstance(seen, Completed) and seen.ending is not Ending.EXITED:
-            why = f"it took longer than {LOOK_S:g} s to look at it; give a smaller folder or a command"
+            why = f"it took longer than {CHECK_S:g} s to look at it; give a smaller folder or a command"
         else:
             why = last_line(seen.stderr.head + seen.stderr.tail) or str(problem)
         raise SandboxError(f"unable to run the tests in {path or '~'} on {sandbox.description.name}: {why}") from None

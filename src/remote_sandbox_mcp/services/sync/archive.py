@@ -38,7 +38,7 @@ LARGEST = 1 << 30
 Result = TypeVar("Result")
 # How much is held in memory at once.
 PORTION = 16 << 20
-LOOK_S, WORK_S, REMOVE_S = 60.0, 3600.0, 30.0
+CHECK_S, WORK_S, REMOVE_S = 60.0, 3600.0, 30.0
 KEEP = 200_000
 _COMPLAINT = re.compile(r"(?:tar|find): (?:can't \w+ )?'?(?=\./)")
 
@@ -81,7 +81,7 @@ class Archives:
 
     async def _destination(self, order: Order, far: FarArchive) -> tuple[str, str]:
         """The remote folder, and the file's name in it where that differs from the local one."""
-        path, kind = spelled(order.target.path), await far.look(spelled(order.target.path))
+        path, kind = spelled(order.target.path), await far.inspect(spelled(order.target.path))
         if await asyncio.to_thread(os.path.isdir, order.source.path):
             if kind in ("file", "other"):
                 raise FileProblem(f"{order.target} is not a folder, but {order.source} is", "not_a_folder")
@@ -104,7 +104,7 @@ class Archives:
         return await self._syncs.run(gathering, unheard, job)
 
     async def _check_place(self, order: Order, far: FarArchive, path: str) -> None:
-        if await far.look(path) == "dir":
+        if await far.inspect(path) == "dir":
             raise FileProblem(f"{path} is a folder, but {order.source} is a file", "is_dir")
 
     # Out of the sandbox
@@ -136,8 +136,8 @@ class Archives:
             problems = await whole(unpack, archive, tree, LARGEST)
         except FileProblem as problem:
             why = packed.last_words if problem.reason == "broken" else ""
-            told = f"{order.source} was not copied: {problem}{f' ({why})' if why else ''}"
-            raise FileProblem(told, problem.reason) from None
+            message = f"{order.source} was not copied: {problem}{f' ({why})' if why else ''}"
+            raise FileProblem(message, problem.reason) from None
         os.unlink(archive)
         return problems
 
@@ -243,14 +243,14 @@ class FarArchive:
         self._has_begun = False
         self._removing: asyncio.Future[None] | None = None
 
-    async def look(self, path: str) -> str:
+    async def inspect(self, path: str) -> str:
         """dir, file, other or missing; a link is followed."""
-        return (await self._ask("look", path, timeout_s=LOOK_S)).value("kind")
+        return (await self._ask("look", path, timeout_s=CHECK_S)).value("kind")
 
     async def put(self, where: str, **packed: str) -> list[Problem]:
         """Unpack what `pack` made into a folder there; entries that could not be put in place are problems."""
         self._folder, self._has_begun = where, True
-        holding = (await self._ask("receive", where, timeout_s=LOOK_S)).value("holding")
+        holding = (await self._ask("receive", where, timeout_s=CHECK_S)).value("holding")
         for name, file in packed.items():
             await self._send(file, f"{holding}/{name}")
         said = await self._ask("unpack", holding)

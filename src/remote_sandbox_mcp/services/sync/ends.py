@@ -21,7 +21,7 @@ from .large import place_stem
 from .streams import names_of
 
 if TYPE_CHECKING:
-    from ...core.orders import LaneOrder, LookAtPathOrder, ScanOrder
+    from ...core.orders import InspectPathOrder, LaneOrder, ScanOrder
 
 # A line this slow is worth a compressed listing, and more than two lanes.
 LONG_S = 0.004
@@ -100,8 +100,8 @@ class End:
         taken, self.taken, self._before = self.taken, [], 0
         await asyncio.gather(*(lane.close() for lane in taken), return_exceptions=True)
 
-    async def look(self) -> dict[str, Any]:
-        order: LookAtPathOrder = {"verb": "look", "path": self.path}
+    async def inspect(self) -> dict[str, Any]:
+        order: InspectPathOrder = {"verb": "look", "path": self.path}
         if self.exact is not None:
             order["exact"] = self.exact
         return (await self.ask(order)).end
@@ -164,7 +164,7 @@ class Ends:
 
     async def scan(self) -> tuple[Tree, Tree]:
         """Scan both trees. A single file is a tree of one entry. Raises FileProblem, BadArgument, Unreachable."""
-        found = await self.source.look() if not self.source.place.sandbox or self.target.place.sandbox else None
+        found = await self.source.inspect() if not self.source.place.sandbox or self.target.place.sandbox else None
         if found and found["kind"] != "dir":
             return await self._scan_file(await self.source.scan(self.order))
         # A folder, or what will become one: scan both sides at once.
@@ -202,7 +202,7 @@ class Ends:
             )
         # A link that the user named is followed, for files as for folders.
         self.source.root, real_name = posixpath.split(source.real)
-        found = await self.target.look()
+        found = await self.target.inspect()
         path = str(found["path"])
         if found["kind"] == "dir" or self.target.place.path.endswith("/"):
             path = posixpath.join(path, self._name_in_folder())

@@ -145,7 +145,7 @@ class Synchronization:
         assert self.source_tree is not None
         plan, self.is_prepared = self.plan, False
         meter, begun = Meter(listener, len(plan.send), plan.bytes), time.monotonic()
-        meter.tell(begun, always=True)
+        meter.report(begun, always=True)
         try:
             await self._carry(meter)
         except NONSENSE as nonsense:
@@ -158,7 +158,7 @@ class Synchronization:
         if self._sending:
             await self._sending.leave_bridges()
         meter.phase = "done"
-        meter.tell(time.monotonic(), always=True)
+        meter.report(time.monotonic(), always=True)
         self.ends.give_back()
         return self.outcome()
 
@@ -169,8 +169,8 @@ class Synchronization:
         await self.ends.drop()
 
     def _nonsense(self, problem: Exception) -> FileProblem:
-        told = f"{self.order.source} to {self.order.target}: a machine's answer cannot be understood ({problem!r})"
-        return FileProblem(told, "hostile")
+        message = f"{self.order.source} to {self.order.target}: a machine's answer cannot be understood ({problem!r})"
+        return FileProblem(message, "hostile")
 
     def _settle(self, begun: float) -> None:
         self._spent_s += time.monotonic() - begun
@@ -182,32 +182,32 @@ class Synchronization:
         assert self.target_tree is not None
         leftovers = [path.encode("utf-8", "surrogateescape") for path in self.target_tree.leftovers]
         if plan.clear:
-            await self._tell({"verb": "tidy", "root": root}, _below(plan.clear, leftovers), b"\0")
-            await self._tell_found({"verb": "clear", "root": root}, plan.clear, plan.clear, b"\0")
+            await self._request({"verb": "tidy", "root": root}, _below(plan.clear, leftovers), b"\0")
+            await self._request_with_found({"verb": "clear", "root": root}, plan.clear, plan.clear, b"\0")
         if plan.send:
             self._sending = Sending(self.ends, plan, self.chunks, self.tally, meter, self._bridge)
             await self._sending.send()
         meter.phase = "deleting" if plan.delete_files or plan.delete_folders else meter.phase
-        meter.tell(time.monotonic(), always=True)
+        meter.report(time.monotonic(), always=True)
         touched = [item.path for item in plan.touch]
-        await self._tell_found({"verb": "touch", "root": root}, self._packed(plan.touch), touched)
+        await self._request_with_found({"verb": "touch", "root": root}, self._packed(plan.touch), touched)
         # Before what they lie in is removed or gets its time, after what could be resumed.
-        await self._tell({"verb": "tidy", "root": root}, leftovers, b"\0")
+        await self._request({"verb": "tidy", "root": root}, leftovers, b"\0")
         delete: DeleteOrder = {"verb": "delete", "root": root}
-        await self._tell_found({**delete}, plan.delete_files, plan.delete_files, b"\0", end=b"\0\0")
-        await self._tell(delete, plan.delete_folders, b"\0", begin=b"\0\0")
-        await self._tell({"verb": "finish", "root": root}, self._packed(plan.finish))
+        await self._request_with_found({**delete}, plan.delete_files, plan.delete_files, b"\0", end=b"\0\0")
+        await self._request(delete, plan.delete_folders, b"\0", begin=b"\0\0")
+        await self._request({"verb": "finish", "root": root}, self._packed(plan.finish))
         if self.target_tree.kind == "missing" and not self.ends.target.name and not plan.finish:
             self.tally.hear(await self.ends.target.ask({"verb": "finish", "root": root}))
 
-    async def _tell(
+    async def _request(
         self, order: TidyOrder | DeleteOrder | FinishOrder, parts: list[bytes], between: bytes = b"", begin: bytes = b""
     ) -> None:
         """Ask the target for all of these, in as many requests as they take."""
         for portion, _ in portions(parts):
             await self._ask_target(order, begin + between.join(portion))
 
-    async def _tell_found(
+    async def _request_with_found(
         self,
         order: ClearOrder | DeleteOrder | TouchOrder,
         parts: list[bytes],

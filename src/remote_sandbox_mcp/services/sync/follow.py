@@ -96,19 +96,19 @@ class Follower:
         self._timer: asyncio.TimerHandle | None = None
         self._closing = Chores(f"closing the lane that follows {followed.name}")
 
-    async def look(self, after_run: str = "") -> Tree:
+    async def scan(self, after_run: str = "") -> Tree:
         """The tree as it is now; with `after_run`, when that run on the same machine has ended or is not known there.
 
         A lane that was cut is opened again once. Raises FileProblem, ConnectError, Unsupported.
         """
-        return (await self._look(after_run))[0]
+        return (await self._refresh(after_run))[0]
 
-    async def look_after(self, run_id: str) -> Tree | None:
+    async def scan_after(self, run_id: str) -> Tree | None:
         """The tree after the end of a run; None if that is not known to have ended. Raises like look."""
-        tree, has_ended = await self._look(run_id)
+        tree, has_ended = await self._refresh(run_id)
         return tree if has_ended else None
 
-    async def _look(self, after_run: str) -> tuple[Tree, bool]:
+    async def _refresh(self, after_run: str) -> tuple[Tree, bool]:
         cuts = 0
         for attempt in range(MOST_ATTEMPTS):
             lane = await self._opened()

@@ -101,11 +101,11 @@ class LargeFile:
                 raise
         # Another transfer worked on it: check the partial file as after a cut.
         spare, self.index = self.partial, b""
-        told = await self._try()
+        reply = await self._try()
         if spare != self.partial:
             target, root = self.streams.least_busy().target, self.streams.target_root
             await target.begin({"verb": "tidy", "root": root}, child(self.item.folder, spare))
-        return told
+        return reply
 
     async def _try(self) -> str:
         first = self.streams.least_busy()
@@ -248,19 +248,19 @@ class LargeFile:
 
     async def _send_changes(self, stream: SyncStream) -> None:
         """Cut both versions by content; copy what the old file has, while the new one is still being read."""
-        known = self.chunks.get(self._chunks_key(self.old_state)) or b"\0"
-        self.mark, theirs = known[1 : 1 + known[0]], known[1 + known[0] :]
+        marks = self.chunks.get(self._chunks_key(self.old_state)) or b"\0"
+        self.mark, theirs = marks[1 : 1 + marks[0]], marks[1 + marks[0] :]
         self.mark = self.mark or await self._choose_mark(stream)
-        told: asyncio.Queue[bytes] = asyncio.Queue()
+        reply: asyncio.Queue[bytes] = asyncio.Queue()
         order: IndexOrder = {"verb": "index", "root": self.streams.source_root}
         raw, room = self.raw + b"\0" + self.mark, self._room_of_index
-        asked = stream.source.begin(order, raw, heard=told.put_nowait, room=room)
+        asked = stream.source.begin(order, raw, heard=reply.put_nowait, room=room)
         reading = asyncio.ensure_future(asked)
-        reading.add_done_callback(lambda _: told.put_nowait(b""))
+        reading.add_done_callback(lambda _: reply.put_nowait(b""))
         async with Together() as tasks:
             theirs = theirs or await self._index_old(stream)
             matcher, index = Matcher(theirs, SPAN), []
-            while data := await told.get():
+            while data := await reply.get():
                 index.append(data)
                 for span in matcher.feed(data):
                     await self._carry_span(tasks, span, stream)
@@ -301,7 +301,7 @@ class LargeFile:
 
     async def _copy(self, stream: SyncStream, span: FilePart) -> None:
         body = SAME.pack(span.offset, span.place, span.length)
-        await self.streams.tell_target(stream, wire.COPY, body, self.key)
+        await self.streams.send_to_target(stream, wire.COPY, body, self.key)
         self._arrived(span.length)
 
 

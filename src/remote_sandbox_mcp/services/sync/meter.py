@@ -9,7 +9,7 @@ from ...core.errors import FileProblem
 from ...core.sandboxes.files import Problem
 from ...core.sync.transfer import Headway, Listener, Reply
 
-TOLD_EVERY_S = 0.2
+REPORT_EVERY_S = 0.2
 RATE_OVER_S = 5.0
 WINDOW_S = 0.4
 # A faster connection gains nothing from compression on one core.
@@ -37,18 +37,18 @@ class Meter:
     phase: str = "sending"
     path: str = ""
     _marks: list[tuple[float, int]] = field(default_factory=list)
-    _told: float = 0.0
+    _reported_at: float = 0.0
 
     def add(self, now: float, files: int, count: int, path: bytes) -> None:
         self.files += files
         self.arrived += count
         self.path = path.decode("utf-8", "replace")
-        self.tell(now)
+        self.report(now)
 
-    def tell(self, now: float, *, always: bool = False) -> None:
-        if not always and now - self._told < TOLD_EVERY_S:
+    def report(self, now: float, *, always: bool = False) -> None:
+        if not always and now - self._reported_at < REPORT_EVERY_S:
             return
-        self._told = now
+        self._reported_at = now
         self._marks.append((now, self.arrived))
         # Over the last seconds only, so that the rate follows the connection.
         while now - self._marks[0][0] > RATE_OVER_S:
@@ -167,10 +167,10 @@ class Tally:
 
     def hear(self, reply: Reply) -> Reply:
         """Take an answer's problems with single entries. Raises FileProblem where one is fatal."""
-        told = reply.problems()
-        for problem in told:
+        problems = reply.problems()
+        for problem in problems:
             self.note(problem)
-        self.problem_count += max(0, int(reply.end.get("problem_count", 0)) - len(told))
+        self.problem_count += max(0, int(reply.end.get("problem_count", 0)) - len(problems))
         for path, meta in reply.end.get("otherwise", ()):
             self.otherwise[_bytes(path)] = _bytes(meta)
         self.rough.update({"m", "t"}.intersection(str(reply.end.get("rough", ""))))
@@ -179,8 +179,8 @@ class Tally:
     def note(self, problem: Problem) -> None:
         """Raises FileProblem where it is fatal."""
         if any(words in problem.reason for words in FATAL):
-            told = f"{self.target}: {problem.reason}; what had arrived by then is in place"
-            raise FileProblem(told, "fatal")
+            problems = f"{self.target}: {problem.reason}; what had arrived by then is in place"
+            raise FileProblem(problems, "fatal")
         self.problem_count += 1
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(problem)

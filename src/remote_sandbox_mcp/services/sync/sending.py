@@ -126,10 +126,10 @@ class Sending:
         name, found = self.ends.target.name or item.name, self.plan.found_at(item.path)
         try:
             file = LargeFile(item, name, found, streams, self.meter, self.chunks, where)
-            told = await file.carry()
-            if told:
+            reply = await file.carry()
+            if reply:
                 self.tally.otherwise[item.path] = file.put
-                self.tally.note(Problem(text_of(item.path), told))
+                self.tally.note(Problem(text_of(item.path), reply))
             self.tally.sent += 1
             self.tally.bytes += item.size
             self.meter.add(time.monotonic(), 1, 0, item.path)

@@ -209,7 +209,7 @@ class Streams:
         self.squeeze.add(time.monotonic(), arrived.number("bytes"), way)
         return said, arrived
 
-    async def tell_target(self, stream: SyncStream, kind: int, body: bytes, target_raw: bytes) -> Reply:
+    async def send_to_target(self, stream: SyncStream, kind: int, body: bytes, target_raw: bytes) -> Reply:
         """Send one frame of our own to the target."""
         number = next(numbers)
         order: ReceiveOrder = {"verb": "receive", "root": self.target_root, "large": True}

@@ -224,8 +224,8 @@ class BackgroundTransfers:
         if found := self._records.ledger.get(task_id):
             return found
         latest = ", ".join(transfer.id for transfer in self._records.ledger.latest(NAMED_IDS))
-        known = f"the latest are: {latest}" if latest else "there is none yet"
-        raise BadArgument(f"no transfer has the id {task_id[:80]!r}; {known}")
+        hint = f"the latest are: {latest}" if latest else "there is none yet"
+        raise BadArgument(f"no transfer has the id {task_id[:80]!r}; {hint}")
 
 
 # Carries out an order, once. May be cancelled at any moment and begun again: it goes on with what is already there.

@@ -216,8 +216,8 @@ class TransferService:
     ) -> Outcome | Transfer:
         """Run it in the call if it is small; otherwise in the background, and wait for it up to `wait_s`."""
 
-        async def runner(order: Order, told: Listener) -> Outcome:
-            return await self.syncs.attempt(order, all_of(told, listener), job)
+        async def runner(order: Order, reporter: Listener) -> Outcome:
+            return await self.syncs.attempt(order, all_of(reporter, listener), job)
 
         job: Synchronization | None = None
         order = self._rooted(order)

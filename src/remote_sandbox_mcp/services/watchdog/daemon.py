@@ -91,19 +91,19 @@ class Pulse:
 
     def version(self) -> object:
         """A value that changes when another connection has written, or the file was replaced. Raises ConfigError."""
-        if file_stamp(self.file) != self._opened:
+        if file_fingerprint(self.file) != self._opened:
             # The file was moved away: others now write to a new one.
             self._database.close()
         with self._database.reading() as connection:
             version = int(connection.execute("PRAGMA data_version").fetchone()[0])
-        self._opened = file_stamp(self.file)
+        self._opened = file_fingerprint(self.file)
         return self._opened, version
 
     def close(self) -> None:
         self._database.close()
 
 
-def file_stamp(file: Path) -> object:
+def file_fingerprint(file: Path) -> object:
     """Identity of the file, if it exists."""
     try:
         found = file.stat()
@@ -112,7 +112,7 @@ def file_stamp(file: Path) -> object:
     return found.st_dev, found.st_ino
 
 
-def change_stamp(*files: Path) -> object:
+def change_fingerprint(*files: Path) -> object:
     """A value that changes when one of the files is written, replaced, created or removed."""
     return tuple(_written(file) for file in files)
 
@@ -186,13 +186,13 @@ class Rounds:
     """The loop. All waits are short, and measured by the monotonic clock, which is immune to clock changes."""
 
     def __init__(
-        self, lock: Lock, open_supervision: OpenSupervision, stamp: Callable[[], object], vital: Vital,
+        self, lock: Lock, open_supervision: OpenSupervision, fingerprint: Callable[[], object], vital: Vital,
         pace: Intervals, until_idle: bool,
     ) -> None:  # fmt: skip
         self.why_ended = ""
         self._lock = lock
         self._open = open_supervision
-        self._stamp = stamp
+        self._fingerprint = fingerprint
         self._vital = vital
         self._pace = pace
         self._until_idle = until_idle
@@ -223,10 +223,10 @@ class Rounds:
         """Run rounds until the configuration changes, with its sandboxes open."""
         # Creates the database if needed, which must not count as a change of configuration.
         await self._version()
-        stamp, context = self._stamp(), self._open()
+        fingerprint, context = self._fingerprint(), self._open()
         supervision = await context.__aenter__()
         try:
-            while self._stamp() == stamp:
+            while self._fingerprint() == fingerprint:
                 await self._round(supervision)
         finally:
             await self._leave(context)

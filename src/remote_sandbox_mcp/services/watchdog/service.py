@@ -135,7 +135,7 @@ async def until(condition: Callable[[], bool], seconds: float) -> bool:
 async def _status(service: Service, state: Path) -> WatchdogStatus:
     found, facts, installed = holder(state / LOCK_FILE), await service.facts(), service.is_installed()
     beat, active, trouble = await asyncio.to_thread(from_database, state)
-    told = notes(installed, facts, found, beat, active, time.time())
+    lines = notes(installed, facts, found, beat, active, time.time())
     hub_log = await asyncio.to_thread(_log_of_hub, found.pid) if found and found.pid else ""
     return WatchdogStatus(
         kind=service.kind,
@@ -148,7 +148,7 @@ async def _status(service: Service, state: Path) -> WatchdogStatus:
         lingering=facts.lingering,
         log_file=Path(hub_log) if hub_log else _usual_log(state, is_service=installed or found is not None),
         in_hub=True if hub_log else None,
-        notes=(*told, *filter(None, [trouble])),
+        notes=(*lines, *filter(None, [trouble])),
     )
 
 
@@ -156,18 +156,18 @@ def notes(
     installed: bool, facts: Facts, found: LockHolder | None, beat: float | None, active: int, now: float
 ) -> list[str]:
     """Build the notes for the operator, as sentences."""
-    told = []
+    lines = []
     if installed and facts.lingering is False:
-        told.append("Lingering is off, so it ends when you log out; to keep it running: loginctl enable-linger")
+        lines.append("Lingering is off, so it ends when you log out; to keep it running: loginctl enable-linger")
     if installed and not facts.enabled:
-        told.append("It is installed but not enabled; to put that right: remote-sandbox-mcp watchdog install")
+        lines.append("It is installed but not enabled; to put that right: remote-sandbox-mcp watchdog install")
     if found and facts.pid and found.pid not in (0, facts.pid):
-        told.append(f"Process {found.pid} was started without the service; the service takes over when it ends.")
+        lines.append(f"Process {found.pid} was started without the service; the service takes over when it ends.")
     if found and beat is not None and now - beat > SILENT_S:
-        told.append(f"It has given no sign of life for {now - beat:.0f} s; its log may say why.")
+        lines.append(f"It has given no sign of life for {now - beat:.0f} s; its log may say why.")
     if not found and active:
-        told.append("Nobody looks after the active watches; to start it: remote-sandbox-mcp watchdog install")
-    return told
+        lines.append("Nobody looks after the active watches; to start it: remote-sandbox-mcp watchdog install")
+    return lines
 
 
 def _usual_log(state: Path, *, is_service: bool) -> Path:

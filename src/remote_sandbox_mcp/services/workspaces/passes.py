@@ -45,7 +45,7 @@ from ..sync.patience import CutOff
 from ..sync.sending import BATCH_FILES
 from ..sync.service import Syncs
 from ..sync.streams import batches, names_of, text_of
-from .looks import Looks
+from .followers import Followers
 from .records import Base, Pending, WorkspaceRecords
 
 # How often something that cannot be carried over is tried, until it changes.
@@ -104,14 +104,14 @@ class Pass:
         inode: int,
         syncs: Syncs,
         records: WorkspaceRecords,
-        looks: Looks,
+        followers: Followers,
         listener: Listener,
     ) -> None:
         """Raises BadArgument where the gate closes the folder by now, SideLost where another one is in its place."""
         self.workspace = workspace
         self._syncs = syncs
         self._records = records
-        self._looks = looks
+        self._followers = followers
         # The run before this pass: the other side may have been looked at when that ended.
         self.after_run = ""
         # What a send has carried over before it found that a whole pass is needed.
@@ -159,7 +159,7 @@ class Pass:
         if base.is_coarse or not base.ids or self._records.pending(self.workspace):
             return None
         async with self._closing():
-            here = await self._look(self._here)
+            here = await self._scan(self._here)
             if {folder: block for folder, block in here.folders.items() if block} == base.folders:
                 self._note_sent(here)
                 return Moved()
@@ -197,8 +197,8 @@ class Pass:
         """Look at both sides and carry over what changed on either. Raises SideLost, SandboxError."""
         decisions = decisions or Decisions()
         async with self._closing():
-            here, there = await self._look_at_both()
-            if not decisions.all and self._looks.is_settled(self.workspace.id, here, there, self.base):
+            here, there = await self._scan_both()
+            if not decisions.all and self._followers.is_settled(self.workspace.id, here, there, self.base):
                 return Moved()
             before, unended = self.base, self._records.pending(self.workspace) or Pending()
             base = replace(self.base, folders=self._with_arrived(here, there, unended))
@@ -213,8 +213,8 @@ class Pass:
             result = await self._decide(base, here, there, scope)
             large = await self._leave_results(result.pull, decisions.all)
             base.fetching += self._leave_large(result.pull)
-            told = self._told(result)
-            batch = await self._keep_old(result.pull, told)
+            notes = self._notes(result)
+            batch = await self._keep_old(result.pull, notes)
             if moves(result.push) or moves(result.pull):
                 self._announce(result, here, there)
             pushed = await self._carry(self._push, result.push, here, there)
@@ -234,9 +234,9 @@ class Pass:
             if late := unended.only(pushed.failed, pulled.failed):
                 # Lanes of the process that did not end it may be writing still, and were quicker than this pass.
                 self._records.announce(self.workspace, late)
-            done = replace(moved(pushed, pulled, base.conflicts, told), stayed_there=stayed, **staying)
+            done = replace(moved(pushed, pulled, base.conflicts, notes), stayed_there=stayed, **staying)
             if done.is_quiet and self._records.base(self.workspace) is before:
-                self._looks.settle(self.workspace.id, here, there, before)
+                self._followers.settle(self.workspace.id, here, there, before)
             return done
 
     def _leave_large(self, plan: Plan) -> tuple[bytes, ...]:
@@ -255,11 +255,11 @@ class Pass:
 
     async def _leave_results(self, plan: Plan, decided: frozenset[bytes]) -> dict[bytes, bytes]:
         """Take out of a plan what is too large to come unasked, or for the disk; the smallest files stay in it."""
-        sight = AppliedScope(self.scope, NO_TREE, NO_TREE)
+        applied = AppliedScope(self.scope, NO_TREE, NO_TREE)
         results = [
             item
             for item in plan.send
-            if (item.size > SMALL_FILE or sight.is_pulled(item.path)) and not is_among(item.path, decided)
+            if (item.size > SMALL_FILE or applied.is_pulled(item.path)) and not is_among(item.path, decided)
         ]
         large: dict[bytes, bytes] = {}
         if sum(item.size for item in results) <= LARGE_PULL:
@@ -272,7 +272,7 @@ class Pass:
         self._leave(plan, large)
         return large
 
-    async def _keep_old(self, plan: Plan, told: list[str]) -> Path | None:
+    async def _keep_old(self, plan: Plan, notes: list[str]) -> Path | None:
         """Keep in the trash what a plan deletes or replaces here. Where that has no room, the plan only adds files."""
         sent = [item.path for item in plan.send if item.path not in self.base.came]
         paths = [path for path in dict.fromkeys((*plan.clear, *plan.delete_files, *sent)) if path in plan.found]
@@ -282,7 +282,7 @@ class Pass:
             return await asyncio.to_thread(self._records.trash.keep, self.workspace, paths)
         except SandboxError as problem:
             count = counted(len(paths), "file")
-            told.append(f"{count} deleted or changed there stay as they were here, because {problem}")
+            notes.append(f"{count} deleted or changed there stay as they were here, because {problem}")
             self._leave_old(plan, frozenset((*paths, *plan.clear)))
             return None
 
@@ -303,9 +303,9 @@ class Pass:
 
     def _note_staying(self, base: Base, held: Mapping[bytes, bytes], large: Mapping[bytes, bytes]) -> dict[str, Any]:
         """Remember what stays there, and give what of it is new to tell."""
-        known = base.staying
+        staying = base.staying
         base.staying = dict(sorted({**held, **large}.items())[:MOST_STAYING])
-        fresh = [path for path, entry in base.staying.items() if known.get(path) != entry]
+        fresh = [path for path, entry in base.staying.items() if staying.get(path) != entry]
         kept, left = [path for path in fresh if path in held], [path for path in fresh if path in large]
         return {
             "kept_there": kept_names(kept[:NAMED], held),
@@ -321,7 +321,7 @@ class Pass:
         """
         wanted = frozenset(self.base.fetching)
         async with self._closing():
-            here, there = await self._look_at_both()
+            here, there = await self._scan_both()
             result = await self._decide(self.base, here, there, replace(self.scope, decided=wanted))
             items = [item for item in result.pull.send if item.path in wanted]
             plan = Plan(send=items, found=result.pull.found)
@@ -335,76 +335,76 @@ class Pass:
 
     def note_fetched(self, fetched: Carried) -> None:
         """Keep what has arrived in the common state, as other passes have left it; the rest is left to the next one."""
-        base, sight = self._records.base(self.workspace), AppliedScope(self.scope, NO_TREE, NO_TREE)
+        base, applied = self._records.base(self.workspace), AppliedScope(self.scope, NO_TREE, NO_TREE)
         arrived = {item.path: fetched.otherwise.get(item.path, item.text) for item in fetched.arrived()}
         folders, before = dict(base.folders), Entries(base.folders)
         amend(folders, arrived)
-        came = {path for path in arrived if before.at(path) is None and sight.is_pulled(path)}
+        came = {path for path in arrived if before.at(path) is None and applied.is_pulled(path)}
         self._records.keep(
             self.workspace, replace(base, folders=folders, came=base.came | came, fetching=(), transfer="")
         )
 
-    async def look(self) -> Reconciled:
+    async def preview(self) -> Reconciled:
         """Return the plan of a whole pass, as far as the scans show. Raises SideLost, SandboxError."""
         async with self._closing():
-            here, there = await self._look_at_both()
+            here, there = await self._scan_both()
             pending = self._records.pending(self.workspace) or Pending()
             folders = self._with_arrived(here, there, pending)
             return await self._decide(replace(self.base, folders=folders), here, there, self.scope)
 
-    def _told(self, result: Reconciled) -> list[str]:
-        told = []
+    def _notes(self, result: Reconciled) -> list[str]:
+        notes = []
         if result.spared:
-            told.append(
+            notes.append(
                 f"{result.spared} files were deleted there, which is more than is carried over at once; they are "
                 "still here. To delete them here too, name their folder in keep_remote"
             )
-        return told
+        return notes
 
     # Looking
 
     def _closing(self) -> Closing:
         return Closing(self._push, self._pull)
 
-    async def _look(self, end: End) -> Tree:
-        return await self._looks.look(self.workspace.id, end, self._order)
+    async def _scan(self, end: End) -> Tree:
+        return await self._followers.scan(self.workspace.id, end, self._order)
 
     def _note_sent(self, here: Tree) -> None:
-        self._looks.note_sent(self.workspace.id, self._here, here, self._records.base(self.workspace))
+        self._followers.note_sent(self.workspace.id, self._here, here, self._records.base(self.workspace))
 
-    async def _look_here(self) -> Tree:
+    async def _scan_here(self) -> Tree:
         """After a run as it was seen before it, where a look costs much: what is written is compared with it anyway."""
-        tree = self._looks.sent(self.workspace.id, self.base) if self.after_run else None
+        tree = self._followers.sent(self.workspace.id, self.base) if self.after_run else None
         self._is_as_sent = tree is not None
-        return tree or await self._look(self._here)
+        return tree or await self._scan(self._here)
 
-    async def _look_there(self) -> Tree:
+    async def _scan_there(self) -> Tree:
         where = self.workspace.id, self._there, self._order
-        tree = await self._looks.expected(*where, self.after_run, self.base) if self.after_run else None
-        return tree or await self._looks.look(*where)
+        tree = await self._followers.expected(*where, self.after_run, self.base) if self.after_run else None
+        return tree or await self._followers.scan(*where)
 
     def expect(self, run_id: str) -> None:
         """Look at the other side as soon as a run there has ended; the pass after that run is given what was seen."""
         if not self._records.pending(self.workspace):
-            self._looks.expect(self.workspace.id, self._there, self._order, run_id, self.base)
+            self._followers.expect(self.workspace.id, self._there, self._order, run_id, self.base)
 
     async def watch(self) -> Callable[[], Awaitable[object]]:
         """Gives what looks at the folder here, with a result that is equal as long as nothing changes."""
-        follower = await self._looks.follower(self.workspace.id, self._here, self._order)
+        follower = await self._followers.follower(self.workspace.id, self._here, self._order)
 
-        async def look() -> object:
-            await follower.look()
+        async def scan() -> object:
+            await follower.scan()
             return follower, follower.version
 
-        return look
+        return scan
 
-    async def _look_at_both(self) -> tuple[Tree, Tree]:
-        looks = asyncio.gather(self._look_here(), self._look_there())
+    async def _scan_both(self) -> tuple[Tree, Tree]:
+        followers = asyncio.gather(self._scan_here(), self._scan_there())
         try:
-            here, there = await looks
+            here, there = await followers
         except BaseException:
-            looks.cancel()
-            await asyncio.gather(looks, return_exceptions=True)
+            followers.cancel()
+            await asyncio.gather(followers, return_exceptions=True)
             raise
         self._here.settle(here)
         self._there.settle(there)
@@ -492,8 +492,8 @@ class Pass:
             # Not all are named: whatever has arrived is the same on both sides, and the next pass finds it so.
             return Carried(plan, outcome, frozenset(_paths(plan)), otherwise)
         # What is left out on purpose has not failed; what changed while it was read has arrived as it was then.
-        told = [problem for problem in outcome.problems if problem not in plan.problems]
-        failed = frozenset(problem.path.encode("utf-8", "surrogateescape") for problem in told)
+        notes = [problem for problem in outcome.problems if problem not in plan.problems]
+        failed = frozenset(problem.path.encode("utf-8", "surrogateescape") for problem in notes)
         return Carried(plan, outcome, failed.difference(otherwise), otherwise)
 
     def _keep(self, base: Base, result: Reconciled, *carried: Carried) -> None:

@@ -14,7 +14,7 @@ from ..sync.service import Syncs
 from .passes import NAMED, Closing
 
 
-async def look_before(syncs: Syncs, order: LinkOrder, check: Callable[[str, str], None]) -> Preview:
+async def preview_link(syncs: Syncs, order: LinkOrder, check: Callable[[str, str], None]) -> Preview:
     """Look at both sides of a link that is not made yet. Raises BadArgument, SandboxError.
 
     `check` gets the folder there and the home folder before anything in them is scanned: it may be a whole machine.

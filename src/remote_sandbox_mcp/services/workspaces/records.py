@@ -131,7 +131,7 @@ class WorkspaceRecords:
         self._configuration = configuration
         self.trash = Trash(state)
         self._rows = WorkspaceRows(Database(state / STATE_FILE))
-        self._known: tuple[int, tuple[WorkspaceRow, ...]] = (0, ())
+        self._cache: tuple[int, tuple[WorkspaceRow, ...]] = (0, ())
         self._bases: dict[str, tuple[tuple[int, int, int], Base]] = {}
 
     # Rows
@@ -142,9 +142,9 @@ class WorkspaceRecords:
             changed = os.stat(self._folder).st_mtime_ns
         except OSError:
             return ()
-        if self._known[0] != changed:
-            self._known = changed, self._rows.all()
-        return self._known[1]
+        if self._cache[0] != changed:
+            self._cache = changed, self._rows.all()
+        return self._cache[1]
 
     def mine(self) -> list[WorkspaceRow]:
         """List the workspaces of this configuration; of all, where there is none."""
@@ -162,13 +162,13 @@ class WorkspaceRecords:
         self._rows.put(WorkspaceRow(workspace, self._configuration, inode))
         self._place(workspace.id).mkdir(mode=0o700, parents=True, exist_ok=True)
         os.utime(self._folder)
-        self._known = (0, ())
+        self._cache = (0, ())
 
     def remove(self, workspace: Workspace) -> None:
         self._rows.remove(workspace.id)
         shutil.rmtree(self._place(workspace.id), ignore_errors=True)
         os.utime(self._folder)
-        self._known = (0, ())
+        self._cache = (0, ())
         self._bases.pop(workspace.id, None)
 
     def close(self) -> None:
@@ -181,9 +181,9 @@ class WorkspaceRecords:
         file = self._place(workspace.id) / "base"
         try:
             found = os.stat(file)
-            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
-            if workspace.id not in self._bases or self._bases[workspace.id][0] != stamp:
-                self._bases[workspace.id] = stamp, Base.from_bytes(file.read_bytes())
+            fingerprint = (found.st_ino, found.st_size, found.st_mtime_ns)
+            if workspace.id not in self._bases or self._bases[workspace.id][0] != fingerprint:
+                self._bases[workspace.id] = fingerprint, Base.from_bytes(file.read_bytes())
             return self._bases[workspace.id][1]
         except (OSError, ValueError, KeyError, TypeError, struct.error, zlib.error):
             return Base()
@@ -261,7 +261,7 @@ class WorkspaceRecords:
         lock = await self._lock(self._folder / "linking.lock", "this was not linked", "linking a folder")
         try:
             # The time of a folder may be too coarse to show what another process has added in the last moment.
-            self._known = (0, ())
+            self._cache = (0, ())
             yield
         finally:
             lock.release()
@@ -271,7 +271,7 @@ class WorkspaceRecords:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         while True:
             try:
-                lock = Lock.take(file, glance_s=0)
+                lock = Lock.take(file, brief_s=0)
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     found = holder(file)

@@ -47,7 +47,7 @@ from .records import WorkspaceRecords
 
 if TYPE_CHECKING:
     from ...local.store.workspaces import WorkspaceRow
-    from .looks import Looks, SendAhead
+    from .followers import BackgroundSend, Followers
     from .passes import Pass
     from .trash import Trash
 
@@ -57,7 +57,7 @@ MARK_BYTES = 8192
 UNMARK_S = 10.0
 UNMARK = 'rm -f -- "$1" && { rmdir -- "${1%/*}" && rmdir -- "${1%/*/*}"; } 2>/dev/null; [ ! -e "$1" ]'
 # How many problems are remembered as told.
-MOST_TOLD = 10_000
+MOST_REPORTED = 10_000
 
 
 class WorkspaceService:
@@ -71,28 +71,28 @@ class WorkspaceService:
         self._turns: dict[str, asyncio.Lock] = {}
         # Connections over which the mark of a workspace was seen.
         self._marked: dict[str, object] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         # In a process that serves calls: changes are sent as they are made, while a workspace is in use.
-        self.sends_ahead = False
+        self.sends_in_background = False
 
     async def close(self) -> None:
         if WorkspaceService._live.made(self):
             await self._live.close()
-        if WorkspaceService._looks.made(self):
-            await self._looks.close()
+        if WorkspaceService._followers.made(self):
+            await self._followers.close()
         self._records.close()
 
     @lazy
-    def _looks(self) -> Looks:
-        from .looks import Looks
+    def _followers(self) -> Followers:
+        from .followers import Followers
 
-        return Looks()
+        return Followers()
 
     @lazy
-    def _live(self) -> SendAhead:
-        from .looks import SendAhead
+    def _live(self) -> BackgroundSend:
+        from .followers import BackgroundSend
 
-        return SendAhead(lambda workspace: self._new_pass(workspace, unheard).watch(), self._send_ahead)
+        return BackgroundSend(lambda workspace: self._new_pass(workspace, unheard).watch(), self._send_in_background)
 
     @property
     def trash(self) -> Trash:
@@ -129,7 +129,7 @@ class WorkspaceService:
 
     async def preview(self, order: LinkOrder) -> Preview:
         """Preview a link: its files, and where they go. Raises BadArgument, SandboxError."""
-        from .preview import look_before
+        from .preview import preview_link
 
         folder = self._folder_of(order)
         name = self._fleet.member(order.sandbox).name
@@ -141,7 +141,7 @@ class WorkspaceService:
             self._check_place(f"{name}:{real}", real, home)
             self._check_others(replace(order, remote=real))
 
-        return await look_before(self._transfers.syncs, order, check_remote)
+        return await preview_link(self._transfers.syncs, order, check_remote)
 
     async def link(self, order: LinkOrder, listener: Listener = unheard) -> Linked:
         """Make a workspace, or change the rules of one, and do its first pass. Raises BadArgument, SandboxError.
@@ -169,8 +169,8 @@ class WorkspaceService:
         try:
             moved = self._noticed(workspace, await self._pass(workspace, listener, first))
             said = {f"{name} {LEADS_OUT}" for name in preview.links}
-            told = tuple(problem for problem in moved.problems if problem not in said)
-            return Linked(_in_force(workspace), preview, replace(moved, problems=told))
+            problems = tuple(problem for problem in moved.problems if problem not in said)
+            return Linked(_in_force(workspace), preview, replace(moved, problems=problems))
         except (BadArgument, SideLost):
             if is_new:
                 self._records.remove(workspace)
@@ -183,13 +183,13 @@ class WorkspaceService:
         async with self._records.linking():
             # Again, because others may have been linked since the preview.
             self._check_others(LinkOrder(folder=folder, sandbox=preview.sandbox, remote=preview.remote, rules=rules))
-            known, inode = self._exactly(folder), os.stat(folder).st_ino
-            if known and known.inode != inode:
+            path, inode = self._exactly(folder), os.stat(folder).st_ino
+            if path and path.inode != inode:
                 # Its common state is that of another folder: what is missing in this one was not deleted by anybody.
                 raise other_folder_here(folder)
-            workspace_id = known.workspace.id if known else secrets.token_hex(8)
+            workspace_id = path.workspace.id if path else secrets.token_hex(8)
             workspace = Workspace(workspace_id, folder, preview.sandbox, preview.remote, order.rules, order.free)
-            if known is None:
+            if path is None:
                 await self._mark(workspace, ())
                 self._records.put(workspace, inode)
                 return workspace, True
@@ -209,7 +209,7 @@ class WorkspaceService:
         async with self._turn(workspace):
             self._records.remove(workspace)
             self._live.forget(workspace)
-            await self._looks.forget(workspace.id)
+            await self._followers.forget(workspace.id)
         return Unlinked(workspace, await self._unmark(workspace))
 
     def _folder_of(self, order: LinkOrder) -> str:
@@ -264,12 +264,12 @@ class WorkspaceService:
             return moved
 
         try:
-            return self._noticed(workspace, await self._pass(workspace, listener, send, looks_there=False))
+            return self._noticed(workspace, await self._pass(workspace, listener, send, scans_there=False))
         finally:
-            if self.sends_ahead:
+            if self.sends_in_background:
                 self._live.use(workspace)
 
-    async def _send_ahead(self, workspace: Workspace) -> None:
+    async def _send_in_background(self, workspace: Workspace) -> None:
         """Send what changed here, if that needs no whole pass; the next command tells what could not be sent."""
         async with self._turn(workspace):
             await self._check_mark(workspace)
@@ -347,12 +347,12 @@ class WorkspaceService:
         """Return the state of its sides. Raises nothing that concerns this workspace alone: that is its trouble."""
         found: list[Reconciled] = []
 
-        async def look(work: Pass) -> Moved:
-            found.append(await work.look())
+        async def preview_pass(work: Pass) -> Moved:
+            found.append(await work.preview())
             return Moved()
 
         try:
-            await self._pass(workspace, unheard, look)
+            await self._pass(workspace, unheard, preview_pass)
         except (SideLost, ConnectError, BadArgument, FileProblem) as problem:
             return WorkspaceState(workspace, trouble=str(problem))
         from .passes import NAMED, kept_names
@@ -367,7 +367,7 @@ class WorkspaceService:
         workspace: Workspace,
         listener: Listener,
         work: Callable[[Pass], Awaitable[Moved]],
-        looks_there: bool = True,
+        scans_there: bool = True,
     ) -> Moved:
         """Do one piece of work on a workspace, again after a cut. Problems that were told before are not repeated."""
         from ..sync.patience import persist
@@ -375,12 +375,12 @@ class WorkspaceService:
         async def attempt(hear: Listener) -> Moved:
             # Also before files are sent without a look: a copy of a machine has folders with the same numbers.
             await self._check_mark(workspace)
-            if looks_there:
+            if scans_there:
                 await self._forget_ended_fetch(workspace)
             return await work(self._new_pass(workspace, hear))
 
         async with self._turn(workspace):
-            moved = self._without_told(workspace, await persist(attempt, listener))
+            moved = self._without_reported(workspace, await persist(attempt, listener))
             return await self._leave_to_background(workspace, moved)
 
     def _new_pass(self, workspace: Workspace, listener: Listener) -> Pass:
@@ -388,7 +388,7 @@ class WorkspaceService:
 
         row = self._records.row(workspace)
         workspace = _in_force(row.workspace)
-        return Pass(workspace, row.inode, self._transfers.syncs, self._records, self._looks, listener)
+        return Pass(workspace, row.inode, self._transfers.syncs, self._records, self._followers, listener)
 
     @contextlib.asynccontextmanager
     async def _turn(self, workspace: Workspace) -> AsyncIterator[None]:
@@ -397,13 +397,13 @@ class WorkspaceService:
 
     def _noticed(self, workspace: Workspace, moved: Moved) -> Moved:
         """With a sentence, once, where the project's file is not what its user has accepted."""
-        told = self._without_told(workspace, Moved(problems=(notice(workspace.folder).rstrip("."),))).problems
-        return replace(moved, problems=(*moved.problems, *filter(None, told)))
+        problems = self._without_reported(workspace, Moved(problems=(notice(workspace.folder).rstrip("."),))).problems
+        return replace(moved, problems=(*moved.problems, *filter(None, problems)))
 
-    def _without_told(self, workspace: Workspace, moved: Moved) -> Moved:
-        new = tuple(problem for problem in moved.problems if (workspace.id, problem) not in self._told)
-        if len(self._told) < MOST_TOLD:
-            self._told.update((workspace.id, problem) for problem in new)
+    def _without_reported(self, workspace: Workspace, moved: Moved) -> Moved:
+        new = tuple(problem for problem in moved.problems if (workspace.id, problem) not in self._reported)
+        if len(self._reported) < MOST_REPORTED:
+            self._reported.update((workspace.id, problem) for problem in new)
         return replace(moved, problems=new)
 
     # The mark on the machine
@@ -436,8 +436,8 @@ class WorkspaceService:
                 f"{workspace.sandbox} is not the machine that {workspace.folder} was linked to ({problem}); nothing "
                 "was changed on either side. If it is the right one all the same, unlink and link again"
             ) from None
-        word, known = word_in(mark.data), self._records.words(workspace)
-        if known and word not in known:
+        word, words = word_in(mark.data), self._records.words(workspace)
+        if words and word not in words:
             raise SideLost(
                 f"{workspace.sandbox} is not as it was when {workspace.folder} was last in step with it: it was "
                 "restored from a snapshot or a backup, or is a copy of that machine; nothing was changed on either "

@@ -52,7 +52,7 @@ class Board:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, Row]] = {}
-        self._lookers: set[Looker] = set()
+        self._lookers: set[Viewer] = set()
 
     def rows(self, topic: str) -> Mapping[str, Row]:
         return self._topics.get(topic, {})
@@ -66,22 +66,22 @@ class Board:
         now = settled(before or {}, rows)
         self._topics[topic] = now
         if before is None or any(difference(before, now)):
-            self._tell(topic)
+            self._wake(topic)
 
     def put_row(self, topic: str, id: str, row: Row | None) -> None:
         """Replace one row; None removes it."""
         others = {each: kept for each, kept in self.rows(topic).items() if each != id or row is not None}
         self.put(topic, others if row is None else others | {id: row})
 
-    def _tell(self, topic: str) -> None:
+    def _wake(self, topic: str) -> None:
         for looker in self._lookers:
             if topic in looker.topics:
                 looker.woken.set()
 
-    def enter(self, looker: Looker) -> None:
+    def enter(self, looker: Viewer) -> None:
         self._lookers.add(looker)
 
-    def leave(self, looker: Looker) -> None:
+    def leave(self, looker: Viewer) -> None:
         self._lookers.discard(looker)
 
     @property
@@ -89,7 +89,7 @@ class Board:
         return bool(self._lookers)
 
 
-class Looker:
+class Viewer:
     """Viewer of some topics: remembers which rows it was shown."""
 
     def __init__(self, board: Board, topics: Collection[str], shown: Mapping[str, Shown]) -> None:

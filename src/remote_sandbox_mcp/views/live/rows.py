@@ -16,9 +16,9 @@ from ...core.sync.transfer import Headway
 from ...core.texts.redact import shorten_safely
 from ...core.workspaces.workspace import JOB_LOGS, WorkspaceState
 from ...services.history import call_fields
-from ...services.jobs.values import Sight
+from ...services.jobs.values import JobSnapshot
 from ...services.survey import View
-from ..job_results import checkpoint_fields, event_fields, sight_fields
+from ..job_results import checkpoint_fields, event_fields, snapshot_fields
 from ..results import lean, plain_text, sandbox_fields, sentence, size_of
 from ..sync_results import headway_fields, transfer_fields
 
@@ -36,7 +36,7 @@ DEEPEST = 20
 # States in which a job may be resumed by hand.
 RESUMABLE = ("gone", "ended")
 
-Known = tuple[str, ...]
+Secrets = tuple[str, ...]
 
 
 def finite(value: Any, deepest: int = DEEPEST) -> Any:
@@ -53,9 +53,9 @@ def finite(value: Any, deepest: int = DEEPEST) -> Any:
 
 
 @functools.lru_cache(8192)
-def hidden(text: str, known: Known) -> str:
+def hidden(text: str, secrets: Secrets) -> str:
     """A command as it may be shown: without secrets, safe, and not endless."""
-    return plain_text(shorten_safely(text, known, LONGEST_COMMAND))
+    return plain_text(shorten_safely(text, secrets, LONGEST_COMMAND))
 
 
 # Machines
@@ -77,51 +77,51 @@ def machine_row(view: View, state: str, sampled: float) -> dict[str, Any]:
 # Jobs
 
 
-def job_id(sight: Sight) -> str:
-    return f"{sight.sandbox}/{sight.session}"
+def job_id(snapshot: JobSnapshot) -> str:
+    return f"{snapshot.sandbox}/{snapshot.session}"
 
 
 def job_row(
-    sight: Sight,
+    snapshot: JobSnapshot,
     watch: Watch | None,
     now: float,
     before: Mapping[str, Any] | None,
-    known: Known,
+    secrets: Secrets,
     checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
     """One job. `before` is its row until now, from which its beginning is taken where that has hardly moved.
 
     Without a `checkpoint` it is the one that the watchdog saw last.
     """
-    fields = sight_fields(sight)
-    seen, record = sight.seen, sight.record
-    state = _state(sight)
+    fields = snapshot_fields(snapshot)
+    seen, record = snapshot.seen, snapshot.record
+    state = _state(snapshot)
     command = (seen.command if seen else "") or (record.command if record else "")
     # The page and `top` say themselves when a job is resumed: a text that counts down would change all the time.
     for name in ("status", "started_ts", "seconds", "connection_error", "command", "resume", "fate", "error"):
         fields.pop(name, None)
-    fields |= {"state": state} | lean(command=hidden(command, known), trouble=sentence(sight.trouble))
+    fields |= {"state": state} | lean(command=hidden(command, secrets), trouble=sentence(snapshot.trouble))
     # One reason for every place where its end is shown; the log of people's jobs is read on the page, not in its file.
-    outcome = sight.outcome
-    fields |= lean(reason=plain_text(outcome.reason) if outcome.is_over and not sight.trouble else "")
+    outcome = snapshot.outcome
+    fields |= lean(reason=plain_text(outcome.reason) if outcome.is_over and not snapshot.trouble else "")
     if JOB_LOGS in fields.get("log_file", ""):
         fields.pop("log_file")
-    fields |= _times(sight, state, now, before)
+    fields |= _times(snapshot, state, now, before)
     if watch is not None:
-        fields["watch"] = watch_fields(watch, known)
+        fields["watch"] = watch_fields(watch, secrets)
         fields |= lean(checkpoint=_checkpoint(watch, checkpoint))
     can_resume = bool(watch and watch.policy.resume_command) and state in RESUMABLE
     return finite(fields | {"can_resume": can_resume})  # type: ignore[no-any-return]
 
 
-def broken_job_row(sight: Sight, trouble: str) -> dict[str, Any]:
+def broken_job_row(snapshot: JobSnapshot, trouble: str) -> dict[str, Any]:
     """A job whose row could not be made."""
-    fields = {"sandbox": sight.sandbox, "tmux_session": sight.session, "state": _state(sight)}
+    fields = {"sandbox": snapshot.sandbox, "tmux_session": snapshot.session, "state": _state(snapshot)}
     return fields | {"trouble": sentence(trouble), "can_resume": False}
 
 
-def _state(sight: Sight) -> str:
-    return "gone" if sight.state == JobState.MISSING.value else sight.state
+def _state(snapshot: JobSnapshot) -> str:
+    return "gone" if snapshot.state == JobState.MISSING.value else snapshot.state
 
 
 def _checkpoint(watch: Watch, found: Checkpoint | None) -> dict[str, Any] | None:
@@ -150,14 +150,14 @@ def _outline(value: Any) -> dict[str, Any]:
     return kept
 
 
-def _times(sight: Sight, state: str, now: float, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def _times(snapshot: JobSnapshot, state: str, now: float, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the begin by this computer's clock; and the duration, once it is over: until then that always changes.
 
     A job that waits in a queue has not begun.
     """
     if state == "pending":
         return {}
-    seen, began = sight.seen, sight.began
+    seen, began = snapshot.seen, snapshot.began
     if seen and state == "running" and seen.seconds:
         began = now - seen.seconds
         if before and abs(before.get("began", 0.0) - began) < SAME_S:
@@ -168,14 +168,14 @@ def _times(sight: Sight, state: str, now: float, before: Mapping[str, Any] | Non
     return lean(began=round(began, 3) or None, running_s=ran)
 
 
-def watch_fields(watch: Watch, known: Known) -> dict[str, Any]:
+def watch_fields(watch: Watch, secrets: Secrets) -> dict[str, Any]:
     policy = watch.policy
     fields = {"id": watch.id, "status": watch.status.value, "last_state": watch.last_state}
     fields |= {"resume_attempts": watch.resume_attempts, "max_resume_attempts": policy.max_resume_attempts}
-    fields |= {"auto_resume": policy.auto_resume, "resume_command": hidden(policy.resume_command, known)}
+    fields |= {"auto_resume": policy.auto_resume, "resume_command": hidden(policy.resume_command, secrets)}
     # Without the name of the job, which is beside it.
     summary = watch.last_summary.removeprefix(f"{watch.session} on {watch.sandbox}").removeprefix(": ").strip()
-    return fields | {"last_summary": hidden(summary, known), "checked": round(watch.checked)}
+    return fields | {"last_summary": hidden(summary, secrets), "checked": round(watch.checked)}
 
 
 # Disposable sandboxes
@@ -205,9 +205,9 @@ def transfer_row(transfer: Transfer, stale: bool) -> dict[str, Any]:
 
 
 def progress_fields(headway: Headway) -> dict[str, Any]:
-    told = headway_fields(headway)
+    fields = headway_fields(headway)
     names = {"files_done": "files", "bytes_done": "bytes", "bytes_per_s": "rate_bps"}
-    return {names.get(name, name): value for name, value in told.items()}
+    return {names.get(name, name): value for name, value in fields.items()}
 
 
 # Workspaces
@@ -230,10 +230,10 @@ def workspace_row(state: WorkspaceState, word: str, last_pass: float) -> dict[st
 # Events and calls
 
 
-def event_row(event: Event, watches: Mapping[int, Watch], known: Known = ()) -> dict[str, Any]:
+def event_row(event: Event, watches: Mapping[int, Watch], secrets: Secrets = ()) -> dict[str, Any]:
     fields, watch = event_fields(event), watches.get(event.watch_id)
     fields.pop("payload")
-    fields["summary"] = hidden(event.summary, known)
+    fields["summary"] = hidden(event.summary, secrets)
     return fields | lean(sandbox=watch.sandbox if watch else "", tmux_session=watch.session if watch else "")
 
 

@@ -21,19 +21,19 @@ from ...local.store.history import WantedCalls
 from ...local.waiting import Chores, within
 from ...services.fleet import unforeseen
 from ...services.jobs.service import once
-from ...services.jobs.values import Sight
+from ...services.jobs.values import JobSnapshot
 from ..results import plain_text, sentence
-from .board import Board, Change, Looker, Row
-from .rows import Known, broken_job_row, job_id, job_row
-from .topics import CALLS, EVENTS, SANDBOXES, TRANSFERS, WORKSPACES, StateFile, WorkspaceLooks, look_at_disposables
-from .watcher import MACHINES, TRENDS, Attention, Watcher
+from .board import Board, Change, Row, Viewer
+from .rows import Secrets, broken_job_row, job_id, job_row
+from .topics import CALLS, EVENTS, SANDBOXES, TRANSFERS, WORKSPACES, StateFile, WorkspaceTopic, refresh_disposables
+from .watcher import MACHINES, TRENDS, Attention, SandboxPoller
 
 log = logging.getLogger(__name__)
 
 ABOUT, JOBS = "about", "jobs"
 TOPICS = (ABOUT, MACHINES, TRENDS, JOBS, SANDBOXES, WORKSPACES, TRANSFERS, EVENTS, CALLS)
 # How often the state file's counter of changes, and the list of sandboxes, are looked at.
-GLANCE_S = 1.0
+POLL_EVERY_S = 1.0
 # How often providers of disposable sandboxes are asked.
 PROVIDERS_S = 5.0
 # Jobs are shown when all machines have told theirs, or after this time.
@@ -56,9 +56,9 @@ class Live:
         self._began = time.time()
         self._board = Board()
         self._attention = Attention()
-        self._watchers: dict[str, tuple[Watcher, asyncio.Future[None]]] = {}
+        self._watchers: dict[str, tuple[SandboxPoller, asyncio.Future[None]]] = {}
         self._state = StateFile(app, self._board, self._secrets)
-        self._workspaces = WorkspaceLooks(app, self._board)
+        self._workspaces = WorkspaceTopic(app, self._board)
         self._following = Chores("asking a sandbox how it stands")
         # What is done only while anybody looks.
         self._looking = Chores("looking at what goes on")
@@ -69,7 +69,7 @@ class Live:
 
     # Looking
 
-    async def look(self, topics: Collection[str] = TOPICS) -> AsyncIterator[Change]:
+    async def follow(self, topics: Collection[str] = TOPICS) -> AsyncIterator[Change]:
         """Changes, the first of each topic whole, until the caller ends it (contextlib.aclosing)."""
         with self.looking(topics) as looker:
             while True:
@@ -77,9 +77,9 @@ class Live:
                     yield change
 
     @contextmanager
-    def looking(self, topics: Collection[str] = TOPICS) -> Iterator[Looker]:
+    def looking(self, topics: Collection[str] = TOPICS) -> Iterator[Viewer]:
         """For callers that also wait for something else: `await looker.changes()` may be cancelled at any time."""
-        looker = Looker(self._board, topics, {TRENDS: _grown, ABOUT: _dated})
+        looker = Viewer(self._board, topics, {TRENDS: _grown, ABOUT: _dated})
         is_first = not self._board.has_lookers
         self._board.enter(looker)
         if is_first:
@@ -125,23 +125,23 @@ class Live:
         for watcher, _ in self._watchers.values():
             watcher.stir()
         loops = (
-            (self._look_at_fleet, GLANCE_S),
-            (self._look_at_state, GLANCE_S),
-            (self._look_at_workspaces, GLANCE_S),
-            (self._look_at_disposables, PROVIDERS_S),
+            (self._refresh_fleet, POLL_EVERY_S),
+            (self._refresh_state, POLL_EVERY_S),
+            (self._refresh_workspaces, POLL_EVERY_S),
+            (self._refresh_disposables, PROVIDERS_S),
         )
-        for look, every_s in loops:
-            self._looking.start(self._repeat(look, every_s))
+        for query, every_s in loops:
+            self._looking.start(self._repeat(query, every_s))
 
     def _end(self) -> None:
         self._attention.end()
         self._looking.cancel()
         self._workspaces.cancel()
 
-    async def _repeat(self, look: Callable[[], Awaitable[None]], every_s: float) -> None:
+    async def _repeat(self, query: Callable[[], Awaitable[None]], every_s: float) -> None:
         logged = ""
         while True:
-            (problem,) = await asyncio.gather(look(), return_exceptions=True)
+            (problem,) = await asyncio.gather(query(), return_exceptions=True)
             # What cannot be read or asked for a moment is found by the next look, and so is what was not foreseen.
             if problem is not None and not isinstance(problem, SandboxError) and repr(problem) != logged:
                 unforeseen(problem, "looking at what goes on")
@@ -152,7 +152,7 @@ class Live:
             await asyncio.sleep(0)
             self._news.clear()
 
-    async def _look_at_fleet(self) -> None:
+    async def _refresh_fleet(self) -> None:
         """A watcher for each sandbox, and an end of those whose sandbox has gone or is another one now."""
         self._board.put(ABOUT, {"hub": self._about_row()})
         members = {member.name: member for member in await self._app.fleet.offered()}
@@ -166,22 +166,24 @@ class Live:
                 del self._watchers[name]
         for name, member in members.items():
             if name not in self._watchers:
-                watcher = Watcher(self._app, member, self._board, self._attention, self._show_jobs_soon, self._watch_of)
+                watcher = SandboxPoller(
+                    self._app, member, self._board, self._attention, self._show_jobs_soon, self._watch_of
+                )
                 self._watchers[name] = watcher, self._following.start(watcher.follow())
         for topic in (MACHINES, TRENDS):
             self._board.put(topic, self._board.rows(topic))
         if before != {*self._watchers} or not self._board.knows(JOBS):
             self._show_jobs()
 
-    async def _look_at_state(self) -> None:
-        if await self._state.look():
+    async def _refresh_state(self) -> None:
+        if await self._state.refresh():
             self._show_jobs()
 
-    async def _look_at_workspaces(self) -> None:
-        await self._workspaces.look()
+    async def _refresh_workspaces(self) -> None:
+        await self._workspaces.refresh()
 
-    async def _look_at_disposables(self) -> None:
-        await look_at_disposables(self._app, self._board)
+    async def _refresh_disposables(self) -> None:
+        await refresh_disposables(self._app, self._board)
 
     # Rows that are put together here
 
@@ -194,60 +196,60 @@ class Live:
         if self._showing is not None:
             self._showing.cancel()
             self._showing = None
-        told = [watcher.sights for watcher, _ in self._watchers.values()]
-        is_whole = all(sights is not None for sights in told)
+        parts = [watcher.snapshots for watcher, _ in self._watchers.values()]
+        is_whole = all(snapshots is not None for snapshots in parts)
         if not self._board.knows(JOBS) and not is_whole and time.monotonic() < self._jobs_wait_until:
             return
-        sights = shown_first(once(sight for part in told for sight in part or ()))
-        before, known, now = self._board.rows(JOBS), self._secrets(), time.time()
+        snapshots = shown_first(once(snapshot for part in parts for snapshot in part or ()))
+        before, secrets, now = self._board.rows(JOBS), self._secrets(), time.time()
         found = [watcher.checkpoints.found for watcher, _ in self._watchers.values()]
         checkpoints = {id: checkpoint for part in found for id, checkpoint in part.items()}
         rows: dict[str, Row] = {}
-        for id, sight in [*sights.items()][:MOST_JOBS]:
-            watch = self._watch_of(sight)
+        for id, snapshot in [*snapshots.items()][:MOST_JOBS]:
+            watch = self._watch_of(snapshot)
             checkpoint = checkpoints.get(watch.id) if watch else None
-            rows[id] = self._job_row(sight, watch, now, before.get(id), known, checkpoint)
-        self._jobs_left_out = len(sights) - len(rows)
+            rows[id] = self._job_row(snapshot, watch, now, before.get(id), secrets, checkpoint)
+        self._jobs_left_out = len(snapshots) - len(rows)
         self._board.put(JOBS, rows)
 
     def _job_row(
         self,
-        sight: Sight,
+        snapshot: JobSnapshot,
         watch: Watch | None,
         now: float,
         before: Row | None,
-        known: Known,
+        secrets: Secrets,
         checkpoint: Checkpoint | None,
     ) -> Row:
         """The row of one job; what was not foreseen is a trouble of this job alone."""
         try:
-            return job_row(sight, watch, now, before, known, checkpoint)
+            return job_row(snapshot, watch, now, before, secrets, checkpoint)
         except Exception as problem:
             why = f"its row could not be made ({type(problem).__name__}); the log says more"
             # Once, not with each look.
             if before is None or before.get("trouble") != why:
-                log.exception("making the row of %s failed", job_id(sight))
-            return broken_job_row(sight, why)
+                log.exception("making the row of %s failed", job_id(snapshot))
+            return broken_job_row(snapshot, why)
 
-    def _watch_of(self, sight: Sight) -> Watch | None:
-        return self._state.watches.get(sight.record.watch_id) if sight.record else None
+    def _watch_of(self, snapshot: JobSnapshot) -> Watch | None:
+        return self._state.watches.get(snapshot.record.watch_id) if snapshot.record else None
 
     def _about_row(self) -> Row:
-        told: dict[str, Any] = {"version": __version__, "pid": os.getpid(), "began": self._began, "clients": []}
+        parts: dict[str, Any] = {"version": __version__, "pid": os.getpid(), "began": self._began, "clients": []}
         file = self._app.jobs.config_file
-        told |= {"config_file": plain_text(str(file)) if file else "", "jobs_left_out": self._jobs_left_out}
-        return told | {"problems": [sentence(problem) for problem in self._app.problems]} | dict(self._about())
+        parts |= {"config_file": plain_text(str(file)) if file else "", "jobs_left_out": self._jobs_left_out}
+        return parts | {"problems": [sentence(problem) for problem in self._app.problems]} | dict(self._about())
 
-    def _secrets(self) -> Known:
+    def _secrets(self) -> Secrets:
         return values_in_use()
 
 
-def shown_first(sights: Iterable[Sight]) -> dict[str, Sight]:
+def shown_first(snapshots: Iterable[JobSnapshot]) -> dict[str, JobSnapshot]:
     """Jobs by the ids of their rows: those that are not over come first, then the newest; one for each session."""
-    ordered = sorted(sights, key=lambda sight: (sight.state not in OVER, sight.began), reverse=True)
-    found: dict[str, Sight] = {}
-    for sight in ordered:
-        found.setdefault(job_id(sight), sight)
+    ordered = sorted(snapshots, key=lambda snapshot: (snapshot.state not in OVER, snapshot.began), reverse=True)
+    found: dict[str, JobSnapshot] = {}
+    for snapshot in ordered:
+        found.setdefault(job_id(snapshot), snapshot)
     return found
 
 

@@ -18,14 +18,14 @@ from ...local.store.history import HistoryRows, WantedCalls
 from ...local.store.watches import Watches
 from ...local.waiting import Chores
 from .board import Board
-from .rows import Known, by_id, call_row, disposable_row, event_row, transfer_row, workspace_row
+from .rows import Secrets, by_id, call_row, disposable_row, event_row, transfer_row, workspace_row
 
 MOST_EVENTS, MOST_CALLS, MOST_TRANSFERS, MOST_WATCHES = 200, 200, 100, 1000
 
 EVENTS, CALLS, TRANSFERS = "events", "calls", "transfers"
 SANDBOXES, WORKSPACES = "sandboxes", "workspaces"
 # How often both sides of a workspace are compared while it is looked at; a slow one is left alone for longer.
-COMPARE_S, REST_AFTER_LOOK = 30.0, 20.0
+COMPARE_S, REST_AFTER_SCAN = 30.0, 20.0
 # States of machines that cannot be asked now.
 NOT_THERE = {"down": "unreachable", "unasked": "unreachable", "asking": "asking"}
 
@@ -33,12 +33,12 @@ NOT_THERE = {"down": "unreachable", "unasked": "unreachable", "asking": "asking"
 class StateFile:
     """Reads the file after each change that anybody has made to it. Raises ConfigError."""
 
-    def __init__(self, app: App, board: Board, known: Callable[[], Known]) -> None:
+    def __init__(self, app: App, board: Board, secrets: Callable[[], Secrets]) -> None:
         """`known` gives the secrets that are not to be shown."""
         self.watches: Mapping[int, Watch] = {}
         self._app = app
         self._board = board
-        self._known = known
+        self._secrets = secrets
         self._version = -1
 
     @lazy
@@ -50,7 +50,7 @@ class StateFile:
         """Whether there is a state file; makes none."""
         return (paths.state_path() / STATE_FILE).exists()
 
-    async def look(self) -> bool:
+    async def refresh(self) -> bool:
         """Bring the board up to date; returns whether anything in the file has changed."""
         if not self.exists():
             for topic in (EVENTS, CALLS, TRANSFERS):
@@ -59,18 +59,18 @@ class StateFile:
         version = await asyncio.to_thread(self._read_version)
         if version == self._version:
             return False
-        watches, events, calls = await asyncio.to_thread(self._read, self._known())
+        watches, events, calls = await asyncio.to_thread(self._read, self._secrets())
         self.watches = watches
         self._board.put(EVENTS, by_id(events))
         self._board.put(CALLS, by_id(calls))
-        await self._look_at_transfers()
+        await self._refresh_transfers()
         # Only now: what could not be read is read again.
         self._version = version
         return True
 
     async def older_events(self, before: int, limit: int) -> list[Mapping[str, Any]]:
         """List events with a lower number, oldest first."""
-        return list(await asyncio.to_thread(self._events, before, limit, self._known())) if self.exists() else []
+        return list(await asyncio.to_thread(self._events, before, limit, self._secrets())) if self.exists() else []
 
     async def older_calls(self, wanted: WantedCalls) -> list[Mapping[str, Any]]:
         if not self.exists():
@@ -86,20 +86,20 @@ class StateFile:
         with self._database.reading() as connection:
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _read(self, known: Known) -> tuple[Mapping[int, Watch], list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    def _read(self, secrets: Secrets) -> tuple[Mapping[int, Watch], list[Mapping[str, Any]], list[Mapping[str, Any]]]:
         watches = {watch.id: watch for watch in Watches(self._database).list(limit=MOST_WATCHES)}
         calls: list[Mapping[str, Any]] = [
             call_row(row) for row in HistoryRows(self._database).newest(WantedCalls(limit=MOST_CALLS))
         ]
-        return watches, self._events(0, MOST_EVENTS, known, watches), calls
+        return watches, self._events(0, MOST_EVENTS, secrets, watches), calls
 
     def _events(
-        self, before: int, limit: int, known: Known, watches: Mapping[int, Watch] | None = None
+        self, before: int, limit: int, secrets: Secrets, watches: Mapping[int, Watch] | None = None
     ) -> list[Mapping[str, Any]]:
         found = Watches(self._database).events(limit=limit, newest=True, before=before)
-        return [event_row(event, self.watches if watches is None else watches, known) for event in found]
+        return [event_row(event, self.watches if watches is None else watches, secrets) for event in found]
 
-    async def _look_at_transfers(self) -> None:
+    async def _refresh_transfers(self) -> None:
         background = self._app.transfers.background
         found = await background.list(MOST_TRANSFERS)
         stale = {it.id: not it.is_over and await background.is_stale(it) for it in found}
@@ -107,14 +107,14 @@ class StateFile:
         self._board.put(TRANSFERS, rows)
 
 
-async def look_at_disposables(app: App, board: Board) -> None:
+async def refresh_disposables(app: App, board: Board) -> None:
     """Ask their providers. Raises SandboxError."""
     found = await app.disposables.list()
     forwards = app.apps.forwarded() if found else ()
     board.put(SANDBOXES, {made.id: disposable_row(made, forwards) for made in found})
 
 
-class WorkspaceLooks:
+class WorkspaceTopic:
     """Compares the sides of workspaces, seldom, because that takes each one's turn for a moment."""
 
     def __init__(self, app: App, board: Board) -> None:
@@ -134,7 +134,7 @@ class WorkspaceLooks:
     async def close(self) -> None:
         await self._chores.close()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Show all of them, and begin to compare the sides of those that are due. Raises SandboxError."""
         workspaces = await asyncio.to_thread(self._app.workspaces.all)
         rows = {}
@@ -165,7 +165,7 @@ class WorkspaceLooks:
             return
         self._states[workspace.id] = found
         now = time.monotonic()
-        self._due[workspace.id] = now + max(COMPARE_S, REST_AFTER_LOOK * (now - begun))
+        self._due[workspace.id] = now + max(COMPARE_S, REST_AFTER_SCAN * (now - begun))
         last_pass = self._passes.get(workspace.id, 0.0)
         row = workspace_row(self._states[workspace.id], self._word(workspace), last_pass)
         self._board.put_row(WORKSPACES, workspace.id, row)

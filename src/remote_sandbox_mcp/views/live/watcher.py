@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from ...app import App
 from ...core.errors import ConnectError, LostContact, SandboxError, Unsupported
-from ...core.jobs.job import Checkpoint, JobLook, JobState
+from ...core.jobs.job import Checkpoint, JobQuery, JobState
 from ...core.jobs.lifecycle import ask_checkpoint
 from ...core.jobs.watch import Watch
 from ...core.resources.usage import Point, point_of, recent
@@ -18,23 +18,23 @@ from ...core.sandboxes.disposable import DISPOSABLE_ID
 from ...core.sandboxes.sandbox import Sandbox
 from ...local.waiting import within
 from ...services.fleet import Member, unforeseen
-from ...services.jobs.values import Sight
+from ...services.jobs.values import JobSnapshot
 from ...services.probe.measure import measure
 from ...services.survey import UNASKED, View
 from .board import Board
 from .rows import machine_row
 
 # How often a file is read, and a command is run, which may take longer; and how long all of a machine may take.
-FILE_S, COMMAND_S, LOOK_S = 10.0, 30.0, 12.0
-REST_AFTER_LOOK = 3.0
+FILE_S, COMMAND_S, CHECK_S = 10.0, 30.0, 12.0
+REST_AFTER_SCAN = 3.0
 
-WatchOf = Callable[[Sight], Watch | None]
+WatchOf = Callable[[JobSnapshot], Watch | None]
 
 
-def look_of(watch: Watch) -> JobLook:
+def query_of(watch: Watch) -> JobQuery:
     """The question after a watched job and its checkpoint, without its log."""
-    look = JobLook(job_id=watch.job_id, session=watch.session, log_file=watch.log_file, lines=0)
-    return ask_checkpoint(look, watch)
+    query = JobQuery(job_id=watch.job_id, session=watch.session, log_file=watch.log_file, lines=0)
+    return ask_checkpoint(query, watch)
 
 
 class Checkpoints:
@@ -44,26 +44,26 @@ class Checkpoints:
         self.found: dict[int, Checkpoint] = {}
         self._due: dict[int, float] = {}
 
-    async def look(self, sandbox: Sandbox, sights: Sequence[Sight], watch_of: WatchOf) -> bool:
+    async def refresh(self, sandbox: Sandbox, snapshots: Sequence[JobSnapshot], watch_of: WatchOf) -> bool:
         """Returns whether any was looked at. What fails is asked for again later."""
-        watches = [watch for sight in sights if (watch := self._watch(sight, watch_of))]
+        watches = [watch for snapshot in snapshots if (watch := self._watch(snapshot, watch_of))]
         self.found = {watch.id: self.found[watch.id] for watch in watches if watch.id in self.found}
         begun = time.monotonic()
         due = [watch for watch in watches if begun >= self._due.get(watch.id, 0.0)]
         if not due:
             return False
         with suppress(SandboxError, asyncio.TimeoutError):
-            seen = await within(sandbox.jobs.look([look_of(watch) for watch in due]), LOOK_S)
+            seen = await within(sandbox.jobs.inspect([query_of(watch) for watch in due]), CHECK_S)
             self.found |= {watch.id: it.checkpoint for watch, it in zip(due, seen, strict=True) if it.checkpoint}
-        rest = REST_AFTER_LOOK * (time.monotonic() - begun)
+        rest = REST_AFTER_SCAN * (time.monotonic() - begun)
         for watch in due:
             usual = COMMAND_S if watch.policy.checkpoint_command else FILE_S
             self._due[watch.id] = time.monotonic() + max(usual, rest)
         return True
 
-    def _watch(self, sight: Sight, watch_of: WatchOf) -> Watch | None:
+    def _watch(self, snapshot: JobSnapshot, watch_of: WatchOf) -> Watch | None:
         """The watch of a running job that has a checkpoint."""
-        watch = watch_of(sight) if sight.state == JobState.RUNNING.value else None
+        watch = watch_of(snapshot) if snapshot.state == JobState.RUNNING.value else None
         has_one = watch and (watch.policy.checkpoint_path or watch.policy.checkpoint_command)
         return watch if has_one else None
 
@@ -81,35 +81,35 @@ class Attention:
     """Whether anybody looks, or did so lately."""
 
     def __init__(self) -> None:
-        self.is_looked_at = False
+        self.has_viewer = False
         self._until = 0.0
 
     def begin(self) -> None:
-        self.is_looked_at = True
+        self.has_viewer = True
 
     def end(self) -> None:
-        self.is_looked_at = False
+        self.has_viewer = False
         self._until = time.monotonic() + AFTERWARDS_S
 
     @property
     def is_over(self) -> bool:
-        return not self.is_looked_at and time.monotonic() > self._until
+        return not self.has_viewer and time.monotonic() > self._until
 
     def pause_after(self, took_s: float, *, is_up: bool) -> float:
         """Return how long to wait before a machine is asked again."""
-        if not self.is_looked_at:
+        if not self.has_viewer:
             return SELDOM_S
         return max(SAMPLE_S, REST_AFTER_ANSWER * took_s) if is_up else max(DOWN_S, took_s)
 
 
 # How often it is looked whether another caller has opened a machine that was down.
-GLANCE_S = 2.0
+POLL_EVERY_S = 2.0
 LEAST_PAUSE_S = 0.05
 
 MACHINES, TRENDS = "machines", "trends"
 
 
-class Watcher:
+class SandboxPoller:
     """One member of the fleet. A disposable one is asked for its jobs only, and in a way that does not renew it."""
 
     def __init__(
@@ -118,18 +118,18 @@ class Watcher:
         member: Member,
         board: Board,
         attention: Attention,
-        told_jobs: Callable[[], None],
+        jobs_changed: Callable[[], None],
         watch_of: WatchOf,
     ) -> None:
-        """`told_jobs` is called when `sights` or `checkpoints` are new; `watch_of` gives the watch of a job."""
+        """`jobs_changed` is called when `sights` or `checkpoints` are new; `watch_of` gives the watch of a job."""
         self.member = member
         self.checkpoints = Checkpoints()
         self._watch_of = watch_of
-        self.sights: Sequence[Sight] | None = None
+        self.snapshots: Sequence[JobSnapshot] | None = None
         self._app = app
         self._board = board
         self._attention = attention
-        self._told_jobs = told_jobs
+        self._jobs_changed = jobs_changed
         self._is_machine = not DISPOSABLE_ID.match(member.name)
         self._points: tuple[Point, ...] = ()
         self._sample_at = self._jobs_at = 0.0
@@ -166,15 +166,15 @@ class Watcher:
             self._sample_at = 0.0
         if self._is_machine and time.monotonic() >= self._sample_at:
             await self._sample()
-        if self._attention.is_looked_at and time.monotonic() >= self._jobs_at:
+        if self._attention.has_viewer and time.monotonic() >= self._jobs_at:
             await self._list_jobs()
-        if self._attention.is_looked_at and self._may_ask and not self._trouble:
-            await self._look_at_checkpoints()
+        if self._attention.has_viewer and self._may_ask and not self._trouble:
+            await self._refresh_checkpoints()
 
     def _pause(self) -> float:
-        jobs_at = self._jobs_at if self._attention.is_looked_at else math.inf
+        jobs_at = self._jobs_at if self._attention.has_viewer else math.inf
         due = min(self._sample_at if self._is_machine else math.inf, jobs_at) - time.monotonic()
-        return max(LEAST_PAUSE_S, min(due, GLANCE_S))
+        return max(LEAST_PAUSE_S, min(due, POLL_EVERY_S))
 
     @property
     def _is_open(self) -> bool:
@@ -186,7 +186,7 @@ class Watcher:
 
     @property
     def _may_ask(self) -> bool:
-        if not self._attention.is_looked_at or not self._is_machine:
+        if not self._attention.has_viewer or not self._is_machine:
             return self._is_open
         return self.member.may_open_unasked
 
@@ -244,18 +244,18 @@ class Watcher:
         (found,) = await asyncio.gather(self._ask_for_jobs(), return_exceptions=True)
         if isinstance(found, BaseException):
             unforeseen(found, f"listing the jobs of {self.member.name}")
-        self.sights = self.sights or () if isinstance(found, BaseException) else found
+        self.snapshots = self.snapshots or () if isinstance(found, BaseException) else found
         now = time.monotonic()
         self._jobs_at = now + max(JOBS_S, 2 * (now - begun))
-        self._told_jobs()
+        self._jobs_changed()
 
-    async def _look_at_checkpoints(self) -> None:
-        if self.sights and self.member.sandbox is not None:
+    async def _refresh_checkpoints(self) -> None:
+        if self.snapshots and self.member.sandbox is not None:
             sandbox = getattr(self.member.sandbox, "unnoticed", self.member.sandbox)
-            if await self.checkpoints.look(sandbox, self.sights, self._watch_of):
-                self._told_jobs()
+            if await self.checkpoints.refresh(sandbox, self.snapshots, self._watch_of):
+                self._jobs_changed()
 
-    async def _ask_for_jobs(self) -> Sequence[Sight]:
+    async def _ask_for_jobs(self) -> Sequence[JobSnapshot]:
         if self._may_ask and not self._trouble:
             return await self._app.jobs.jobs_of(self.member, noticed=self._is_machine)
         return await self._app.jobs.recorded_of(self.member, self._trouble or UNASKED)

@@ -21,11 +21,11 @@ from . import kernel
 from .enter import GATEWAY, MTU, NAMESERVER, READY
 
 LONGEST = MTU + 64
-LOOK_S = 1.0
+CHECK_S = 1.0
 START_S = 5.0
 # A new address of this computer is noticed after this long at most.
-KNOWN_S = 5.0
-MOST_KNOWN = 4096
+CACHED_S = 5.0
+MOST_CACHED = 4096
 MOST_SAID = 1 << 16
 ARP, VERSION_4, NO_OPTIONS = b"\x08\x06", b"\x08\x00", 0x45
 ICMP, TCP, UDP = 1, 6, 17
@@ -40,7 +40,7 @@ class Filter:
     def __init__(self, routes: kernel.Routes, excepted: tuple[Range, ...]) -> None:
         self._routes = routes
         self._excepted = excepted
-        self._known: dict[bytes, tuple[bool, float]] = {}
+        self._cache: dict[bytes, tuple[bool, float]] = {}
         self._nameserver = socket.inet_aton(NAMESERVER)
 
     def judge(self, frame: bytes) -> str:
@@ -59,14 +59,14 @@ class Filter:
 
     def may_reach(self, target: bytes) -> bool:
         now = time.monotonic()
-        may, until = self._known.get(target, (False, 0.0))
+        may, until = self._cache.get(target, (False, 0.0))
         if until > now:
             return may
         # A port scan would otherwise fill the memory; the answers are cheap to find again.
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
+        if len(self._cache) >= MOST_CACHED:
+            self._cache.clear()
         may = self._decide(target)
-        self._known[target] = may, now + KNOWN_S
+        self._cache[target] = may, now + CACHED_S
         return may
 
     def _decide(self, target: bytes) -> bool:
@@ -211,7 +211,7 @@ class Pump:
             # sender.
             poll.register(self._card, 0 if self._waiting else select.POLLIN)
             poll.register(self._carrier, select.POLLIN | (select.POLLOUT if self._waiting else 0))
-            for descriptor, _ in poll.poll(LOOK_S * 1000):
+            for descriptor, _ in poll.poll(CHECK_S * 1000):
                 if descriptor == self._card:
                     self._from_card()
                 elif descriptor == self._carrier.fileno() and not self._from_carrier():

@@ -31,7 +31,7 @@ CONNECT_S = 15.0
 MOST_ADDRESSES = 4
 MOST_LOOKUPS = 8
 IDLE_S = 300.0
-LOOK_S = 1.0
+CHECK_S = 1.0
 PIECE = 1 << 16
 # Most programs show the status line of a refusal.
 LONGEST_REASON = 300
@@ -152,12 +152,12 @@ class Proxy:
             return
         try:
             head = first + await within(_read_head(reader), HEAD_S)
-            there, ahead, answer = await self._begin(head)
+            there, rest, answer = await self._begin(head)
         except Turned as turned:
             writer.write(page(turned.status, str(turned)))
             await writer.drain()
             return
-        there[1].write(ahead)
+        there[1].write(rest)
         writer.write(answer)
         await tie((reader, writer), there)
 
@@ -279,4 +279,4 @@ async def _serve(proxy: Proxy, listener: socket.socket, parent: int) -> None:
         loop.add_reader(end, over.set)
     while kernel.lives(parent) and not over.is_set():
         with contextlib.suppress(asyncio.TimeoutError):
-            await within(over.wait(), LOOK_S)
+            await within(over.wait(), CHECK_S)

@@ -13,7 +13,7 @@ from ....core.commands.command import Running
 from ....core.sandboxes.port import DeployOrder
 from ....core.suites.report import TestReport
 from ....views.app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
-from ....views.texts import told
+from ....views.texts import fields_text
 from ..clients import room
 from ..declaration import Declaration
 from ..reporting import Reporting, beats
@@ -66,9 +66,9 @@ def suite_reply(report: TestReport | Running) -> CallToolResult:
     if isinstance(report, Running):
         again = f"still running; after wait_background_task, call run_tests(tmux_session={report.run_id!r})"
         fields = running_fields(report)
-        return reply(fields, told(again, fields, without=("running", "tmux_session")))
+        return reply(fields, fields_text(again, fields, without=("running", "tmux_session")))
     fields = report_fields(report, min(LOG_CHARS, room() // 4))
-    return reply(fields, told(report_text(report), fields, without=IN_REPORT_TEXT))
+    return reply(fields, fields_text(report_text(report), fields, without=IN_REPORT_TEXT))
 
 
 def deploy(server: SandboxServer) -> Any:
@@ -94,7 +94,7 @@ def deploy(server: SandboxServer) -> Any:
             deployed = await server.app.apps.deploy(order, beats(reporting))
         fields = deployed_fields(deployed)
         first = ": ".join(filter(None, (fields["status"], fields.get("url"))))
-        return reply(fields, told(first, fields, without=("status", "url")))
+        return reply(fields, fields_text(first, fields, without=("status", "url")))
 
     return deploy_app
 
@@ -112,6 +112,6 @@ def forward(server: SandboxServer) -> Any:
             return reply({"status": "closed", "port": port}, f"port {port} is closed")
         opened = await server.app.apps.forward(sandbox_id, port, local_port=local_port)
         fields = forward_fields(opened)
-        return reply(fields, told(f"{fields['url']} leads to port {port}", fields, without=("url", "port")))
+        return reply(fields, fields_text(f"{fields['url']} leads to port {port}", fields, without=("url", "port")))
 
     return forward_port

@@ -35,12 +35,12 @@ from ....services.session import absolute
 from ....views.app_results import disposable_fields
 from ....views.results import exec_fields, exec_text, plain_text, sentence
 from ....views.sync_results import MOST_SHOWN, copied_fields, problem_fields
-from ....views.texts import files_text, taken_text, told
+from ....views.texts import fields_text, files_text, taken_text
 from ..clients import calling, own_front, room
 from ..consent import Request, with_consent
 from ..declaration import Declaration
 from ..reporting import Reporting, beats, with_signs_of_life
-from ..results import ResultImages, look, reply
+from ..results import ResultImages, read_slice, reply
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
 from ..toolbox import UNLISTED
@@ -130,7 +130,7 @@ def create(server: SandboxServer) -> Any:
             # Where nothing else is configured, it becomes the client's selected sandbox.
             await session.selection.choose(made.id)
         fields = disposable_fields(made)
-        return reply(fields, told(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
+        return reply(fields, fields_text(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
 
     return create_sandbox
 
@@ -154,12 +154,12 @@ async def started(server: SandboxServer, made: Disposable, seconds: float, repor
     """Wait until its queue has started it, or the client's patience ends. A call that is cancelled takes it out."""
     begun = time.monotonic()
 
-    def tell(reason: str) -> None:
+    def report(reason: str) -> None:
         reporting.send(time.monotonic() - begun, None, f"{made.id} is pending: {reason}")
 
     disposables = server.app.disposables
     try:
-        return await disposables.await_start(made.id, seconds, tell)
+        return await disposables.await_start(made.id, seconds, report)
     except asyncio.CancelledError:
         disposables.give_up(made.id)
         raise
@@ -278,7 +278,7 @@ async def take(
     if local_dir:
         place, outcome = await server.app.transfers.copy_out(path, local_dir, name=sandbox)
         return copied_fields(path, outcome) | {"local_path": place}
-    found, image = await look(server.app, path, usual=USUAL_BYTES, limit=most, name=sandbox)
+    found, image = await read_slice(server.app, path, usual=USUAL_BYTES, limit=most, name=sandbox)
     if image and images:
         return {"path": plain_text(path)} | images.add(image, found)
     fields = {"path": plain_text(path), "size": found.size, "content": base64.b64encode(found.data).decode()}

@@ -21,17 +21,17 @@ from ....views.results import file_content, first_that_fit, lean, plain_text, si
 from ....views.texts import content_text, image_text, listing_text, matches_text
 from ..clients import room
 from ..declaration import Declaration, WorkspacePart
-from ..results import ResultImages, look, reply
+from ..results import ResultImages, read_slice, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
 
-LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
+READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
 PATHS = ("remote_path",)
-READS = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, only_looks=True))
-IN_FOLDER = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, folder="remote_path", only_looks=True))
+READS = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, is_read_only=True))
+IN_FOLDER = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, folder="remote_path", is_read_only=True))
 WRITES = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, brings=True))
 
 USUAL_BYTES, MOST_BYTES = 200_000, 10_000_000
@@ -44,11 +44,11 @@ Cursor = Annotated[str, Field(description="next_cursor, to go on")]
 
 def offer(server: SandboxServer) -> None:
     for tool, title, hints, declaration in (
-        (list_files(server), "List a folder", LOOK, IN_FOLDER),
-        (read_file(server), "Read a file", LOOK, replace(READS, is_first=True)),
+        (list_files(server), "List a folder", READ_ONLY, IN_FOLDER),
+        (read_file(server), "Read a file", READ_ONLY, replace(READS, is_first=True)),
         (write_file(server), "Write a file", WRITE, WRITES),
         (edit_file(server), "Edit a file", EDIT, WRITES),
-        (search_files(server), "Search files", LOOK, IN_FOLDER),
+        (search_files(server), "Search files", READ_ONLY, IN_FOLDER),
     ):
         server.offer(tool, title=title, annotations=hints, declaration=declaration)
 
@@ -83,7 +83,9 @@ def read_file(server: SandboxServer) -> Any:
         """Read a file or a part of it. size is the whole file's. A PNG, JPEG, GIF or WebP is shown as an image; what
         else is not UTF-8 text comes as base64 (encoding)."""
         if not offset and not start_line and not line_count:
-            found, image = await look(server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, name=sandbox_name)
+            found, image = await read_slice(
+                server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, name=sandbox_name
+            )
             return shown(image, found) if image else part_of_file(found)
         # Lines without a count: up to the end of the file, bounded by max_bytes.
         lines = (line_count or 1_000_000_000) if start_line or line_count else 0

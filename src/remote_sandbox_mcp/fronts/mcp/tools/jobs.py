@@ -20,10 +20,10 @@ from ....views.job_results import (
     begun_fields,
     screen_fields,
     session_fields,
-    sight_fields,
+    snapshot_fields,
     task_result,
 )
-from ....views.texts import tasks_text, told
+from ....views.texts import fields_text, tasks_text
 from ..clients import asked_by, room
 from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting, beats
@@ -145,7 +145,7 @@ def start(server: SandboxServer) -> Any:
         fields = begun_fields(begun)
         how = f"{fields['status']} {fields['tmux_session']} {'to the queue of' if begun.started.is_queued else 'on'}"
         first = f"{how} {begun.sandbox}; its log is {fields['log_file']}"
-        return reply(fields, told(first, fields, without=("status", "tmux_session", "log_file", "sandbox")))
+        return reply(fields, fields_text(first, fields, without=("status", "tmux_session", "log_file", "sandbox")))
 
     return exec_bash_background
 
@@ -254,7 +254,9 @@ def resume_task(server: SandboxServer) -> Any:
         )
         fields = begun_fields(begun)
         how = f"{fields['status']} {fields['tmux_session']} again"
-        return reply(fields, told(f"{how} on {begun.sandbox}", fields, without=("status", "tmux_session", "sandbox")))
+        return reply(
+            fields, fields_text(f"{how} on {begun.sandbox}", fields, without=("status", "tmux_session", "sandbox"))
+        )
 
     return resume_background_task
 
@@ -268,8 +270,8 @@ def list_tasks(server: SandboxServer) -> Any:
         limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
     ) -> Annotated[CallToolResult, JobsShape]:
         """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
-        sights, sessions = await server.app.tasks.list(sandbox=sandbox_name, state=status, limit=limit)
-        tasks = [*map(sight_fields, sights), *map(session_fields, sessions)]
+        snapshots, sessions = await server.app.tasks.list(sandbox=sandbox_name, state=status, limit=limit)
+        tasks = [*map(snapshot_fields, snapshots), *map(session_fields, sessions)]
         return reply({"tasks": tasks}, tasks_text(tasks))
 
     return list_background_tasks

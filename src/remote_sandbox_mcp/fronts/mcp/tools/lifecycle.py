@@ -10,7 +10,7 @@ from pydantic import Field
 from ....core.sandboxes.disposable import Disposable, NeedsHeaders, SandboxOrder
 from ....views.app_results import disposable_fields
 from ....views.results import lean
-from ....views.texts import told
+from ....views.texts import fields_text
 from ..declaration import Declaration
 from ..results import reply
 from ..server import SandboxServer
@@ -37,7 +37,7 @@ def offer(server: SandboxServer) -> None:
 
 def made_reply(made: Disposable, first: str) -> CallToolResult:
     fields = disposable_fields(made)
-    return reply(fields, told(first, fields, without=("sandbox_id",)))
+    return reply(fields, fields_text(first, fields, without=("sandbox_id",)))
 
 
 def renew(server: SandboxServer) -> Any:

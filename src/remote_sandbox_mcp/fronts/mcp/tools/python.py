@@ -14,7 +14,7 @@ from ....core.commands.interpreter import PythonOrder, PythonRecord
 from ....core.texts.image import recognise
 from ....core.texts.text import clip, harmless
 from ....views.results import exec_head, lean, plain_text, truncation
-from ....views.texts import told
+from ....views.texts import fields_text
 from ..clients import room
 from ..reporting import Reporting, beats
 from ..results import ResultImages, reply
@@ -64,11 +64,11 @@ def result_of(report: PythonReport, limit: int) -> CallToolResult:
     if report.record is None or isinstance(report.seen, Running):
         fields = {"running": True, "tmux_session": report.seen.run_id}
         fields |= lean(stdout=report.stdout.text, stderr=report.stderr.text) | truncation(report)
-        return reply(fields, told(exec_head(report), fields, without=("running", "tmux_session")))
+        return reply(fields, fields_text(exec_head(report), fields, without=("running", "tmux_session")))
     images = ResultImages()
     fields = record_fields(report, report.record, limit) | lean(images=image_fields(report, images))
     without = ("new", "python", "timed_out", "interrupted")
-    return reply(fields, told(first_line(report.record), fields, without=without), images=images.blocks)
+    return reply(fields, fields_text(first_line(report.record), fields, without=without), images=images.blocks)
 
 
 def record_fields(report: PythonReport, record: PythonRecord, limit: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..results import reply
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
 
-LOOK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
+READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 CHOOSE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
 NO_SESSION = (
@@ -85,11 +85,14 @@ def offer(server: SandboxServer) -> None:
         return reply({"active_sandbox": fields.pop("name")} | fields, text)
 
     server.offer(
-        list_sandboxes, title="List sandboxes", annotations=LOOK, declaration=Declaration(is_first=True, is_card=True)
+        list_sandboxes,
+        title="List sandboxes",
+        annotations=READ_ONLY,
+        declaration=Declaration(is_first=True, is_card=True),
     )
     select = Declaration(means_selected=False)
     server.offer(select_sandbox, title="Select a sandbox", annotations=CHOOSE, declaration=select)
-    server.offer(get_active_sandbox, title="Show the active sandbox", annotations=LOOK)
+    server.offer(get_active_sandbox, title="Show the active sandbox", annotations=READ_ONLY)
 
 
 async def nothing() -> Mapping[str, Sequence[str]]:
@@ -110,5 +113,5 @@ async def active_sandbox(server: SandboxServer, ctx: Context[None, Any] | None) 
         return ("", [f"{name} cannot be used here: {sentence(why_not)}"]) if why_not else (name, [])
     except (UnknownSandbox, ConfigError) as problem:
         # If no configured machine can be used, the problems of the configuration say why.
-        is_told = isinstance(problem, ConfigError) and bool(server.app.fleet.refusal)
-        return "", [sentence(problem)] if server.app.fleet.default and not is_told else []
+        is_reported = isinstance(problem, ConfigError) and bool(server.app.fleet.refusal)
+        return "", [sentence(problem)] if server.app.fleet.default and not is_reported else []

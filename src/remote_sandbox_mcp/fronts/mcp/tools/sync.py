@@ -25,7 +25,7 @@ from ....views.sync_results import (
     started_fields,
     transfer_fields,
 )
-from ....views.texts import told, transfers_text
+from ....views.texts import fields_text, transfers_text
 from ..consent import Request, agreed, with_consent
 from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting
@@ -163,7 +163,7 @@ def push_in_background(server: SandboxServer) -> Any:
         transfer = await app.transfers.sync(order, wait_s=0, background=True)
         assert not isinstance(transfer, Outcome)
         fields = started_fields(transfer)
-        return reply(fields, told(f"{transfer.status} in the background", fields, without=("status", "mode")))
+        return reply(fields, fields_text(f"{transfer.status} in the background", fields, without=("status", "mode")))
 
     return sync_local_to_remote_background
 
@@ -184,7 +184,7 @@ def check_task(server: SandboxServer) -> Any:
         fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))
         text = headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
         first = " ".join(filter(None, (transfer.status, text)))
-        return reply(fields, told(first, fields, without=("status", "running", "pending")))
+        return reply(fields, fields_text(first, fields, without=("status", "running", "pending")))
 
     return check_file_transfer_task
 
@@ -198,7 +198,7 @@ def cancel_task(server: SandboxServer) -> Any:
         in_range("force_kill_after_s", force_kill_after_s, 0, 45)
         done = await server.app.transfers.background.cancel(task_id, wait_s=force_kill_after_s)
         fields = cancelled_fields(done)
-        return reply(fields, told(done.transfer.status, fields, without=("status",)))
+        return reply(fields, fields_text(done.transfer.status, fields, without=("status",)))
 
     return cancel_file_transfer_task
 
@@ -211,7 +211,7 @@ async def carry_out(
         job = await app.transfers.preview(order)
         fields = preview_fields(job)
         first = f"would send {counted(len(job.plan.send), 'file')}, {counted(job.plan.bytes, 'byte')}"
-        return reply(fields, told(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
+        return reply(fields, fields_text(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
     await ask_about_secrets(server, [order.source], order.target.sandbox)
     async with Reporting(ctx) as reporting:
 
@@ -224,10 +224,12 @@ async def carry_out(
         fields = {"mode": "inline"} | outcome_fields(done, order)
         first = f"{counted(done.sent_files, 'file')} sent, {done.skipped_files} unchanged"
         return reply(
-            fields, told(first, fields, without=("mode", "uploaded_files", "downloaded_files", "skipped_files"))
+            fields, fields_text(first, fields, without=("mode", "uploaded_files", "downloaded_files", "skipped_files"))
         )
     fields = {"auto_switched": True} | started_fields(done)
-    return reply(fields, told(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched")))
+    return reply(
+        fields, fields_text(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched"))
+    )
 
 
 def to_delete(order: Order, problem: BadArgument) -> Request:

@@ -18,7 +18,7 @@ from ....services.session import current
 from ....views.app_results import dated
 from ....views.job_results import checkpoint_fields, event_fields, fit_log, seen_fields, state_text, watch_fields
 from ....views.results import lean, sentence
-from ....views.texts import rows_text, told
+from ....views.texts import fields_text, rows_text
 from ..clients import room
 from ..results import reply
 from ..server import SandboxName, SandboxServer
@@ -192,7 +192,7 @@ def get_progress(server: SandboxServer) -> Any:
         if not refresh_live:
             return watch_reply(fields, watch.last_summary)
         try:
-            seen, rest = fit_log(await server.app.jobs.watching.look_at(watch, lines=log_lines), room() // 2)
+            seen, rest = fit_log(await server.app.jobs.watching.inspect(watch, lines=log_lines), room() // 2)
         except (ConnectError, LostContact, UnknownSandbox) as problem:
             # The watchdog's last observation, whether or not the machine can be asked now.
             fields |= lean(log_tail=watch.last_log_tail) | {"connection_error": sentence(problem)}
@@ -214,7 +214,7 @@ def read_log(server: SandboxServer) -> Any:
         watch = await server.app.jobs.watching.get(watch_id)
         fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
         try:
-            seen, rest = fit_log(await server.app.jobs.watching.look_at(watch, lines=last_n_lines), room())
+            seen, rest = fit_log(await server.app.jobs.watching.inspect(watch, lines=last_n_lines), room())
         except UnknownSandbox as problem:
             kept = "\n".join(watch.last_log_tail.splitlines()[-last_n_lines:])
             fields |= lean(log_tail=kept) | {"connection_error": sentence(problem)}
@@ -233,11 +233,11 @@ def read_checkpoint(server: SandboxServer) -> Any:
         watch = await server.app.jobs.watching.get(watch_id)
         fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
         try:
-            seen = await server.app.jobs.watching.look_at(watch, lines=1)
+            seen = await server.app.jobs.watching.inspect(watch, lines=1)
         except UnknownSandbox as problem:
             kept = lean(text=watch.last_checkpoint[-max_bytes:])
-            told = fields | lean(checkpoint=kept or None) | {"connection_error": sentence(problem)}
-            return reply(told, f"{kept.get('text', 'it has no checkpoint')} ({sentence(problem)})")
+            shown = fields | lean(checkpoint=kept or None) | {"connection_error": sentence(problem)}
+            return reply(shown, f"{kept.get('text', 'it has no checkpoint')} ({sentence(problem)})")
         if seen.checkpoint:
             found = checkpoint_fields(seen.checkpoint, watch.policy.checkpoint_format)
             fields["checkpoint"] = found | lean(text=str(found.get("text", ""))[-max_bytes:])
@@ -262,7 +262,7 @@ def install(server: SandboxServer) -> Any:
         persist_current_sandboxes: Annotated[bool, Field(description="Hand over those of the environment")] = True,
     ) -> Annotated[CallToolResult, WatchdogShape]:
         """Have the watchdog start with the user's login (launchd, systemd), and hand it these sandboxes."""
-        from ....config.handed import hand_over
+        from ....config.inherited import hand_over
         from ....services.watchdog import service
 
         state = paths.state_folder()
@@ -277,7 +277,7 @@ def install(server: SandboxServer) -> Any:
 def uninstall(server: SandboxServer) -> Any:
     async def uninstall_watchdog() -> Annotated[CallToolResult, WatchdogShape]:
         """Remove the watchdog's service, end it, and forget sandboxes handed over; watches and events stay."""
-        from ....config.handed import withdraw
+        from ....config.inherited import withdraw
         from ....services.watchdog import service
 
         status = await service.remove(paths.state_folder())
@@ -291,14 +291,14 @@ def watch_reply(fields: dict[str, Any], first: str) -> CallToolResult:
     """A watch, with those of its fields that say something."""
     watch = {name: value for name, value in fields["watch"].items() if value not in (None, "", {})}
     rest = {name: value for name, value in fields.items() if name != "watch"}
-    return reply(fields, told(first, watch | rest))
+    return reply(fields, fields_text(first, watch | rest))
 
 
 def status_reply(status: Any, *notes: str) -> CallToolResult:
     fields: dict[str, Any] = {"kind": status.kind, "installed": status.installed, "running": status.running}
     fields |= lean(pid=status.pid or None, lingering=status.lingering) | dated(last_heartbeat=status.last_beat or 0.0)
     fields |= {"db_path": str(status.database), "active_watches": status.active}
-    notes_told = [sentence(note) for note in (*status.notes, *filter(None, notes))]
+    shown_notes = [sentence(note) for note in (*status.notes, *filter(None, notes))]
     running = "runs" if status.running else "does not run"
-    fields |= lean(notes=notes_told)
-    return reply(fields, told(f"the watchdog {running} ({status.kind})", fields, without=("kind", "running")))
+    fields |= lean(notes=shown_notes)
+    return reply(fields, fields_text(f"the watchdog {running} ({status.kind})", fields, without=("kind", "running")))

@@ -22,7 +22,7 @@ from ....core.workspaces.workspace import (
 )
 from ....services.session import absolute, client_folder
 from ....views.results import plain_text, sentence
-from ....views.texts import one_line, told
+from ....views.texts import fields_text, one_line
 from ....views.workspace_results import linked_fields, moved_fields, notes, place_fields, state_fields, unlinked_fields
 from ..consent import Request, agreed
 from ..declaration import Declaration
@@ -105,7 +105,7 @@ class Verbs:
         if dry_run:
             fields = place_fields("would link", preview.folder, preview.sandbox, preview.remote)
             fields |= {"would_send_files": preview.files, "would_send_bytes": preview.bytes, **notes(preview)}
-            return reply(fields, told(f"would link, and send {preview.first_line}", fields, without=("status",)))
+            return reply(fields, fields_text(f"would link, and send {preview.first_line}", fields, without=("status",)))
         if preview.is_large:
             await agreed(to_send(preview), confirm=confirm)
         async with Reporting(self._ctx) as reporting:
@@ -116,9 +116,11 @@ class Verbs:
             await session.selection.choose("")
         if linked is None:
             fields = place_fields("linking", preview.folder, preview.sandbox, preview.remote) | notes(preview)
-            return reply(fields, told(f"linking, and still sending {preview.first_line}", fields, without=("status",)))
+            return reply(
+                fields, fields_text(f"linking, and still sending {preview.first_line}", fields, without=("status",))
+            )
         fields = linked_fields(linked)
-        return reply(fields, told("linked", fields, without=("status",)))
+        return reply(fields, fields_text("linked", fields, without=("status",)))
 
     async def _order(self, sandbox: str, remote_path: str, local_path: str) -> LinkOrder:
         app = self._server.app
@@ -126,11 +128,11 @@ class Verbs:
         target = app.fleet.address(remote_path, sandbox if is_named else await self._server.meant(self._ctx))
         where, remote = target.sandbox, target.path
         folder = absolute(local_path or ".")
-        known = self._linked(folder)
-        if known:
+        linked = self._linked(folder)
+        if linked:
             # To link again goes on where the first time was cut off; the rules stay those of its owner.
-            rules = self._service.given(known)
-            return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=rules, free=known.free)
+            rules = self._service.given(linked)
+            return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=rules, free=linked.free)
         if secret := app.transfers.secret_at(app.transfers.place(folder, sandbox=None)):
             raise BadArgument(
                 f"{secret} has the name of a secret, so it is not linked for an agent; a person can: "
@@ -148,7 +150,7 @@ class Verbs:
     async def unlink(self, workspace: Workspace) -> CallToolResult:
         gone = await self._service.unlink(workspace.folder)
         fields = unlinked_fields(gone)
-        return reply(fields, told("unlinked; both sides keep their files", fields, without=("status",)))
+        return reply(fields, fields_text("unlinked; both sides keep their files", fields, without=("status",)))
 
     async def decide(
         self, workspace: Workspace, keep_local: Sequence[str], keep_remote: Sequence[str]
@@ -159,7 +161,7 @@ class Verbs:
     async def show(self, workspace: Workspace, moved: Moved | None = None) -> CallToolResult:
         state = await self._service.state(workspace)
         fields = state_fields(state) | (moved_fields(moved) if moved else {})
-        return reply(fields, told(fields["status"], fields, without=("status",)))
+        return reply(fields, fields_text(fields["status"], fields, without=("status",)))
 
 
 def to_send(preview: Preview) -> Request:

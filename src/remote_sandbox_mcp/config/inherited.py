@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError
-from . import ring
+from . import keyring_store
 from .aliases import agent_socket
 from .load import LIST, listed, single
 from .paths import from_folder
@@ -41,7 +41,7 @@ MOST_FILES = 200
 _APART = "/"
 
 # By configuration and machine name: when it was handed over, and its entry in the form of REMOTE_SANDBOX_LIST.
-Handed = dict[str, dict[str, Any]]
+Inherited = dict[str, dict[str, Any]]
 # By machine name: its entry in the environment, raw and parsed.
 _Found = dict[str, tuple[Mapping[str, Any], MachineEntry]]
 
@@ -50,7 +50,7 @@ _Found = dict[str, tuple[Mapping[str, Any], MachineEntry]]
 class _Kept:
     """Content of the file: machines without secrets, and whether others are in the keyring."""
 
-    machines: Handed
+    machines: Inherited
     in_keyring: bool = False
     agent: str = ""
     # By identity of a configuration: its file, empty for the usual one.
@@ -96,15 +96,15 @@ def watchdog_environ(environ: Mapping[str, str], state_folder: Path, identity: s
     With an `identity`, only what that configuration has handed over counts; else all, and of two the newer one.
     """
     kept = _read(state_folder)
-    handed = _chosen(_merged(kept, _held(kept, state_folder)), identity)
-    platform = handed.pop(PLATFORM, {"entry": {}})["entry"]
+    inherited = _chosen(_merged(kept, _held(kept, state_folder)), identity)
+    platform = inherited.pop(PLATFORM, {"entry": {}})["entry"]
     own = _entries(environ)
-    entries = listed(environ, _silent) + [item["entry"] for name, item in handed.items() if name not in own]
+    entries = listed(environ, _silent) + [item["entry"] for name, item in inherited.items() if name not in own]
     # Server and key belong together: never send one platform's key to another.
     merged = {**environ} if any(map(environ.get, _PLATFORM_VARIABLES)) else {**platform, **environ}
-    if handed:
+    if inherited:
         merged[LIST] = json.dumps(entries)
-    if handed and kept.agent and not environ.get(AGENT) and os.path.exists(kept.agent):
+    if inherited and kept.agent and not environ.get(AGENT) and os.path.exists(kept.agent):
         merged[AGENT] = kept.agent
     return merged
 
@@ -113,7 +113,7 @@ def withdraw(state_folder: Path) -> None:
     """Remove all that was handed over."""
     with _alone(state_folder):
         if _read(state_folder).in_keyring:
-            ring.delete(_account(state_folder))
+            keyring_store.delete(_account(state_folder))
         (state_folder / FILE).unlink(missing_ok=True)
 
 
@@ -126,9 +126,9 @@ def _name(key: str) -> str:
     return key.rpartition(_APART)[2]
 
 
-def _chosen(handed: Handed, identity: str) -> Handed:
+def _chosen(inherited: Inherited, identity: str) -> Inherited:
     """Choose the entries that count for a configuration, by name; entries of no known configuration count for all."""
-    items = sorted(handed.items(), key=lambda item: (bool(identity) and _APART in item[0], item[1]["saved"]))
+    items = sorted(inherited.items(), key=lambda item: (bool(identity) and _APART in item[0], item[1]["saved"]))
     return {_name(key): item for key, item in items if not identity or key.partition(_APART)[0] in (identity, key)}
 
 
@@ -136,7 +136,7 @@ def _files(kept: _Kept, origin: Origin, environ: Mapping[str, str]) -> Mapping[s
     if not origin.identity:
         return kept.files
     file = _absolute(origin.file, environ) if origin.file else ""
-    others = {identity: known for identity, known in kept.files.items() if identity != origin.identity}
+    others = {identity: names for identity, names in kept.files.items() if identity != origin.identity}
     if kept.files.get(origin.identity) == file:
         return kept.files
     return dict([*others.items(), (origin.identity, file)][-MOST_FILES:])
@@ -151,18 +151,20 @@ def _entries(environ: Mapping[str, str]) -> _Found:
     return found
 
 
-def _with_jumps(names: Iterable[str], known: _Found) -> _Found:
+def _with_jumps(names: Iterable[str], entries: _Found) -> _Found:
     chosen: _Found = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop()
-        if name in known and name not in chosen:
-            chosen[name] = known[name]
-            waiting += known[name][1].jump or ()
+        if name in entries and name not in chosen:
+            chosen[name] = entries[name]
+            waiting += entries[name][1].jump or ()
     return chosen
 
 
-def _fresh(before: Handed, wanted: Collection[str], here: _Found, environ: Mapping[str, str], identity: str) -> Handed:
+def _fresh(
+    before: Inherited, wanted: Collection[str], here: _Found, environ: Mapping[str, str], identity: str
+) -> Inherited:
     """Entries of the environment for what is wanted."""
     entries = {_key(identity, name): _portable(*found, environ) for name, found in here.items()}
     if (platform := _key(identity, PLATFORM)) in wanted and (variables := _platform(environ)):
@@ -227,29 +229,29 @@ def _is_secret(entry: Mapping[str, Any]) -> bool:
     return any(text and not text.startswith(_PLACES) for text in secrets) or bool(entry.get("env") or entry.get("init"))
 
 
-def _sorted_out(before: Handed, wanted: Iterable[str], fresh: Handed) -> tuple[Handed, Handed]:
+def _sorted_out(before: Inherited, wanted: Iterable[str], fresh: Inherited) -> tuple[Inherited, Inherited]:
     """Split the entries to keep into those with secrets and those without."""
     after = {name: item for name, item in before.items() if name not in wanted} | fresh
     secret = {name: item for name, item in after.items() if _is_secret(item["entry"])}
     return secret, {name: item for name, item in after.items() if name not in secret}
 
 
-def _keep_secrets(secret: Handed, held: Handed, kept: _Kept, state_folder: Path) -> bool:
+def _keep_secrets(secret: Inherited, held: Inherited, kept: _Kept, state_folder: Path) -> bool:
     """Replace what the keyring holds; returns whether it holds them now."""
     account = _account(state_folder)
-    stored = secret == held or not secret or ring.store(account, json.dumps(secret))
+    stored = secret == held or not secret or keyring_store.store(account, json.dumps(secret))
     if kept.in_keyring and not (stored and secret):
-        ring.delete(account)
+        keyring_store.delete(account)
     return stored
 
 
-def _held(kept: _Kept, state_folder: Path) -> Handed | None:
+def _held(kept: _Kept, state_folder: Path) -> Inherited | None:
     """Our entries in the keyring; None where it cannot be read. It is read only if something was stored."""
-    found = ring.fetch(_account(state_folder)) if kept.in_keyring else ""
+    found = keyring_store.fetch(_account(state_folder)) if kept.in_keyring else ""
     return None if found is None else _machines(_parse(found))
 
 
-def _merged(kept: _Kept, held: Handed | None) -> Handed:
+def _merged(kept: _Kept, held: Inherited | None) -> Inherited:
     """All entries; of two with the same name the newer one."""
     merged = dict(kept.machines)
     for name, item in (held or {}).items():
@@ -301,7 +303,7 @@ def _parse(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _machines(found: object) -> Handed:
+def _machines(found: object) -> Inherited:
     items = found.items() if isinstance(found, dict) else ()
     return {
         name: item

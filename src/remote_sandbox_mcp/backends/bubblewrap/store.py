@@ -39,7 +39,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class SandboxStore:
     """The folder of all disposable sandboxes."""
 
     root: Path
@@ -156,12 +156,12 @@ def is_alone(lock: int) -> bool:
     return True
 
 
-def take_down(shelf: Shelf, disposable_id: str) -> None:
+def take_down(store: SandboxStore, disposable_id: str) -> None:
     """End all its processes and remove everything; may be called twice, and by two processes at once."""
-    record, home = shelf.read(disposable_id), shelf.box(disposable_id) / "home"
+    record, home = store.read(disposable_id), store.box(disposable_id) / "home"
     # Out of sight first: a process whose connection is cut by this must not open it again.
-    aside = shelf.set_aside(disposable_id)
-    group = cgroups.known(record.groups if record else ())
+    aside = store.set_aside(disposable_id)
+    group = cgroups.existing(record.groups if record else ())
     if group.exists():
         group.end()
     else:
@@ -173,41 +173,41 @@ def take_down(shelf: Shelf, disposable_id: str) -> None:
 def remove(aside: Path) -> None:
     record = read_record(aside)
     if record:
-        cgroups.known(record.groups).end()
+        cgroups.existing(record.groups).end()
     for name in ("box", "runs"):
         disk.unmount(aside / name)
     disk.remove_tree(aside)
 
 
-def sweep(shelf: Shelf, now: float) -> None:
+def sweep(store: SandboxStore, now: float) -> None:
     """Remove what earlier processes have left, if its time is over. All others stay."""
     # One that cannot be removed, such as another user's folder, is tried again at the next start.
     with contextlib.suppress(OSError):
-        for aside in (*_set_aside(shelf, now), *filter(_is_abandoned, shelf.gone())):
+        for aside in (*_set_aside(store, now), *filter(_is_abandoned, store.gone())):
             with contextlib.suppress(OSError):
                 remove(aside)
 
 
-def _set_aside(shelf: Shelf, now: float) -> Iterator[Path]:
-    for disposable_id in shelf.ids():
-        lock = claim(shelf.folder(disposable_id), alone=True)
+def _set_aside(store: SandboxStore, now: float) -> Iterator[Path]:
+    for disposable_id in store.ids():
+        lock = claim(store.folder(disposable_id), alone=True)
         if lock is None:
             continue
         try:
-            if not _may_stay(shelf, disposable_id, now) and (aside := shelf.set_aside(disposable_id)):
+            if not _may_stay(store, disposable_id, now) and (aside := store.set_aside(disposable_id)):
                 yield aside
         finally:
             os.close(lock)
 
 
-def _may_stay(shelf: Shelf, disposable_id: str, now: float) -> bool:
-    record = shelf.read(disposable_id)
+def _may_stay(store: SandboxStore, disposable_id: str, now: float) -> bool:
+    record = store.read(disposable_id)
     if record is None or 0 < record.made.expires <= now:
         return False
     # Frozen processes outlive the process that froze them.
-    cgroups.known(record.groups).end()
+    cgroups.existing(record.groups).end()
     if record.made.status == "paused":
-        shelf.write(replace(record, made=replace(record.made, status="running")))
+        store.write(replace(record, made=replace(record.made, status="running")))
     return True
 
 

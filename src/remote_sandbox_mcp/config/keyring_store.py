@@ -40,21 +40,21 @@ def delete(account: str) -> bool:
 
 
 def _store(account: str, text: str) -> bool:
-    ring = _keyring()
-    if ring.priority < WORTH_USING:
+    keyring = _keyring()
+    if keyring.priority < WORTH_USING:
         return False
-    ring.set_password(APP, account, text)
+    keyring.set_password(APP, account, text)
     # Some silently truncate a text that is too long.
-    if ring.get_password(APP, account) == text:
+    if keyring.get_password(APP, account) == text:
         return True
-    ring.delete_password(APP, account)
+    keyring.delete_password(APP, account)
     return False
 
 
 def _delete(account: str) -> bool:
-    ring = _keyring()
-    if ring.get_password(APP, account) is not None:
-        ring.delete_password(APP, account)
+    keyring = _keyring()
+    if keyring.get_password(APP, account) is not None:
+        keyring.delete_password(APP, account)
     return True
 
 

@@ -22,7 +22,7 @@ from ... import __version__
 from ...config import paths
 
 if TYPE_CHECKING:
-    from ...services.hub_contact.hello import Handed
+    from ...services.hub_contact.hello import Handover
 
 QUESTIONS = frozenset({"initialize", "server/discover", "tools/list", "resources/list", "prompts/list"})
 # Questions that change nothing in the server.
@@ -35,7 +35,7 @@ ADVANCED = "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS"
 NO_MESSAGE = (ValueError, RecursionError)
 
 
-def stamp_of(files: Iterable[Path], *versions: str) -> str:
+def fingerprint_of(files: Iterable[Path], *versions: str) -> str:
     """A value that changes whenever the answers could: with a version, or with a file that they depend on."""
     parts = [*versions]
     for file in files:
@@ -50,20 +50,20 @@ def first_memory(state: Path, config: Path | None) -> AnswerMemory:
     makers = [*sorted(Path(__file__).parent.rglob("*.py")), *([Path(sdk.origin)] if sdk and sdk.origin else [])]
     # The configuration also decides which tools there are.
     settings = [file for file in {config or paths.config_file(), paths.config_file()} if file.is_file()]
-    stamp = stamp_of([*makers, *sorted(settings)], __version__, os.environ.get(ADVANCED, ""))
-    return AnswerMemory(state / "first-answers.json", stamp)
+    fingerprint = fingerprint_of([*makers, *sorted(settings)], __version__, os.environ.get(ADVANCED, ""))
+    return AnswerMemory(state / "first-answers.json", fingerprint)
 
 
 class AnswerMemory:
     """Answers of earlier starts, in a private file."""
 
-    def __init__(self, file: Path, stamp: str) -> None:
+    def __init__(self, file: Path, fingerprint: str) -> None:
         self._file = file
-        self._stamp = stamp
+        self._fingerprint = fingerprint
         self._answers: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError, AttributeError):
             kept = json.loads(file.read_text())
-            self._answers = kept["answers"] if kept.get("stamp") == stamp else {}
+            self._answers = kept["answers"] if kept.get("stamp") == fingerprint else {}
 
     @staticmethod
     def key(question: Any) -> str:
@@ -77,10 +77,10 @@ class AnswerMemory:
 
     def answer(self, question: Any) -> bytes:
         """The whole reply as a line; empty for none."""
-        known = self._answers.get(self.key(question))
-        if known is None:
+        answer = self._answers.get(self.key(question))
+        if answer is None:
             return b""
-        return json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": known}).encode() + b"\n"
+        return json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": answer}).encode() + b"\n"
 
     def learn(self, key: str, result: Any) -> None:
         if self._answers.get(key) == result:
@@ -91,33 +91,33 @@ class AnswerMemory:
         with contextlib.suppress(OSError):
             fd = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             with open(fd, "w") as file:
-                json.dump({"stamp": self._stamp, "answers": answers}, file)
+                json.dump({"stamp": self._fingerprint, "answers": answers}, file)
             fresh.replace(self._file)
 
 
-class Early:
+class Handshake:
     """Reads the input from the first moment on, in a thread, until the server takes over."""
 
-    def __init__(self, memory: AnswerMemory, handed: Handed | None = None) -> None:
+    def __init__(self, memory: AnswerMemory, handover: Handover | None = None) -> None:
         """`handed` is a conversation that has begun already."""
         self.memory = memory
-        self.heard = bytearray(handed.heard if handed else b"")
-        self.who: Mapping[str, Any] = handed.who if handed else {}
+        self.heard = bytearray(handover.heard if handover else b"")
+        self.who: Mapping[str, Any] = handover.who if handover else {}
         self.ended = False
-        self.answered: set[Any] = set(handed.answered if handed else ())
+        self.answered: set[Any] = set(handover.answered if handover else ())
         self._calls: list[dict[str, Any]] = []
-        self._tell: Callable[[dict[str, Any]], None] | None = None
+        self._report: Callable[[dict[str, Any]], None] | None = None
         self._wakeup, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def tell_calls(self, tell: Callable[[dict[str, Any]], None]) -> None:
+    def report_calls(self, report: Callable[[dict[str, Any]], None]) -> None:
         """Call `tell`, from any thread, for each tool call that is read; an earlier one may be reported twice."""
-        self._tell = tell
+        self._report = report
         for call in tuple(self._calls):
-            tell(call)
+            report(call)
 
     def hand_over(self) -> None:
         """Stop; `heard` is all that was read, `answered` the ids that have their answer."""
@@ -135,10 +135,10 @@ class Early:
             self.ended = not data
             self.heard += data
             while (end := self.heard.find(b"\n", seen)) >= 0 and lines < FIRST_LINES:
-                self._heed(bytes(self.heard[seen:end]))
+                self._handle(bytes(self.heard[seen:end]))
                 seen, lines = end + 1, lines + 1
 
-    def _heed(self, line: bytes) -> None:
+    def _handle(self, line: bytes) -> None:
         if len(line) > LONGEST_QUESTION:
             return
         with contextlib.suppress(*NO_MESSAGE):
@@ -148,16 +148,16 @@ class Early:
                 self.answered.add(question["id"])
             elif isinstance(question, dict) and question.get("method") == "tools/call":
                 self._calls.append(question)
-                if self._tell:
-                    self._tell(question)
+                if self._report:
+                    self._report(question)
 
 
 class Learner:
     """Watches the first messages of a conversation: caches new answers, drops those already given from the cache."""
 
-    def __init__(self, early: Early) -> None:
-        self._memory = early.memory
-        self._answered = early.answered
+    def __init__(self, handshake: Handshake) -> None:
+        self._memory = handshake.memory
+        self._answered = handshake.answered
         self._asked: dict[Any, str] = {}
         self._left = FIRST_LINES
 

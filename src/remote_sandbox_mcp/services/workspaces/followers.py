@@ -20,7 +20,7 @@ from ..sync.lanes import Lanes
 MOST_EXPECTED, EXPECTED_S = 50, 2.0
 
 
-class Looks:
+class Followers:
     """One follower for each side of each workspace that was looked at lately."""
 
     def __init__(self) -> None:
@@ -33,9 +33,9 @@ class Looks:
         self._sent: dict[str, tuple[Tree, object]] = {}
         self._tasks = Chores("looking at a workspace after a run", expected=(SandboxError,))
 
-    async def look(self, workspace_id: str, end: End, order: Order) -> Tree:
+    async def scan(self, workspace_id: str, end: End, order: Order) -> Tree:
         """Return the tree that a scan of this end would give. Raises FileProblem, ConnectError, Unsupported."""
-        return await (await self.follower(workspace_id, end, order)).look()
+        return await (await self.follower(workspace_id, end, order)).scan()
 
     async def follower(self, workspace_id: str, end: End, order: Order) -> Follower:
         """The follower of an end; another one where its rules have changed, or the way to it."""
@@ -52,12 +52,12 @@ class Looks:
     def expect(self, workspace_id: str, end: End, order: Order, run_id: str, base: object) -> None:
         """Begin to look at an end when a run there has ended: the order travels together with that of the run."""
 
-        async def look() -> Tree | None:
-            return await (await self.follower(workspace_id, end, order)).look_after(run_id)
+        async def scan() -> Tree | None:
+            return await (await self.follower(workspace_id, end, order)).scan_after(run_id)
 
         while len(self._expected) >= MOST_EXPECTED:
             self._expected.pop(next(iter(self._expected)))[0].cancel()
-        self._expected[workspace_id, run_id] = self._tasks.start(look()), base
+        self._expected[workspace_id, run_id] = self._tasks.start(scan()), base
 
     async def expected(self, workspace_id: str, end: End, order: Order, run_id: str, base: object) -> Tree | None:
         """Return the tree after the end of a run; None if there is none, or passes have changed something since."""
@@ -124,7 +124,7 @@ def followed(end: End, order: Order) -> Followed:
 # How often a folder is looked at, and for how long nothing may change in it before it is sent.
 POLL_S, QUIET_S = 0.1, 0.3
 # A look that takes long, because the folder cannot be watched, takes a tenth of the time at most.
-REST_AFTER_LOOK = 10
+REST_AFTER_SCAN = 10
 # After a pass that failed; the result of the next command says why.
 REST_AFTER_FAILURE_S = 10.0
 # How long after the last call this goes on.
@@ -132,15 +132,15 @@ IN_USE_S = 300.0
 
 
 # Looks at a local folder; what it gives is equal as long as nothing changes.
-Look = Callable[[], Awaitable[object]]
+Scan = Callable[[], Awaitable[object]]
 
 
-class SendAhead:
+class BackgroundSend:
     """One task for each workspace in use. What fails is not told here: the next command finds it, and tells it."""
 
     def __init__(
         self,
-        watch: Callable[[Workspace], Awaitable[Look]],
+        watch: Callable[[Workspace], Awaitable[Scan]],
         send: Callable[[Workspace], Awaitable[object]],
     ) -> None:
         self._watch = watch
@@ -182,17 +182,17 @@ class SendAhead:
 
         That is what was seen before the pass: what changes during it may be in it or not. Raises SandboxError.
         """
-        look = await self._watch(workspace)
+        scan = await self._watch(workspace)
         now, changed_at = sent, 0.0
         while self._is_used(workspace):
             begun = time.monotonic()
-            newest = await look()
+            newest = await scan()
             if newest != now:
                 now, changed_at = newest, time.monotonic()
             elif now != sent and time.monotonic() - changed_at >= QUIET_S:
                 await self._send(workspace)
                 break
-            await asyncio.sleep(max(POLL_S, REST_AFTER_LOOK * (time.monotonic() - begun)))
+            await asyncio.sleep(max(POLL_S, REST_AFTER_SCAN * (time.monotonic() - begun)))
         return now
 
     def _is_used(self, workspace: Workspace) -> bool:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterable
 
 # Identifies a state of each file; None for one that does not exist.
-Stamp = dict[str, "tuple[int, int, int] | None"]
+Fingerprint = dict[str, "tuple[int, int, int] | None"]
 
 
-def stamp_of(paths: Iterable[str]) -> Stamp:
-    return {path: _stamp(path) for path in paths}
+def fingerprint_of(paths: Iterable[str]) -> Fingerprint:
+    return {path: _fingerprint(path) for path in paths}
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def _fingerprint(path: str) -> tuple[int, int, int] | None:
     try:
         found = os.stat(path)
     except (OSError, ValueError):

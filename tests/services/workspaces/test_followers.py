@@ -10,7 +10,7 @@ from remote_sandbox_mcp.core.sync.transfer import Lane, Reply
 from remote_sandbox_mcp.core.sync.tree import Tree, TreeReader
 from remote_sandbox_mcp.core.workspaces.workspace import Moved
 from remote_sandbox_mcp.services.sync.follow import Follower
-from remote_sandbox_mcp.services.workspaces import looks
+from remote_sandbox_mcp.services.workspaces import followers
 from tests.services.workspaces.conftest import World, contents, write
 from tests.support.server import until
 
@@ -18,11 +18,11 @@ from tests.support.server import until
 @pytest.fixture
 async def used(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A workspace in which a call was made a moment ago."""
-    monkeypatch.setattr(looks, "POLL_S", 0.01)
-    monkeypatch.setattr(looks, "QUIET_S", 0.05)
+    monkeypatch.setattr(followers, "POLL_S", 0.01)
+    monkeypatch.setattr(followers, "QUIET_S", 0.05)
     write(world.here, {"a.py": "1"})
     await world.link()
-    world.app.workspaces.sends_ahead = True
+    world.app.workspaces.sends_in_background = True
     await world.bring()
     await world.send()
     await until(lambda: world.app.workspaces._live._tasks, "it to begin")
@@ -42,7 +42,7 @@ async def test_a_change_is_there_before_the_next_command(used: World) -> None:
 
 
 async def test_what_changes_all_the_time_is_sent_when_it_is_quiet(used: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "QUIET_S", 30.0)
+    monkeypatch.setattr(followers, "QUIET_S", 30.0)
     asked = len(list(used.sandbox.asked.elements()))
     write(used.here, {"a.py": "22"})
     await until(lambda: used.app.workspaces._live._until, "it to go on")
@@ -54,7 +54,7 @@ async def test_what_fails_in_the_background_is_told_by_the_next_command(
     used: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a conflict, for which the other side has to be looked at, too."""
-    monkeypatch.setattr(looks, "REST_AFTER_FAILURE_S", 0.01)
+    monkeypatch.setattr(followers, "REST_AFTER_FAILURE_S", 0.01)
     write(used.there, {"a.py": "of the machine"})
     passes: list[object] = []
     usual = used.app.workspaces._live._send
@@ -74,10 +74,10 @@ async def test_it_ends_some_time_after_the_last_call_and_with_the_link(
     used: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sending = used.app.workspaces._live
-    monkeypatch.setattr(looks, "IN_USE_S", 0.0)
+    monkeypatch.setattr(followers, "IN_USE_S", 0.0)
     sending.use(used.workspace)
     await until(lambda: not sending._tasks, "it to end")
-    monkeypatch.setattr(looks, "IN_USE_S", 300.0)
+    monkeypatch.setattr(followers, "IN_USE_S", 300.0)
     await used.send()
     assert len(sending._tasks) == 1
     await used.app.workspaces.unlink(str(used.here))
@@ -152,7 +152,7 @@ async def unwatched(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def looks_here(world: World) -> Follower:
-    _, follower = world.app.workspaces._looks._followers[world.workspace.id, ""]
+    _, follower = world.app.workspaces._followers._followers[world.workspace.id, ""]
     return follower
 
 
@@ -163,7 +163,7 @@ async def test_this_side_is_looked_at_once_for_a_command_where_that_costs_much(
     assert (await unwatched.send()).sent == ("a.py",)
     write(unwatched.there, {"made.txt": "by the run"})
     with monkeypatch.context() as patch:
-        patch.setattr(looks_here(unwatched), "look", None)
+        patch.setattr(looks_here(unwatched), "scan", None)
         assert (await bring_after_run(unwatched)).came == ("made.txt",)
     # What the pass has written is not taken for deleted, or for new.
     assert (await unwatched.send()).is_quiet
@@ -210,7 +210,7 @@ async def test_what_was_seen_before_another_pass_is_not_taken_for_the_present(se
 async def test_what_was_seen_before_the_end_of_a_run_is_not_taken_for_its_result(settled: World) -> None:
     """A run that the lane does not find is not waited for."""
     await expect(settled)
-    await until(lambda: not settled.app.workspaces._looks._tasks, "the look without the run")
+    await until(lambda: not settled.app.workspaces._followers._tasks, "the look without the run")
     write(settled.there, {"made.txt": "by the run"})
     assert (await bring_after_run(settled)).came == ("made.txt",)
 

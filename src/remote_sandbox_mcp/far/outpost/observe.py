@@ -13,14 +13,14 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from ...core.orders import LookOrder, RunAnswer, RunBeat
+    from ...core.orders import ObserveOrder, RunAnswer, RunBeat
 
 # How often a waiting request shows that it lives; and how long a run that is being started may lack its folder.
-LOOK_BEAT_S = 2.0
+OBSERVE_BEAT_S = 2.0
 START_S = 2.0
 
 
-def look(order: "LookOrder", request: int, listener: Listener, begun: bool = False) -> None:
+def observe(order: "ObserveOrder", request: int, listener: Listener, begun: bool = False) -> None:
     """Answer what became of a run, waiting for its end up to `wait` seconds; with `stop`, end it first.
 
     If an outpost knows that the run has `begun`, the folder is waited for: its keeper may not have named it yet.
@@ -42,10 +42,10 @@ def look(order: "LookOrder", request: int, listener: Listener, begun: bool = Fal
     beaten = time.monotonic()
     while is_locked(folder) and time.monotonic() < deadline and listener.fd >= 0:
         time.sleep(0.02)
-        if time.monotonic() - beaten > LOOK_BEAT_S:
+        if time.monotonic() - beaten > OBSERVE_BEAT_S:
             beaten = time.monotonic()
             listener.send(json_frame(BEAT, request, live_state(folder)))
-    tell(folder, order, request, listener)
+    send_state(folder, order, request, listener)
 
 
 def await_folder(run_id: str, seconds: float) -> "bytes | None":
@@ -76,7 +76,7 @@ def live_state(folder: bytes) -> "RunBeat":
     return {"bytes": sum(sizes), "line": tail.decode("utf-8", "replace")}
 
 
-def tell(folder: bytes, order: "LookOrder", request: int, listener: Listener) -> None:
+def send_state(folder: bytes, order: "ObserveOrder", request: int, listener: Listener) -> None:
     running = is_locked(folder)
     start, end = read_record(folder)
     state: "dict[str, Any]" = {} if running else dict(end)

@@ -18,7 +18,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from ...core.orders import JobCheckpoint, JobListOrder, JobLookOrder, JobQuestion, JobSaid, JobsAnswer
+    from ...core.orders import JobCheckpoint, JobListOrder, JobQueryOrder, JobQuestion, JobSaid, JobsAnswer
 
 # The longest time between making a job's folder and its keeper taking the lock.
 BEING_STARTED_S = 20.0
@@ -37,7 +37,7 @@ CLUSTER: "list[Any]" = []
 OTHER_CLUSTER = "it was submitted to the Slurm cluster %s, so ask there"
 
 
-class Lookout:
+class ProcessTables:
     """Tables of the machine's processes, read at most once per request, for all of its jobs."""
 
     def __init__(self, queue_rate: float = 0.0) -> None:
@@ -67,13 +67,13 @@ class Lookout:
         return found
 
 
-def job_state(folder: bytes, lookout: "Lookout | None" = None, element: str = "") -> "dict[str, Any]":
+def job_state(folder: bytes, tables: "ProcessTables | None" = None, element: str = "") -> "dict[str, Any]":
     """A job's state, its records, and how it ended. An end record counts as soon as it is written."""
-    lookout = lookout or Lookout()
+    tables = tables or ProcessTables()
     order = read_json(folder, b"order")
-    if "slurm" in order and lookout.cluster and not is_of_another(order):
-        known: "dict[str, Any]" = lookout.cluster.state(folder, order, element)
-        return known
+    if "slurm" in order and tables.cluster and not is_of_another(order):
+        facts: "dict[str, Any]" = tables.cluster.state(folder, order, element)
+        return facts
     begun, end = read_begun(folder), read_json(folder, b"end")
     if not end and is_of_another(order):
         # Locks and pids of another machine mean nothing here.
@@ -84,14 +84,14 @@ def job_state(folder: bytes, lookout: "Lookout | None" = None, element: str = ""
         end = read_json(folder, b"end")
     if end:
         await_last_words(folder, begun)
-        known = {"state": "ended", "exit": end["exit"], "signal": end["signal"], "ending": end["ending"]}
-        known.update(survivors=end["survivors"], ended=end["ended"])
-    elif lives or is_being_started(folder, order, begun, lookout):
-        known = {"state": "running"}
+        facts = {"state": "ended", "exit": end["exit"], "signal": end["signal"], "ending": end["ending"]}
+        facts.update(survivors=end["survivors"], ended=end["ended"])
+    elif lives or is_being_started(folder, order, begun, tables):
+        facts = {"state": "running"}
     else:
-        known = without_keeper(folder, order, begun, lookout)
-    known.update(order=order, begun=begun, folder=folder)
-    return known
+        facts = without_keeper(folder, order, begun, tables)
+    facts.update(order=order, begun=begun, folder=folder)
+    return facts
 
 
 def elsewhere(order: "dict[str, Any]") -> "dict[str, Any]":
@@ -109,17 +109,17 @@ def await_last_words(folder: bytes, begun: "dict[str, Any]") -> None:
         time.sleep(0.005)
 
 
-def is_being_started(folder: bytes, order: "dict[str, Any]", begun: "dict[str, Any]", lookout: Lookout) -> bool:
+def is_being_started(folder: bytes, order: "dict[str, Any]", begun: "dict[str, Any]", tables: ProcessTables) -> bool:
     young = 0 <= time.time() - os.lstat(folder).st_mtime < BEING_STARTED_S
-    return young and not begun and order.get("boot") == lookout.boot
+    return young and not begun and order.get("boot") == tables.boot
 
 
 def without_keeper(
-    folder: bytes, order: "dict[str, Any]", begun: "dict[str, Any]", lookout: Lookout
+    folder: bytes, order: "dict[str, Any]", begun: "dict[str, Any]", tables: ProcessTables
 ) -> "dict[str, Any]":
-    if begun.get("boot", order.get("boot")) != lookout.boot:
+    if begun.get("boot", order.get("boot")) != tables.boot:
         return {"state": "gone", "rebooted": True, "reason": "the machine was restarted"}
-    if begun and lookout.members(str(order["id"])):
+    if begun and tables.members(str(order["id"])):
         return {"state": "running", "reason": "its keeper was killed; its processes live"}
     interrupted = read_json(folder, b"interrupted")
     if interrupted:
@@ -128,40 +128,40 @@ def without_keeper(
     return {"state": "gone", "reason": "its keeper was killed" if begun else "it was never begun"}
 
 
-def wanted_job(look: "JobQuestion") -> "bytes | None":
+def wanted_job(query: "JobQuestion") -> "bytes | None":
     """The folder of the job that is asked for: by id, or the newest of a session, unless another log is named."""
-    if look.get("job_id"):
-        return find_job(str(look["job_id"]))
-    folder = newest_of(str(look.get("session", "")))
-    if folder and look.get("log_file") and "log" in read_json(folder, b"order"):
+    if query.get("job_id"):
+        return find_job(str(query["job_id"]))
+    folder = newest_of(str(query.get("session", "")))
+    if folder and query.get("log_file") and "log" in read_json(folder, b"order"):
         order = read_json(folder, b"order")
         mine = to_bytes(order["log"])
-        wanted = os.path.expanduser(to_bytes(str(look["log_file"])))
-        named = [to_path(str(look["log_file"])), os.path.normpath(os.path.join(to_bytes(order["cwd"]), wanted))]
+        wanted = os.path.expanduser(to_bytes(str(query["log_file"])))
+        named = [to_path(str(query["log_file"])), os.path.normpath(os.path.join(to_bytes(order["cwd"]), wanted))]
         if all(os.path.realpath(path) != os.path.realpath(mine) for path in named):
             return None
     return folder
 
 
-def foreign_state(look: "JobQuestion") -> "dict[str, Any]":
+def foreign_state(query: "JobQuestion") -> "dict[str, Any]":
     """State of a tmux session that is not our job: tmux says whether it runs, its log's last line how it ended."""
-    session, log = str(look.get("session", "")), str(look.get("log_file", ""))
-    known: "dict[str, Any]" = {"order": {"session": session, "log": to_text(to_path(log)) if log else ""}}
-    known.update(foreign=True, begun={})
+    session, log = str(query.get("session", "")), str(query.get("log_file", ""))
+    facts: "dict[str, Any]" = {"order": {"session": session, "log": to_text(to_path(log)) if log else ""}}
+    facts.update(foreign=True, begun={})
     panes, made = tmux_panes(to_bytes(session)) if session else ([], 0.0)
     if panes or (session and has_tmux_session(to_bytes(session))):
-        return dict(known, state="running", panes=panes, begun={"started": made} if made else {})
+        return dict(facts, state="running", panes=panes, begun={"started": made} if made else {})
     last = read_last(to_path(log)) if log else None
     other = session_elsewhere(session)
     if other and not (last and LAST_LINE.search(last)):
-        return dict(known, foreign=False, **elsewhere(read_json(other, b"order")))
+        return dict(facts, foreign=False, **elsewhere(read_json(other, b"order")))
     if last is None:
-        return dict(known, state="missing", foreign=False, reason="nothing is known of it on this machine")
+        return dict(facts, state="missing", foreign=False, reason="nothing is known of it on this machine")
     found = LAST_LINE.search(last)
     if found:
         code = int(found.group(1))
-        return dict(known, state="ended", exit=code, signal="", ending="exited", survivors=[], ended=0.0)
-    return dict(known, state="gone", reason="its tmux session is gone, and its log has no exit code")
+        return dict(facts, state="ended", exit=code, signal="", ending="exited", survivors=[], ended=0.0)
+    return dict(facts, state="gone", reason="its tmux session is gone, and its log has no exit code")
 
 
 def read_last(path: bytes) -> "bytes | None":
@@ -174,69 +174,69 @@ def read_last(path: bytes) -> "bytes | None":
         return None
 
 
-def find_state(look: "JobQuestion", lookout: Lookout) -> "dict[str, Any]":
-    folder = wanted_job(look)
+def find_state(query: "JobQuestion", tables: ProcessTables) -> "dict[str, Any]":
+    folder = wanted_job(query)
     if folder is not None:
-        return job_state(folder, lookout, str(look.get("element") or ""))
-    if lookout.cluster:
-        submitted = lookout.cluster.foreign(str(look.get("job_id") or look.get("session", "")))
+        return job_state(folder, tables, str(query.get("element") or ""))
+    if tables.cluster:
+        submitted = tables.cluster.foreign(str(query.get("job_id") or query.get("session", "")))
         if submitted:
             return dict(submitted)
-    if look.get("job_id"):
+    if query.get("job_id"):
         reason = "nothing is known of it on this machine"
-        return {"state": "missing", "reason": reason, "order": {"id": look["job_id"]}, "begun": {}}
-    return foreign_state(look)
+        return {"state": "missing", "reason": reason, "order": {"id": query["job_id"]}, "begun": {}}
+    return foreign_state(query)
 
 
 if MYPY:
     from typing import Any
 
 
-def look_at_jobs(order: "JobLookOrder", raw: bytes, request: int, listener: Listener) -> None:
+def answer_job_query(order: "JobQueryOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Answer for all jobs that are asked for, in that order; the bytes of each log are in a frame before the answer."""
     become_subreaper()
-    lookout = Lookout(float(order.get("queue_rate", 0.0)))
-    answers = [describe_job(look, find_state(look, lookout), lookout, request, listener) for look in order["jobs"]]
+    tables = ProcessTables(float(order.get("queue_rate", 0.0)))
+    answers = [describe_job(query, find_state(query, tables), tables, request, listener) for query in order["jobs"]]
     add_gpus(answers)
     end: "JobsAnswer" = {"jobs": answers}
     listener.send(json_frame(END, request, end))
 
 
 def list_jobs(order: "JobListOrder", raw: bytes, request: int, listener: Listener) -> None:
-    lookout = Lookout(float(order.get("queue_rate", 0.0)))
+    tables = ProcessTables(float(order.get("queue_rate", 0.0)))
     folders = [folder for _, folder in all_jobs()[: int(order["limit"])]]
     nothing: "Any" = {"lines": 0, "most_bytes": 0}
-    found = [job_state(each, lookout) for each in folders]
-    if lookout.cluster:
-        found = (found + lookout.cluster.list_foreign())[: int(order["limit"])]
-    answers = [describe_job(nothing, known, lookout, request, listener) for known in found]
+    found = [job_state(each, tables) for each in folders]
+    if tables.cluster:
+        found = (found + tables.cluster.list_foreign())[: int(order["limit"])]
+    answers = [describe_job(nothing, facts, tables, request, listener) for facts in found]
     end: "JobsAnswer" = {"jobs": answers}
     listener.send(json_frame(END, request, end))
 
 
 def describe_job(
-    look: "JobQuestion", known: "dict[str, Any]", lookout: Lookout, request: int, listener: Listener
+    query: "JobQuestion", facts: "dict[str, Any]", tables: ProcessTables, request: int, listener: Listener
 ) -> "JobSaid":
-    log, size, cursor, grown = read_log(look, known)
-    text, checkpoint = read_checkpoint(look, known)
+    log, size, cursor, grown = read_log(query, facts)
+    text, checkpoint = read_checkpoint(query, facts)
     listener.send(frame(OUT, request, log + text))
-    order, begun = known["order"], known["begun"]
+    order, begun = facts["order"], facts["begun"]
     started = float(begun.get("started") or order.get("ordered") or 0.0)
-    ended = float(known.get("ended") or time.time())
+    ended = float(facts.get("ended") or time.time())
     said: "JobSaid" = {
         "id": order.get("id", ""),
         "session": order.get("session", ""),
-        "state": known["state"],
-        "exit": known.get("exit"),
-        "signal": known.get("signal"),
-        "ending": known.get("ending"),
-        "reason": known.get("reason"),
-        "rebooted": known.get("rebooted"),
-        "foreign": known.get("foreign"),
+        "state": facts["state"],
+        "exit": facts.get("exit"),
+        "signal": facts.get("signal"),
+        "ending": facts.get("ending"),
+        "reason": facts.get("reason"),
+        "rebooted": facts.get("rebooted"),
+        "foreign": facts.get("foreign"),
         "log_file": order.get("log", ""),
         "cwd": order.get("cwd", ""),
         "command": order.get("command", ""),
-        "via": begun.get("via") or known.get("via", ""),
+        "via": begun.get("via") or facts.get("via", ""),
         "started": started,
         "seconds": max(0.0, ended - started) if started else 0.0,
         "log": len(log),
@@ -244,36 +244,36 @@ def describe_job(
         "cursor": cursor,
         "silent": max(0.0, time.time() - max(grown, started)) if grown or started else 0.0,
         "checkpoint": checkpoint,
-        "usage": measure(known, lookout) if look.get("usage") and is_measurable(known) else None,
-        "survivors": known.get("survivors", []),
+        "usage": measure(facts, tables) if query.get("usage") and is_measurable(facts) else None,
+        "survivors": facts.get("survivors", []),
     }
-    if known.get("queue"):
-        said["queue"] = known["queue"]
-        said["fate"] = known.get("fate", "")
+    if facts.get("queue"):
+        said["queue"] = facts["queue"]
+        said["fate"] = facts.get("fate", "")
     return said
 
 
-def is_measurable(known: "dict[str, Any]") -> bool:
+def is_measurable(facts: "dict[str, Any]") -> bool:
     """The processes of a submitted job are on another machine."""
-    return bool(known["state"] == "running" and known.get("via") != "slurm")
+    return bool(facts["state"] == "running" and facts.get("via") != "slurm")
 
 
 # The log
 
 
-def read_log(look: "JobQuestion", known: "dict[str, Any]") -> "tuple[bytes, int, int, float]":
+def read_log(query: "JobQuestion", facts: "dict[str, Any]") -> "tuple[bytes, int, int, float]":
     """The wanted part of the log, its size, where the next look should begin, and when it last grew."""
-    path = to_bytes(known["order"].get("log", ""))
-    most = max(0, min(int(look["most_bytes"]), MOST_LOG))
+    path = to_bytes(facts["order"].get("log", ""))
+    most = max(0, min(int(query["most_bytes"]), MOST_LOG))
     try:
         fd, found = open_regular(path)
     except (OSError, Refused):
         return b"", 0, 0, 0.0
     with open(fd, "rb") as file:
         size = found.st_size
-        cursor = look.get("cursor")
+        cursor = query.get("cursor")
         if cursor is None:
-            return last_lines(file, size, int(look["lines"]), most), size, size, found.st_mtime
+            return last_lines(file, size, int(query["lines"]), most), size, size, found.st_mtime
         # A log that is shorter than what was read was replaced or cut: read it from its beginning.
         start = int(cursor) if 0 <= int(cursor) <= size else 0
         file.seek(start)
@@ -301,15 +301,15 @@ def last_lines(file: "Any", size: int, lines: int, most: int) -> bytes:
 # The checkpoint
 
 
-def read_checkpoint(look: "JobQuestion", known: "dict[str, Any]") -> "tuple[bytes, JobCheckpoint | None]":
-    if not look.get("checkpoint_path") and not look.get("checkpoint_command"):
+def read_checkpoint(query: "JobQuestion", facts: "dict[str, Any]") -> "tuple[bytes, JobCheckpoint | None]":
+    if not query.get("checkpoint_path") and not query.get("checkpoint_command"):
         return b"", None
-    cwd = str(look.get("cwd") or known["order"].get("cwd") or "")
+    cwd = str(query.get("cwd") or facts["order"].get("cwd") or "")
     try:
-        if look.get("checkpoint_path"):
-            text, mtime = read_checkpoint_file(str(look["checkpoint_path"]), cwd)
+        if query.get("checkpoint_path"):
+            text, mtime = read_checkpoint_file(str(query["checkpoint_path"]), cwd)
         else:
-            text, mtime = ask_checkpoint(str(look["checkpoint_command"]), cwd)
+            text, mtime = ask_checkpoint(str(query["checkpoint_command"]), cwd)
     except Refused as refusal:
         return b"", {"size": 0, "mtime": 0.0, "problem": str(refusal)}
     except (OSError, ValueError) as problem:
@@ -338,26 +338,26 @@ def ask_checkpoint(command: str, cwd: str) -> "tuple[bytes, float]":
 # Resources
 
 
-def members_of(known: "dict[str, Any]", lookout: Lookout) -> "list[int]":
+def members_of(facts: "dict[str, Any]", tables: ProcessTables) -> "list[int]":
     """The job's processes: descendants of its keeper or, without any, those with the job's id in their environment.
 
     For a tmux session that is not a job of ours: its panes and their descendants.
     """
-    if known.get("foreign"):
-        return with_descendants(known.get("panes", []), lookout)
-    below = lookout.below(int(known["begun"].get("keeper", 0)))
-    return below or lookout.members(str(known["order"].get("id", "")))
+    if facts.get("foreign"):
+        return with_descendants(facts.get("panes", []), tables)
+    below = tables.below(int(facts["begun"].get("keeper", 0)))
+    return below or tables.members(str(facts["order"].get("id", "")))
 
 
-def with_descendants(pids: "list[int]", lookout: Lookout) -> "list[int]":
+def with_descendants(pids: "list[int]", tables: ProcessTables) -> "list[int]":
     found = list(pids)
     for pid in pids:
-        found.extend(lookout.below(pid))
+        found.extend(tables.below(pid))
     return sorted(set(found))
 
 
-def measure(known: "dict[str, Any]", lookout: Lookout) -> "dict[str, Any]":
-    pids, memory, ticks = members_of(known, lookout), 0, 0
+def measure(facts: "dict[str, Any]", tables: ProcessTables) -> "dict[str, Any]":
+    pids, memory, ticks = members_of(facts, tables), 0, 0
     for pid in pids:
         try:
             with open("/proc/%d/stat" % pid, "rb") as file:

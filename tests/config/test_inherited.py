@@ -12,8 +12,8 @@ import keyring
 import keyring.backends.fail
 import pytest
 
-from remote_sandbox_mcp.config import ring
-from remote_sandbox_mcp.config.handed import FILE, PLATFORM, files_of, hand_over, watchdog_environ, withdraw
+from remote_sandbox_mcp.config import keyring_store
+from remote_sandbox_mcp.config.inherited import FILE, PLATFORM, files_of, hand_over, watchdog_environ, withdraw
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.schema import Origin
 from remote_sandbox_mcp.core.errors import ConfigError
@@ -143,7 +143,7 @@ def test_what_was_handed_over_while_the_keyring_was_locked_is_newer(state: Path,
 def test_a_keyring_that_never_answers_is_not_waited_for(
     state: Path, wallet: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ring, "LIMIT_S", 0.05)
+    monkeypatch.setattr(keyring_store, "LIMIT_S", 0.05)
     wallet.gate.clear()
     assert "secrets of gpu1," in hand_over(["gpu1"], listed(GPU1), state)
     wallet.gate.set()
@@ -388,7 +388,7 @@ def test_a_folder_that_cannot_be_written_is_told_without_secrets(tmp_path: Path)
 
 def test_clients_that_hand_over_at_once_lose_nothing(state: Path) -> None:
     code = (
-        "import json, sys; from pathlib import Path; from remote_sandbox_mcp.config.handed import hand_over\n"
+        "import json, sys; from pathlib import Path; from remote_sandbox_mcp.config.inherited import hand_over\n"
         "for name in sys.argv[2:]:\n"
         "    entry = {'name': name, 'host': 'h', 'agent': 'none'}\n"
         "    hand_over([name], {'REMOTE_SANDBOX_LIST': json.dumps([entry])}, Path(sys.argv[1]))\n"

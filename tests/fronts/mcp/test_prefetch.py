@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.app import App
-from remote_sandbox_mcp.fronts.mcp.ahead import Opening, sandbox_in
+from remote_sandbox_mcp.fronts.mcp.prefetch import Opening, sandbox_in
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.session import KeptSelection
 from tests.fronts.mcp.test_early import COMMAND, LEGACY
@@ -90,7 +90,7 @@ async def test_the_selected_sandbox_is_opened_and_no_other() -> None:
     await selection.choose("chosen")
     opening = Opening(app, selection)
     for message in (call("list_sandboxes"), call(command="ls", sandbox_name="sbx-unknown"), call(command="ls")):
-        opening.heed(message)
+        opening.take(message)
     await until(lambda: chosen.member.sandbox, "the selected one to be open")
     assert (default.knocks, chosen.knocks) == (0, 1)
     assert not app.has_disposables
@@ -102,9 +102,9 @@ async def test_what_opening_needs_is_loaded_before_the_sdk() -> None:
     door.member.prepare = lambda: loaded.append("asyncssh")
     app = App(Fleet([door.member]), identity="these")
     opening = Opening(app, KeptSelection(app.identity))
-    opening.heed(call("list_sandboxes"))
+    opening.take(call("list_sandboxes"))
     assert not opening.is_asked
-    opening.heed(call(command="ls", sandbox_name="gpu1"))
+    opening.take(call(command="ls", sandbox_name="gpu1"))
     await opening.prepared()
     assert (opening.is_asked, loaded) == (True, ["asyncssh"])
     assert door.member.opening

@@ -12,13 +12,13 @@ if MYPY:
     Enter = Callable[[bytes], object]
 
 # How many processes compare at once; and for how many entries one more is worth its start.
-MOST_GLANCERS, WORTH_ENTRIES = 8, 2000
+MOST_SNAPSHOT_WORKERS, WORTH_ENTRIES = 8, 2000
 # Where we wait so often for one entry, a file server is asked for it: then one process does not keep a core busy.
 WAITS_PER_ENTRY, WORTH_WAITED_ENTRIES = 0.2, 100
 ALL_COMPARED = b"\0"
 
 
-class Glance:
+class FolderSnapshot:
     """Snapshot of a folder when it was read: its names and, of the entries that count, times, sizes and modes.
 
     Of those that are left out only whether they are folders: a rule may leave out a folder, and no file of its name.
@@ -70,18 +70,18 @@ class Glance:
         )
 
 
-class Glances:
+class FolderSnapshots:
     """A glance at each folder that was read. Folders without one count as changed."""
 
     def __init__(self) -> None:
-        self.seen: "dict[bytes, Glance]" = {}
+        self.seen: "dict[bytes, FolderSnapshot]" = {}
         self.is_waiting = False
 
     def changed(self, folders: "list[bytes]", enter: "Enter") -> "list[bytes]":
         """List the folders that differ from their snapshots, parents first. Moves the current folder."""
         folders.sort()
         shares = self.shares(folders)
-        others = [Glancer(self, share, enter) for share in shares[1:]]
+        others = [SnapshotWorker(self, share, enter) for share in shares[1:]]
         before = waits()
         changed = self.compare(shares[0], enter)
         self.is_waiting = waits() - before > WAITS_PER_ENTRY * self.entries(shares[0])
@@ -93,11 +93,11 @@ class Glances:
         return [folder for folder in folders if not self.is_same(folder, enter)]
 
     def is_same(self, folder: bytes, enter: "Enter") -> bool:
-        glance = self.seen.get(folder)
+        snapshot = self.seen.get(folder)
         try:
-            if glance is not None:
+            if snapshot is not None:
                 enter(folder)
-                return glance.is_same()
+                return snapshot.is_same()
         except OSError:
             pass
         return False
@@ -108,7 +108,7 @@ class Glances:
     def shares(self, folders: "list[bytes]") -> "list[list[bytes]]":
         """The folders in parts of about as many entries, one for each process; neighbours stay together."""
         entries = self.entries(folders)
-        wanted = MOST_GLANCERS if self.is_waiting else min(MOST_GLANCERS, own_cores())
+        wanted = MOST_SNAPSHOT_WORKERS if self.is_waiting else min(MOST_SNAPSHOT_WORKERS, own_cores())
         count = max(1, min(wanted, entries // (WORTH_WAITED_ENTRIES if self.is_waiting else WORTH_ENTRIES)))
         shares: "list[list[bytes]]" = [[] for _ in range(count)]
         before = 0
@@ -118,11 +118,11 @@ class Glances:
         return shares
 
 
-class Glancer:
+class SnapshotWorker:
     """A process that compares some folders: a fork of this one, which has their glances."""
 
-    def __init__(self, glances: Glances, folders: "list[bytes]", enter: "Enter") -> None:
-        self.glances = glances
+    def __init__(self, snapshots: FolderSnapshots, folders: "list[bytes]", enter: "Enter") -> None:
+        self.snapshots = snapshots
         self.folders = folders
         self.enter = enter
         self.end, end = os.pipe()
@@ -140,7 +140,7 @@ class Glancer:
         """Do the fork's work, and nothing else."""
         try:
             os.close(self.end)
-            changed = self.glances.compare(self.folders, self.enter)
+            changed = self.snapshots.compare(self.folders, self.enter)
             with os.fdopen(end, "wb") as answer:
                 answer.write(b"".join(folder + b"\0" for folder in changed) + ALL_COMPARED)
         finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.fronts.mcp.early import AnswerMemory, stamp_of
+from remote_sandbox_mcp.fronts.mcp.handshake import AnswerMemory, fingerprint_of
 from tests.support.sshd import wait_until
 
 COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
@@ -118,7 +118,7 @@ def test_what_is_remembered_wrongly_is_put_right_once_the_client_is_quiet(tmp_pa
 def test_a_new_version_forgets(tmp_path: Path) -> None:
     code = tmp_path / "code.py"
     code.write_text("1")
-    before = stamp_of([code], "1.0")
+    before = fingerprint_of([code], "1.0")
     memory = AnswerMemory(tmp_path / "answers", before)
     question = LEGACY[0] | {"id": 7}
     memory.learn(memory.key(question), {"x": 1})
@@ -128,8 +128,8 @@ def test_a_new_version_forgets(tmp_path: Path) -> None:
         "result": {"x": 1},
     }
     code.write_text("22")
-    after = stamp_of([code], "1.0")
-    assert after != before != stamp_of([code], "1.1")
+    after = fingerprint_of([code], "1.0")
+    assert after != before != fingerprint_of([code], "1.1")
     assert AnswerMemory(tmp_path / "answers", after).answer(question) == b""
 
 

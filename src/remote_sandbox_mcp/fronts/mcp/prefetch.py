@@ -19,7 +19,7 @@ from ...core.errors import SandboxError
 from ...local.processes import descriptors
 from ...local.waiting import Chores
 from ...services.session import KeptSelection, client_folder, current
-from .early import LONGEST_QUESTION, NO_MESSAGE, Early
+from .handshake import LONGEST_QUESTION, NO_MESSAGE, Handshake
 
 # Tools that begin by opening their sandbox, and the argument without which they do nothing.
 OPENERS = {
@@ -34,7 +34,7 @@ OPENERS = {
 _turn = threading.Lock()
 
 
-async def serve(source: ConfigSource, early: Early | None, loaded: Callable[[], None]) -> None:
+async def serve(source: ConfigSource, handshake: Handshake | None, loaded: Callable[[], None]) -> None:
     """Load the server in a thread, then serve; `loaded` is called in between. The process ends here."""
     descriptors.raise_limit()
     stock = Stock()
@@ -42,19 +42,19 @@ async def serve(source: ConfigSource, early: Early | None, loaded: Callable[[], 
     app = compose(source.current, members=members)
     selection = KeptSelection(app.identity)
     opening = Opening(app, selection)
-    if early is not None:
+    if handshake is not None:
         loop = asyncio.get_running_loop()
 
-        def tell(call: dict[str, Any]) -> None:
-            loop.call_soon_threadsafe(opening.heed, call)
+        def report(call: dict[str, Any]) -> None:
+            loop.call_soon_threadsafe(opening.take, call)
 
-        early.tell_calls(tell)
+        handshake.report_calls(report)
     # Calls that were read before are heeded first.
     await asyncio.sleep(0)
     await opening.prepared()
     stdio = await asyncio.to_thread(load, ".stdio")
     loaded()
-    await stdio.serve(app, source, stock, members, early, selection)
+    await stdio.serve(app, source, stock, members, handshake, selection)
 
 
 class Opening:
@@ -74,19 +74,19 @@ class Opening:
         if preparing := list(self._chores):
             await asyncio.wait(preparing)
 
-    def heed(self, call: dict[str, Any]) -> None:
+    def take(self, call: dict[str, Any]) -> None:
         """Take a call that came before the server was ready."""
         named = sandbox_in(call)
         if named is not None:
             self.is_asked = True
             self._chores.start(self._open(named))
 
-    def heed_line(self, line: bytes) -> None:
+    def take_line(self, line: bytes) -> None:
         """Open the sandbox of a call in a line, if the line contains such a call."""
         with contextlib.suppress(*NO_MESSAGE):
             message = json.loads(line) if line and len(line) <= LONGEST_QUESTION else None
             if isinstance(message, dict) and message.get("method") == "tools/call":
-                self.heed(message)
+                self.take(message)
 
     async def _open(self, named: str) -> None:
         # The call itself reports why the sandbox cannot be found.
@@ -97,7 +97,7 @@ class Opening:
                 member = self._fleet.member(name)
                 if member.sandbox is None:
                     await asyncio.to_thread(member.prepare)
-                member.open_ahead()
+                member.preopen()
 
     @property
     def _linked(self) -> str:
