@@ -7,7 +7,9 @@ import random
 
 import pytest
 
-from remote_sandbox_mcp.core.commands.interpreter import PythonRecord
+from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.core.client import Call, begin_call
+from remote_sandbox_mcp.core.commands.interpreter import PythonOrder, PythonRecord
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unsupported
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.support.waiting import eventually
@@ -164,3 +166,19 @@ sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
     first = await told(run, code, session="gpu")
     assert (first.gpu, first.memory > 1_000_000) == (1000, True)
     assert (await told(run, "cuda.device_count = None", session="gpu")).state == "done"
+
+
+async def test_a_repeated_call_finds_what_the_first_one_began(
+    app: App, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that made the call was killed before its answer, and another one makes it again."""
+    monkeypatch.setattr(type(sandbox), "forget", lambda *_: None)
+    order = PythonOrder(code="open('counted', 'a').write('x'); len(open('counted').read())", session="again")
+    begin_call(Call("a conversation 7"))
+    first = await app.pythons.run(order)
+    app.pythons.learn(app.fleet.member(""), "again", is_there=False)
+    begin_call(Call("a conversation 7", again=True))
+    second = await app.pythons.run(order)
+    assert first.record
+    assert second.record
+    assert (first.record.value, second.record.value) == ("1", "1")

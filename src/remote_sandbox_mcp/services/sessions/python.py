@@ -190,7 +190,7 @@ def seen_of(sandbox: str, session: PythonSession) -> SessionSeen:
 
 async def ask(sandbox: Sandbox, order: Mapping[str, Any], python: str = "", cwd: str = "", run_id: str = "") -> Any:
     """Carry out an order that prints nothing but its record. Raises SandboxError where there is none."""
-    word = secrets.token_hex(16)
+    word = word_for(run_id)
     line = _after_preamble(command_line(python, {**order, "word": word}))
     seen = await sandbox.run(Command(line, cwd, ASK_S, LARGEST_ANSWER, run_id or new_run_id()))
     sandbox.forget(seen.run_id)
@@ -201,6 +201,11 @@ async def ask(sandbox: Sandbox, order: Mapping[str, Any], python: str = "", cwd:
     if record is None:
         raise problem_of(sandbox.description.name, seen, python)
     return record
+
+
+def word_for(run_id: str) -> str:
+    """The word around a run's record. A repeated call finds the run of the first, so it has to expect the same word."""
+    return (run_id and name_for_call("word", run_id)) or secrets.token_hex(16)
 
 
 def _after_preamble(line: str) -> str:
@@ -276,7 +281,7 @@ class _Call:
         self._service.learn(self._member, self._order.session, is_there=True)
 
     async def _run(self, run_id: str) -> tuple[Completed | Running, PythonRecord | None]:
-        word = secrets.token_hex(16)
+        word = word_for(run_id)
         left = self._left()
         inline_s = INLINE_S if left is None else min(INLINE_S, 0.4 * left)
         called = {**self._order.as_call(self._run_id, inline_s), "word": word}
