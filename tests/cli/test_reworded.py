@@ -98,7 +98,11 @@ async def test_a_list_tells_why_a_machine_does_not_answer_without_what_was_tried
 # Syncs
 
 
-def test_deleting_everything_needs_a_yes(cli: Cli, good: Sshd, there: Path, empty: Path) -> None:
+def test_deleting_everything_needs_a_yes(
+    cli: Cli, good: Sshd, there: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The words of the process itself, and not of a hub.
+    monkeypatch.setenv("REMOTE_SANDBOX_NO_HUB", "1")
     cli.command = (sys.executable, "-m", rewording.__name__)
     push = ("push", "--delete", str(empty), str(there))
     refused = cli(*push)

@@ -403,8 +403,9 @@ def test_clients_that_hand_over_at_once_lose_nothing(state: Path) -> None:
 
 def test_nothing_heavy_is_imported_before_it_is_needed(state: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from remote_sandbox_mcp.config import handed\n"
-        f"handed.hand_over(['a'], {{}}, Path({str(state)!r})); handed.watchdog_environ({{}}, Path({str(state)!r}))\n"
+        "import sys; from pathlib import Path; from remote_sandbox_mcp.config import inherited\n"
+        f"inherited.hand_over(['a'], {{}}, Path({str(state)!r}))\n"
+        f"inherited.watchdog_environ({{}}, Path({str(state)!r}))\n"
         "print(sorted({'keyring', 'asyncssh', 'subprocess', 'hashlib'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -96,7 +96,7 @@ async def test_an_app_of_an_earlier_server_opens_by_its_port_and_its_end_is_repo
         assert [it["url"] for it in await apps(server, machine.name)] == [forwarded["url"]]
         await server.call("stop_background_task", tmux_session=task)
         (known,) = await apps(server, machine.name)
-        assert (known["status"], known["problem"][:7]) == ("failed", "the app")
+        assert (known["status"], known["problem"][:7]) == ("stopped", "the app")
     async with serve(tmp_path, entry(machine), hub=False) as server:
         assert await apps(server, machine.name) == []
 

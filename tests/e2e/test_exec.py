@@ -217,6 +217,7 @@ async def test_a_command_that_outlasts_the_call_goes_on_and_can_be_asked_after(m
         assert await until(ended, "the command to end") == {
             "tmux_session": handle,
             "running": False,
+            "outcome": "failed",
             "exit_code": 7,
             "log_tail": "one\ntwo",
             "stderr_tail": "err",

@@ -246,7 +246,7 @@ async def test_a_front_that_is_killed_frees_its_port_and_its_commands_end(tmp_pa
 def test_a_signal_ends_it_before_the_options_are_parsed() -> None:
     script = (
         "import os, signal, remote_sandbox_mcp.cli.main as command\n"
-        "command.parser = lambda **_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "command.parser = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)\n"
         "command.main(['--mode', 'http'])"
     )
     assert subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False).returncode == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.services.session import MOST_ALONE
 from tests.support.hub_place import logins
 from tests.support.hubs import hub_pids
 from tests.support.server import entry, wire
@@ -63,7 +64,7 @@ def test_a_client_that_floods_the_hub_does_not_starve_another(machine: Sshd, tmp
         flooding.initialize()
         other.initialize()
         other.call("exec_bash", command="true")
-        # Each takes a second, so 500 of them at once would keep a machine busy; 32 a second take 16 s.
+        # Each takes a second, so 500 of them at once would keep a machine busy.
         for _ in range(500):
             flooding.start_call("exec_bash", command="sleep 1")
         begun = time.monotonic()
@@ -72,6 +73,6 @@ def test_a_client_that_floods_the_hub_does_not_starve_another(machine: Sshd, tmp
         seconds = time.monotonic() - begun
         print(f"five calls of the other took {seconds:.2f} s")
         assert seconds < 5
-        # Not all of the flood is at work.
-        assert list(machine.processes().values()).count("sleep 1") <= 32
+        # Not all of the flood is at work; while the other client asks for nothing, more of it may be.
+        assert list(machine.processes().values()).count("sleep 1") <= MOST_ALONE
     machine.reset()

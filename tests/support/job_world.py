@@ -53,7 +53,7 @@ class Machine:
         self.hangs = False
         # The next starts: "refused", "lost before" or "lost after".
         self.mishaps: list[str] = []
-        self.looks: list[Sequence[JobQuery]] = []
+        self.queries: list[Sequence[JobQuery]] = []
         self.orders: list[JobOrder] = []
         self.begun: list[str] = []
         self.sins: list[str] = []
@@ -84,7 +84,7 @@ class Machine:
     async def inspect(self, looks: Sequence[JobQuery]) -> list[JobSeen]:
         self.world.step()
         await self._reach()
-        self.looks.append(looks)
+        self.queries.append(looks)
         seen = [self._seen(look) for look in looks]
         self.world.step()
         return seen

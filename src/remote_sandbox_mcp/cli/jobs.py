@@ -330,8 +330,10 @@ class LogPrinter:
         # A log that was begun anew goes on with nothing that was held back.
         goes_on = seen.cursor - len(seen.log) == self._cursor
         data = self._held + seen.log if goes_on else seen.log
-        shown = without_exit_line(data, seen.exit_code) if is_last else without_broken_end(data)
-        if not is_last and (line := exit_line_size(shown)):
+        shown = data if is_last else without_broken_end(data)
+        if is_last and not self._as_json:
+            shown = without_exit_line(data, seen.exit_code)
+        if not is_last and not self._as_json and (line := exit_line_size(shown)):
             # Perhaps the last line, which is for programs.
             shown = shown[:-line]
         self._held, self._cursor = data[len(shown) :], seen.cursor

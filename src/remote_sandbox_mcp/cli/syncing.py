@@ -91,10 +91,14 @@ async def until_stopped(work: Coroutine[Any, Any, int], message: str) -> int:
 
 async def _leave(app: App, order: Order, as_json: bool) -> int:
     """Leave the sync to the hub, which runs it in the background."""
-    transfer = await app.transfers.queue(order)
+    transfer, why = await app.transfers.queue(order), ""
     try:
-        config = app.jobs.config_file
-        why = (await asyncio.to_thread(leave_transfers, config, LEAVING_S)).get("trouble") or NOT_TAKEN
+        if streams.caller().app:
+            # This is the hub.
+            await app.transfers.take_up()
+        else:
+            config = app.jobs.config_file
+            why = (await asyncio.to_thread(leave_transfers, config, LEAVING_S)).get("trouble") or NOT_TAKEN
     except (OSError, NoHub, ValueError) as problem:
         why = getattr(problem, "strerror", None) or str(problem)
     transfer = await app.transfers.background.check(transfer.id)

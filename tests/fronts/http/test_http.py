@@ -335,7 +335,7 @@ def test_a_signal_before_it_serves_is_no_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_its_options_are_read_is_no_failure(how: signal.Signals) -> None:
-    told = f"main.parser = lambda **_: os.kill(os.getpid(), {how.value})"
+    told = f"main.parser = lambda *_, **__: os.kill(os.getpid(), {how.value})"
     words = f"import os; from remote_sandbox_mcp.cli import main; {told}; main.main(['--mode', 'http'])"
     done = subprocess.run([sys.executable, "-c", words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -17,7 +17,7 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.fronts.mcp.prefetch import Opening, sandbox_in
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.session import KeptSelection
-from tests.fronts.mcp.test_early import COMMAND, LEGACY
+from tests.fronts.mcp.test_handshake import COMMAND, LEGACY
 from tests.support.door import Door
 from tests.support.server import environment, until
 

@@ -67,7 +67,7 @@ class Pieces:
     def __init__(self, *glances: JobSeen) -> None:
         self._glances = list(glances)
 
-    async def inspect(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
+    async def read(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
         return self._glances.pop(0)
 
 
@@ -105,7 +105,7 @@ class Silent:
         self.was_cancelled = False
         self._glance = glance
 
-    async def inspect(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
+    async def read(self, cursor: int, most: int, *, closely: bool = False) -> JobSeen:
         try:
             await self.answers.wait()
         except asyncio.CancelledError:

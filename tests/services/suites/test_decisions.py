@@ -39,8 +39,8 @@ class Machine:
 
     @staticmethod
     def kind(command: Command) -> str:
-        names = ("look", "collect", "run")
-        return next((name for name in names if f"'{name}.sh'" in command.script), command.script)
+        names = {"inspect": "look", "collect": "collect", "run": "run"}
+        return next((kind for name, kind in names.items() if f"'{name}.sh'" in command.script), command.script)
 
     @property
     def asked(self) -> list[str]:

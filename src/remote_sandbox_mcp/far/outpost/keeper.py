@@ -438,8 +438,14 @@ class Keeper:
             state = {"bytes": given.taken, "closed": given.is_closed}
             self.listener.send(json_frame(TAKEN, self.request, state))
         if given.is_closed or not given.waiting:
-            # It is closed by now, perhaps; poll forgets a descriptor by its number.
+            self.unregister(fd)
+
+    def unregister(self, fd: int) -> None:
+        """Poll a descriptor no longer, which may have been closed or left out in this round already."""
+        try:
             self.poller.unregister(fd)
+        except KeyError:
+            pass
 
     def is_cancelled(self, frames: "list[tuple[int, int, bytes]]") -> bool:
         return any(kind == CANCEL and request == self.request for kind, request, _ in frames)

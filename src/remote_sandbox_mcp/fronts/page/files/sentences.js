@@ -12,6 +12,8 @@ const ZH = {
   "{who} was stopped": "{who} 已停止",
   "{who} was interrupted": "{who} 中断",
   "{who} is unknown": "{who} 状态未知",
+  "{why}; it will be resumed soon, attempt {n} of {most}": "{why}；即将恢复，第 {n} 次，共 {most} 次",
+  "{why}; it will be resumed at {at} (in {time}), attempt {n} of {most}": "{why}；将于 {at} 恢复（还有 {time}），第 {n} 次，共 {most} 次",
   "{who} was started again (attempt {n} of {most})": "{who} 已重新启动（第 {n} 次，共 {most} 次）",
   "{who} was submitted again (attempt {n} of {most})": "{who} 已重新提交（第 {n} 次，共 {most} 次）",
   "{who} was started again (attempt {n}, asked for by {by})": "{who} 已重新启动（第 {n} 次，由 {by} 要求）",
