@@ -231,8 +231,11 @@ def test_a_forward_of_the_command_line_ends_with_it(machine: Sshd, desk: Desk) -
         with socket.create_connection(("127.0.0.1", local), timeout=10) as client:
             client.sendall(b"hello")
             # Some are opened only to see whether something listens.
-            while server.accept()[0].recv(5) != b"hello":
-                pass
+            said = b""
+            while said != b"hello":
+                guest, _ = server.accept()
+                with guest:
+                    said = guest.recv(5)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
     with pytest.raises(OSError):

@@ -211,7 +211,7 @@ def as_text(content: str) -> str:
 
 
 # A signal's name is enough, and a mode shows in what was done.
-SAID_OTHERWISE = ("mode", "status", "signal", "expected_start_at", "expected_end_at")
+SAID_OTHERWISE = ("mode", "status", "signal", "start_at", "limit_at")
 
 
 ALWAYS_SAY_WHERE = ("exec_bash_background", "exec_bash_background_watch")

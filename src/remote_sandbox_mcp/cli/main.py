@@ -54,20 +54,7 @@ VERBS = {
 # Verbs that the hub carries out, with its connections.
 BY_HUB = frozenset(
     {
-        *(
-            "exec",
-            "shell",
-            "jobs",
-            "sandboxes",
-            "sessions",
-            "create",
-            "delete",
-            "clean",
-            "events",
-            "calls",
-            "top",
-            "forward",
-        ),
+        *("exec", "shell", "jobs", "sandboxes", "sessions", "create", "delete", "clean", "events", "calls", "top"),
         *("forward", "push", "pull", "transfers", "link", "unlink", "workspaces"),
     }
 )

@@ -113,6 +113,7 @@ async def test_a_pending_job_says_why_in_every_answer(tools: Caller, fake: FakeS
         fields = answer.structured_content or {}
         assert (fields["running"], fields["pending"]) == (False, True)
         assert fields["queue"].pop("start_ts") > time.time()
+        assert fields["queue"].pop("start_at").endswith("Z")
         assert fields["queue"] == {"job": "1234", "reason": "Resources", "partition": "gpu"}
         first = text_of(answer).splitlines()[0]
         assert first.startswith(f"on fake: {begins}pending: Resources, expected to start at ")

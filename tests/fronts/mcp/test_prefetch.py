@@ -39,8 +39,8 @@ asyncio.run(begin())
 
 # The SDK as a server loads it, and what is made of it then and with its first use.
 SDK_AS_LOADED = """
-from remote_sandbox_mcp.fronts.mcp import ahead
-ahead.load(".stdio")
+from remote_sandbox_mcp.fronts.mcp import prefetch
+prefetch.load(".stdio")
 from mcp_types import CallToolRequestParams as Params
 from pydantic import BaseModel, TypeAdapter
 print(Params.__pydantic_complete__)

@@ -21,9 +21,9 @@ def new_run_id() -> str:
 class Environment:
     """Environment of commands on one machine: the shell, its init lines, its variables."""
 
-    shell: tuple[str, ...] = ()
-    init: tuple[str, ...] = ()
-    # Not shown: variables are where people keep tokens.
+    # None of it is shown: people keep tokens in variables, and may do so here.
+    shell: tuple[str, ...] = field(default=(), repr=False)
+    init: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
