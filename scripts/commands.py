@@ -11,9 +11,10 @@ from remote_sandbox_mcp.cli.main import parser
 FILE = Path(__file__).parents[1] / "docs/commands.md"
 BEGINNING = """# All verbs and options
 
-What `--help` says of each verb. This page is made from the program by `scripts/commands.py`;
-[From the terminal](terminal.md) says how verbs are used. Every verb takes `--config FILE` (a config.toml or config.json
-instead of the usual), and each that has something to say `--json` (for programs); they are not repeated below.
+The `--help` texts of all verbs. `scripts/commands.py` writes this page from the program;
+[From the terminal](terminal.md) explains how to use the verbs. Every verb takes `--config FILE` (a config.toml or
+config.json instead of the usual one), and every verb with output takes `--json` (for programs);
+they are not repeated below.
 """
 EVERYWHERE = {"--help", "--config", "--json"}
 

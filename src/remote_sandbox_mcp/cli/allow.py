@@ -34,16 +34,16 @@ def add_arguments(subparsers: Any) -> None:
     allow = subparsers.add_parser(
         "allow",
         description="Lets agents use a folder or file of this computer besides their project, and lists what they may "
-        "use. It counts at once, also for clients that run.",
+        "use. It takes effect at once, also for running clients.",
     )
     allow.add_argument("path", nargs="?", metavar="PATH", help="a folder or file; without it, lists what is allowed")
-    allow.add_argument("--read", action="store_true", help="only to read it")
+    allow.add_argument("--read", action="store_true", help="only for reading")
     time = allow.add_mutually_exclusive_group()
     time.add_argument("--for", dest="for_s", type=duration, metavar="TIME", help="30m, 2h, 1d or 1w (default: 8h)")
     time.add_argument("--always", action="store_true", help="until it is taken back")
     disallow = subparsers.add_parser(
         "disallow",
-        description="Takes back what `allow`, a form or the page has allowed of a place, and of places in it.",
+        description="Takes back what `allow`, a form or the page has allowed for a folder and everything in it.",
     )
     disallow.add_argument("path", metavar="PATH", help="a folder or file that `allow` lists")
     add_json(allow, disallow)

@@ -33,12 +33,14 @@ LONGEST_CLIENT = 14
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "calls",
-        description="The tool calls of all sessions, of this computer's user, that have ended. Secrets and contents of "
-        "files are not kept. keep_calls_days under [server] in config.toml says for how long the rest is.",
+        description="Lists the tool calls that have ended, of all your sessions on this computer. Secrets and contents "
+        "of files are not kept; keep_calls_days under [server] in config.toml says how long the rest is kept.",
     )
-    parser.add_argument("-n", "--lines", type=int, default=LISTED, metavar="N", help=f"the last N (default: {LISTED})")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with new ones, until Ctrl-C")
-    parser.add_argument("--client", default="", metavar="NAME", help="of clients with this in their name")
+    parser.add_argument(
+        "-n", "--lines", type=int, default=LISTED, metavar="N", help=f"the last N calls (default: {LISTED})"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="also show new calls as they end, until Ctrl-C")
+    parser.add_argument("--client", default="", metavar="NAME", help="only clients whose name contains this")
     parser.add_argument("--sandbox", default="", metavar="NAME", help="on this sandbox")
     parser.add_argument("--tool", default="", metavar="NAME", help="of this tool")
     parser.add_argument("--failed", action="store_true", help="errors, and commands with another exit code than 0")

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "clean",
-        description="Removes records of commands and jobs that have ended, and programs of ours, "
-        "in your account on these sandboxes. What runs, waits in a queue, or has no record of its end is kept, "
-        "and so are your own files and the logs of jobs. The exit code is 0 if all sandboxes were cleaned.",
+        description="Removes the records of ended commands and jobs, and this program's own files, from your account "
+        "on these sandboxes. Everything that runs, waits in a queue or has no record of its end is kept, and so are "
+        "your own files and the logs of jobs. The exit code is 0 if all sandboxes were cleaned.",
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="sandboxes")
     parser.add_argument("--dry-run", action="store_true", help="change nothing, only show")

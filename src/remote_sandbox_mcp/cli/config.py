@@ -35,21 +35,21 @@ MOST_REPORTED = 10 * MOST_SHOWN
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "config",
-        description="Shows what is configured and where it came from, and accepts what a project sets; without an "
-        "action, shows.",
+        description="Shows the configuration and where it comes from, and accepts the file of a project. Without an "
+        "action, shows the configuration.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     show = actions.add_parser("show", help="everything that is configured; secrets are hidden")
-    where = actions.add_parser("path", help="the configuration file's path, whether or not it is there")
+    where = actions.add_parser("path", help="print the configuration file's path, whether or not the file exists")
     allow = actions.add_parser(
         "allow", help="show the config.json or .remote-sandbox.toml of a project, ask, and accept it as shown"
     )
-    deny = actions.add_parser("deny", help="do not accept it any more")
+    deny = actions.add_parser("deny", help="stop accepting the file of a project")
     for action in (allow, deny):
         action.add_argument(
             "file", nargs="?", default=".", metavar="PATH", help="a file or a folder; default: this one"
         )
-    allow.add_argument("--yes", action="store_true", help="do not ask; look at the file first")
+    allow.add_argument("--yes", action="store_true", help="do not ask; review the file first")
     add_json(parser, show, where, allow, deny)
 
 

@@ -23,20 +23,20 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "create",
         description="Makes a clean, isolated sandbox and prints its id, which every verb takes as --sandbox. It lives "
-        "until it is deleted, or has not been used for its timeout.",
+        "until it is deleted, or until nobody has used it for its timeout.",
     )
     parser.add_argument("--image", default="", metavar="IMAGE", help="default: the configured one")
-    parser.add_argument("--name", default="", metavar="NAME", help="to call it by")
-    parser.add_argument("--timeout", type=float, default=0.0, metavar="S", help="seconds to live without being used")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of its commands")
-    parser.add_argument("--cpu", type=float, default=0.0, metavar="N", help="cores, at most")
-    parser.add_argument("--memory", default="", metavar="SIZE", help="as 512m or 2g, at most")
-    parser.add_argument("--gpu", default="0", metavar="N", help='how many; "0,2": these cards')
-    parser.add_argument("--volume", action="append", default=[], metavar="SOURCE:TARGET[:rw]", help="where allowed")
+    parser.add_argument("--name", default="", metavar="NAME", help="a name for it")
+    parser.add_argument("--timeout", type=float, default=0.0, metavar="S", help="delete it after S seconds without use")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for its commands")
+    parser.add_argument("--cpu", type=float, default=0.0, metavar="N", help="at most N cores")
+    parser.add_argument("--memory", default="", metavar="SIZE", help="at most this much memory, such as 512m or 2g")
+    parser.add_argument("--gpu", default="0", metavar="N", help='how many GPUs; "0,2" names cards')
+    parser.add_argument("--volume", action="append", default=[], metavar="SOURCE:TARGET[:rw]", help="if it is allowed")
     parser.add_argument("--on", default="", metavar="NAME", help="a machine with docker, podman or slurm")
     network = parser.add_mutually_exclusive_group()
-    network.add_argument("--network", action="store_true", default=None, help="with all of the network")
-    network.add_argument("--no-network", dest="network", action="store_false", help="with none, or fail")
+    network.add_argument("--network", action="store_true", default=None, help="with the whole network")
+    network.add_argument("--no-network", dest="network", action="store_false", help="without a network, or fail")
     network.add_argument("--host", action="append", default=[], metavar="HOST", help="with these hosts only")
     add_json(parser, help="for programs: what create_sandbox returns")
 

@@ -41,10 +41,11 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "dashboard",
         description="Opens a page that shows machines, jobs and their logs, sandboxes, workspaces and what agents do, "
-        "and serves it on 127.0.0.1 until Ctrl-C. One that runs already, with the same configuration, is opened again.",
+        "and serves it on 127.0.0.1 until Ctrl-C. A dashboard that runs already with the same configuration is opened "
+        "again.",
     )
     parser.add_argument("--no-open", action="store_true", help="only print the address")
-    fields = "a port that stays the same (default: a free one, chosen anew each time)"
+    fields = "a port that stays the same (default: another free one each time)"
     parser.add_argument("--port", type=_port, default=0, metavar="N", help=fields)
     add_json(parser)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "delete",
-        description="Ends disposable sandboxes with all that runs in them, and removes their files. One that cannot be "
-        "deleted does not keep the others; the exit code is 0 if all are gone.",
+        description="Ends disposable sandboxes and everything that runs in them, and removes their files. If one "
+        "cannot be deleted, the others still are. The exit code is 0 if all are gone.",
     )
     parser.add_argument("ids", nargs="+", metavar="ID", help="ids or names")
     add_json(parser)

@@ -43,7 +43,7 @@ def add_arguments(subparsers: Any) -> None:
         "command can run anywhere.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these sandboxes (default: all)")
-    parser.add_argument("--repair", action="store_true", help="mend the state file where it is damaged: a copy is kept")
+    parser.add_argument("--repair", action="store_true", help="repair the state file if it is damaged; a copy is kept")
     add_json(parser)
 
 

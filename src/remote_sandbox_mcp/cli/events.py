@@ -28,8 +28,10 @@ def add_arguments(subparsers: Any) -> None:
         "events",
         description="Events of watched jobs: interrupted, resumed, succeeded, failed, a machine that does not answer.",
     )
-    parser.add_argument("-n", "--lines", type=int, default=LISTED, metavar="N", help=f"the last N (default: {LISTED})")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with new ones, until Ctrl-C")
+    parser.add_argument(
+        "-n", "--lines", type=int, default=LISTED, metavar="N", help=f"the last N events (default: {LISTED})"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="also show new events as they happen, until Ctrl-C")
     add_json(parser, help="for programs: one JSON object on each line")
 
 

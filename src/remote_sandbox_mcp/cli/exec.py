@@ -44,14 +44,15 @@ def add_arguments(subparsers: Any) -> None:
         "exec",
         usage="remote-sandbox-mcp exec [--sandbox NAME | --on NAME,NAME | --all] [--cwd DIR] [--timeout S] "
         "[-n] [--json] [--config FILE] [--] COMMAND...",
-        description="Runs a command to its end and prints what it prints, as it comes where the machine has python3 "
-        "(of each stream the first 2 MB, and the last at its end). One argument is shell source, several are "
-        "the words of one command. Ends with the command's exit code, 124 after a timeout, 255 without a connection. "
-        "Ctrl-C stops the command there. What is piped into it, or redirected, is the command's standard input (not "
-        "with -n); a terminal's keys are not, see shell. With --on or --all it runs on several sandboxes at once, "
-        "without an input, and what each printed follows its name when it has ended; then the exit code is 0 if all of "
-        "theirs are, else 1. In a linked folder (see link) it runs in the workspace: what changed here is sent before, "
-        "what it made comes back, and standard error says what moved.",
+        description="Runs a command in a sandbox, waits for it and prints its output; where the machine has python3, "
+        "as the command writes it (of each stream the first 2 MB, and the last at its end). One argument is shell "
+        "source; several are the words of one command. Ends with the command's exit code, 124 after a timeout, 255 "
+        "without a connection. Ctrl-C stops the command over there. A pipe or a redirected file becomes the command's "
+        "standard input, unless you add -n; keys typed at a terminal do not (use shell for that). With --on or --all "
+        "it runs on several sandboxes at once, without input; the output of each is printed after its name when that "
+        "command has ended, and the exit code is 0 if all of them are 0, else 1. In a linked folder (see link) the "
+        "command runs in the workspace: changes here are sent first, its results come back afterwards, and standard "
+        "error says which files moved.",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -60,11 +61,11 @@ def add_arguments(subparsers: Any) -> None:
         default="",
         help="where (default: the folder's workspace, else the default sandbox)",
     )
-    where.add_argument("--on", metavar="NAME,NAME", help="on these at once")
-    where.add_argument("--all", action="store_true", help="on all that are configured, at once")
+    where.add_argument("--on", metavar="NAME,NAME", help="run on these at once")
+    where.add_argument("--all", action="store_true", help="run on all configured sandboxes at once")
     parser.add_argument("--cwd", metavar="DIR", default="", help="folder to start in (default: home, or the workspace)")
-    parser.add_argument("--timeout", metavar="S", type=float, help="seconds after which it is ended (default: never)")
-    parser.add_argument("-n", "--no-input", action="store_true", help="leave standard input alone, as ssh -n does")
+    parser.add_argument("--timeout", metavar="S", type=float, help="stop the command after S seconds (default: never)")
+    parser.add_argument("-n", "--no-input", action="store_true", help="do not read standard input, as ssh -n does")
     add_json(parser, help="for programs: what exec_bash returns")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="shell source, or words")
 

@@ -24,8 +24,8 @@ def add_arguments(subparsers: Any) -> None:
         "lost connection, the next one through it opens another.",
     )
     parser.add_argument("sandbox", metavar="SANDBOX", help="a machine, or the id of a disposable sandbox")
-    parser.add_argument("port", type=int, metavar="PORT", help="in the sandbox")
-    help_text = "here (default: the same if it is free, else any)"
+    parser.add_argument("port", type=int, metavar="PORT", help="the port in the sandbox")
+    help_text = "the port here (default: the same if it is free, else any)"
     parser.add_argument("--local-port", type=int, default=0, metavar="N", help=help_text)
     add_json(parser)
 

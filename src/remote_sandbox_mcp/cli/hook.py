@@ -26,7 +26,7 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "hook",
         description="Reads the event of a client's hook from standard input and answers it. In a workspace with "
-        "only_remote, local shell commands are refused, but those of git. Always ends with 0.",
+        "only_remote, it refuses local shell commands except those of git. Always ends with 0.",
     )
     from .verb import add_json
 

@@ -49,7 +49,7 @@ class KnownHost:
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "hosts",
-        description="Lists and forgets the host keys that were accepted when first seen; without an action, lists.",
+        description="Lists or forgets the host keys that were accepted when first seen. Without an action, lists them.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     forget = actions.add_parser("forget", help="forget the host keys of a machine and of its jump hosts")

@@ -38,19 +38,19 @@ NONE = "No hub runs. The next client starts one."
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "hub",
-        description="All MCP clients of a user are served by one process, the hub, which the first of them starts. It "
-        "ends when it has had nothing to do for ten minutes. Without an action, this tells how it stands.",
+        description="One process, the hub, serves all MCP clients of a user; the first client starts it. It ends when "
+        "it has had nothing to do for ten minutes. Without an action, shows its status.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     status = actions.add_parser(
-        "status", help="how it stands; exit code 1 where none for this version and environment runs"
+        "status", help="show its status; exit code 1 if none runs for this version and environment"
     )
-    stop = actions.add_parser("stop", help="end it; clients that are connected start another")
-    stop.add_argument("--all", action="store_true", help="also those of other versions and environments")
-    restart = actions.add_parser("restart", help="end it and have another take its place")
+    stop = actions.add_parser("stop", help="stop it; connected clients start another")
+    stop.add_argument("--all", action="store_true", help="also stop hubs of other versions and environments")
+    restart = actions.add_parser("restart", help="stop it and start another in its place")
     log = actions.add_parser("log", help="print the end of its log")
     log.add_argument("-n", "--lines", type=int, default=LOGGED, metavar="N", help=f"how many lines (default: {LOGGED})")
-    log.add_argument("-f", "--follow", action="store_true", help="go on as the log grows, until Ctrl-C")
+    log.add_argument("-f", "--follow", action="store_true", help="follow the log until Ctrl-C")
     add_json(parser, status, stop, restart)
     add_json(log, help="for programs: one JSON object, with -f one on each line")
 

@@ -58,45 +58,47 @@ ABSENT = argparse.SUPPRESS
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "jobs",
-        description="Jobs that agents or you have started; they outlive connections and this computer's sleep. Without "
-        "an action, they are listed, with commands that outlasted their call (run-...) and sessions (shell:...). NAME "
-        "is what the list shows.",
+        description="Background jobs that you or agents have started. They go on when the connection is cut or this "
+        "computer sleeps. Without an action, lists them, and also commands that outlasted their call (run-...) and "
+        "sessions (shell:...). NAME is a name from that list.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    listed = actions.add_parser("list", help="all of them, newest first")
+    listed = actions.add_parser("list", help="list all jobs, newest first")
     for each in (parser, listed):
         each.add_argument("--state", choices=STATES, default=ABSENT, metavar="STATE", help=", ".join(STATES))
         each.add_argument("--limit", type=int, default=ABSENT, metavar="N", help=f"rows (default: {LISTED})")
     start = actions.add_parser(
         "start",
-        help="begin one; prints its name",
-        description="In a linked folder (see link) it runs in the workspace: what changed here is sent before; "
-        "`jobs wait` there brings its results back.",
+        help="start a job and print its name",
+        description="Starts a job and prints its name. In a linked folder (see link) it runs in the workspace: changes "
+        "here are sent first, and `jobs wait` in that folder brings its results back.",
         usage="remote-sandbox-mcp jobs start [--sandbox NAME] [--name NAME] [--cwd DIR] [--checkpoint PATH] "
         "[--resume COMMAND [--auto-resume]] [--] COMMAND...",
     )
-    start.add_argument("--name", default="", metavar="NAME", help="of its session (default: bg-...)")
+    start.add_argument("--name", default="", metavar="NAME", help="name of the job and its session (default: bg-...)")
     start.add_argument("--cwd", default="", metavar="DIR", help="folder to start in (default: home, or the workspace)")
     start.add_argument("--checkpoint", default="", metavar="PATH", help="a file that shows its progress")
-    start.add_argument("--resume", default="", metavar="COMMAND", help="goes on from the checkpoint")
-    start.add_argument("--auto-resume", action="store_true", help="run that after a reboot or a lost session")
+    start.add_argument("--resume", default="", metavar="COMMAND", help="the command that continues from the checkpoint")
+    start.add_argument("--auto-resume", action="store_true", help="run it by itself after a reboot or a lost session")
     start.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="shell source, or words")
-    show = actions.add_parser("show", help="how one stands, and what it uses")
-    logs = actions.add_parser("logs", help="what one has printed")
-    logs.add_argument("-n", "--lines", type=int, default=LOGGED, metavar="N", help=f"the last N (default: {LOGGED})")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until it ends, or Ctrl-C")
-    wait = actions.add_parser("wait", help="until one ends; ends with its exit code, or with 124 after a timeout")
-    wait.add_argument("--timeout", type=float, metavar="S", help="seconds (default: as long as it takes)")
-    stop = actions.add_parser("stop", help="end one, with all that it started")
-    resume = actions.add_parser(
-        "resume", help="go on with one that was interrupted or has ended, by its resume command"
+    show = actions.add_parser("show", help="show a job's state, progress and use of the machine")
+    logs = actions.add_parser("logs", help="show a job's log")
+    logs.add_argument(
+        "-n", "--lines", type=int, default=LOGGED, metavar="N", help=f"how many lines (default: {LOGGED})"
     )
-    resume.add_argument("--command", default="", metavar="COMMAND", help="for one that has no resume command")
+    logs.add_argument("-f", "--follow", action="store_true", help="follow the log until the job ends, or Ctrl-C")
+    wait = actions.add_parser(
+        "wait", help="wait until a job ends; ends with its exit code, or with 124 after a timeout"
+    )
+    wait.add_argument("--timeout", type=float, metavar="S", help="seconds (default: as long as it takes)")
+    stop = actions.add_parser("stop", help="stop a job and everything that it started")
+    resume = actions.add_parser("resume", help="run the resume command of a job that was interrupted or has ended")
+    resume.add_argument("--command", default="", metavar="COMMAND", help="the resume command, for a job without one")
     attach = actions.add_parser(
         "attach",
-        help="sit in front of one, in its tmux; detach with tmux's own key (Ctrl-B D)",
-        description="Shows a running job in this terminal, as `tmux attach` on its machine would, over whatever leads "
-        "there. It goes on after you detach. What the machine sends reaches this terminal as it is, as with ssh.",
+        help="open a job's tmux session in this terminal; detach with tmux's own key (Ctrl-B D)",
+        description="Shows a running job in this terminal, as `tmux attach` on its machine would, whatever way leads "
+        "to the machine. Detach with Ctrl-B D; the job goes on. As with ssh, output reaches this terminal unchanged.",
     )
     for each in (show, logs, wait, stop, resume, attach):
         each.add_argument("name", metavar="NAME")

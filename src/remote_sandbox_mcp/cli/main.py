@@ -19,9 +19,9 @@ WINDOWS = (
 
 # Each verb and what it is for.
 VERBS = {
-    "setup": "find machines, write config.toml, tell your clients",
+    "setup": "find machines, write config.toml, register with your clients",
     "doctor": "check each machine step by step",
-    "sandboxes": "which sandboxes there are, and how busy they are",
+    "sandboxes": "list the sandboxes, and how busy they are",
     "top": "the fleet and its jobs, live",
     "dashboard": "what goes on, as a page in the browser",
     "exec": "run a command in a sandbox",
@@ -33,7 +33,7 @@ VERBS = {
     "transfers": "syncs in the background",
     "link": "edit here, run there: bind a folder to one of a sandbox",
     "unlink": "end a link; both sides keep their files",
-    "workspaces": "which folders are linked, and whether both sides are in step",
+    "workspaces": "the linked folders, and whether both sides are in step",
     "create": "make a disposable sandbox; prints its id",
     "delete": "end disposable sandboxes",
     "clean": "remove what was left on a machine",
@@ -42,12 +42,12 @@ VERBS = {
     "calls": "what agents have done: every tool call, newest last",
     "allow": "let agents use a folder or file of this computer",
     "disallow": "take back what was allowed",
-    "watchdog": "what looks after background jobs",
+    "watchdog": "the process that monitors background jobs",
     "hub": "the process that serves all clients",
     "login": "log in to a machine that asks for a code",
     "platform": "an OpenSandbox server on your Docker engine",
     "hosts": "host keys that are remembered",
-    "config": "what is configured, and where",
+    "config": "the configuration, and where it comes from",
     "completion": "a script that completes words in bash, zsh or fish",
     "hook": "for clients: whether their agent may run a command here",
 }

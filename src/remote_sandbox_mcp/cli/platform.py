@@ -24,15 +24,17 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "platform",
         description="Disposable sandboxes as containers: starts an opensandbox-server on your Docker engine, which "
-        "listens on this machine alone, with a key that is made for it. Our tools find it by themselves. "
-        "Without an action, it tells how it stands.",
+        "listens on this machine alone, with a key of its own. The tools find it by themselves. "
+        "Without an action, shows its status.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    up = actions.add_parser("up", help="start it in the background, unless it runs")
-    up.add_argument("--port", type=_port, default=0, help="default: the one of last time, else any that is free")
-    up.add_argument("--execd-image", default="", metavar="IMAGE", help="what is put into sandboxes, where it has")
-    down = actions.add_parser("down", help="end it; its sandboxes stay in the engine")
-    status = actions.add_parser("status", help="how it stands; exit code 1 where it does not run")
+    up = actions.add_parser("up", help="start it in the background, unless it is running")
+    up.add_argument("--port", type=_port, default=0, help="default: the port used last time, else any free one")
+    up.add_argument(
+        "--execd-image", default="", metavar="IMAGE", help="the image of the agent that runs in each sandbox"
+    )
+    down = actions.add_parser("down", help="stop it; its sandboxes stay in the engine")
+    status = actions.add_parser("status", help="show its status; exit code 1 if it does not run")
     add_json(parser, up, down, status)
 
 

@@ -18,9 +18,9 @@ def add_arguments(subparsers: Any) -> None:
         "pull",
         usage="remote-sandbox-mcp pull [SANDBOX:]REMOTE LOCAL [options]",
         description="Makes LOCAL like REMOTE: what differs in size or time is fetched, with modes and times. "
-        "LOCAL may be SANDBOX:PATH, too. Stopped or cut, the same command goes on from there.",
+        "LOCAL may be SANDBOX:PATH, too. After an interruption, the same command continues where it stopped.",
     )
-    parser.add_argument("remote", metavar="REMOTE", help="where from: a path there, or SANDBOX:PATH")
+    parser.add_argument("remote", metavar="REMOTE", help="the source: a path in the sandbox, or SANDBOX:PATH")
     parser.add_argument("local", metavar="LOCAL", help="a file or folder here")
     add_options(parser)
 

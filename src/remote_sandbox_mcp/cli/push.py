@@ -18,10 +18,10 @@ def add_arguments(subparsers: Any) -> None:
         "push",
         usage="remote-sandbox-mcp push LOCAL [SANDBOX:]REMOTE [options]",
         description="Makes REMOTE like LOCAL: what differs in size or time is sent, with modes and times. "
-        "LOCAL may be SANDBOX:PATH, too. Stopped or cut, the same command goes on from there.",
+        "LOCAL may be SANDBOX:PATH, too. After an interruption, the same command continues where it stopped.",
     )
     parser.add_argument("local", metavar="LOCAL", help="a file or folder here")
-    parser.add_argument("remote", metavar="REMOTE", help="where to: a path there, or SANDBOX:PATH")
+    parser.add_argument("remote", metavar="REMOTE", help="the target: a path in the sandbox, or SANDBOX:PATH")
     add_options(parser)
 
 

@@ -28,11 +28,11 @@ def add_arguments(subparsers: Any) -> None:
         "agents. Without an action, they are listed. HANDLE is as the list shows it: shell:NAME or python:NAME.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    listed = actions.add_parser("list", help="all of them, those that were used last first")
+    listed = actions.add_parser("list", help="list all sessions, the last used first")
     close = actions.add_parser(
         "close",
-        help="end some, with their state",
-        description="Ends sessions; their state is gone. One that cannot be closed does not keep the others; the exit "
+        help="close sessions; their state is lost",
+        description="Closes sessions; their state is lost. If one cannot be closed, the others still are. The exit "
         "code is 0 if all are closed.",
     )
     close.add_argument("handles", nargs="+", metavar="HANDLE", help="shell:NAME or python:NAME")

@@ -60,9 +60,9 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "setup",
         description="Tests the hosts of ~/.ssh/config side by side, writes config.toml, registers with the MCP clients "
-        "that are there, and runs a first command. Each change is shown before it is made, and has a backup. Without "
-        "a terminal, or with --yes or --json, it asks nothing: --hosts and --clients name what is to be done, --yes "
-        "means all that works, and what it left is told.",
+        "that it finds, and runs a first command. Each change is shown before it is made, and has a backup. Without "
+        "a terminal, or with --yes or --json, it asks nothing: --hosts and --clients name what to set up, --yes "
+        "takes all that works, and what was skipped is reported.",
     )
     parser.add_argument("--hosts", metavar="NAMES", help="only these: hosts of ~/.ssh/config, or user@host:port, ...")
     parser.add_argument("--projects", metavar="PATH", help="the folder of your projects, which agents may use")
@@ -70,7 +70,7 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("--no-clients", action="store_true", help="register with no client")
     parser.add_argument("--yes", action="store_true", help="ask nothing, and take all that works")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    undo = actions.add_parser("undo", help="take back what setup has changed, unless others have changed it since")
+    undo = actions.add_parser("undo", help="undo what setup has changed, unless it was changed again since")
     for one in (parser, undo):
         one.add_argument("--dry-run", action="store_true", default=argparse.SUPPRESS, help="change nothing, only show")
     add_json(parser, undo)

@@ -20,11 +20,11 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "shell",
         description="Opens your login shell in a sandbox, in this terminal: an SSH machine, a container, an allocation "
-        "or the local sandbox. It needs python3 there. Ends with the shell's exit code, 255 when the connection is "
-        "cut; the shell ends with its connection.",
+        "or the local sandbox. The sandbox needs python3. Ends with the shell's exit code, or with 255 when the "
+        "connection is cut, which also ends the shell.",
     )
     parser.add_argument("sandbox", metavar="NAME", nargs="?", default="", help="where (default: the default sandbox)")
-    add_json(parser, help="for programs: how it ended, after its last")
+    add_json(parser, help="for programs: the exit code, printed when the shell has ended")
 
 
 async def run(options: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ GOES_ON = "the same command, given again, goes on from there"
 LEAVING_S = 20.0
 NOT_TAKEN = "it has another configuration than the one in use here"
 EXIT_CODES = (
-    "Ends with 0 when all is done, 1 when some entries could not be (each is named), 2 when it failed as a whole, "
+    "Ends with 0 when all is copied, 1 when some entries were not (each is named), 2 when it failed as a whole, "
     "255 without a connection, 130 after Ctrl-C."
 )
 
@@ -38,18 +38,18 @@ EXIT_CODES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXIT_CODES
     add = parser.add_argument
-    add("--sandbox", metavar="NAME", default="", help="whose REMOTE is (default: the default sandbox)")
-    add("--delete", action="store_true", help="delete at the target what the source has not, never what is left out")
-    add("--exclude", action="append", default=[], metavar="PATTERN", help="a .gitignore line for what is left out")
-    add("--exclude-file", metavar="FILE", default="", help="a file with such lines")
-    add("--no-default-excludes", action="store_true", help="take .git, __pycache__, node_modules and .venv along")
-    add("--gitignore", action="store_true", help="heed the .gitignore files in the source")
+    add("--sandbox", metavar="NAME", default="", help="the sandbox of REMOTE (default: the default sandbox)")
+    add("--delete", action="store_true", help="delete at the target what the source lacks, but nothing excluded")
+    add("--exclude", action="append", default=[], metavar="PATTERN", help="exclude what this .gitignore line matches")
+    add("--exclude-file", metavar="FILE", default="", help="a file with such .gitignore lines")
+    add("--no-default-excludes", action="store_true", help="also copy .git, __pycache__, node_modules and .venv")
+    add("--gitignore", action="store_true", help="follow the .gitignore files in the source")
     add("--checksum", action="store_true", help="compare content, not size and time")
     add("--yes", action="store_true", help="delete without asking, even in the home folder or from an empty source")
     add_json(parser, help="for programs: what the sync tools return")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--dry-run", action="store_true", help="only show what would be done, and why")
-    ways.add_argument("--background", action="store_true", help="leave it to the hub, and go on; see transfers")
+    ways.add_argument("--background", action="store_true", help="let the hub copy in the background; see transfers")
 
 
 def make_order(app: App, options: argparse.Namespace, source: Place, target: Place) -> Order:

@@ -46,7 +46,7 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "top",
         description="Shows machines with CPU, memory and GPUs, who uses them, and jobs, as they are now; keys sort, "
-        "filter, open a job's log, stop and resume (? lists them). Where the output is no terminal it is a table.",
+        "filter, open a job's log, stop and resume (? lists them). If the output is not a terminal, prints a table.",
     )
     parser.add_argument("--once", action="store_true", help="print a table once, also on a terminal")
     parser.add_argument("--sort", choices=("idle", "name", "gpu"), default="idle", help="idle (default), name, gpu")

@@ -38,12 +38,12 @@ def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "transfers",
         usage="remote-sandbox-mcp transfers [ACTION [ID]] [--limit N] [--json]",
-        description="Transfers that were begun by agents or with --background, of the last two weeks. `wait` ends "
-        "with 0 when the transfer has completed without a problem, else with 1; Ctrl-C ends only the waiting.",
+        description="Shows the transfers of the last two weeks that agents or --background have started. `wait` ends "
+        "with 0 when the transfer has completed without a problem, else with 1; Ctrl-C stops only the waiting.",
     )
-    text = "list (which is the default), show, wait, cancel or log"
+    text = "list (the default), show, wait, cancel or log"
     parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", metavar="ACTION", help=text)
-    parser.add_argument("id", nargs="?", default="", metavar="ID", help="as push, pull and list show it")
+    parser.add_argument("id", nargs="?", default="", metavar="ID", help="the id that push, pull or list shows")
     parser.add_argument("--limit", type=int, metavar="N", help=f"rows ({LISTED}), or lines of a log ({LOGGED})")
     add_json(parser, help="for programs: what check_file_transfer_task returns")
 

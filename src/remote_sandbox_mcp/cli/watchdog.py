@@ -26,17 +26,17 @@ KINDS = {"launchd": "a launchd agent", "systemd": "a systemd user service", "hub
 def add_arguments(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "watchdog",
-        description="The watchdog looks after watched background jobs when no agent does: it tells of their end, "
+        description="The watchdog monitors watched background jobs when no agent does: it reports their end, "
         "and resumes those that were cut off. It runs in the hub as long as something is watched; `install` makes the "
         "hub a service, which starts with your login. "
-        "Without an action, it tells how it stands.",
+        "Without an action, shows its status.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    work = actions.add_parser("run", help="be it, and the hub, until told to end; exit code 3 where it runs already")
-    install = actions.add_parser("install", help="have it run from now on, as a service where the system has them")
-    install.add_argument("--no-start", dest="start", action="store_false", help="from the next login on")
-    remove = actions.add_parser("remove", help="end it and remove its service")
-    status = actions.add_parser("status", help="how it stands; exit code 1 where it does not run")
+    work = actions.add_parser("run", help="run it, and the hub, in this process; exit code 3 if it runs already")
+    install = actions.add_parser("install", help="run it from now on, as a service where the system has services")
+    install.add_argument("--no-start", dest="start", action="store_false", help="start it at the next login, not now")
+    remove = actions.add_parser("remove", help="stop it and remove its service")
+    status = actions.add_parser("status", help="show its status; exit code 1 if it does not run")
     add_json(parser, work, install, remove, status)
 
 

@@ -42,20 +42,20 @@ def _add_link(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "link",
         usage="remote-sandbox-mcp link [SANDBOX:REMOTE [FOLDER]] [options]",
-        description="Binds FOLDER to a folder of a sandbox. Agents and `exec` that are started in it then run over "
-        "there: before a command what changed here is sent, after it results and changed text files come back. Shows "
-        "first what would be sent, and asks. .git, what .gitignore excludes and files whose names speak of secrets are "
-        "not sent.",
+        description="Binds FOLDER to a folder of a sandbox. Commands of agents and of `exec` that are started in "
+        "FOLDER then run in the sandbox: before a command, changes here are sent; after it, results and changed text "
+        "files come back. Shows first what would be sent, and asks. .git, files that .gitignore excludes and files "
+        "with names of secrets are not sent.",
         epilog=EXIT_CODES,
     )
     add = parser.add_argument
-    parts = "the folder there, made where it is missing (default: as the project's accepted .remote-sandbox.toml says)"
+    parts = "the folder in the sandbox, created if missing (default: that of the accepted .remote-sandbox.toml)"
     add("remote", metavar="SANDBOX:REMOTE", nargs="?", default="", help=parts)
     add("folder", metavar="FOLDER", nargs="?", default="", help="the folder here (default: the current one)")
-    add("--exclude", action="append", default=[], metavar="PATTERN", help="a .gitignore line for what is left out")
-    add("--include", action="append", default=[], metavar="PATTERN", help="send these in spite of their names: .env")
-    add("--pull", action="append", default=[], metavar="PATTERN", help="also bring back what fits: /plots/**")
-    add("--yes", action="store_true", help="do not ask, however much it is")
+    add("--exclude", action="append", default=[], metavar="PATTERN", help="exclude what this .gitignore line matches")
+    add("--include", action="append", default=[], metavar="PATTERN", help="send files in spite of their names: .env")
+    add("--pull", action="append", default=[], metavar="PATTERN", help="also bring back files that match: /plots/**")
+    add("--yes", action="store_true", help="do not ask, however much would be sent")
     add("--dry-run", action="store_true", help="only show what would be sent")
     add_json(parser)
 
@@ -73,20 +73,20 @@ def _add_unlink(subparsers: Any) -> None:
 def _add_workspaces(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "workspaces",
-        description="Lists the linked folders and how they stand. --keep-local and --keep-remote decide conflicts of "
-        "the current folder's. What a machine has deleted or changed is in the trash for 30 days.",
-        epilog="Ends with 0, with 1 where something is in conflict or a side cannot be seen, with 2 when it failed.",
+        description="Lists the linked folders and their state. --keep-local and --keep-remote decide conflicts of "
+        "the current folder's workspace. Files that a machine has deleted or changed stay in the trash for 30 days.",
+        epilog="Ends with 0, with 1 if there is a conflict or a side cannot be reached, with 2 when it failed.",
     )
     add = parser.add_argument
-    add("--keep-local", nargs="+", default=[], metavar="PATH", help="in conflict: the file here is right")
-    add("--keep-remote", nargs="+", default=[], metavar="PATH", help="in conflict: the file there is right")
+    add("--keep-local", nargs="+", default=[], metavar="PATH", help="decide a conflict: keep the file here")
+    add("--keep-remote", nargs="+", default=[], metavar="PATH", help="decide a conflict: keep the file there")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    trash = actions.add_parser("trash", help="files as they were before a machine deleted or changed them")
-    trash.add_argument("folder", metavar="FOLDER", nargs="?", default="", help="of this folder (default: of all)")
+    trash = actions.add_parser("trash", help="list files as they were before a machine deleted or changed them")
+    trash.add_argument("folder", metavar="FOLDER", nargs="?", default="", help="only of this folder (default: of all)")
     trash.add_argument("--empty", action="store_true", help="delete them for good")
-    restore = actions.add_parser("restore", help="put the newest version in the trash back in its place")
-    restore.add_argument("paths", metavar="PATH", nargs="+", help="a file, or a folder for all that it lacks")
-    restore.add_argument("--force", action="store_true", help="also where another file is; the trash keeps that one")
+    restore = actions.add_parser("restore", help="put the newest version back from the trash")
+    restore.add_argument("paths", metavar="PATH", nargs="+", help="a file, or a folder with missing files")
+    restore.add_argument("--force", action="store_true", help="replace an existing file, which then goes to the trash")
     add_json(parser, trash, restore)
 
 
