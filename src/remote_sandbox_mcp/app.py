@@ -376,7 +376,7 @@ class App:
         if App.apps.made(self):
             needed += self.apps.needs()
         if self.has_disposables:
-            needed += self.disposables.needs()
+            needed += await self.disposables.needs()
         return [*needed, *self._logins_of_people(), *await self._jobs_that_end_with_us()]
 
     def _logins_of_people(self) -> list[str]:
