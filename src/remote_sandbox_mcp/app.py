@@ -370,6 +370,14 @@ class App:
         """Whether the service was created: only then does closing take a moment."""
         return App.disposables.made(self) is not None
 
+    def standing_problems(self) -> list[str]:
+        """Problems of the configuration, and why state cannot be kept, where that is so now."""
+        from .local.store.mark import STATE_FILE
+        from .local.store.trouble import standing_problem
+
+        state = standing_problem(paths.state_path() / STATE_FILE)
+        return [*self.problems, *([state] if state else [])]
+
     async def needs(self) -> list[str]:
         """Explain why this process is needed even without clients, as sentences."""
         needed = [*self.transfers.needs()]

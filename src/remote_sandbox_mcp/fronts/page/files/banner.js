@@ -58,7 +58,7 @@ function showProblems(node, found) {
   if (node.shown === text) return;
   node.shown = text;
   node.hidden = !found.length;
-  replace(node, h("summary", {}, t("{n} configuration problems", { n: found.length })), h("ul", {}, found.map((problem) => h("li", {}, said(problem)))));
+  replace(node, h("summary", {}, t("{n} problems", { n: found.length })), h("ul", {}, found.map((problem) => h("li", {}, said(problem)))));
 }
 
 // The page without a key.
