@@ -370,13 +370,21 @@ class App:
         """Whether the service was created: only then does closing take a moment."""
         return App.disposables.made(self) is not None
 
+    def standing_problems(self) -> list[str]:
+        """Problems of the configuration, and why state cannot be kept, where that is so now."""
+        from .local.store.mark import STATE_FILE
+        from .local.store.trouble import standing_problem
+
+        state = standing_problem(paths.state_path() / STATE_FILE)
+        return [*self.problems, *([state] if state else [])]
+
     async def needs(self) -> list[str]:
         """Explain why this process is needed even without clients, as sentences."""
         needed = [*self.transfers.needs()]
         if App.apps.made(self):
             needed += self.apps.needs()
         if self.has_disposables:
-            needed += self.disposables.needs()
+            needed += await self.disposables.needs()
         return [*needed, *self._logins_of_people(), *await self._jobs_that_end_with_us()]
 
     def _logins_of_people(self) -> list[str]:

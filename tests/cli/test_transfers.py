@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.sync.transfer import Headway, Order, Outcome, Place
 from remote_sandbox_mcp.local.store.database import Database
-from remote_sandbox_mcp.local.store.transfers import Ledger
+from remote_sandbox_mcp.local.store.transfers import Ledger, Transfer, TransferEnd
 from tests.cli.conftest import Cli, at_a_terminal, entry
 from tests.support.line import ThreadedLine
 from tests.support.sshd import Sshd, wait_until
@@ -62,6 +64,17 @@ def test_what_was_begun_in_the_background_is_waited_for_and_told_of(cli: Cli, go
     log = cli("transfers", "log", task_id).stdout
     assert f" queued: {tmp_path} -> shared:waited\n" in log
     assert " completed in " in log.splitlines()[-1]
+
+
+def test_one_that_is_over_shows_no_rate(cli: Cli, good: Sshd, ledger: Ledger) -> None:
+    order = Order(source=Place("", "/data", True), target=Place("shared", "copied"))
+    now = time.time()
+    ledger.add(Transfer(id="tr-1", order=order, status="running", log_file="", created=now, updated=now))
+    outcome = Outcome(synced_type="folder", sent_files=1, bytes=5_000_000, seconds=2.0)
+    assert ledger.end("tr-1", TransferEnd("completed", outcome), Headway("done", 1, 1, 5_000_000, 5_000_000, 2.5e6))
+    row = cli("transfers").stdout.splitlines()[1]
+    assert row.split()[:2] == ["tr-1", "completed"]
+    assert "/s" not in row.partition("/data")[0]
 
 
 def test_json_is_what_the_tool_returns_with_both_ends(cli: Cli, good: Sshd, tmp_path: Path) -> None:

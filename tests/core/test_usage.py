@@ -146,6 +146,28 @@ def test_load_and_cpus_are_read(load: str, cpus: str, expected: Cpu | None) -> N
     assert parse_usage(text).cpu == expected
 
 
+# Of `cpu USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ STEAL GUEST GUEST_NICE`.
+STATS = [
+    pytest.param(("100 0 0 900 0 0 0 0 0 0", "175 0 0 925 0 0 0 0 0 0"), 75, id="part"),
+    pytest.param(("0 0 0 0 0 0 0 0 0 0", "10 10 10 50 10 5 5 0 0 0"), 40, id="waiting for a disk is no work"),
+    pytest.param(("0 0 0 0 0 0 0 0 0 0", "100 0 0 0 0 0 0 0 100 0"), 100, id="guests are counted once"),
+    pytest.param(("500 0 0 900 0 0 0 0 0 0", "400 0 0 1900 0 0 0 0 0 0"), 0, id="a counter stepped back"),
+    pytest.param(("500 0 0 900 0 0 0 0 0 0", "600 0 0 890 0 0 0 0 0 0"), 100, id="never above all"),
+    pytest.param(("500 0 0 900 0 0 0 0 0 0", "501 0 0 900 0 0 0 0 0 0"), None, id="too few ticks"),
+    pytest.param(("500 0 0 900 0 0 0 0 0 0",), None, id="once"),
+    pytest.param(("", ""), None, id="no /proc/stat"),
+    pytest.param(("1 2 3", "4 5 6"), None, id="an old kernel"),
+]
+
+
+@pytest.mark.parametrize(("ticks", "expected"), STATS)
+def test_cpu_use_is_the_share_of_time_between_two_samples(ticks: tuple[str, ...], expected: float | None) -> None:
+    stats = "".join(f"@@ stat\n cpu  {each}\n" for each in ticks)
+    cpu = parse_usage(f"{LINUX}{stats}{END}").cpu
+    assert cpu is not None
+    assert (cpu.load_1m, cpu.used_pct) == (1.5, expected)
+
+
 def test_a_home_on_the_root_disk_is_listed_once() -> None:
     row = " /dev/sda1  104857600 52428800 52428800 50% /\n"
     assert parse_usage(f"@@ disk root\n{row}@@ disk home\n{row}@@ end\n").disks == (Disk("/", 100, 50, 50),)

@@ -19,7 +19,7 @@ from remote_sandbox_mcp.services.hub_contact.place import HubPlace, NoHub
 from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
 from tests.support.means import IS_ROOT
 from tests.support.root import as_root, run_as_root
-from tests.support.server import Wire, entry, environment, wire
+from tests.support.server import Wire, arguments, entry, environment, wire
 from tests.support.sshd import Sshd, all_processes, wait_until
 
 CANARY = "canary-in-the-environment"
@@ -88,7 +88,7 @@ def test_a_client_that_closes_its_input_at_once_still_gets_its_answers(tmp_path:
 def full_disk(folder: Path, known_hosts: str) -> Iterator[None]:
     """A state folder without a byte to spare, in which a machine is known."""
     folder.mkdir(mode=0o700)
-    run_as_root("mount", "-t", "tmpfs", "-o", f"size=64k,mode=0700,uid={os.getuid()}", "tmpfs", str(folder))
+    run_as_root("mount", "-t", "tmpfs", "-o", f"size=1m,mode=0700,uid={os.getuid()}", "tmpfs", str(folder))
     try:
         (folder / "known_hosts").write_text(known_hosts)
         with suppress(OSError), open(folder / "filler", "wb", buffering=0) as filler:
@@ -109,6 +109,29 @@ def test_clients_are_served_on_a_full_disk(machine: Sshd, tmp_path: Path) -> Non
         kill_hub_if_any(tmp_path)
         again = line.call("exec_bash", command="echo on")
         assert again.get("structuredContent", {}).get("stdout") == "on\n", (again, line.stderr)
+
+
+def test_a_full_disk_is_named_where_people_and_agents_look(machine: Sshd, tmp_path: Path) -> None:
+    """Also before there is a state file; calls go on, and the log has one warning."""
+    state = tmp_path / "state"
+    with full_disk(state, machine.known_hosts.read_text()):
+        with wire(tmp_path, entry(machine), hub=False) as line:
+            use(line)
+            assert full_disk_problems(line, state)
+            for _ in range(3):
+                assert line.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
+            assert full_disk_problems(line, state)
+            line.leave(None)
+            assert line.stderr.count("Calls on sandboxes go on") == 1
+        (state / "state.db").unlink(missing_ok=True)
+        words, given = [*arguments(tmp_path, local=False), "doctor"], environment(tmp_path, (entry(machine),))
+        done = subprocess.run(words, env=given, capture_output=True, text=True, check=False)
+        assert (done.returncode, "its disk is full; free some space" in done.stdout) == (1, True), done.stdout
+
+
+def full_disk_problems(line: Wire, state: Path) -> list[str]:
+    problems = line.call("list_sandboxes")["structuredContent"].get("problems", [])
+    return [each for each in problems if each.startswith(f"unable to use {state}/state.db: its disk is full; free ")]
 
 
 def kill_hub_if_any(home: Path) -> None:

@@ -25,12 +25,14 @@ from tests.fronts.http.conftest import Service, connected, service
 from tests.support.hub_desk import Desk, desk_in
 from tests.support.hub_place import done, logins
 from tests.support.hubs import hub_pid, hub_pids, is_alive, kill_hub
+from tests.support.page import Browser
 from tests.support.server import Caller, arguments, entry, environment, until, wire
 from tests.support.sshd import Sshd, wait_until
 
 KEY = "a-key-of-the-operators"
 BOTH_MODES = ("legacy", "auto")
 IDLE_S = 0.5
+ALONE = "serving without a hub: "
 HANDED_FILE = "/etc/passwd"
 
 
@@ -281,32 +283,83 @@ async def test_http_is_served_without_a_hub_where_none_can_start(tmp_path: Path)
 
 IMPATIENT = """
 import sys, remote_sandbox_mcp.hub.http_front as front, remote_sandbox_mcp.cli.main as command
-front.ASK_EVERY_S, front.ANSWER_S = 0.3, 0.5
+front.ASK_EVERY_S, front.ANSWER_S, front.RETURN_S = 0.3, 0.5, 0.3
 command.main(sys.argv[1:])
 """
 
 
-def test_http_is_served_without_a_hub_that_hangs(tmp_path: Path) -> None:
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[Service]:
+    """A front that soon notices that its hub hangs."""
     words = [sys.executable, "-c", IMPATIENT, *arguments(tmp_path, local=True)[1:], "--mode", "http", "--port", "0"]
     with (tmp_path / "said").open("wb") as said:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=said, env=environment(tmp_path, ()))
-    served, hub = Service(process, tmp_path), 0
+    served = Service(process, tmp_path)
     try:
         wait_until(lambda: "serving MCP at" in served.said, what="the server", seconds=20)
-        assert is_answered(served)
-        hub = hub_pid(tmp_path)
-        os.kill(hub, signal.SIGSTOP)
-        wait_until(lambda: "serving without a hub: the hub (process" in served.said, what="it", seconds=20)
-        assert is_answered(served)
-        os.kill(hub, signal.SIGCONT)
-        wait_until(lambda: "no longer served" in hub_log_of(tmp_path), what="the hub to let go")
-        assert is_answered(served)
-        assert served.leave()[1] == 0
+        yield served
     finally:
-        if hub and is_alive(hub):
+        for hub in filter(is_alive, hub_pids(tmp_path)):
             os.kill(hub, signal.SIGCONT)
         process.kill()
         process.wait()
+    assert "Traceback" not in served.said
+
+
+def hang(served: Service) -> int:
+    """Stop the hub's process; returns its number once the front serves without it."""
+    assert is_answered(served)
+    before, hub = served.said.count(ALONE), hub_pid(served.home)
+    os.kill(hub, signal.SIGSTOP)
+    wait_until(lambda: served.said.count(ALONE) > before, what="the front to serve", seconds=20)
+    return hub
+
+
+def without_hub(served: Service) -> str:
+    """What the page reads about the process that serves it: why that is not the hub."""
+    browser = Browser(served.port)
+    assert browser.enter(served.key).status == 200
+    with browser.stream() as stream:
+        return str(stream.row("about", "hub", bool).get("without_hub", ""))
+
+
+def test_http_goes_back_to_a_hub_that_hung(impatient: Service) -> None:
+    """Twice, and its socket refuses nobody meanwhile."""
+    for times in (1, 2):
+        hub = hang(impatient)
+        assert is_answered(impatient)
+        assert f"the hub (process {hub}) has not answered" in without_hub(impatient)
+        os.kill(hub, signal.SIGCONT)
+        wait_until(
+            lambda times=times: hub_log_of(impatient.home).count("HTTP is served on") > times,
+            what="the hub to serve again", seconds=20,
+        )  # fmt: skip
+        assert is_answered(impatient)
+        assert (hub_pid(impatient.home), without_hub(impatient)) == (hub, "")
+    assert impatient.leave()[1] == 0
+
+
+async def test_a_call_ends_before_a_hub_that_hung_serves_again(impatient: Service) -> None:
+    hub = await asyncio.to_thread(hang, impatient)
+    async with connected(impatient) as caller, connected(impatient) as other:
+        command = "touch begun; until test -e go; do sleep 0.1; done; echo ended"
+        calling = asyncio.ensure_future(caller.output(command))
+        await other.run("until test -e begun; do sleep 0.1; done")
+        os.kill(hub, signal.SIGCONT)
+        await until(lambda: "a hub answers again" in impatient.said, "the hub to answer", 20)
+        assert hub_log_of(impatient.home).count("HTTP is served on") == 1
+        await other.run("touch go")
+        assert await calling == "ended\n"
+    await until(lambda: hub_log_of(impatient.home).count("HTTP is served on") == 2, "the hub to serve again", 20)
+
+
+def test_a_new_hub_takes_the_place_of_one_that_hung_and_died(impatient: Service) -> None:
+    hub = hang(impatient)
+    os.kill(hub, signal.SIGKILL)
+    wait_until(lambda: hub_log_of(impatient.home).count("HTTP is served on") == 2, what="another hub", seconds=20)
+    assert is_answered(impatient)
+    assert hub_pid(impatient.home) not in (0, hub)
+    assert impatient.leave()[1] == 0
 
 
 # What a front may hand over

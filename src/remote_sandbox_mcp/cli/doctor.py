@@ -82,9 +82,10 @@ def _state_trouble(folder: Path) -> str:
     """Explain why state cannot be kept; makes no file for that."""
     from ..local.store.mark import STATE_FILE
     from ..local.store.repair import find_trouble
+    from ..local.store.trouble import standing_problem
 
-    problem = find_trouble(folder / STATE_FILE) if (folder / STATE_FILE).exists() else None
-    return str(problem or "")
+    file = folder / STATE_FILE
+    return str(find_trouble(file) or "") if file.exists() else standing_problem(file)
 
 
 def _repair(as_json: bool) -> int:

@@ -65,7 +65,7 @@ async def _show(app: App, resources: bool) -> None:
         page.problems([f"{app.fleet.default} cannot be used here: {why_none}"])
     elif not views:
         page.print("No sandbox is configured; remote-sandbox-mcp doctor says where to begin.")
-    page.problems(app.problems)
+    page.problems(app.standing_problems())
     if not all(view.alive for view in views):
         page.print(styled(("remote-sandbox-mcp doctor looks closer at those that do not answer", "dim")))
 

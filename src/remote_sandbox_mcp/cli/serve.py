@@ -94,7 +94,8 @@ def serve_http(
 ) -> None:
     """Serve on this socket, through the hub where there is one; the process ends here."""
     if hub and not os.environ.get(NO_HUB):
-        _serve_http_by_hub(listener, terms, config)
+        _serve_http_by_hub(listener, terms, configuration, config)
+        return
     leave_on_signal()
     from ..app import compose
     from ..fronts.http import serve
@@ -102,14 +103,24 @@ def serve_http(
     serve.serve(compose(configuration), listener, terms)
 
 
-def _serve_http_by_hub(listener: socket, terms: Terms, config: Path | None) -> None:
-    """Returns only where there is no hub."""
+def _serve_http_by_hub(listener: socket, terms: Terms, configuration: Configuration, config: Path | None) -> None:
+    """Let hubs serve, and serve here while there is none; does not return."""
     import logging
 
     from ..hub import http_front
 
-    problem = http_front.run(listener, terms.as_fields(), str(config or ""))
-    logging.getLogger(__name__).warning("serving without a hub: %s", problem)
+    returning = http_front.HubReturn()
+    while True:
+        returning.hand_over()
+        problem = http_front.run(listener, terms.as_fields(), str(config or ""))
+        leave_on_signal()
+        logging.getLogger(__name__).warning("serving without a hub: %s", problem)
+        from ..app import compose
+        from ..fronts.http import serve
+
+        # A duplicate, because it is closed at the end: clients that connect meanwhile wait in the kernel.
+        serve.serve(compose(configuration), listener.dup(), terms, serve.WithoutHub(problem, returning.wait))
+        leave_on_signal()
 
 
 def leave_on_signal() -> None:

@@ -76,7 +76,7 @@ async def _once(app: App, options: argparse.Namespace) -> int:
     lines = [line for row in state.shown_machines() for line in block(row, (), widths)]
     jobs_ = _unchosen(job_lines(state, state.shown_jobs(), MOST_JOBS + 1, widths, now))
     page.print(*(fitted(line, page.console.width) for line in (*lines, plain(""), *jobs_)))
-    page.problems(app.problems)
+    page.problems(app.standing_problems())
     return 0
 
 

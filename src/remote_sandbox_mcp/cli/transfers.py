@@ -13,7 +13,7 @@ from ..views.results import plain_text
 from ..views.sync_results import transfer_fields
 from .bar import Bar
 from .render import Page, ago, clock, one_line, percent, print_json, shorten, size, styled
-from .summary import outcome_lines, rate, show_outcome
+from .summary import outcome_lines, show_outcome
 from .syncing import until_stopped
 from .verb import add_json, complain, say, with_app
 
@@ -100,7 +100,7 @@ def _end(place: Place, room: int) -> str:
 def _done(transfer: Transfer, stale: bool) -> tuple[str, str]:
     """Amount and rate."""
     if outcome := transfer.outcome:
-        return size(outcome.bytes), rate(outcome)
+        return size(outcome.bytes), ""
     headway = transfer.headway
     if not headway or not headway.files_total:
         # Before the plan is made there are no totals, only the phase.

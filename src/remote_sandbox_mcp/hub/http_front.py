@@ -1,10 +1,12 @@
 """The process of `--mode http`: holds the listening socket and lets the hub serve on it.
 
-A hub that dies is replaced, and given the same socket: clients that connect meanwhile wait in the kernel.
+A hub that dies is replaced, and given the same socket: clients that connect meanwhile wait in the kernel. While a hub
+hangs, or none can be started, this process serves by itself, and asks from time to time whether that is over.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -16,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from ..services.hub_contact.asking import ask_hub
+from ..services.hub_contact.asking import ask_hub, call_hub
 from ..services.hub_contact.hello import read_answer, say_http_hello
 from ..services.hub_contact.place import HubPlace, NoHub, current_folder, reach
 from .front import FIRST_GREETING_S, GREETING_S, MOST_ATTEMPTS, STEADY_S
@@ -28,6 +30,8 @@ CHUNK = 1 << 16
 LOADING_S, ENDING_S = 30.0, 1.0
 # A silent hub is asked for a sign of life this often, and has this long to answer.
 ASK_EVERY_S, ANSWER_S = 15.0, 15.0
+# A process that serves without a hub asks for one this often; ever more seldom where hubs end at once.
+RETURN_S, LONGEST_RETURN_S = 15.0, 900.0
 
 
 class Silent(NoHub):
@@ -181,6 +185,34 @@ class HttpFront:
             while True:
                 self._hear(ENDING_S)
         os._exit(0)
+
+
+class HubReturn:
+    """Decides when a process that serves without a hub lets a hub serve again."""
+
+    def __init__(self) -> None:
+        self._pause_s = RETURN_S / 2
+        self._begun_at = time.monotonic()
+
+    def hand_over(self) -> None:
+        """Note that a hub serves from now on."""
+        self._begun_at = time.monotonic()
+
+    async def wait(self) -> None:
+        """Wait until a hub answers; a new one is started where there is none."""
+        is_steady = time.monotonic() > self._begun_at + ANSWER_S + STEADY_S
+        self._pause_s = RETURN_S if is_steady else min(2 * self._pause_s, LONGEST_RETURN_S)
+        while True:
+            await asyncio.sleep(self._pause_s)
+            if await asyncio.to_thread(_is_answered):
+                return
+
+
+def _is_answered() -> bool:
+    try:
+        return bool(call_hub("alive", ANSWER_S))
+    except (OSError, NoHub, ValueError):
+        return False
 
 
 def run(listener: socket.socket, terms: Mapping[str, Any], config: str) -> str:

@@ -256,6 +256,11 @@ class InProgress:
         for end in tuple(self._ends):
             await end.wait()
 
+    async def idle(self) -> None:
+        """Wait until no call is being answered."""
+        while self._ends:
+            await self.settled()
+
 
 class Turns(AbstractAsyncContextManager[None]):
     """Decides when a call of one client begins: entered around each call, in the order in which they came.

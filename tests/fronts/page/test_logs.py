@@ -188,3 +188,7 @@ async def test_a_search_covers_the_whole_log_as_a_terminal_shows_it(app: App, mo
     # Written over, and never in one piece on a screen.
     assert await found("red needle") == []
     assert await found("exit_code") == []
+    # A part with more matches than one answer holds is gone through in several.
+    monkeypatch.setattr(logs, "MOST_MATCHES", 700)
+    everywhere = await found("of a long log")
+    assert (len(everywhere), len(set(everywhere))) == (30000, 30000)

@@ -132,6 +132,20 @@ async def test_an_expired_one_is_removed_and_told(house: House) -> None:
         house.fleet.member(made.id)
 
 
+async def test_a_process_is_needed_by_sandboxes_that_live_alone(build: Build) -> None:
+    """One that has expired, or was deleted by another process, is not named, even before that is noticed here."""
+    house, elsewhere = build(), build()
+    short = await house.disposables.create(replace(ORDER, name="short", timeout_s=100))
+    doomed = await house.disposables.create(replace(ORDER, name="doomed", timeout_s=1000))
+    lives = await house.disposables.create(replace(ORDER, name="lives", timeout_s=1000))
+    sentence = "the sandbox {} lives, and what runs in it would end"
+    assert [*await house.disposables.needs()] == [sentence.format(it.title) for it in (short, doomed, lives)]
+    house.pass_time(103)
+    assert [*await house.disposables.needs()] == [sentence.format(it.title) for it in (doomed, lives)]
+    assert elsewhere.rows.end(doomed.id, "deleted", "deleted", house.clock())
+    assert [*await house.disposables.needs()] == [sentence.format(lives.title)]
+
+
 async def test_one_that_others_use_meanwhile_is_not_cleaned_up(build: Build) -> None:
     house = build(IDLE)
     made = await house.disposables.create(ORDER)

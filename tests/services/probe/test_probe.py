@@ -34,6 +34,8 @@ SHELLS = [
 # What the probe needs of a machine, and nothing that tells of this one's GPUs.
 TOOLS = ["cat", "cut", "date", "df", "getconf", "grep", "head", "nproc", "paste", "ps", "sed", "sh", "sleep", "sort"]
 TOOLS += ["stat", "timeout", "tr", "true", "uname"]
+# A head(1) that reads counters of a machine that computed a quarter of the time.
+COUNTERS = "if [ -e {0} ]; then echo cpu 125 0 0 975 0 0 0 0; else : >{0}; echo cpu 100 0 0 900 0 0 0 0; fi"
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
 
@@ -101,6 +103,17 @@ def test_this_machine_is_measured(machine: Machine, shell: list[str]) -> None:
     assert 0 < usage.memory.available_mb < usage.memory.total_mb
     assert usage.clock == pytest.approx(time.time(), abs=10)
     assert usage.disks[0].free_gb == pytest.approx(shutil.disk_usage(os.environ["HOME"]).free / 2**30, rel=0.05)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_use_of_the_cpus_is_sampled_twice(machine: Machine, shell: list[str]) -> None:
+    """At the beginning and at the end, of the kernel's own counters."""
+    machine.put("head", '[ "$3" = /proc/stat ] || exec /usr/bin/head "$@"\n' + COUNTERS.format(machine.bin / "read"))
+    answer = machine.answer(shell)
+    assert answer.count("@@ stat\n cpu ") == 2
+    cpu = parse_usage(answer).cpu
+    assert cpu is not None
+    assert cpu.used_pct == 25
 
 
 @pytest.mark.parametrize("how", ["argument", "stdin"])

@@ -8,8 +8,9 @@ import functools
 import logging
 import signal
 import socket
-from collections.abc import Generator
-from typing import Any, NoReturn
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -20,12 +21,14 @@ from ...services import session
 from ...views.live.service import Live
 from ..mcp.clients import HttpSessions
 from ..mcp.server import SandboxServer, build
-from ..mcp.stdio import leave
+from ..mcp.stdio import close, leave
 from ..mcp.watchdog import revive
 from ..page.app import PageApp
 from .connections import Connection, Unfinished, most_unfinished
 from .gate import HttpGate
 from .listener import Terms
+
+log = logging.getLogger(__name__)
 
 # A call may carry files in base64.
 LARGEST_REQUEST = 64 << 20
@@ -37,29 +40,59 @@ ACCEPTED_AT_ONCE, WAITING_IN_KERNEL = 50, 4096
 IDLE_S = 4 * 3600
 # At the end: for answers being sent, for calls to stop their commands, for connections to close.
 GRACE_S, WIND_DOWN_S, ENDING_S = 0.25, 0.2, 0.2
+# Before a hub serves again: for calls to end, then for everything that is open to close.
+CALLS_S, RETURNING_S = 600.0, 5.0
 
 
-def serve(app: App, listener: socket.socket, terms: Terms) -> None:
-    """Serve until a signal comes; the process ends here."""
-    asyncio.run(_serve(app, listener, terms))
+@dataclass(frozen=True)
+class WithoutHub:
+    """Reason why this process serves and not the hub, and a wait until a hub can serve again."""
+
+    why: str
+    is_over: Callable[[], Coroutine[Any, Any, None]]
 
 
-async def _serve(app: App, listener: socket.socket, terms: Terms) -> NoReturn:
+def serve(app: App, listener: socket.socket, terms: Terms, without_hub: WithoutHub | None = None) -> None:
+    """Serve until a signal comes, which ends the process; returns when a hub can serve again."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(_serve(app, listener, terms, without_hub))
+    # Not asyncio.run(): it would wait for every thread that is still at work.
+    loop.close()
+
+
+async def _serve(app: App, listener: socket.socket, terms: Terms, without_hub: WithoutHub | None) -> None:
     descriptors.raise_limit()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    live = Live(app)
+    live = Live(app, lambda: {"without_hub": without_hub.why} if without_hub else {})
     # Its folder is not that of a client.
     session.begin(session.Session(is_over_http=True))
-    http = HttpServer(build(app, HttpSessions()), listener, terms, live)
-    serving = http.begin()
+    server = build(app, HttpSessions())
+    http = HttpServer(server, listener, terms, live)
+    ends: list[asyncio.Future[Any]] = [http.begin(), asyncio.ensure_future(stopped.wait())]
     reviving = asyncio.ensure_future(revive(app))
-    await asyncio.wait((serving, asyncio.ensure_future(stopped.wait())), return_when=asyncio.FIRST_COMPLETED)
+    returning = asyncio.ensure_future(_hub_is_back(without_hub, server)) if without_hub else None
+    await asyncio.wait((*ends, *([returning] if returning else [])), return_when=asyncio.FIRST_COMPLETED)
+    is_end = any(end.done() for end in ends)
     reviving.cancel()
     failed = await http.wind_down()
     await live.close()
-    await leave(app, failed, ENDING_S)
+    if is_end:
+        await leave(app, failed, ENDING_S)
+    await close(app, RETURNING_S)
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=WIND_DOWN_S)
+
+
+async def _hub_is_back(without_hub: WithoutHub, server: SandboxServer) -> None:
+    """Wait until a hub can serve, and then for the end of all calls here."""
+    await without_hub.is_over()
+    log.warning("a hub answers again; it serves as soon as the calls here have ended")
+    await asyncio.wait((asyncio.ensure_future(server.calls.idle()),), timeout=CALLS_S)
 
 
 class HttpServer:

@@ -72,13 +72,21 @@ async def leave(app: App, failed: BaseException | None, ending_s: float) -> NoRe
     """End this process with everything it has open; logs what made it end."""
     if failed:
         print(f"remote-sandbox-mcp: {failed!r}", file=sys.stderr)
-    patience, has_transfers = LONG_FAREWELL_S if app.has_disposables else ending_s, bool(app.transfers.needs())
-    await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=patience)
-    if has_transfers:
-        await asyncio.wait((asyncio.ensure_future(_leave_transfers(app)),), timeout=LONG_FAREWELL_S)
+    await close(app, ending_s)
     sys.stderr.flush()
     # From inside the loop: its own end would wait for every call and thread that is still at work.
     os._exit(1 if failed else 0)
+
+
+async def close(app: App, ending_s: float) -> None:
+    """Close everything within this time, and hand unfinished transfers to the hub."""
+    patience, has_transfers = (
+        max(LONG_FAREWELL_S, ending_s) if app.has_disposables else ending_s,
+        bool(app.transfers.needs()),
+    )
+    await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=patience)
+    if has_transfers:
+        await asyncio.wait((asyncio.ensure_future(_leave_transfers(app)),), timeout=LONG_FAREWELL_S)
 
 
 async def _leave_transfers(app: App) -> None:

@@ -94,10 +94,12 @@ class LogStream:
         is_all = seen.cursor >= seen.log_size or not seen.log
         data = self._for_people(seen.log, seen) if is_all else to_line_end(seen.log)
         begin = seen.cursor - len(seen.log)
-        found = await asyncio.to_thread(lambda: [*islice(lines_with(data, words, shown), MOST_MATCHES)])
+        # One more than is returned: the next request begins with it.
+        found = await asyncio.to_thread(lambda: [*islice(lines_with(data, words, shown), MOST_MATCHES + 1)])
+        lines, to = [begin + line for line in found], None if is_all else begin + len(data)
         return {
-            "found": [begin + line for line in found],
-            "next": None if is_all else begin + len(data),
+            "found": lines[:MOST_MATCHES],
+            "next": lines[MOST_MATCHES] if len(lines) > MOST_MATCHES else to,
             "size": seen.log_size,
         }
 

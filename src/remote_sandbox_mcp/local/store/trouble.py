@@ -93,6 +93,20 @@ def is_full(file: Path) -> bool:
     return False
 
 
+def standing_problem(file: Path) -> str:
+    """Reason why state cannot be kept now, as far as is known without writing; empty where it can.
+
+    A file that does not exist yet is judged by its folder.
+    """
+    if outage := outage_of(file):
+        return str(outage.problem)
+    if file.exists() or not file.parent.exists():
+        return ""
+    if is_full(file):
+        return str(explain(file, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    return "" if os.access(file.parent, os.W_OK) else str(explain(file, OSError(errno.EACCES, "not writable")))
+
+
 def _holder(file: Path) -> str:
     """The process that has a lock on the file, where the kernel shows it."""
     with suppress(OSError, ValueError, IndexError):

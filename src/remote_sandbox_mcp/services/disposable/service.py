@@ -41,12 +41,13 @@ class DisposableService:
         self.tending.pool = self.making.pool
         registry.admitted = self.tending.wake
 
-    def needs(self) -> Sequence[str]:
+    async def needs(self) -> Sequence[str]:
         """List the sandboxes for which the process must stay."""
-        registry = self.registry
+        registry, now = self.registry, self.registry.now()
         own = [it for it in registry.lives.values() if it.kept.owner == registry.me and it.traits.ends_with_server]
-        # One whose time is over is swept soon, and one that was deleted elsewhere is noticed later.
-        living = [it.disposable for it in own if not 0 < it.disposable.expires < time.time()]
+        # One whose time is over is swept soon, and one that was deleted elsewhere is only noticed later.
+        kept = {it.id for it in await asyncio.to_thread(registry.rows.living)} if own else set()
+        living = [it.disposable for it in own if it.kept.id in kept and not 0 < it.disposable.expires < now]
         return [f"the sandbox {it.title} lives, and what runs in it would end" for it in living if it.status != GONE]
 
     def reconfigure(self, rules: DisposableRules, offers: Mapping[str, Offer]) -> None:

@@ -91,9 +91,9 @@ class Disposables:
         self.on_change(changes.stir)
         self._followers.start(changes.follow())
 
-    def needs(self) -> Sequence[str]:
+    async def needs(self) -> Sequence[str]:
         """Sandboxes whose processes end with this process, as sentences."""
-        return self._service.needs() if Disposables._service.made(self) else ()
+        return await self._service.needs() if Disposables._service.made(self) else ()
 
     @property
     def has_any(self) -> bool:

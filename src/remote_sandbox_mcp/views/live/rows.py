@@ -200,6 +200,9 @@ def transfer_row(transfer: Transfer, stale: bool) -> dict[str, Any]:
     fields |= {"direction": direction, "from": plain_text(str(order.source)), "to": plain_text(str(order.target))}
     if transfer.headway is not None:
         fields["progress"] = progress_fields(transfer.headway)
+    if transfer.is_over or stale:
+        for name in ("rate_bps", "left_s"):
+            fields.get("progress", {}).pop(name, None)
     fields |= lean(began=round(transfer.created, 3), ended=round(transfer.ended, 3) or None)
     return finite(fields)  # type: ignore[no-any-return]
 

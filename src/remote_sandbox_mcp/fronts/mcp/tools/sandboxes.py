@@ -61,7 +61,7 @@ def offer(server: SandboxServer) -> None:
             for view in views
         ]
         fields: dict[str, Any] = {"active_sandbox": active, "sandboxes": listed}
-        fields |= lean(problems=[*app.problems, *trouble])
+        fields |= lean(problems=[*app.standing_problems(), *trouble])
         return reply(fields, sandboxes_text(fields))
 
     async def select_sandbox(

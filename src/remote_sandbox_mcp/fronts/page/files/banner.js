@@ -13,8 +13,9 @@ export function banner(feed) {
   const lost = h("div.banner.lost", { hidden: true, role: "status" });
   const words = h("span");
   lost.append(words, button(t("Try now"), () => feed.retry(), "small"));
+  const alone = h("div.banner.alone", { hidden: true, role: "status" });
   const problems = h("details.banner.problems", { hidden: true });
-  const node = h("div.banners", {}, lost, problems);
+  const node = h("div.banners", {}, lost, alone, problems);
   let since = 0;
 
   function draw() {
@@ -26,7 +27,9 @@ export function banner(feed) {
     lost.hidden = !shows;
     if (shows) put(words, lostWords(feed, since));
     document.body.classList.toggle("stale", shows);
-    showProblems(problems, feed.rows("about").get("hub")?.problems || []);
+    const about = feed.rows("about").get("hub");
+    if (about) showAlone(alone, about.without_hub || "");
+    showProblems(problems, about?.problems || []);
   }
 
   const end = feed.listen(["phase", "about"], draw);
@@ -43,12 +46,19 @@ function lostWords(feed, since) {
   return ago < 5 ? first : `${first} ${t("What you see is as it was {ago} ago.", { ago: duration(ago) })}`;
 }
 
+// One line while the server serves without its hub, and one when the hub is back.
+function showAlone(node, why) {
+  if (!why && !node.hidden) say(t("The hub serves this page again."));
+  node.hidden = !why;
+  if (why) put(node, t("Served without the hub until it answers: {why}", { why: said(why) }));
+}
+
 function showProblems(node, found) {
   const text = found.join("\n");
   if (node.shown === text) return;
   node.shown = text;
   node.hidden = !found.length;
-  replace(node, h("summary", {}, t("{n} configuration problems", { n: found.length })), h("ul", {}, found.map((problem) => h("li", {}, said(problem)))));
+  replace(node, h("summary", {}, t("{n} problems", { n: found.length })), h("ul", {}, found.map((problem) => h("li", {}, said(problem)))));
 }
 
 // The page without a key.

@@ -34,11 +34,13 @@ const ZH = {
   "What you see is as it was {ago} ago.": "当前显示的是 {ago} 前的状态。",
   "Try now": "立即重试",
   "Connected again after {time}.": "中断 {time} 后已重新连接。",
+  "Served without the hub until it answers: {why}": "hub 恢复应答之前，不经 hub 提供服务：{why}",
+  "The hub serves this page again.": "此页面已重新由 hub 提供服务。",
   "This page needs its key": "需要密钥才能打开此页面",
   "Run {command} in a terminal: it opens this page with the key. Or paste the key here.": "在终端运行 {command} 会带着密钥打开此页面；也可以在这里粘贴密钥。",
   "Key": "密钥",
   "Enter": "进入",
-  "{n} configuration problems": "{n} 个配置问题",
+  "{n} problems": "{n} 个问题",
   "Loading …": "加载中…",
 
   "GPUs free": "块 GPU 空闲",
@@ -324,7 +326,7 @@ const ONE = {
   "{n} older jobs that have ended are not shown.": "{n} older job that has ended is not shown.",
   "{n} lines": "{n} line",
   "{n} new lines": "{n} new line",
-  "{n} configuration problems": "{n} configuration problem",
+  "{n} problems": "{n} problem",
 };
 const TABLES = { zh: ZH };
 const KEPT = "remote-sandbox-language";
