@@ -99,7 +99,9 @@ def test_one_that_runs_is_listed_and_cancelled(cli: Cli, stuck: str) -> None:
     assert (waited.code, waited.stderr) == (1, f"remote-sandbox-mcp: {stuck} was cancelled\n")
 
 
-def test_a_signal_ends_only_the_waiting(cli: Cli, stuck: str, ledger: Ledger) -> None:
+def test_a_signal_ends_only_the_waiting(cli: Cli, stuck: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In its own process it can be seen from outside when it waits.
+    monkeypatch.setenv("REMOTE_SANDBOX_NO_HUB", "1")
     process = cli.start("transfers", "wait", stuck)
     wait_until(lambda: handles(process.pid, signal.SIGTERM), what="it to wait")
     process.send_signal(signal.SIGTERM)

@@ -64,7 +64,9 @@ class HubCaller(Caller):
         given, out, error = descriptors
         self._environ = environ
         self._stdin = open(given, encoding="utf-8", errors="surrogateescape", newline=None)
-        self._outputs = tuple(QueuedOutput(fd, encoding_of(environ)) for fd in (out, error))
+        self._queues = queues_for(out, error)
+        encoding = encoding_of(environ)
+        self._outputs = (QueuedOutput(out, encoding, self._queues[0]), QueuedOutput(error, encoding, self._queues[1]))
         self._handlers: dict[int, Callable[[], None]] = {}
 
     @property
@@ -100,21 +102,18 @@ class HubCaller(Caller):
         """Wait until everything is written, and close the descriptors."""
         for output in self._outputs:
             await asyncio.shield(asyncio.to_thread(output.finish))
+        for queue in self._queues:
+            await asyncio.shield(asyncio.to_thread(queue.end))
         self._stdin.close()
 
 
 class QueuedOutput(io.TextIOBase):
     """Text for a descriptor of a client, written in a thread: its reader may be slow, and the hub must not wait."""
 
-    def __init__(self, fd: int, encoding: str) -> None:
+    def __init__(self, fd: int, encoding: str, queue: OutputQueue) -> None:
         self._fd = fd
         self._encoding = encoding
-        self._queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._waiting = 0
-        # Nobody reads it any more.
-        self.is_cut = False
+        self._queue = queue
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -134,50 +133,91 @@ class QueuedOutput(io.TextIOBase):
         return len(text)
 
     def put(self, data: bytes) -> None:
-        """Write bytes as they are."""
-        if self.is_cut:
-            raise BrokenPipeError
-        # A progress bar is drawn in a thread of its own.
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._write_all, daemon=True)
-                self._thread.start()
-            self._waiting += len(data)
-        self._queue.put(data)
+        """Write bytes as they are. Raises BrokenPipeError where nobody reads them any more."""
+        self._queue.put(self._fd, data)
 
     @property
     def is_behind(self) -> bool:
         """Whether its reader is slow, such as a terminal that was stopped by Ctrl-S: then give it no more."""
-        return self._waiting > MOST_WAITING
+        return self._queue.waiting > MOST_WAITING
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether nobody reads it any more."""
+        return self._queue.is_cut(self._fd)
 
     def flush(self) -> None:
         """The thread writes as soon as it can."""
 
     def settle(self) -> None:
         """Wait until all that was given so far is written. Blocks."""
+        self._queue.settle()
+
+    def finish(self) -> None:
+        """Wait until all is written, and close the descriptor. Blocks."""
+        self._queue.settle()
+        os.close(self._fd)
+
+
+class OutputQueue:
+    """Bytes for one or more descriptors, written in order by one thread."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[int, bytes] | threading.Event] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self.waiting = 0
+        # Descriptors that nobody reads any more.
+        self._cut: set[int] = set()
+
+    def put(self, fd: int, data: bytes) -> None:
+        if fd in self._cut:
+            raise BrokenPipeError
+        # A progress bar is drawn in a thread of its own.
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, daemon=True)
+                self._thread.start()
+            self.waiting += len(data)
+            self._queue.put((fd, data))
+
+    def is_cut(self, fd: int) -> bool:
+        return fd in self._cut
+
+    def settle(self) -> None:
         if self._thread:
             written = threading.Event()
             self._queue.put(written)
             written.wait()
 
-    def finish(self) -> None:
-        """Wait until all is written, and close the descriptor. Blocks."""
+    def end(self) -> None:
+        """End the thread, when all is written."""
         if self._thread:
-            self._queue.put(None)
+            self._queue.put((-1, b""))
             self._thread.join()
-        os.close(self._fd)
 
     def _write_all(self) -> None:
-        while (data := self._queue.get()) is not None:
-            if isinstance(data, threading.Event):
-                data.set()
+        while True:
+            item = self._queue.get()
+            if isinstance(item, threading.Event):
+                item.set()
                 continue
+            fd, data = item
+            if fd < 0:
+                return
             try:
-                write_all(self._fd, b"" if self.is_cut else data)
+                write_all(fd, b"" if fd in self._cut else data)
             except OSError:
-                self.is_cut = True
+                self._cut.add(fd)
             with self._lock:
-                self._waiting -= len(data)
+                self.waiting -= len(data)
+
+
+def queues_for(out: int, error: int) -> tuple[OutputQueue, OutputQueue]:
+    """One queue for both on the same terminal, where their order is seen; else one for each, as readers may be slow."""
+    first = OutputQueue()
+    is_one = os.isatty(out) and os.isatty(error) and os.fstat(out).st_rdev == os.fstat(error).st_rdev
+    return first, first if is_one else OutputQueue()
 
 
 def write_all(fd: int, data: bytes) -> None:
