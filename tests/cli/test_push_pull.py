@@ -229,5 +229,5 @@ def test_no_connection_is_255_at_once(cli: Cli, tmp_path: Path) -> None:
 
 def test_help_tells_the_exit_codes(cli: Cli) -> None:
     text = " ".join(cli("pull", "--help").stdout.split())
-    assert "1 when some entries could not be (each is named)" in text
+    assert "1 when some entries were not (each is named)" in text
     assert "255 without a connection, 130 after Ctrl-C" in text

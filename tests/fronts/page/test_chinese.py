@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import remote_sandbox_mcp
 import remote_sandbox_mcp.fronts.page.app as page_app
+from remote_sandbox_mcp.core import errors
 from remote_sandbox_mcp.core.jobs.job import Fate, JobSeen, JobStarted, JobState, QueueSeen
 from remote_sandbox_mcp.core.jobs.lifecycle import decide, resume_now, resume_refused, resumed
 from remote_sandbox_mcp.core.jobs.queue import _STUCK, FATES
@@ -102,15 +104,66 @@ def refusals() -> Iterator[str]:
                     yield "".join(str(part.value) if isinstance(part, ast.Constant) else "7" for part in said.values)
 
 
-async def in_english(tab: Tab, sentences: list[str]) -> list[str]:
+# Modules whose errors the page shows: of machines, sandboxes, jobs, transfers and workspaces.
+SHOWN = (
+    "backends/command",
+    "backends/engine",
+    "backends/link",
+    "backends/slurm",
+    "backends/ssh",
+    "services/disposable",
+)
+SHOWN += ("services/fleet.py", "services/jobs", "services/tasks.py", "services/transfers", "services/workspaces")
+# Options, programs and examples in errors, which are the same in every language.
+TERMS = re.compile(
+    r"\w+_\w+|--\w+|name=|\*\.name|config\.toml|doctor|python\S*|sudo|root|SFTP|AllowTcpForwarding|slurm|Slurm|UTF-8|MiB|"
+    r"\btmux\b|\btext\b|\bkeys\b|\bon\b|gpu|\bnetwork|\benv|\bvolumes|\bimage|\bmemory|\bsource\b|\btarget\b|excludes|"
+    r"workspaces|trash|true|/bin/sh|sleep|commit|example\.org|a100|Python"
+)
+
+
+def raised() -> Iterator[str]:
+    """Every sentence of an error in those modules that has words of its own, with 7 in its gaps."""
+    package = Path(remote_sandbox_mcp.__file__).parent
+    kinds = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    for file in sorted(package.rglob("*.py")):
+        if not str(file.relative_to(package)).startswith(SHOWN):
+            continue
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and _made(node.exc) in kinds:
+                yield from filter(re.compile("[a-z]{2,} ").search, map(_literal, node.exc.args))
+
+
+def _made(call: ast.Call) -> str:
+    """The class of an error that is made by itself, or of its parts."""
+    made = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    return made.id if isinstance(made, ast.Name) else ""
+
+
+def _literal(node: ast.expr) -> str:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    is_text = isinstance(node, ast.JoinedStr | ast.Constant)
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "7" for part in parts) if is_text else ""
+
+
+async def test_every_error_that_the_page_shows_is_told_in_chinese(tab: Tab) -> None:
+    sentences = sorted({*raised()})
+    assert len(sentences) > 100
+    left = await in_english(tab, sentences, TERMS)
+    assert left == [], "\n".join(left)
+
+
+async def in_english(tab: Tab, sentences: list[str], names: re.Pattern[str] = NAMES) -> list[str]:
     """Those in which an English word is left when a Chinese reader sees them."""
     script = "given.map((sentence) => (words.speak('zh'), m.said(sentence)))"
     told = await ask(tab, "sentences.js", f"(async (words) => {script})(await import('/words.js'))", sentences)
-    return [f"{one} -> {other}" for one, other in zip(sentences, told, strict=True) if is_english(other)]
+    return [f"{one} -> {other}" for one, other in zip(sentences, told, strict=True) if is_english(other, names)]
 
 
-def is_english(text: str) -> bool:
-    return bool(re.search(r"[A-Za-z]{2,}", NAMES.sub("", text))) or not re.search("[\u4e00-\u9fff]", text)
+def is_english(text: str, names: re.Pattern[str] = NAMES) -> bool:
+    return bool(re.search(r"[A-Za-z]{2,}", NAMES.sub("", names.sub("", text)))) or not re.search(
+        "[\u4e00-\u9fff]", text
+    )
 
 
 async def test_every_event_is_told_in_chinese(tab: Tab) -> None:
