@@ -67,10 +67,10 @@ EXACT = [
     pytest.param(machine(FREE, *[gpu(100, 100, True)] * 7), 0.8425, id="one of eight free"),
     pytest.param(machine(*[gpu(100, 100, True)] * 8), 0.1, id="eight busy, idle host"),
     pytest.param(machine(*[gpu(100, 100, True)] * 8, load=64, available=50), 0.0125, id="all busy"),
-    pytest.param(machine(), 0.5, id="idle, no GPU"),
-    pytest.param(machine(error="driver"), 0.25, id="idle, broken driver"),
+    pytest.param(machine(), 1.0, id="idle, no GPU"),
+    pytest.param(machine(error="driver"), 0.5, id="idle, broken driver"),
     pytest.param(machine(load=64, available=0, total_gb=16), 0.0, id="busy, no GPU"),
-    pytest.param(Usage(), 0.25, id="nothing known"),
+    pytest.param(Usage(), 0.5, id="nothing known"),
 ]
 
 
@@ -87,7 +87,6 @@ RANKED = [
     pytest.param(machine(FREE, *[BUSY] * 7), machine(*[BUSY] * 8), id="one free of eight over none"),
     pytest.param(machine(*[FREE] * 8), machine(FREE, *[BUSY] * 7), id="eight free over one free"),
     pytest.param(machine(FREE, *[BUSY] * 7), machine(*[gpu(30, 20)] * 8), id="one free over eight half used"),
-    pytest.param(machine(FREE, *[BUSY] * 7), machine(), id="one free of eight over no GPU"),
     pytest.param(machine(), machine(*[BUSY] * 8), id="idle without GPUs over all GPUs busy"),
     pytest.param(machine(), machine(error="driver mismatch"), id="no GPU over broken GPUs"),
     pytest.param(machine(FREE, load=4), machine(FREE, load=60), id="idle CPU decides between free GPUs"),

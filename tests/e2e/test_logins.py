@@ -197,7 +197,7 @@ async def test_every_kind_of_machine_gives_the_same_results(fleet: Fleet, tmp_pa
         found = await server.call("search_remote_files", remote_path="a b", pattern="^2$")
         assert [(match["line"], match["text"]) for match in found["matches"]] == [(2, "2")]
         listed = await server.call("list_remote_files", remote_path="a b")
-        assert [entry["path"] for entry in listed["entries"]] == ["new"]
+        assert [entry["path"] for entry in listed["entries"]] == [f"{machine.home}/a b/new"]
         resources = (await server.call("list_sandboxes", check_resources=True))["sandboxes"][0]["resources"]
         assert resources["cpu"]["count"] >= 1
         assert resources["memory"]["total_mb"] > 100

@@ -226,6 +226,7 @@ ALWAYS_THERE = (
     ".stdout",
     ".stderr",
     ".files",
+    ".sandboxes.resources.gpu",
 )
 # Clients rely on every field of a watch.
 WHOLE = (".watch.", ".watches.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, Unreachable
 from ..core.sync.plan import check_deletion
-from ..core.sync.transfer import Headway, Order
+from ..core.sync.transfer import DEFAULT_EXCLUDES, Headway, Order
 from ..services.hub_contact.asking import leave_transfers
 from ..services.hub_contact.place import NoHub
 from . import streams
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--delete", action="store_true", help="delete at the target what the source lacks, but nothing excluded")
     add("--exclude", action="append", default=[], metavar="PATTERN", help="exclude what this .gitignore line matches")
     add("--exclude-file", metavar="FILE", default="", help="a file with such .gitignore lines")
-    add("--no-default-excludes", action="store_true", help="also copy .git, __pycache__, node_modules and .venv")
+    add("--no-default-excludes", action="store_true", help=f"also copy {', '.join(DEFAULT_EXCLUDES)}")
     add("--gitignore", action="store_true", help="follow the .gitignore files in the source")
     add("--checksum", action="store_true", help="compare content, not size and time")
     add("--yes", action="store_true", help="delete without asking, even in the home folder or from an empty source")

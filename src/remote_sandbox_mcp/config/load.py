@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..core.address import plain_name
 from ..core.commands.command import Environment
 from ..core.permission import HOOK_NAME, Hook, Notify, read_address
 from ..core.sandboxes.disposable import Limits
@@ -379,6 +380,7 @@ def _default(document: Mapping[str, Any], file: str, names: list[str], report: R
     """The sandbox named as the default, else the first one."""
     fallback = names[0] if names else ""
     wanted = document.get("default", fallback)
+    wanted = plain_name(wanted) if isinstance(wanted, str) and wanted not in names else wanted
     if wanted in names:
         return str(wanted)
     if wanted:

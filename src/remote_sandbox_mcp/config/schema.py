@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.address import plain_name
 from ..core.permission import Notify
 from ..core.sandboxes.disposable import DisposableRules, Platform
 from ..core.sandboxes.machine import CommandPlace, LocalPlace, Machine
@@ -13,7 +14,7 @@ from ..core.sandboxes.secret import Secret
 from ..core.sandboxes.slurm import Cluster
 from ..core.serving import Http, Logging
 from . import readers
-from .problems import Reporter
+from .problems import Reporter, quoted
 from .readers import Labels, Reader, read_table
 from .secrets import doubt
 
@@ -275,6 +276,7 @@ def read_entry(
     if not isinstance(raw, Mapping):
         report(f"{where} is left out: it must be a table of keys and values, with host and user at least.")
         return None
+    raw = _with_plain_name(raw, where, report)
     secret = readers.secret(environ)
     secrets = {**dict.fromkeys(SECRET_KEYS, secret), "sudo": readers.sudo(environ), "otp": readers.code(environ)}
     values, faults = read_table(raw, {**_MACHINE_READERS, **secrets}, where, report, labels)
@@ -287,6 +289,15 @@ def read_entry(
     name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
     _report_doubts(raw, where, environ, report, labels)
     return MachineEntry(name=name, where=where, **values)
+
+
+def _with_plain_name(raw: Mapping[str, Any], where: str, report: Reporter) -> Mapping[str, Any]:
+    """The table with a name that can stand before a path, as gpu1:/data has it; calls may use the other, too."""
+    given = raw.get("name")
+    if not isinstance(given, str) or (name := plain_name(given.strip())) == given.strip():
+        return raw
+    report(f'{where}: it is named {quoted(name)} here, because "/" and ":" separate names from paths.')
+    return {**raw, "name": name}
 
 
 def _report_doubts(

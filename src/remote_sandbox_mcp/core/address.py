@@ -31,6 +31,15 @@ def read_address(text: str) -> Address:
     return Address(name, path) if colon and name and "/" not in name else Address("", text)
 
 
+def plain_name(name: str) -> str:
+    """A sandbox's name without the signs that separate it from a path.
+
+    >>> plain_name("lab/gpu:1")
+    'lab-gpu-1'
+    """
+    return name.replace("/", "-").replace(":", "-")
+
+
 def read_target(text: str) -> Address:
     """Split the name of a sandbox and perhaps a folder on it.
 

@@ -31,6 +31,8 @@ CUT = "cut"
 CODE_NEEDED = "code_needed"
 # The reason of a BadArgument that stands until a person agrees.
 UNCONFIRMED = "confirm"
+# The reason of a BadArgument for what only the operator can allow.
+NOT_PERMITTED = "not_permitted"
 
 
 class SandboxError(Exception):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .errors import UNCONFIRMED, BadArgument
+from .errors import NOT_PERMITTED, UNCONFIRMED, BadArgument
 from .sandboxes.network import EVERY_HOST, unlisted
 from .sandboxes.secret import Secret
 
@@ -18,6 +18,8 @@ LONGEST_URL = 2048
 MOST_NAMED = 5
 # Volumes with this prefix need no permission: the prefix says that they were made for sandboxes.
 OWN_VOLUMES = "remote-sandbox-"
+# The beginning of a hook whose command is a line for a shell.
+SHELL = ("sh", "-c")
 
 _URL = re.compile(r"(https?)://([^/?#]*)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -88,7 +90,8 @@ def allow_webhook(url: str, prefixes: Iterable[str]) -> str:
     if not any(_covers(prefix, address) for prefix in prefixes):
         raise BadArgument(
             f"webhook_url leads to {address.origin}, which is not allowed to receive events; the owner of this machine "
-            f'can allow it: webhooks = ["{address.origin}/"] under [notify] in config.toml'
+            f'can allow it: webhooks = ["{address.origin}/"] under [notify] in config.toml',
+            NOT_PERMITTED,
         )
     return str(address)
 
@@ -101,15 +104,25 @@ def allow_hook(wanted: str, hooks: Mapping[str, Hook]) -> str:
         return wanted
     words = _words(wanted)
     for name, hook in hooks.items():
-        if words and words == hook.command:
+        if words and hook.command in (words, (*SHELL, wanted)):
             return name
     name = wanted if HOOK_NAME.fullmatch(wanted) else "NAME"
-    command = json.dumps(words if words and name == "NAME" else ["/path/to/program"])
+    command = json.dumps(_as_hook(wanted, words))
     hint = f" (allowed are: {', '.join(sorted(hooks))})" if hooks else ""
     raise BadArgument(
         f"{_shown(wanted)} would run on this machine, outside of any sandbox, and is not allowed to{hint}; the owner "
-        f"of this machine can allow it: command = {command} under [hooks.{name}] in config.toml"
+        f"of this machine can allow it: command = {command} under [hooks.{name}] in config.toml",
+        NOT_PERMITTED,
     )
+
+
+def _as_hook(wanted: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The command of a hook that does what the caller wants: only a shell puts variables in their places."""
+    if wanted == "codex":
+        return (*SHELL, 'codex exec "$RSMCP_SUGGESTED_PROMPT"')
+    if not words or HOOK_NAME.fullmatch(wanted):
+        return ("/path/to/program",)
+    return (*SHELL, wanted) if "$" in wanted and wanted.isprintable() else words
 
 
 def allow_volume(source: str, allowed: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..core.address import Address, contradiction, not_a_sandbox, read_address
+from ..core.address import Address, contradiction, not_a_sandbox, plain_name, read_address
 from ..core.commands.command import Environment
 from ..core.errors import ConfigError, UnknownSandbox
 from ..core.sandboxes.machine import Engine
@@ -193,7 +193,7 @@ class Fleet:
 
     def _find(self, name: str) -> Member | None:
         names = self._members.get(self._aliases.get(name, name)) or self.find(name)
-        return names or self._in_other_letters(name) or self.find_host(name)
+        return names or self._in_other_letters(name) or self._members.get(plain_name(name)) or self.find_host(name)
 
     def _in_other_letters(self, name: str) -> Member | None:
         """The one sandbox whose name differs only in capital letters."""

@@ -32,6 +32,8 @@ MOST_LAUNCHERS = 8
 # Adopt orphaned processes, so they are never the client.
 REAPERS = frozenset({"init", "systemd", "launchd", "tini", "dumb-init", "docker-init", "catatonit"})
 REMEMBERED_VERSIONS = 1000
+# The key of the sandbox created last among the versions; those of files have the name of a sandbox before it.
+CREATED = "created"
 # After so many refusals of questions of one kind, no more of that kind are asked.
 MOST_REFUSALS = 5
 # Further calls of the same client wait, so that a flood from one does not starve the others. The second limit is for
@@ -356,6 +358,21 @@ class Session:
         self.log: object | None = None
         # Set when the client has to open the conversation again before anything else is done for it.
         self.moved = asyncio.Event()
+
+    @property
+    def created(self) -> str:
+        """The disposable sandbox that this client has created last; empty once it has deleted that.
+
+        Kept with the versions, which go along when the session moves to another process.
+        """
+        return self.versions.get("", CREATED) or ""
+
+    def note_created(self, sandbox: str) -> None:
+        self.versions.remember("", CREATED, sandbox)
+
+    def note_deleted(self, sandbox: str) -> None:
+        if self.created == sandbox:
+            self.versions.forget("", CREATED)
 
     @property
     def start_folder(self) -> str:

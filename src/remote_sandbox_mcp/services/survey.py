@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ from .probe.measure import measure
 if TYPE_CHECKING:
     pass
 
+LOCAL = "local"
+# The smallest difference between two scores.
+LEAST_STEP = 0.001
 UNASKED = "it was not asked, because only a pattern of `hosts` offers it; name it in a call, and it is opened"
 
 
@@ -40,15 +44,28 @@ class View:
     # What create_sandbox(on=...) makes there, in words; empty for nothing.
     makes: str = ""
 
+    # The score is at most this: the local sandbox stays below the best machine.
+    most_score: float = 1.0
+
     @property
     def score(self) -> float:
-        return idle_score(self.usage) if self.usage else 0.0
+        return min(idle_score(self.usage), self.most_score) if self.usage else 0.0
 
 
 def made_by(member: Member) -> str:
     """Kinds of sandboxes that create_sandbox(on=...) makes on a machine."""
     kinds = [f"containers ({member.engine.tool})"] if member.engine else []
     return " and ".join([*kinds, *(["allocations (Slurm)"] if member.slurm else [])])
+
+
+def machines_first(views: Iterable[View]) -> list[View]:
+    """The views, the local sandbox last. While a machine answers, it is never the most idle."""
+    views = list(views)
+    local = [view for view in views if view.description.kind == LOCAL]
+    others = [view for view in views if view.description.kind != LOCAL]
+    scores = [view.score for view in others if view.usage]
+    most = max(0.0, round(max(scores) - LEAST_STEP, 3)) if scores else 1.0
+    return [*others, *(replace(view, most_score=most) for view in local)]
 
 
 class Survey:
@@ -63,7 +80,7 @@ class Survey:
         views = [self._seen(member, resources=resources, active=active) for member in members]
         seen = await asyncio.gather(*views, return_exceptions=True)
         rows = [self._row(member, view, active) for member, view in zip(members, seen, strict=True)]
-        return [replace(row, makes=made_by(member)) for member, row in zip(members, rows, strict=True)]
+        return machines_first(replace(row, makes=made_by(member)) for member, row in zip(members, rows, strict=True))
 
     def _row(self, member: Member, view: View | BaseException, active: str | None) -> View:
         """Turn an unexpected exception into a problem of that one sandbox, so that all others are still listed."""
@@ -86,6 +103,10 @@ class Survey:
         is_active = self._is_active(member, active)
         try:
             sandbox = await member.open()
+        except SandboxError as problem:
+            # Also where the configuration is the reason, such as a secret that cannot be read.
+            return self._silent(member, is_active, problem, resources)
+        try:
             if not resources:
                 await sandbox.open()
                 return View(member.name, sandbox.description, is_active, True)
@@ -93,6 +114,14 @@ class Survey:
             usage = await measure(sandbox, cluster=member.slurm)
             return View(member.name, sandbox.description, is_active, True, usage=usage)
         except (ConnectError, Unsupported) as problem:
-            return View(member.name, member.describe(), is_active, False, str(problem), cause=problem.cause)
+            return self._silent(member, is_active, problem, resources)
         except SandboxError as problem:
             return View(member.name, member.describe(), is_active, True, usage_trouble=str(problem))
+
+    def _silent(self, member: Member, is_active: bool, problem: SandboxError, resources: bool) -> View:
+        """A sandbox that does not answer; nor can it be measured."""
+        trouble = str(problem)
+        unmeasured = trouble if resources else ""
+        return View(
+            member.name, member.describe(), is_active, False, trouble, usage_trouble=unmeasured, cause=problem.cause
+        )

@@ -11,6 +11,7 @@ from ..core.commands.command import Completed, Ending, Missing, Running
 from ..core.errors import ConnectError, Defect, LostContact, NotStarted, SandboxError
 from ..core.resources.usage import as_resources
 from ..core.task import Report
+from ..core.texts.decoding import decode_text
 from ..core.texts.shown import texts_of, tokens_in
 from ..core.texts.text import clip, harmless, reveal_file, visible
 from ..services.survey import View
@@ -181,14 +182,10 @@ def _last_lines(text: str, lines: int) -> str:
 
 
 def file_content(data: bytes) -> dict[str, Any]:
-    """Text as text with invisible characters escaped; other content as base64, marked by `encoding`."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" not in text:
-        shown = reveal_file(text)
-        return {"content": shown.text} | lean(invisible_characters=len(shown.escapes) or None)
+    """Text as text with invisible characters escaped; other content as base64. `encoding` is empty for UTF-8."""
+    if found := decode_text(data):
+        shown = reveal_file(found.text)
+        return {"content": shown.text} | lean(encoding=found.encoding, invisible_characters=len(shown.escapes) or None)
     return {"content": base64.b64encode(data).decode(), "encoding": "base64"}
 
 

@@ -194,7 +194,7 @@ def listing_text(fields: Fields, folder: str) -> str:
     """A table: time, size, name; folders end with a slash."""
     rows: Sequence[Fields] = fields["entries"]
     width = max((len(str(row["size"])) for row in rows), default=0)
-    lines = [f"{row['mtime']} {row['size']:>{width}} {_name(row)}" for row in rows]
+    lines = [f"{row['modified']} {row['size']:>{width}} {_name(row)}" for row in rows]
     where = f" in {folder}" if folder else ""
     return "\n".join((f"{counted(len(rows), 'entry', 'entries')}{where}{go_on(fields)}", *lines, *_problems(fields)))
 
@@ -227,8 +227,8 @@ def content_text(fields: Fields, length: int) -> str:
     parts = [f"{length} of {counted(fields['size'], 'byte')}" + (f" from offset {offset}" if offset else "")]
     if "next_offset" in fields:
         parts.append(f"offset={fields['next_offset']} goes on")
-    if "encoding" in fields:
-        parts.append(f"not text, so in {fields['encoding']}")
+    if encoding := fields.get("encoding"):
+        parts.append(f"not text, so in {encoding}" if encoding == "base64" else f"read as {encoding}")
     if hidden := fields.get("invisible_characters"):
         parts.append(f"{counted(hidden, 'invisible character')}, shown as \\u escapes")
     return f"{'; '.join(parts)}\n{fields['content']}"

@@ -86,7 +86,7 @@ async def test_a_path_names_the_sandbox_of_its_call(tools: Caller, other: FakeSa
     await tools.call("upload_files", files=[{"path": "other:~/up.txt", "text": "there"}])
     assert (await tools.call("read_remote_file", remote_path="other:~/new.txt"))["content"] == "there"
     listed = await tools.call("list_remote_files", remote_path="other:~")
-    assert {"new.txt", "up.txt"} <= {entry["path"] for entry in listed["entries"]}
+    assert {"/home/fake/new.txt", "/home/fake/up.txt"} <= {entry["path"] for entry in listed["entries"]}
     found = await tools.call("search_remote_files", remote_path="other:~", glob="new*")
     assert len(found["matches"]) == 1
     assert {path.rpartition("/")[2] for path in other.files} >= {"new.txt", "up.txt"}

@@ -131,15 +131,15 @@ def test_a_machine_with_gpus_is_one_line() -> None:
 async def test_the_text_of_a_listing_is_a_table(tools: Caller) -> None:
     assert text_of(await tools.ask("list_remote_files", sandbox_name="fake")).split("\n") == [
         "2 entries in /home/fake",
-        "1970-01-01T00:00:00Z 14 notes.txt",
-        "1970-01-01T00:00:00Z  0 src/",
+        "1970-01-01T00:00:00Z 14 /home/fake/notes.txt",
+        "1970-01-01T00:00:00Z  0 /home/fake/src/",
     ]
 
 
 async def test_a_name_cannot_look_like_another_row(tools: Caller, fake: FakeSandbox) -> None:
     fake.files = {"/home/fake/a\n1970-01-01T00:00:00Z 5 forged": b"two"}
     listed = text_of(await tools.ask("list_remote_files", sandbox_name="fake")).split("\n")
-    assert listed[1:] == ["1970-01-01T00:00:00Z 3 a\\n1970-01-01T00:00:00Z 5 forged"]
+    assert listed[1:] == ["1970-01-01T00:00:00Z 3 /home/fake/a\\n1970-01-01T00:00:00Z 5 forged"]
     found = text_of(await tools.ask("search_remote_files", pattern="two", sandbox_name="fake")).split("\n")
     assert len(found) == 2
 
@@ -218,8 +218,8 @@ async def test_output_of_a_command_is_cut_by_us_with_the_place_to_read_on(client
 
 @pytest.mark.parametrize("name", [*NAMES, "another"])
 async def test_the_pages_of_a_listing_make_up_the_whole(fake: FakeSandbox, name: str) -> None:
-    wanted = [f"data/{number:05}-{'x' * 60}" for number in range(1200)]
-    fake.files |= {f"/home/fake/{path}": b"" for path in wanted}
+    wanted = [f"/home/fake/data/{number:05}-{'x' * 60}" for number in range(1200)]
+    fake.files |= dict.fromkeys(wanted, b"")
     most = next((client.result_chars for client in CLIENTS if client.name == name), 100_000)
     found: list[str] = []
     cursor = ""
@@ -229,7 +229,7 @@ async def test_the_pages_of_a_listing_make_up_the_whole(fake: FakeSandbox, name:
             answer = await raw(tools, "list_remote_files", **given)
             page = answer.structured_content or {}
             assert len(shown(answer)) <= most
-            found += [f"data/{entry['path']}" for entry in page["entries"]]
+            found += [entry["path"] for entry in page["entries"]]
             if not page["truncated"]:
                 break
             cursor = page["next_cursor"]
@@ -257,7 +257,7 @@ async def test_a_page_goes_on_where_the_last_one_ended_though_files_came_and_wen
     del fake.files["/home/fake/d/b"]
     fake.files["/home/fake/d/c"] = b""
     second = await tools.call("list_remote_files", remote_path="d", max_entries=2, cursor=first["next_cursor"])
-    assert [entry["path"] for entry in second["entries"]] == ["f"]
+    assert [entry["path"] for entry in second["entries"]] == ["/home/fake/d/f"]
     del fake.files["/home/fake/d/d"]
     gone = await tools.fail("list_remote_files", remote_path="d", cursor=first["next_cursor"])
     assert "leave it out to begin anew" in gone["error"]

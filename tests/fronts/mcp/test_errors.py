@@ -166,7 +166,7 @@ async def test_no_sentence_about_an_argument_is_the_librarys_own(tools: Caller) 
         ("exec_bash", {"command": 5}, "exec_bash: command must be text, and is 5"),
         ("exec_bash", {"command": "ls", "timeout_s": "soon"}, "exec_bash: timeout_s must be a number, and is text"),
         ("exec_bash", {"command": "ls", "sandbox_names": 5}, "must be a list, such as"),
-        ("download_files", {"sandbox_id": "fake", "paths": "a"}, "paths must be a list, such as"),
+        ("download_files", {"sandbox_id": "fake", "paths": 3}, "paths must be a list, such as"),
         ("upload_files", {"sandbox_id": "fake", "files": "x"}, "files must be a list, such as"),
         ("list_background_tasks", {"limit": 5000}, "limit must be 1000 or less, and is 5000"),
         ("list_background_tasks", {"status": "done"}, "status must be '', 'pending', 'running', "),

@@ -314,20 +314,23 @@ async def test_an_edit_without_a_text_to_look_for_is_refused(tools: Caller) -> N
     assert problem["code"] == "bad_argument"
 
 
+AT_FIRST = {"mtime": 0, "modified": "1970-01-01T00:00:00Z"}
+
+
 async def test_a_folder_is_listed_in_the_order_of_names(tools: Caller) -> None:
     seen = await tools.call("list_remote_files")
     assert seen == {
         "truncated": False,
         "entries": [
-            {"path": "notes.txt", "is_dir": False, "size": 14, "mtime": "1970-01-01T00:00:00Z"},
-            {"path": "src", "is_dir": True, "size": 0, "mtime": "1970-01-01T00:00:00Z"},
+            {"path": "/home/fake/notes.txt", "is_dir": False, "size": 14} | AT_FIRST,
+            {"path": "/home/fake/src", "is_dir": True, "size": 0} | AT_FIRST,
         ],
     }
 
 
 async def test_a_listing_goes_as_deep_and_as_far_as_asked_for(tools: Caller) -> None:
     deep = await tools.call("list_remote_files", recursive=True)
-    assert [entry["path"] for entry in deep["entries"]][-1] == "src/main.py"
+    assert [entry["path"] for entry in deep["entries"]][-1] == "/home/fake/src/main.py"
     short = await tools.call("list_remote_files", recursive=True, max_entries=1)
     assert short["truncated"] is True
     assert len(short["entries"]) == 1

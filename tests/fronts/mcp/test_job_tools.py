@@ -259,9 +259,7 @@ async def test_a_watch_keeps_what_it_was_asked_for(tools: Caller) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        pytest.param({"webhook_url": "https://evil.example.com/"}, "webhooks", id="webhook"),
-        pytest.param({"event_command": "curl evil"}, "[hooks.", id="hook"),
-        pytest.param({"codex_command": "codex exec rm"}, "[hooks.", id="codex"),
+        pytest.param({"webhook_url": "http://evil.example.com/"}, "must begin with https", id="webhook"),
         pytest.param({"auto_resume": True}, "resume_command", id="nothing to resume with"),
         pytest.param({"resume_plan_json": "no"}, "not valid JSON", id="plan"),
         pytest.param({"metadata_json": "[]"}, "JSON object", id="metadata"),

@@ -278,7 +278,7 @@ async def test_a_pull_leaves_out_what_would_run_something_and_tells_it(home: Pat
         if tool == "download_files":
             given: dict[str, Any] = {"sandbox_id": "fake", "paths": [str(far)], "local_dir": str(home / "project")}
             done = (await tools.call(tool, **given))["files"][0]
-            expected = {path for path in RUN_SOMETHING if not path.startswith(".git/")}
+            expected = {path for path in RUN_SOMETHING if not path.startswith((".git/", ".vscode/"))}
         else:
             given = {"remote_path": str(far), "local_path": str(home / "project" / "far"), "default_excludes": False}
             done, expected = await tools.call(tool, **given), set(RUN_SOMETHING)

@@ -174,7 +174,7 @@ async def test_paths_of_files_start_in_the_workspace(world: World) -> None:
     taken = await world.caller.call("download_files", paths=["up.txt"])
     assert [file["path"] for file in taken["files"]] == ["/data/p/up.txt"]
     listed = await world.caller.call("list_remote_files")
-    assert [entry["path"] for entry in listed["entries"]] == ["b.txt"]
+    assert [entry["path"] for entry in listed["entries"]] == ["/data/p/sub/b.txt"]
     found = await world.caller.call("search_remote_files", remote_path=".", glob="*.py")
     assert [match["path"] for match in found["matches"]] == ["/data/p/a.py"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from .. import check
-from ..errors import BadArgument
+from ..errors import NOT_PERMITTED, BadArgument
 
 FORMATS = ("text", "json")
 PLAN_KEYS = ("resume_command", "cwd", "env", "checkpoint_path", "checkpoint_format")
@@ -243,8 +243,30 @@ def checkpoint_format(order: WatchOrder, plan: ResumePlan) -> str:
 
 def wanted_hooks(order: WatchOrder, allowed: Allowed) -> tuple[str, ...]:
     """event_command and codex_command run on the user's computer, so they may only name what the operator allows."""
-    wanted = [order.event_command, order.codex_command or ("codex" if order.codex_wakeup else "")]
+    wanted = [order.event_command, codex_hook(order)]
     return tuple(dict.fromkeys(allowed.hook(name) for name in wanted if name))
+
+
+def codex_hook(order: WatchOrder) -> str:
+    return order.codex_command or ("codex" if order.codex_wakeup else "")
+
+
+def permitted(order: WatchOrder, allowed: Allowed) -> tuple[WatchOrder, tuple[str, ...]]:
+    """The order without what the operator has not allowed, and a sentence for each of that. Raises BadArgument."""
+    notes = []
+    for allow, wanted, without in (
+        (allowed.webhook, order.webhook_url, {"webhook_url": ""}),
+        (allowed.hook, order.event_command, {"event_command": ""}),
+        (allowed.hook, codex_hook(order), {"codex_command": "", "codex_wakeup": False}),
+    ):
+        try:
+            allow(wanted) if wanted else None
+        except BadArgument as problem:
+            if problem.reason != NOT_PERMITTED:
+                raise
+            order = replace(order, **without)
+            notes.append(f"{' and '.join(without)} left out: {problem}")
+    return order, tuple(notes)
 
 
 def read_plan(text: str) -> ResumePlan:

@@ -119,16 +119,16 @@ class Usage:
 
 
 def as_resources(usage: Usage, score: float) -> dict[str, object]:
-    """The `resources` of a sandbox in list_sandboxes; what is unknown or empty is left out."""
+    """The `resources` of a sandbox in list_sandboxes; what is unknown or empty is left out, except `gpu`."""
     home, *others = usage.disks or (None,)
     # Only a root disk that is nearly full is worth a line; the home's disk is always shown.
     full = [disk for disk in others if disk and disk.used_pct >= 90]
-    return _filled(
+    gpus = {"gpu": [_gpu_fields(gpu) for gpu in usage.gpus]}
+    return gpus | _filled(
         cluster=cluster_fields(usage.cluster) if usage.cluster else {},
         measured_on="the login node" if usage.cluster else "",
         cpu=_cpu_fields(usage.cpu),
         memory=_memory_fields(usage.memory),
-        gpu=[_gpu_fields(gpu) for gpu in usage.gpus],
         disk=_disk_fields(home),
         root_disk=_disk_fields(full[0] if full else None),
         gpu_error=usage.gpu_error,
@@ -219,7 +219,7 @@ def idle_score(usage: Usage) -> float:
     """0 is busy, 1 is idle: score = worth * health, rounded to three digits.
 
     worth, of a machine with GPUs     0.9 * gpus + 0.1 * host
-    worth, of a machine without       0.5 * host, or 0.25 * host where its GPUs are out of order (`gpu_error`)
+    worth, of a machine without       host, or 0.5 * host where its GPUs are out of order (`gpu_error`)
 
     gpus    0.8 * the freest GPU + 0.2 * the mean of all. Most jobs need one GPU: eight GPUs with one free are far
             better than eight busy ones, and a little worse than eight free. Cards with less than an eighth of the
@@ -233,10 +233,8 @@ def idle_score(usage: Usage) -> float:
     health  the product of what makes any machine a bad place: CPUs overloaded (1 / load per CPU above 1), memory
             nearly gone (below 10 % and below 16 GB), a disk nearly full (below 5 % and below 20 GB; at worst 0.3).
 
-    Why an idle machine without GPUs reaches 0.5: the user ranks GPU servers. A free GPU (0.7 and more) is what most
-    work waits for, so it comes first. But a server whose GPUs are all taken (0.1 at most) serves nobody, and the
-    idle machine at least compiles, downloads and evaluates, so it comes in between. One whose driver is broken is
-    still a computer, and a doubtful one.
+    An idle machine without GPUs reaches 1, as users of CPU servers expect: who needs a GPU reads `gpu`, which is empty
+    there. A server whose GPUs are all taken has 0.1 at most, and one whose driver is broken is a doubtful computer.
 
     A cluster has the score of the partition where a job would start soonest (cluster.partition_score): nothing is done
     on its login node, so how busy that one is does not matter.
@@ -254,7 +252,7 @@ def _worth(usage: Usage) -> float:
     counted = _counted(usage.gpus)
     if counted:
         return 0.9 * _gpus(counted) + 0.1 * host
-    return (0.25 if usage.gpu_error else 0.5) * host
+    return (0.5 if usage.gpu_error else 1) * host
 
 
 def _share(part: float, whole: float) -> float:

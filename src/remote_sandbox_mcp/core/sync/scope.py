@@ -11,7 +11,7 @@ from ..workspaces.workspace import SECRET_LIKE, SMALL_FILE, Rules, left_out_line
 from .ignore import Ignore
 from .incoming import Sieve
 from .starters import acting_part
-from .transfer import DEFAULT_EXCLUDES
+from .transfer import WORKSPACE_EXCLUDES
 from .tree import LEADS_OUT, Tree, child, leads_out, read_meta, size_of
 
 # Answers to whether something may be carried over; of ASK it has to be known first whether it is text. What is HELD
@@ -163,7 +163,7 @@ class AppliedScope:
     def _listed(self) -> tuple[Ignore, ...]:
         if self.scope.rules is None:
             return ()
-        return self._ignores((*DEFAULT_EXCLUDES, *self.scope.rules.scan_lines(self.scope.closed)))
+        return self._ignores((*WORKSPACE_EXCLUDES, *self.scope.rules.scan_lines(self.scope.closed)))
 
     @functools.cached_property
     def _plain(self) -> tuple[Ignore, ...]:

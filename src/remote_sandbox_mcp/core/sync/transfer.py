@@ -13,7 +13,12 @@ from ..sandboxes.files import Problem
 if TYPE_CHECKING:
     from ..orders import LaneOrder
 
-DEFAULT_EXCLUDES = (".git", "__pycache__", "node_modules", ".venv")
+# Names, and endings of names such as *.pyc.
+DEFAULT_EXCLUDES = (".git", ".idea", ".vscode", "__pycache__", "*.pyc", "node_modules", ".venv")
+# A workspace is the same project on both sides, with the settings of its editors.
+WORKSPACE_EXCLUDES = (".git", "__pycache__", "node_modules", ".venv")
+# Lines of an order that take the rest along.
+IN_WORKSPACE = tuple(f"!{rule}" for rule in DEFAULT_EXCLUDES if rule not in WORKSPACE_EXCLUDES)
 # Bound for an answer without data: problems of two hundred files, each with a long path.
 SMALL_ANSWER = 4 << 20
 # Bound for what a source sends for one request, where no better one is known: one frame.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..commands.shell import quote
 from ..errors import SandboxError
 from ..sync.ignore import NAMES_OF_SECRETS
-from ..sync.transfer import DEFAULT_EXCLUDES, Place
+from ..sync.transfer import WORKSPACE_EXCLUDES, Place
 from ..texts.text import counted, size
 
 # What comes back after a command although .gitignore may exclude it.
@@ -79,7 +79,7 @@ def _found_lines(patterns: Sequence[str]) -> tuple[str, ...]:
 
 def left_out_lines(rules: Rules, closed: Sequence[str] = ()) -> tuple[str, ...]:
     """All lines, with the default excludes."""
-    return (*DEFAULT_EXCLUDES, *rules.lines(closed))
+    return (*WORKSPACE_EXCLUDES, *rules.lines(closed))
 
 
 @dataclass(frozen=True)

@@ -457,8 +457,8 @@ class Survey:
             self.leftovers.append(to_text(path))
 
     def note_left_out(self, path: bytes, name: bytes, is_dir: bool) -> None:
-        if name in self.watched:
-            self.hits.add(name)
+        # A rule is a name, or an ending such as *.pyc.
+        self.hits |= {name, b"*" + os.path.splitext(name)[1]} & self.watched
         if self.ignore.withholds(path, is_dir):
             self.secret_count += 1
             if len(self.secrets) < MOST_SECRETS_NAMED:

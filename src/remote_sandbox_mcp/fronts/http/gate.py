@@ -25,10 +25,12 @@ Header = tuple[bytes, bytes]
 PATHS = ("/", "/mcp", "/mcp/")
 CHALLENGE = 'Bearer realm="remote-sandbox-mcp"'
 NO_PAGE = "there is no page without a key: leave --no-auth out, or use remote-sandbox-mcp dashboard"
+# Beside Authorization; names of headers are in small letters here, and apiKey is what some clients send.
+KEY_HEADERS = ("x-api-key", "api-key", "apikey")
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
     (b"access-control-allow-headers", b"authorization, content-type, last-event-id, mcp-protocol-version, "
-     b"mcp-session-id, mcp-method, mcp-name, x-api-key"),
+     b"mcp-session-id, mcp-method, mcp-name, x-api-key, api-key, apikey"),
     (b"access-control-max-age", b"600"),
 )  # fmt: skip
 
@@ -123,9 +125,11 @@ def _is_own_page(origin: str, host: str) -> bool:
 
 
 def _given(asked: Asked) -> list[bytes]:
+    """The keys of a request: with or without the word Bearer, and in the headers that other servers take."""
     words = (value.split(None, 1) for value in asked.all("authorization"))
-    bearers = [pair[1] for pair in words if len(pair) == 2 and pair[0].lower() == "bearer"]
-    return [value.strip().encode("latin-1") for value in (*bearers, *asked.all("x-api-key"))]
+    bearers = [pair[-1] for pair in words if len(pair) == 1 or (pair and pair[0].lower() == "bearer")]
+    others = (value for name in KEY_HEADERS for value in asked.all(name))
+    return [value.strip().encode("latin-1") for value in (*bearers, *others)]
 
 
 def _unknown(asked: Asked) -> HttpAnswer:

@@ -51,7 +51,7 @@ from .forms import Forms
 from .journal import Journal, is_kept, note
 from .outside import learn_roots, make_way
 from .results import code_of, failure, with_images_seen, with_sandbox
-from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, with_own_names
+from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, as_meant
 from .workspace import Workspaces
 
 log = logging.getLogger(__name__)
@@ -323,13 +323,13 @@ class SandboxServer(MCPServer[None]):
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None
     ) -> CallToolResult | InputRequiredResult:
         try:
-            named = with_own_names(arguments, self._toolbox.parameters(name).all)
+            named = as_meant(arguments, self._toolbox.parameters(name))
             self._refuse_unknown(name, named)
             # Some clients send null for arguments that they leave out.
             given = {argument: value for argument, value in named.items() if value is not None}
             given = self._with_named(name, given)
             place = self._left_open(name, given)
-            where = await self._where(given, context) if place else ""
+            where = await self._where(place, given, context) if place else ""
         except SandboxError as problem:
             return failure(problem, starts=self._toolbox.declaration(name).starts)
         # Since 2026-07-28 a call is made again with the user's answers to a login's questions.
@@ -423,12 +423,17 @@ class SandboxServer(MCPServer[None]):
         named = (where, *(given.get(place) for place in PLACES), *others)
         return frozenset(name for name in named if isinstance(name, str) and name)
 
-    async def _where(self, given: Mapping[str, Any], context: Context[None, Any] | None) -> str:
+    async def _where(self, place: str, given: Mapping[str, Any], context: Context[None, Any] | None) -> str:
         """The sandbox of the job that the call names, else the client's."""
         session, watch_id = given.get("tmux_session", ""), given.get("watch_id", 0)
         is_job = isinstance(session, str) and isinstance(watch_id, int) and bool(session or watch_id)
         found = await self.app.whereabouts(session, watch_id) if is_job else ""
-        return found or await self.meant(context)
+        return found or await self._created(place, context) or await self.meant(context)
+
+    async def _created(self, place: str, context: Context[None, Any] | None) -> str:
+        """The sandbox that the client created last, for tools of disposable sandboxes, where it has selected none."""
+        session = self.clients.session(context) if place == "sandbox_id" else None
+        return session.created if session and not await session.selection.name() else ""
 
     def _refuse_unknown(self, name: str, arguments: Iterable[str]) -> None:
         # An unknown tool is reported as such, whatever its arguments.
@@ -437,7 +442,7 @@ class SandboxServer(MCPServer[None]):
             if argument not in client:
                 near = difflib.get_close_matches(argument, client, 1)
                 hint = f"did you mean {near[0]}? " if near else ""
-                takes = ", ".join(self._toolbox.parameters(name).listed) or "none"
+                takes = ", ".join(client) or "none"
                 raise BadArgument(f"{name} has no argument {argument[:60]!r}; {hint}it takes: {takes}")
 
 

@@ -66,7 +66,8 @@ class EntryShape(TypedDict):
     path: str
     is_dir: bool
     size: int
-    mtime: str
+    mtime: int
+    modified: str
     kind: NotRequired[str]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +21,27 @@ CARDS = "ui://remote-sandbox/cards.html"
 _MARK = "unlisted"
 # Marks a parameter that only old configurations send: still accepted, but not listed.
 UNLISTED = Field(json_schema_extra={_MARK: True})
-# Names that other tools use for the same parameter; accepted here, too.
-OTHER_NAMES = {
-    "sandbox_id": "sandbox_name",
-    "sandbox_name": "sandbox_id",
-    "timeout": "timeout_s",
-    "timeout_s": "timeout",
+# Names that other tools, and models that know those, use for the same parameter: the first that a tool has is meant.
+# An empty row is left out of the call.
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "sandbox_id": ("sandbox_name",),
+    "sandbox_name": ("sandbox_id",),
+    "timeout": ("timeout_s",),
+    "timeout_s": ("timeout",),
+    "cmd": ("command",),
+    "path": ("remote_path", "paths"),
+    "file_path": ("remote_path", "paths"),
+    "old_string": ("old_text",),
+    "new_string": ("new_text",),
+    "query": ("pattern",),
+    "workdir": ("cwd",),
+    "description": (),
 }
+# A tool with this parameter has two paths, so that "path" would not say which of them.
+TWO_PATHS = "local_path"
+# The folder of a command: these beginnings of it mean what ~ means on the far side. No other variable is replaced.
+FOLDER = "cwd"
+_HOME = re.compile(r"\$(?:HOME|\{HOME\})(?=/|$)")
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,8 @@ class Parameters:
     all: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    # Lists of texts, for which one text may be given.
+    lists: tuple[str, ...] = ()
 
 
 class Toolbox(ToolManager):
@@ -98,7 +115,9 @@ class Toolbox(ToolManager):
         # SandboxServer refuses unknown arguments, and the schema says so.
         made.parameters = listed_input(made.parameters) | {"additionalProperties": False}
         made.fn_metadata.output_schema = listed_output(made.fn_metadata.output_schema)
-        self._parameters[name] = Parameters(tuple(taken), tuple(made.parameters["properties"]), tuple(required))
+        lists = tuple(name for name, schema in taken.items() if schema.get("items") == {"type": "string"})
+        listed = tuple(made.parameters["properties"])
+        self._parameters[name] = Parameters(tuple(taken), listed, tuple(required), lists)
 
 
 def meta_of(tool: Declaration) -> dict[str, Any] | None:
@@ -155,11 +174,24 @@ def _without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: item for key, item in schema.items() if key not in keys}
 
 
-def with_own_names(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+def as_meant(given: Mapping[str, Any], takes: Parameters) -> dict[str, Any]:
     """Arguments under the tool's own names. If both names are given, both stay, and the call is refused."""
-    return {_own_name(name, given, own): value for name, value in given.items()}
+    named: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in takes.all or OTHER_NAMES.get(name) != ():
+            named[_own_name(name, {**given, **named}, takes.all)] = value
+    meant = {name: _as_list(value) if name in takes.lists else value for name, value in named.items()}
+    if isinstance(folder := meant.get(FOLDER), str):
+        meant[FOLDER] = _HOME.sub("~", folder, count=1) if _HOME.match(folder) else folder
+    return meant
+
+
+def _as_list(value: Any) -> Any:
+    """One text as a list of it; one that is a list in JSON is read later."""
+    return [value] if isinstance(value, str) and not value.lstrip().startswith("[") else value
 
 
 def _own_name(name: str, given: Mapping[str, Any], own: Collection[str]) -> str:
-    other = OTHER_NAMES.get(name, "")
-    return other if name not in own and other in own and other not in given else name
+    if name in own or (TWO_PATHS in own and "path" in name):
+        return name
+    return next((other for other in OTHER_NAMES.get(name, ()) if other in own and other not in given), name)

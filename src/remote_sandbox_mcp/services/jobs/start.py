@@ -13,7 +13,7 @@ from ...core import check
 from ...core.client import is_again, name_for_call
 from ...core.errors import BadArgument, LostContact, SandboxError
 from ...core.jobs.job import JobOrder, Submission, new_job_id, session_name
-from ...core.jobs.watch import Allowed, Watch, WatchOrder, make_policy, read_object
+from ...core.jobs.watch import Allowed, Watch, WatchOrder, make_policy, permitted, read_object
 from ...core.permission import Notify, allow_hook, allow_webhook
 from ...core.sandboxes.slurm import Cluster, read_options, words
 from ..fleet import Fleet, Member
@@ -41,7 +41,7 @@ class Starting:
         recorded = await asyncio.to_thread(self._registry.begun, order.job_id) if is_again() else None
         if recorded is not None:
             order = replace(order, session=recorded.session)
-        watch = self.make_watch(wanted.watch, member.name, order) if wanted.watch else None
+        watch, left_out = self.make_watch(wanted.watch, member.name, order) if wanted.watch else (None, ())
         sandbox = await member.open()
         if not sandbox.description.capabilities.survives_disconnect:
             # The job ends with this process, so there is nothing that a watchdog could do for it.
@@ -60,12 +60,13 @@ class Starting:
             raise
         await asyncio.to_thread(self._registry.complete, member.name, watch_id, started)
         trouble = await begin_watching(hand_over_problem, ensure if watch else None)
-        return Begun(started, member.name, watch_id, (*started.notes, *trouble))
+        return Begun(started, member.name, watch_id, (*started.notes, *left_out, *trouble))
 
-    def make_watch(self, order: WatchOrder, sandbox: str, job: JobOrder) -> Watch:
-        """Raises BadArgument."""
+    def make_watch(self, order: WatchOrder, sandbox: str, job: JobOrder) -> tuple[Watch, tuple[str, ...]]:
+        """The watch, and sentences on what was left out of it. Raises BadArgument."""
+        order, left_out = permitted(order, self._allowed())
         now, policy = time.time(), make_policy(order, job.cwd, self._allowed())
-        return Watch(
+        watch = Watch(
             run_id=order.run_id,
             name=order.name or job.session,
             sandbox=sandbox,
@@ -80,6 +81,7 @@ class Starting:
             updated=now,
             due=now + min(policy.interval_s, FIRST_CHECK_S),
         )
+        return watch, left_out
 
     def _allowed(self) -> Allowed:
         notify = self.notify

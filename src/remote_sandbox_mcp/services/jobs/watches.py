@@ -45,7 +45,7 @@ class WatchService:
             raise BadArgument(f"an array is watched as a whole: pass tmux_session={query.session!r}")
         name = sandbox.description.name
         job = JobOrder(session=query.session, script=command, cwd=cwd, log_file=which.log_file)
-        watch = self._starting.make_watch(order, name, job)
+        watch, left_out = self._starting.make_watch(order, name, job)
         (seen,) = await sandbox.jobs.inspect([query])
         if seen.state is JobState.MISSING:
             raise BadArgument(f"{name} knows no session {query.session!r}, so nothing is watched: {seen.reason}")
@@ -58,7 +58,7 @@ class WatchService:
         problem = await self._starting.hand_over(name) if ensure else ""
         added = await asyncio.to_thread(self._registry.watches.add, _as_seen(watch, seen))
         await asyncio.to_thread(self._registry.relieve, name, added.session, added.id)
-        return added, await begin_watching(problem, ensure)
+        return added, (*left_out, *await begin_watching(problem, ensure))
 
     async def get(self, watch_id: int) -> Watch:
         return await self._registry.watch(watch_id)

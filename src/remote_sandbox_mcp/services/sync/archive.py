@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import fnmatch
 import itertools
 import os
 import posixpath
@@ -275,7 +276,7 @@ class FarArchive:
             said.value("kind"),
             posixpath.join(said.value("holding"), "archive"),
             int(size) if size.isascii() and size.isdigit() else 0,
-            tuple(name for name in said.value("left_out").split("\n") if name in names),
+            tuple(rule for rule in names if fnmatch.filter(said.value("left_out").split("\n"), rule)),
             tuple(_complaints(said.complaints)),
             said.last_words,
         )

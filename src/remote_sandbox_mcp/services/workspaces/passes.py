@@ -16,7 +16,7 @@ from ...core.sandboxes.files import Problem
 from ...core.sync.incoming import Sieve
 from ...core.sync.plan import Item, Plan
 from ...core.sync.scope import AppliedScope, Scope, folders_above, is_among
-from ...core.sync.transfer import Listener, Order, Outcome, Place
+from ...core.sync.transfer import IN_WORKSPACE, Listener, Order, Outcome, Place
 from ...core.sync.tree import LEADS_OUT, Tree
 from ...core.texts.text import counted
 from ...core.workspaces.reconcile import (
@@ -127,7 +127,7 @@ class Pass:
         self._check_folder(inode)
         self.scope = self._scope()
         lines = workspace.rules.scan_lines(self.scope.closed)
-        self._order = Order(source=here, target=there, excludes=lines, respect_gitignore=True)
+        self._order = Order(source=here, target=there, excludes=(*IN_WORKSPACE, *lines), respect_gitignore=True)
         self._resting: frozenset[bytes] = frozenset()
         # What is not carried over in this pass: what a transfer in the background brings, what stays there.
         self._left: frozenset[bytes] = frozenset()

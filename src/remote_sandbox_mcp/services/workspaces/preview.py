@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...core.errors import BadArgument, FileProblem
 from ...core.sync.scope import survey
-from ...core.sync.transfer import Order, Place
+from ...core.sync.transfer import IN_WORKSPACE, Order, Place
 from ...core.workspaces.workspace import LinkOrder, Preview
 from ..sync.service import Syncs
 from .passes import NAMED, Closing
@@ -29,7 +29,7 @@ async def preview_link(syncs: Syncs, order: LinkOrder, check: Callable[[str, str
         admitted = job.ends.source.admitted
         closed = admitted.rules if admitted else ()
         lines = rules.scan_lines(closed)
-        everything = Order(source=here, target=there, excludes=lines, respect_gitignore=True)
+        everything = Order(source=here, target=there, excludes=(*IN_WORKSPACE, *lines), respect_gitignore=True)
         top = await job.ends.target.scan(replace(everything, excludes=("*",)))
         check(top.real, top.home)
         # With secret-like names, so that they can be named.

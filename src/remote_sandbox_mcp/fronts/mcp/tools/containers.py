@@ -31,7 +31,7 @@ from ....core.sandboxes.disposable import (
 from ....core.sandboxes.files import Problem
 from ....core.sandboxes.network import EVERY_HOST, unlisted
 from ....core.sandboxes.slurm import read_options
-from ....services.session import absolute
+from ....services.session import absolute, current
 from ....views.app_results import disposable_fields
 from ....views.results import exec_fields, exec_text, plain_text, sentence
 from ....views.sync_results import MOST_SHOWN, copied_fields, problem_fields
@@ -56,6 +56,7 @@ USUAL_BYTES = 1_000_000
 
 Cards = Annotated[str, Field(pattern="[0-9]")]
 SandboxId = Annotated[str, Field(description="An id or name, also of an SSH machine")]
+LastCreated = Annotated[str, Field(description="Default: selected, or else created last")]
 
 
 class Upload(TypedDict, total=False):
@@ -126,6 +127,8 @@ def create(server: SandboxServer) -> Any:
             if made.status == PENDING:
                 made = await started(server, made, until - time.monotonic(), reporting)
         session = server.clients.session(ctx)
+        if session:
+            session.note_created(made.id)
         if not (server.app.fleet.default or server.app.fleet.refusal) and session:
             # Where nothing else is configured, it becomes the client's selected sandbox.
             await session.selection.choose(made.id)
@@ -169,7 +172,7 @@ def run(server: SandboxServer) -> Any:
     async def run_command(
         command: Annotated[str, Field(description="Shell source")],
         ctx: Context[None, Any],
-        sandbox_id: SandboxId = "",
+        sandbox_id: LastCreated = "",
         timeout: Annotated[float, Field(description="Seconds, default 120")] = 120,
         cwd: Annotated[str, Field(description="Default: home")] = "",
     ) -> Annotated[CallToolResult, CommandShape]:
@@ -255,6 +258,7 @@ def delete(server: SandboxServer) -> Any:
             return reply({"sandbox_id": sandbox_id, "status": "restarted"}, text)
         gone = await server.app.disposables.delete(sandbox_id)
         await server.app.apps.forget(gone.id)
+        current().note_deleted(gone.id)
         return reply({"sandbox_id": gone.id, "status": "deleted"}, f"{gone.id} is deleted")
 
     return delete_sandbox

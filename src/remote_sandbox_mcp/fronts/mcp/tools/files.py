@@ -13,9 +13,10 @@ from pydantic import Field
 
 from ....core.errors import BadArgument
 from ....core.sandboxes.files import Entry, FileSlice, Found, Listing, Match, Problem, Search, Span
+from ....core.texts.decoding import whole_characters
 from ....core.texts.image import Image
 from ....core.texts.pages import cursor_after
-from ....core.texts.text import counted, without_broken_end
+from ....core.texts.text import counted
 from ....views.app_results import moment
 from ....views.results import file_content, first_that_fit, lean, plain_text, size_of
 from ....views.texts import content_text, image_text, listing_text, matches_text
@@ -61,7 +62,7 @@ def list_files(server: SandboxServer) -> Any:
         sandbox_name: SandboxName = "",
         cursor: Cursor = "",
     ) -> Annotated[CallToolResult, ListingShape]:
-        """List a folder by name; paths are relative to it. Unreadable folders are reported in problems."""
+        """List a folder by name. Unreadable folders are reported in problems."""
         found = await server.app.files.list(
             remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor
         )
@@ -81,7 +82,7 @@ def read_file(server: SandboxServer) -> Any:
         sandbox_name: SandboxName = "",
     ) -> Annotated[CallToolResult, ContentShape]:
         """Read a file or a part of it. size is the whole file's. A PNG, JPEG, GIF or WebP is shown as an image; what
-        else is not UTF-8 text comes as base64 (encoding)."""
+        else is not text comes as base64 (encoding)."""
         if not offset and not start_line and not line_count:
             found, image = await read_slice(
                 server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, name=sandbox_name
@@ -189,19 +190,14 @@ def fitting(found: FileSlice, room: int) -> FileSlice:
     return replace(found, data=data, more=found.more or len(data) < len(found.data))
 
 
-def whole_characters(data: bytes) -> bytes:
-    """Without an incomplete character at the end, unless nothing else is left."""
-    return without_broken_end(data) or data
-
-
 def listing_fields(found: Listing, room: int) -> dict[str, Any]:
-    rows = [entry_fields(entry, found.folder) for entry in found.entries]
+    rows = [entry_fields(entry) for entry in found.entries]
     shown = first_that_fit(rows, [size_of(row) for row in rows], room)
     truncated = found.truncated or len(shown) < len(rows)
     # The next page begins after the last entry that is shown; more may have been found.
     keys = [entry.path for entry in found.entries[: len(shown)]]
     fields = {"truncated": truncated, "entries": shown} | next_cursor(truncated, found.start, keys)
-    return fields | problem_fields(found.problems, found.folder)
+    return fields | problem_fields(found.problems)
 
 
 def found_fields(found: Found, room: int) -> dict[str, Any]:
@@ -217,26 +213,16 @@ def next_cursor(truncated: bool, start: int, keys: Sequence[str]) -> dict[str, A
     return {"next_cursor": cursor_after(start + len(keys), keys[-1])} if truncated and keys else {}
 
 
-def entry_fields(entry: Entry, folder: str) -> dict[str, Any]:
-    path = plain_text(below(entry.path, folder))
-    fields = {"path": path, "is_dir": entry.is_dir, "size": entry.size, "mtime": moment(entry.mtime)}
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    fields = {"path": plain_text(entry.path), "is_dir": entry.is_dir, "size": entry.size}
+    fields |= {"mtime": int(entry.mtime), "modified": moment(entry.mtime)}
     return fields | ({"kind": entry.kind} if entry.kind not in ("file", "dir") else {})
-
-
-def below(path: str, folder: str) -> str:
-    """A path relative to the folder; one outside of it stays as it is."""
-    start = f"{folder.rstrip('/')}/"
-    return path[len(start) :] if folder and path.startswith(start) and path != start else path
 
 
 def match_fields(match: Match) -> dict[str, Any]:
     return {"path": plain_text(match.path)} | lean(line=match.line or None, text=plain_text(match.text))
 
 
-def problem_fields(problems: tuple[Problem, ...], folder: str = "") -> dict[str, Any]:
-    return lean(
-        problems=[
-            {"path": plain_text(below(problem.path, folder)), "reason": plain_text(problem.reason)}
-            for problem in problems
-        ]
-    )
+def problem_fields(problems: tuple[Problem, ...]) -> dict[str, Any]:
+    rows = [{"path": plain_text(problem.path), "reason": plain_text(problem.reason)} for problem in problems]
+    return lean(problems=rows)

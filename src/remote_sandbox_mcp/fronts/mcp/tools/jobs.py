@@ -46,14 +46,24 @@ WatchId = Annotated[int, Field(description="Instead of tmux_session", ge=0)]
 UnlistedWatchId = Annotated[int, Field(ge=0), UNLISTED]
 Lines = Annotated[int, Field(description="Default 50", ge=1, le=5000)]
 Cursor = Annotated[int, Field(description="log_cursor of the last answer: only what is new", ge=-1)]
-ResumeCommand = Annotated[str, Field(description="Goes on from the checkpoint after an interruption")]
+ResumeCommand = Annotated[str, Field(description="Goes on from the checkpoint")]
 CheckpointPath = Annotated[str, Field(description="File that shows its progress")]
 CheckpointCommand = Annotated[str, Field(description="Prints its progress")]
 CheckpointFormat = Annotated[Literal["text", "json"], Field(description="Default text")]
 Interval = Annotated[float, Field(description="Between looks, default 300")]
-Webhook = Annotated[str, Field(description="Only one that the operator allows")]
+Webhook = Annotated[str, Field(description="One that the operator allows")]
 AutoResume = Annotated[bool, Field(description="Run resume_command after a reboot or lost session")]
 Attempts = Annotated[int, Field(description="Default 1")]
+EnsureWatchdog = Annotated[bool, Field(description="Start it")]
+RunId = Annotated[str, Field(description="Your id of it")]
+ResumePlan = Annotated[str, Field(description="The same as JSON")]
+AlertAfter = Annotated[int, Field(description="Failures")]
+ResumeDelay = Annotated[float, Field(description="Before it")]
+NotifyLocal = Annotated[bool, Field(description="On the desktop")]
+EventCommand = Annotated[str, Field(description="A hook's name")]
+Metadata = Annotated[str, Field(description="Kept with it")]
+CodexWakeup = Annotated[bool, Field(description="The hook codex")]
+CodexCommand = Annotated[str, Field(description="Another hook")]
 STARTS_JOB = Declaration(starts=True, names_its_work=True, workspace=STARTS)
 ASKS = Declaration(workspace=WorkspacePart(brings=True, handle="tmux_session"))
 NO_CURSOR = -1
@@ -89,25 +99,26 @@ def start(server: SandboxServer) -> Any:
         sandbox_name: SandboxName = "",
         slurm: Slurm = None,
         watch: Annotated[bool, Field(description="Have the watchdog look after it")] = True,
-        ensure_watchdog: Annotated[bool, UNLISTED] = True,
-        run_id: Annotated[str, UNLISTED] = "",
-        watch_name: Annotated[str, UNLISTED] = "",
+        ensure_watchdog: EnsureWatchdog = True,
+        run_id: RunId = "",
+        watch_name: Annotated[str, Field(description="Of the watch")] = "",
         resume_command: ResumeCommand = "",
-        resume_plan_json: Annotated[str, UNLISTED] = "",
+        resume_plan_json: ResumePlan = "",
         checkpoint_path: CheckpointPath = "",
         checkpoint_command: CheckpointCommand = "",
         checkpoint_format: CheckpointFormat = "text",
         interval_s: Interval = 300,
-        alert_after_failures: Annotated[int, UNLISTED] = 2,
-        resume_delay_s: Annotated[float, UNLISTED] = 300,
-        notify_local: Annotated[bool, UNLISTED] = True,
+        max_log_lines: Annotated[int, UNLISTED] = 80,
+        alert_after_failures: AlertAfter = 2,
+        resume_delay_s: ResumeDelay = 300,
+        notify_local: NotifyLocal = True,
         webhook_url: Webhook = "",
-        event_command: Annotated[str, UNLISTED] = "",
+        event_command: EventCommand = "",
         auto_resume: AutoResume = False,
         max_resume_attempts: Attempts = 1,
-        metadata_json: Annotated[str, UNLISTED] = "",
-        codex_wakeup: Annotated[bool, UNLISTED] = False,
-        codex_command: Annotated[str, UNLISTED] = "",
+        metadata_json: Metadata = "",
+        codex_wakeup: CodexWakeup = False,
+        codex_command: CodexCommand = "",
     ) -> Annotated[CallToolResult, StartedShape]:
         """Start a long job in tmux and return at once; it survives disconnects and this conversation.
 
@@ -131,6 +142,7 @@ def start(server: SandboxServer) -> Any:
             metadata_json=metadata_json,
             codex_wakeup=codex_wakeup,
             codex_command=codex_command,
+            log_lines=max_log_lines,
         )
         wanted = Wanted(
             command=command,

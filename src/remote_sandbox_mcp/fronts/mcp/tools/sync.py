@@ -32,7 +32,6 @@ from ..reporting import Reporting
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
-from ..toolbox import UNLISTED
 
 if TYPE_CHECKING:
     from ....local.store.transfers import Transfer
@@ -51,10 +50,9 @@ LISTED = 20
 LocalPath = Annotated[str, Field(description="On the user's machine")]
 RemotePath = Annotated[str, Field(description="gpu1:/path names another sandbox")]
 Excludes = Annotated[Sequence[str], Field(description=".gitignore lines")]
-# Not listed: its lines can as well be given as excludes.
-ExcludeFile = Annotated[str, UNLISTED]
-DefaultExcludes = Annotated[bool, Field(description="Also .git, __pycache__, node_modules, .venv")]
-Gitignore = Annotated[bool, Field(description="Heed .gitignore files")]
+ExcludeFile = Annotated[str, Field(description="File of such lines")]
+DefaultExcludes = Annotated[bool, Field(description="Also .git, .venv, caches")]
+Gitignore = Annotated[bool, Field(description="Obey .gitignore files")]
 Checksum = Annotated[bool, Field(description="Compare content, not size and time")]
 Extras = Annotated[bool, Field(description="Delete what the source has not; never what is excluded")]
 Confirm = Annotated[bool, Field(description="For delete_extras in home or from an empty source")]
@@ -76,16 +74,21 @@ def offer(server: SandboxServer) -> None:
     server.offer(check_task(server), title="Ask after a transfer", annotations=ASK, declaration=waits)
     cancel = Declaration(is_on_page=True)
     server.offer(cancel_task(server), title="Cancel a transfer", annotations=END, declaration=cancel)
-    if server.app.settings.expose_advanced_tools:
-        title, in_background = "Copy to a sandbox in the background", replace(COPIES, workspace=None)
-        server.offer(push_in_background(server), title=title, annotations=SYNC, declaration=in_background)
+    # Listed where the operator asks for advanced tools; clients that know its name may always call it.
+    server.offer(
+        push_in_background(server),
+        title="Copy to a sandbox in the background",
+        annotations=SYNC,
+        is_listed=server.app.settings.expose_advanced_tools,
+        declaration=replace(COPIES, workspace=None),
+    )
 
 
 def push(server: SandboxServer) -> Any:
     async def sync_local_to_remote(
-        local_path: LocalPath,
-        remote_path: RemotePath,
         ctx: Context[None, Any],
+        local_path: LocalPath = ".",
+        remote_path: RemotePath = ".",
         delete_extras: Extras = False,
         excludes: Excludes = (),
         exclude_file: ExcludeFile = "",
@@ -116,9 +119,9 @@ def push(server: SandboxServer) -> Any:
 
 def pull(server: SandboxServer) -> Any:
     async def sync_remote_to_local(
-        remote_path: RemotePath,
-        local_path: LocalPath,
         ctx: Context[None, Any],
+        remote_path: RemotePath = ".",
+        local_path: LocalPath = "./remote_mirror",
         excludes: Excludes = (),
         exclude_file: ExcludeFile = "",
         sandbox_name: SandboxName = "",
@@ -144,8 +147,8 @@ def pull(server: SandboxServer) -> Any:
 
 def push_in_background(server: SandboxServer) -> Any:
     async def sync_local_to_remote_background(
-        local_path: LocalPath,
-        remote_path: RemotePath,
+        local_path: LocalPath = ".",
+        remote_path: RemotePath = ".",
         delete_extras: Extras = False,
         excludes: Excludes = (),
         exclude_file: ExcludeFile = "",
@@ -171,7 +174,7 @@ def push_in_background(server: SandboxServer) -> Any:
 def check_task(server: SandboxServer) -> Any:
     async def check_file_transfer_task(
         task_id: Annotated[str, BeforeValidator(task_name), Field(description="Default: list the latest")] = "",
-        last_n_lines: Annotated[int, Field(ge=0, le=1000), UNLISTED] = 20,
+        last_n_lines: Annotated[int, Field(description="Of its log", ge=0, le=1000)] = 20,
         wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55", ge=0)] = 0,
     ) -> Annotated[CallToolResult, TransferShape]:
         """Check a transfer: its progress or outcome. Use wait_s instead of asking again and again."""
@@ -192,7 +195,7 @@ def check_task(server: SandboxServer) -> Any:
 def cancel_task(server: SandboxServer) -> Any:
     async def cancel_file_transfer_task(
         task_id: TaskId,
-        force_kill_after_s: Annotated[float, UNLISTED] = 5,
+        force_kill_after_s: Annotated[float, Field(description="At most 45")] = 5,
     ) -> Annotated[CallToolResult, CancelledShape]:
         """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
         in_range("force_kill_after_s", force_kill_after_s, 0, 45)
@@ -210,7 +213,8 @@ async def carry_out(
     if dry_run:
         job = await app.transfers.preview(order)
         fields = preview_fields(job)
-        first = f"would send {counted(len(job.plan.send), 'file')}, {counted(job.plan.bytes, 'byte')}"
+        files, size = counted(len(job.plan.send), "file"), counted(job.plan.bytes, "byte")
+        first = f"would {'fetch' if order.is_pull else 'send'} {files}, {size}"
         return reply(fields, fields_text(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
     await ask_about_secrets(server, [order.source], order.target.sandbox)
     async with Reporting(ctx) as reporting:
@@ -222,7 +226,8 @@ async def carry_out(
         done = await with_consent(sync, lambda problem: to_delete(order, problem), confirm=confirm)
     if isinstance(done, Outcome):
         fields = {"mode": "inline"} | outcome_fields(done, order)
-        first = f"{counted(done.sent_files, 'file')} sent, {done.skipped_files} unchanged"
+        moved = "fetched" if order.is_pull else "sent"
+        first = f"{counted(done.sent_files, 'file')} {moved}, {done.skipped_files} unchanged"
         return reply(
             fields, fields_text(first, fields, without=("mode", "uploaded_files", "downloaded_files", "skipped_files"))
         )

@@ -10,7 +10,8 @@ from pydantic import Field
 
 from ....config import paths
 from ....core.errors import ConnectError, LostContact, UnknownSandbox
-from ....core.jobs.watch import WatchOrder
+from ....core.jobs.job import Checkpoint
+from ....core.jobs.watch import Watch, WatchOrder
 from ....core.texts.text import harmless
 from ....services.jobs.records import watch_outcome
 from ....services.jobs.service import Which
@@ -67,26 +68,26 @@ def watch_job(server: SandboxServer) -> Any:
         tmux_session: Annotated[str, Field(description="As list_background_tasks or tmux ls shows it")],
         log_file: Annotated[str, Field(description="Only for a session that is not ours")] = "",
         sandbox_name: SandboxName = "",
-        run_id: Annotated[str, UNLISTED] = "",
+        run_id: jobs.RunId = "",
         name: Annotated[str, Field(description="Of the watch; default: the session's")] = "",
         cwd: Annotated[str, Field(description="Where resume_command starts; default: home")] = "",
         launch_command: Annotated[str, Field(description="What the job was started with, for readers")] = "",
         resume_command: jobs.ResumeCommand = "",
-        resume_plan_json: Annotated[str, UNLISTED] = "",
+        resume_plan_json: jobs.ResumePlan = "",
         checkpoint_path: jobs.CheckpointPath = "",
         checkpoint_format: jobs.CheckpointFormat = "text",
         checkpoint_command: jobs.CheckpointCommand = "",
         interval_s: jobs.Interval = 300,
         max_log_lines: Annotated[int, Field(description="Kept of the log at each look, default 80")] = 80,
         webhook_url: jobs.Webhook = "",
-        event_command: Annotated[str, UNLISTED] = "",
+        event_command: jobs.EventCommand = "",
         auto_resume: jobs.AutoResume = False,
         max_resume_attempts: jobs.Attempts = 1,
-        ensure_watchdog: Annotated[bool, UNLISTED] = True,
-        notify_local: Annotated[bool, UNLISTED] = True,
-        alert_after_failures: Annotated[int, UNLISTED] = 2,
-        resume_delay_s: Annotated[float, UNLISTED] = 300,
-        metadata_json: Annotated[str, UNLISTED] = "",
+        ensure_watchdog: jobs.EnsureWatchdog = True,
+        notify_local: jobs.NotifyLocal = True,
+        alert_after_failures: jobs.AlertAfter = 2,
+        resume_delay_s: jobs.ResumeDelay = 300,
+        metadata_json: jobs.Metadata = "",
         codex_wakeup: Annotated[bool, UNLISTED] = False,
         codex_command: Annotated[str, UNLISTED] = "",
     ) -> Annotated[CallToolResult, WatchShape]:
@@ -185,6 +186,7 @@ def get_progress(server: SandboxServer) -> Any:
         watch_id: WatchId,
         refresh_live: Annotated[bool, Field(description="Ask the machine, too")] = True,
         log_lines: Annotated[int, Field(description="Default 80", ge=1, le=1000)] = 80,
+        checkpoint_max_bytes: Annotated[int, Field(description="Of its end", ge=1, le=65536)] = 65536,
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's progress: what the watchdog saw last, and log and checkpoint as they are now."""
         watch = await server.app.jobs.watching.get(watch_id)
@@ -200,7 +202,7 @@ def get_progress(server: SandboxServer) -> Any:
         live = {key: value for key, value in seen_fields(seen).items() if key not in ("log_tail", "checkpoint")}
         fields |= {"live": live} | rest | lean(log_tail=harmless(seen.log).rstrip("\n"))
         if seen.checkpoint:
-            fields["checkpoint"] = checkpoint_fields(seen.checkpoint, watch.policy.checkpoint_format)
+            fields["checkpoint"] = end_of_checkpoint(seen.checkpoint, watch, checkpoint_max_bytes)
         return watch_reply(fields, state_text(seen))
 
     return get_background_watch_progress
@@ -239,11 +241,15 @@ def read_checkpoint(server: SandboxServer) -> Any:
             shown = fields | lean(checkpoint=kept or None) | {"connection_error": sentence(problem)}
             return reply(shown, f"{kept.get('text', 'it has no checkpoint')} ({sentence(problem)})")
         if seen.checkpoint:
-            found = checkpoint_fields(seen.checkpoint, watch.policy.checkpoint_format)
-            fields["checkpoint"] = found | lean(text=str(found.get("text", ""))[-max_bytes:])
+            fields["checkpoint"] = end_of_checkpoint(seen.checkpoint, watch, max_bytes)
         return watch_reply(fields, "its checkpoint" if seen.checkpoint else "it has no checkpoint")
 
     return read_background_watch_checkpoint
+
+
+def end_of_checkpoint(checkpoint: Checkpoint, watch: Watch, most: int) -> dict[str, Any]:
+    found = checkpoint_fields(checkpoint, watch.policy.checkpoint_format)
+    return found | lean(text=str(found.get("text", ""))[-most:])
 
 
 def watchdog_status(server: SandboxServer) -> Any:

@@ -1,0 +1,1 @@
+"""Promises of the two programs that users come from, each with the document and the section that makes it."""

@@ -1,0 +1,63 @@
+"""remote-sandbox-mcp 0.7, README, section 7 文件操作: sync_local_to_remote, sync_remote_to_local."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.server import Caller, text_of
+
+# DEFAULT_EXCLUDES of 0.7.6, and .venv.
+EXCLUDED = (".git/x", ".idea/x", ".vscode/x", "__pycache__/x", "old.pyc", "deep/old.pyc", "node_modules/x", ".venv/x")
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_the_default_excludes_are_the_originals(tools: Caller, project: Path) -> None:
+    write(project / "here", "main.py", *EXCLUDED)
+    write(project / "there", ".vscode/kept", "kept.pyc", "extra")
+    given = {"local_path": "here", "remote_path": str(project / "there"), "delete_extras": True}
+    done = await tools.call("sync_local_to_remote", **given)
+    assert files_in(project / "there") == {"main.py", ".vscode/kept", "kept.pyc"}
+    hit = ["*.pyc", ".git", ".idea", ".venv", ".vscode", "__pycache__", "node_modules"]
+    assert done["excluded_by_default"] == hit
+
+
+async def test_a_push_without_paths_sends_this_folder_to_the_home_folder(tools: Caller) -> None:
+    listed = {tool.name: tool.input_schema for tool in (await tools.client.list_tools()).tools}
+    schema = listed["sync_local_to_remote"]
+    assert [schema["properties"][name]["default"] for name in ("local_path", "remote_path")] == [".", "."]
+    assert not schema.get("required")
+
+
+async def test_a_pull_without_a_local_path_goes_to_remote_mirror(tools: Caller, project: Path) -> None:
+    write(project / "there", "result")
+    await tools.call("sync_remote_to_local", remote_path=str(project / "there"))
+    assert files_in(project / "remote_mirror") == {"result"}
+
+
+async def test_a_pull_says_that_it_fetched(tools: Caller, project: Path) -> None:
+    write(project / "there", "result")
+    given = {"remote_path": str(project / "there"), "local_path": "back"}
+    assert text_of(await tools.ask("sync_remote_to_local", dry_run=True, **given)).startswith(
+        "on fake: would fetch 1 file"
+    )
+    assert text_of(await tools.ask("sync_remote_to_local", **given)).startswith("on fake: 1 file fetched, 0 unchanged")
+
+
+async def test_sync_local_to_remote_background_can_be_called(tools: Caller, project: Path) -> None:
+    """README of 0.7.2, section 7: one of the tools that are always there."""
+    write(project / "here", "a")
+    given = {"local_path": "here", "remote_path": str(project / "there")}
+    begun = await tools.client.call_tool("sync_local_to_remote_background", given)
+    fields = begun.structured_content or {}
+    assert fields["mode"] == "background"
+    done = await tools.call("check_file_transfer_task", task_id=fields["task_id"], wait_s=20)
+    assert (done["status"], files_in(project / "there")) == ("completed", {"a"})
