@@ -114,7 +114,6 @@ FOLDERS = [
     "; touch pwned #",
     "-rf",
     "new\nline",
-    "$HOME",
     "ä🙂",
 ]
 

@@ -28,7 +28,8 @@ UNREADABLE = "the key of the password manager cannot be read; unlock it"
 
 def machine(name: str, kind: str = "ssh", load: float = 0.0) -> FakeSandbox:
     fake = FakeSandbox(lambda command: Answer(stdout=PROBED.format(load=load)), name=name)
-    fake.description = replace(fake.description, kind=kind)
+    capabilities = replace(fake.description.capabilities, is_this_computer=kind == "local")
+    fake.description = replace(fake.description, kind=kind, capabilities=capabilities)
     return fake
 
 

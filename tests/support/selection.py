@@ -18,6 +18,16 @@ QUICK_FOLDERS = (
         for name in ("apps", "disposable", "fleet", "jobs", "platform_server", "probe", "setup", "suites", "transfers")
     ),
 )
+# Files in them that are not cheap: random histories, programs of other projects, documented lines that start hubs.
+COSTLY_FILES = (
+    *("config/test_any_input.py", "docs/test_lines.py", "services/disposable/test_processes.py"),
+    *("services/jobs/test_histories.py", "services/suites/test_cargo.py", "services/suites/test_loan.py"),
+    *(
+        "services/suites/test_on_a_sandbox.py",
+        "services/suites/test_on_machines.py",
+        "services/transfers/test_take_up.py",
+    ),
+)
 COSTLY_FIXTURES = frozenset(
     {"fleet", "platform", "engine_place", "registry", "shared_slurm", "shared_slurm_with_accounting"}
 )
@@ -41,9 +51,11 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def is_left_unread(path: Path, config: pytest.Config) -> bool:
-    """Whether a folder of the tests is not even imported, because nothing in it is cheap."""
-    if not config.getoption("--quick") or not path.is_dir() or not path.is_relative_to(TESTS):
+    """Whether a folder or file of the tests is not even imported, because nothing in it is cheap."""
+    if not config.getoption("--quick") or not path.is_relative_to(TESTS):
         return False
+    if not path.is_dir():
+        return path.relative_to(TESTS).as_posix() in COSTLY_FILES
     return not any(path.is_relative_to(TESTS / name) or (TESTS / name).is_relative_to(path) for name in QUICK_FOLDERS)
 
 

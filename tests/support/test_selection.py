@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.selection import MOST_SECOND_TRIES, SECOND_TRIES
+from tests.support.selection import COSTLY_FILES, MOST_SECOND_TRIES, SECOND_TRIES, TESTS
 
 ROOT = Path(__file__).parents[2]
 HOOKS = """
@@ -54,3 +54,7 @@ def test_a_run_does_without_a_cache(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text("def test_passes(): pass\n")
     done = run(tmp_path, "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_files_that_are_too_costly_for_quick_are_there() -> None:
+    assert [name for name in COSTLY_FILES if not (TESTS / name).is_file()] == []

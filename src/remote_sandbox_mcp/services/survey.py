@@ -20,7 +20,6 @@ from .probe.measure import measure
 if TYPE_CHECKING:
     pass
 
-LOCAL = "local"
 # The smallest difference between two scores.
 LEAST_STEP = 0.001
 UNASKED = "it was not asked, because only a pattern of `hosts` offers it; name it in a call, and it is opened"
@@ -61,8 +60,8 @@ def made_by(member: Member) -> str:
 def machines_first(views: Iterable[View]) -> list[View]:
     """The views, the local sandbox last. While a machine answers, it is never the most idle."""
     views = list(views)
-    local = [view for view in views if view.description.kind == LOCAL]
-    others = [view for view in views if view.description.kind != LOCAL]
+    local = [view for view in views if view.description.capabilities.is_this_computer]
+    others = [view for view in views if not view.description.capabilities.is_this_computer]
     scores = [view.score for view in others if view.usage]
     most = max(0.0, round(max(scores) - LEAST_STEP, 3)) if scores else 1.0
     return [*others, *(replace(view, most_score=most) for view in local)]

@@ -36,9 +36,8 @@ MUCH = DiskUse(2048, 100_000)
 
 def describe(place: LocalPlace) -> Description:
     """The description of the local sandbox before it is opened."""
-    return Description(
-        place.name, "local", user=USER, capabilities=Capabilities(kills_trees=True, network=bool(place.network))
-    )
+    capabilities = Capabilities(kills_trees=True, network=bool(place.network), is_this_computer=True)
+    return Description(place.name, "local", user=USER, capabilities=capabilities)
 
 
 async def open_local(place: LocalPlace, state_folder: Path) -> LocalSandbox:

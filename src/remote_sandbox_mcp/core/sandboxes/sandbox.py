@@ -27,6 +27,8 @@ class Capabilities:
     through_platform: bool = False
     # Why a command cannot be run as root by sudo, as the end of a sentence; empty where it can.
     why_not_root: str = "as_root is for SSH machines whose table in config.toml has `sudo`"
+    # It is on the user's own computer, where agents run only what has no better place.
+    is_this_computer: bool = False
     # The machine on which it is a container, and through which it is reached; empty for all others.
     on_machine: str = ""
 
