@@ -16,7 +16,7 @@ from remote_sandbox_mcp.backends.ssh.plain import PlainSandbox
 from remote_sandbox_mcp.core.jobs.job import JobQuery, JobRefused, JobState, JobWait
 from tests.support.jobs import FOREVER, begin, clean, has_printed, look, order, run
 from tests.support.line import Line
-from tests.support.sshd import Fleet, Sshd
+from tests.support.sshd import Fleet, Sshd, wait_until
 from tests.support.waiting import eventually
 
 NODE_IN_PATH = "#!/bin/sh\necho another-node\n"
@@ -149,7 +149,7 @@ async def test_a_refused_job_leaves_nothing(bare: Sshd, sandbox: PlainSandbox) -
     with pytest.raises(JobRefused, match="unable to enter /none"):
         await begin(sandbox.jobs, "#" * 200_000, cwd="/none")
     assert await sandbox.jobs.list() == []
-    assert bare.processes() == {}
+    await asyncio.to_thread(wait_until, lambda: bare.processes() == {}, what="the end of all processes")
 
 
 async def test_a_job_can_be_interrupted(sandbox: PlainSandbox) -> None:

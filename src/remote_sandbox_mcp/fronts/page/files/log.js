@@ -22,6 +22,7 @@ export class LogView {
     this._nodes = new Map();
     this._isFollowing = true;
     this._seen = 0;
+    this._top = 0;
     this._query = null;
     this._matches = [];
     // Where there are matches outside of what is loaded: bytes of the log, before and after it.
@@ -272,7 +273,8 @@ export class LogView {
   _scrollTo(top) {
     const before = this.scroller.scrollTop;
     this.scroller.scrollTop = top;
-    this._ours = this.scroller.scrollTop !== before;
+    this._top = this.scroller.scrollTop;
+    this._ours = this._top !== before;
   }
 
   _scrolled() {
@@ -283,7 +285,10 @@ export class LogView {
     }
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
     const isAtEnd = scrollHeight - scrollTop - clientHeight < ROW_PX * 2;
-    if (isAtEnd !== this._isFollowing) this._follow(isAtEnd);
+    // Only a reader goes up: a box that becomes smaller, or lines that came meanwhile, leave the end out of sight, too.
+    const isUp = scrollTop < this._top;
+    this._top = scrollTop;
+    if (isAtEnd ? !this._isFollowing : this._isFollowing && isUp) this._follow(isAtEnd);
     soon(this._draw);
   }
 
