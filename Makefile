@@ -49,7 +49,7 @@ quick: tools ## After each change: format, lint, types, and the tests that start
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	@$(PYTEST) --quick -n 2 --dist loadgroup $(ARGS)
+	@$(PYTEST) --quick -n 4 --dist loadgroup $(ARGS)
 
 lint: tools ## Format, lint, types, import contract, shell scripts: what the hooks of pre-commit run, too
 	@scripts/system-packages shellcheck
