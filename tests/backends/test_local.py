@@ -512,5 +512,5 @@ async def test_a_python_of_another_kind_compiles_for_itself(
 def test_it_is_described_before_it_is_opened() -> None:
     description = describe(LocalPlace("box"))
     assert (description.name, description.kind) == ("box", "local")
-    assert description.capabilities == Capabilities(survives_disconnect=False, kills_trees=True, network=False)
+    assert description.capabilities == Capabilities(kills_trees=True, network=False, is_this_computer=True)
     assert describe(LocalPlace(network=Network(Reach.HOSTS, ("pypi.org",)))).capabilities.network
