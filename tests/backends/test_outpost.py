@@ -26,6 +26,7 @@ from remote_sandbox_mcp.backends.link.client import (
     NoOutpost,
     OutpostClient,
     Refusal,
+    RunInput,
 )
 from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.backends.mending import Pace
@@ -834,3 +835,22 @@ async def test_a_run_cancelled_while_the_line_is_away_is_stopped(
         seen = await ended(remote, command.run_id)
     assert seen.ending is Ending.STOPPED
     assert await is_alive(remote, pid)
+
+
+@pytest.mark.parametrize(
+    ("taken", "is_closed"),
+    [(-1, False), (0, False), (6, False), (6, True)],
+    ids=["less", "nothing", "more", "more at the end"],
+)
+async def test_a_far_side_that_lies_about_its_input_is_not_believed(taken: int, is_closed: bool) -> None:
+    sent: list[bytes] = []
+    given, tap = RunInput(sent.append), Tap()
+    tap.give(b"hello")
+    tap.give(None)
+    await given.pump(tap)
+    assert sent == [b"hello", b""]
+    with pytest.raises(ValueError, match="of input taken"):
+        given.note(taken, is_closed)
+    assert not given.is_over
+    given.note(5, False)
+    assert given.is_over
