@@ -14,6 +14,8 @@ from .scene import Scene
 # Faults after which a process on this computer that ran under the hub is gone, and a line to the hub is cut.
 ENDS_HUBS = frozenset({"kill_hub", "kill_two_hubs", "end_hub", "stop_and_kill_hub", "kill_hub_before_answers"})
 CUTS = frozenset({"cut_line"})
+# What an error says of a call that such a fault has met.
+LOST = frozenset({"lost", "unknown", "not_started"})
 # As much as a result may have without being cut, and several of them are more than a socket holds.
 LARGE = 45_000
 EXIT = 3
@@ -74,7 +76,21 @@ def judged(scene: Scene, made: Made) -> list[str]:
         return [*wrong, *([f"done {times} times by a call that was cut off"] if times > 1 else [])]
     if len(made.answers) != 1:
         return [f"{len(made.answers)} answers"]
+    if met_two_cuts(scene, made):
+        return [f"done although it says that it was not, {made.shown}"] if is_begun(scene, made) else []
     return made.judge(scene, made)
+
+
+def met_two_cuts(scene: Scene, made: Made) -> bool:
+    """Whether it says that nothing was started, after two cuts: a machine whose line is cut is opened once more."""
+    cuts = scene.count(made.begun, made.ended, "cut_line")
+    return cuts > 1 and made.failed and made.error.get("outcome") == "not_started"
+
+
+def is_begun(scene: Scene, made: Made) -> bool:
+    if made.tool == "edit_remote_file":
+        return made.token in Path(made.arguments["remote_path"]).read_text().splitlines()
+    return bool(made.token and scene.times(made.token))
 
 
 # On the machine: whatever happens to hubs and lines, done once and truly told
@@ -154,9 +170,16 @@ def beside_the_hub(scene: Scene, made: Made) -> list[str]:
     told = made.fields.get("exit_code"), str(made.fields.get("stdout", "")).partition("\n")[0]
     if not made.failed and told == (EXIT, made.token):
         return []
-    if made.was_struck(scene, ENDS_HUBS) and made.failed and made.error.get("code"):
-        return []
-    return [made.shown]
+    return [] if was_lost(scene, made) else [made.shown]
+
+
+def read_beside_the_hub(scene: Scene, made: Made) -> list[str]:
+    """A command there that only reads."""
+    return [] if was_lost(scene, made) else succeeds(scene, made)
+
+
+def was_lost(scene: Scene, made: Made) -> bool:
+    return made.was_struck(scene, ENDS_HUBS) and made.failed and made.error.get("outcome") in LOST
 
 
 # Makers

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from tests.support.pace import Deadline
 from tests.support.server import COMMAND
 
-from .scene import Scene
+from .scene import Scene, descriptors
 
 ENDS_S = 30.0
 # What an idle hub holds open: its lock, sockets, loop, log and database, and two lines to one machine.
@@ -46,15 +44,6 @@ def about_descriptors(scene: Scene) -> list[str]:
 def handed(scene: Scene, held: list[str]) -> list[str]:
     """Streams of verbs, and files of the project."""
     return [name for name in held if name.startswith((f"{scene.home}/verb", f"{scene.home}/project"))]
-
-
-def descriptors(pid: int) -> list[str]:
-    found = []
-    with suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                found.append(os.readlink(entry.path))
-    return found
 
 
 def stop_hub(scene: Scene) -> list[str]:

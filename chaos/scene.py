@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import sqlite3
@@ -58,7 +59,13 @@ class Scene:
     daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     strikes: list[Strike] = field(default_factory=list)
+    # The fault that is being made, and since when; it may have hit already.
+    under_way: tuple[str, float] | None = None
     receiver: Receiver = field(default_factory=Receiver)
+    # Whether a watchdog is a service here: then one that has ended is started again.
+    is_guarded: bool = False
+    # Whether more strikes are to come.
+    is_striking: bool = False
     # Threads that make calls.
     clients: Sequence[Any] = ()
     _turn: threading.Lock = field(default_factory=threading.Lock)
@@ -118,6 +125,7 @@ class Scene:
 
     def guard(self) -> subprocess.Popen[bytes]:
         """Start a daemon."""
+        self.is_guarded = True
         daemon: subprocess.Popen[bytes] = self.start("watchdog", "run", said="daemon.log")
         self.daemons.append(daemon)
         return daemon
@@ -144,17 +152,29 @@ class Scene:
             raise Missed(f"{fault} hit nothing")
         with self._turn:
             self.strikes.append(Strike(fault, begun, time.monotonic(), hits))
+            self.under_way = None
 
     def struck(self, begun: float, ended: float, faults: Collection[str]) -> bool:
         """Whether one of these faults fell into that time."""
+        if (now := self.under_way) and now[0] in faults and now[1] <= ended:
+            return True
         return any(it.fault in faults and it.begun <= ended and it.ended >= begun for it in self.strikes)
 
+    def count(self, begun: float, ended: float, fault: str) -> int:
+        """How often this fault fell into that time."""
+        return sum(it.fault == fault and it.begun <= ended and it.ended >= begun for it in self.strikes)
+
     def target(self, find: Callable[[], Any], what: str) -> Any:
-        """The target of a fault, as soon as there is one. Raises Missed."""
+        """The target of a fault, as soon as there is one. Raises Missed.
+
+        The strike before may have ended the watchdog, as the hub that it was: its service starts it again meanwhile.
+        """
         deadline = Deadline(TARGET_S)
         while not (found := find()):
             if deadline.has_passed():
                 raise Missed(f"there was no {what} to strike")
+            if self.is_guarded:
+                self.see_to_a_guard()
             time.sleep(0.02)
         return found
 
@@ -176,7 +196,14 @@ class Scene:
         return {it.pid: it.command for it in all_processes() if mark in environ_of(it.pid)}
 
     def hubs(self) -> list[int]:
-        return [pid for pid, command in self.own_processes().items() if "remote_sandbox_mcp.hub" in command]
+        """Hubs, and a watchdog that has taken the hub's place: it holds the lock of that place."""
+        own = self.own_processes()
+        named = [pid for pid, command in own.items() if "remote_sandbox_mcp.hub" in command]
+        return named + [daemon.pid for daemon in self.living_daemons() if self._is_hub(daemon.pid)]
+
+    def _is_hub(self, pid: int) -> bool:
+        held = [Path(name) for name in descriptors(pid)]
+        return any(it.parent == self.state / "hub" and it.suffix == ".lock" for it in held)
 
     def processes(self, word: str) -> list[int]:
         """The machine's user's processes whose command line holds a word."""
@@ -247,6 +274,35 @@ def send(pids: Collection[int], number: signal.Signals) -> int:
             os.kill(pid, number)
             hits += 1
     return hits
+
+
+def end(pids: Collection[int], number: signal.Signals = signal.SIGKILL) -> int:
+    """Send a signal that ends processes, and wait until they are gone with their connections; how many got it.
+
+    A call that is made before that may still meet them, and belongs to the strike.
+    """
+    hits = 0
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            ending = os.pidfd_open(pid)
+            try:
+                signal.pidfd_send_signal(ending, number)
+                hits += 1
+                if not select.select([ending], [], [], TARGET_S)[0]:
+                    raise AssertionError(f"process {pid} did not end by {number.name} within {TARGET_S:.0f} s")
+            finally:
+                os.close(ending)
+    return hits
+
+
+def descriptors(pid: int) -> list[str]:
+    """Paths of what a process holds open."""
+    found = []
+    with suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.append(os.readlink(entry.path))
+    return found
 
 
 def environ_of(pid: int) -> bytes:

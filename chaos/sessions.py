@@ -15,7 +15,7 @@ from .clients import KINDS, Client, Machine
 from .faults import cut_line
 from .faults import play as strike
 from .leftovers import about_descriptors, about_files, about_logs, stop_hub
-from .scene import Scene, send
+from .scene import Scene, end, send
 
 SESSIONS = (1, 3)
 # A call that is not answered by then is lost.
@@ -38,41 +38,50 @@ def hub_at_work(scene: Scene, word: str = "") -> list[int]:
     return found
 
 
+def end_at_work(scene: Scene, number: signal.Signals) -> int:
+    """How many hubs were hit; one that ends by itself before it is hit has a successor, which is waited for."""
+    return int(scene.target(lambda: end(hub_at_work(scene), number), "living hub"))
+
+
 def kill_hub(scene: Scene, chance: Random) -> int:
-    return send(hub_at_work(scene), signal.SIGKILL)
+    return end_at_work(scene, signal.SIGKILL)
 
 
 def kill_two_hubs(scene: Scene, chance: Random) -> int:
     """The next one, too, in whatever it does then."""
-    first = hub_at_work(scene)
-    hits = send(first, signal.SIGKILL)
+    hits = end_at_work(scene, signal.SIGKILL)
     time.sleep(chance.uniform(0, 3))
-    another = scene.target(lambda: [pid for pid in scene.hubs() if pid not in first], "second hub")
-    return min(hits, send(another, signal.SIGKILL))
+    return min(hits, scene.target(lambda: end(scene.hubs()), "second hub"))
 
 
 def end_hub(scene: Scene, chance: Random) -> int:
-    return send(hub_at_work(scene), signal.SIGTERM)
+    return end_at_work(scene, signal.SIGTERM)
 
 
 def pause_hub(scene: Scene, chance: Random) -> int:
     """Shorter than fronts are patient."""
-    paused = scene.target(scene.hubs, "hub")
-    hits = send(paused, signal.SIGSTOP)
+    paused = stopped_hubs(scene)
     time.sleep(chance.uniform(0.2, 4))
-    send(paused, signal.SIGCONT)
-    return hits
+    return send(paused, signal.SIGCONT)
 
 
 def stop_and_kill_hub(scene: Scene, chance: Random) -> int:
-    hubs = scene.target(scene.hubs, "hub")
-    send(hubs, signal.SIGSTOP)
+    hubs = stopped_hubs(scene)
     time.sleep(chance.uniform(0.2, 2))
-    return send(hubs, signal.SIGKILL)
+    return end(hubs)
+
+
+def stopped_hubs(scene: Scene) -> list[int]:
+    found: list[int] = scene.target(lambda: [pid for pid in scene.hubs() if send([pid], signal.SIGSTOP)], "living hub")
+    return found
 
 
 def kill_hub_before_answers(scene: Scene, chance: Random) -> int:
     """Fronts that do not read, as of a computer that is about to sleep: answers die with the hub that has them."""
+    return int(scene.target(lambda: kill_before_answers(scene, chance), "living hub"))
+
+
+def kill_before_answers(scene: Scene, chance: Random) -> int:
     hubs = hub_at_work(scene, "large")
     fronts = [process.pid for process in scene.servers if process.poll() is None]
     large = [token for token in scene.unanswered() if "large" in token]
@@ -81,7 +90,7 @@ def kill_hub_before_answers(scene: Scene, chance: Random) -> int:
     while not deadline.has_passed() and not all(scene.times(f"{token}-ended") for token in large):
         time.sleep(0.02)
     time.sleep(chance.uniform(0.05, 0.4))
-    hits = send(hubs, signal.SIGKILL)
+    hits = end(hubs)
     send(fronts, signal.SIGCONT)
     return hits
 
@@ -104,12 +113,16 @@ def play(scene: Scene, seed: int, only: Collection[str] = ()) -> list[str]:
     if "kill_hub_before_answers" in only:
         for client in clients:
             client.always = (make_large,)
+    scene.is_striking = True
     for client in clients:
         client.start()
     faults = [fault for fault in FAULTS if not only or fault.__name__ in only]
-    for _ in range(chance.randint(1, 4)):
-        time.sleep(chance.uniform(0, 1.5))
-        strike(scene, chance.choice(faults), chance)
+    try:
+        for _ in range(chance.randint(1, 4)):
+            time.sleep(chance.uniform(0, 1.5))
+            strike(scene, chance.choice(faults), chance)
+    finally:
+        scene.is_striking = False
     for client in clients:
         if isinstance(client, Machine) and client.is_doomed:
             strike(scene, front_killer(client), chance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import select
 import signal
 import socket
 import subprocess
@@ -15,7 +16,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from remote_sandbox_mcp.local.processes.locks import holder
+from remote_sandbox_mcp.services.hub_contact.hello import ask, say_hello
 from remote_sandbox_mcp.services.hub_contact.place import HubPlace, NoHub
+from remote_sandbox_mcp.services.watchdog.daemon import LOCK_FILE
 from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
 from tests.support.means import IS_ROOT
 from tests.support.root import as_root, run_as_root
@@ -73,6 +77,28 @@ def test_the_commands_of_a_killed_front_end(machine: Sshd, tmp_path: Path) -> No
         assert other.call("exec_bash", command="echo on")["structuredContent"]["stdout"] == "on\n"
 
 
+def test_a_front_that_was_killed_before_it_read_its_answers_is_no_failure_of_the_hub(tmp_path: Path) -> None:
+    """Its line is reset then, not closed."""
+    given = environment(tmp_path, ())
+    with wire(tmp_path) as line:
+        use(line)
+        front = HubPlace(given).connect()
+        front.sendall(say_hello({}, given, str(tmp_path), ""))
+        wait_until(lambda: select.select([front], [], [], 0)[0], what="an answer that nobody reads", seconds=20)
+        assert len(clients_of(given)) == 2
+        front.close()
+        wait_until(lambda: len(clients_of(given)) == 1, what="the conversation to end", seconds=20)
+        log = Path(HubPlace(given).log).read_text()
+        assert "began" in log
+        assert "Traceback" not in log
+
+
+def clients_of(given: dict[str, str]) -> list[object]:
+    with HubPlace(given).connect() as asking:
+        asking.sendall(ask("facts"))
+        return list(json.loads(asking.makefile().readline())["clients"])
+
+
 def test_a_client_that_closes_its_input_at_once_still_gets_its_answers(tmp_path: Path) -> None:
     with wire(tmp_path) as line:
         who = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -109,6 +135,21 @@ def test_clients_are_served_on_a_full_disk(machine: Sshd, tmp_path: Path) -> Non
         kill_hub_if_any(tmp_path)
         again = line.call("exec_bash", command="echo on")
         assert again.get("structuredContent", {}).get("stdout") == "on\n", (again, line.stderr)
+
+
+def test_a_watchdog_begins_on_a_full_disk(tmp_path: Path) -> None:
+    """Only that it cannot sign its lock, so nobody learns which process it is."""
+    state = tmp_path / "state"
+    with full_disk(state, ""):
+        words, given = [*arguments(tmp_path, local=False), "watchdog", "run"], environment(tmp_path, ())
+        process = subprocess.Popen(words, env=given, stderr=subprocess.PIPE, text=True)
+        try:
+            wait_until(lambda: holder(state / LOCK_FILE) or process.poll() is not None, what="its lock", seconds=40)
+            assert process.poll() is None
+        finally:
+            process.terminate()
+            _, said = process.communicate(timeout=40)
+        assert "Traceback" not in said
 
 
 def test_a_full_disk_is_named_where_people_and_agents_look(machine: Sshd, tmp_path: Path) -> None:

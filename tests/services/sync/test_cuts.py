@@ -97,3 +97,21 @@ async def test_a_sync_whose_line_is_cut_while_it_is_opened_is_begun_again(
         done = await server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name)
     assert (done["mode"], cuts) == ("inline", ["rest"])
     assert not differences(snapshot(os.fsencode(ours)), snapshot(os.fsencode(there)))
+
+
+async def test_a_sync_whose_line_is_cut_while_its_lane_is_started_is_begun_again(
+    machine: Sshd, line: ThreadedLine, ours: Path, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greet, cuts = OutpostLane.greet, []
+
+    async def cut_and_greet(lane: OutpostLane, token: str) -> None:
+        if lane.name == machine.name and not cuts:
+            cuts.append(token)
+            line.cut()
+        await greet(lane, token)
+
+    async with serve_here(tmp_path, entry(machine, port=line.port)) as server:
+        monkeypatch.setattr(OutpostLane, "greet", cut_and_greet)
+        done = await server.call("sync_local_to_remote", local_path=str(ours), remote_path=there.name)
+    assert (done["mode"], len(cuts)) == ("inline", 1)
+    assert not differences(snapshot(os.fsencode(ours)), snapshot(os.fsencode(there)))

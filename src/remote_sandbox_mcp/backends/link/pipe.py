@@ -16,6 +16,8 @@ from ...local.processes import descriptors
 
 # Reading pauses beyond MOST_UNREAD; after the process's end no more than MOST_LEFT is read.
 MOST_UNREAD, MOST_LEFT = 1 << 20, 4 << 20
+# How long a process that ends others before itself may take.
+END_S = 15.0
 
 
 class PipeLine(asyncio.Protocol):
@@ -25,7 +27,8 @@ class PipeLine(asyncio.Protocol):
     descriptor; otherwise the error message of a process that ends at once would be seen or lost by chance.
     """
 
-    def __init__(self, near: socket.socket) -> None:
+    def __init__(self, near: socket.socket, ends_by_itself: bool = False) -> None:
+        self._ends_by_itself = ends_by_itself
         self._rest = near.dup()
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
@@ -89,12 +92,27 @@ class PipeLine(asyncio.Protocol):
         if self._transport:
             self._transport.abort()
         # After it was waited for, its pid may belong to another process.
-        if self._process and self._process.returncode is None:
+        if self._process and self._process.returncode is None and not (self._ends_by_itself and _end(self._process)):
             _kill(self._process)
+
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
 
     def status(self) -> int | None:
         """The exit status; None while it runs."""
         return self._process.poll() if self._process else None
+
+
+def _end(process: subprocess.Popen[bytes]) -> bool:
+    """Let a process end what it has started, and itself; returns whether it did in time."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -117,16 +135,18 @@ async def start(
     *,
     folder: str = "/",
     complaints: int | None = None,
+    ends_by_itself: bool = False,
 ) -> PipeLine:
     """Start a process in `folder`, without the server's terminal, and return the line to it. Raises OSError.
 
-    Its standard error goes to the line, too, unless `complaints` is a descriptor for it.
+    Its standard error goes to the line, too, unless `complaints` is a descriptor for it. One that `ends_by_itself` is
+    given time to end what it has started, before it is killed.
     """
     near, far = socket.socketpair()
     near.setblocking(False)
     with far:
         loop = asyncio.get_running_loop()
-        _, line = await loop.create_connection(lambda: PipeLine(near), sock=near)
+        _, line = await loop.create_connection(lambda: PipeLine(near, ends_by_itself), sock=near)
         try:
             line.serves(_spawn(arguments, environment, inherited, folder, far.fileno(), complaints))
         except OSError:
