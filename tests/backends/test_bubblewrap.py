@@ -28,26 +28,26 @@ def no_footing(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_it_can_run_where_bubblewrap_can(no_footing: None) -> None:
     simple = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
     can = await asyncio.to_thread(subprocess.run, simple, capture_output=True, check=False)
-    assert bool(await why_not()) == bool(can.returncode)
+    assert bool(await why_not("bubblewrap")) == bool(can.returncode)
 
 
 async def test_without_bubblewrap_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     look_in(monkeypatch, tmp_path)
-    reason = await why_not()
+    reason = await why_not("bubblewrap")
     assert "apt install bubblewrap" in reason
     assert "dnf install bubblewrap" in reason
     with pytest.raises(Unsupported, match="not installed"):
-        await open_local(LocalPlace(), tmp_path)
+        await open_local(LocalPlace(walls="bubblewrap"), tmp_path)
 
 
 async def test_elsewhere_than_on_linux_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "needs Linux" in await why_not()
+    assert "needs Linux" in await why_not("bubblewrap")
 
 
 async def test_on_a_machine_with_unknown_system_calls_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seccomp, "ABIS", {})
-    assert "system calls" in await why_not()
+    assert "system calls" in await why_not("bubblewrap")
 
 
 def fake_bwrap(folder: Path, complaint: str) -> None:
@@ -71,11 +71,11 @@ async def test_in_a_container_it_names_the_flags(
     fake_bwrap(tmp_path, complaint)
     look_in(monkeypatch, tmp_path)
     monkeypatch.setattr(bwrap, "SWITCHES", ())
-    reason = await why_not()
+    reason = await why_not("bubblewrap")
     assert complaint in reason
     assert "docker run --security-opt seccomp=unconfined" in reason
     with pytest.raises(Unsupported) as caught:
-        await open_local(LocalPlace(), tmp_path)
+        await open_local(LocalPlace(walls="bubblewrap"), tmp_path)
     assert str(caught.value) == reason
 
 
@@ -88,7 +88,7 @@ async def test_a_switch_that_forbids_namespaces_is_named(
     file.write_text(f"{switch[1]}\n")
     look_in(monkeypatch, tmp_path)
     monkeypatch.setattr(bwrap, "SWITCHES", ((file, *switch[1:]),))
-    assert f"sudo {switch[2]}" in await why_not()
+    assert f"run `{switch[2]}`" in await why_not("bubblewrap")
 
 
 async def test_a_failure_that_was_fixed_is_noticed(
@@ -96,9 +96,9 @@ async def test_a_failure_that_was_fixed_is_noticed(
 ) -> None:
     fake_bwrap(tmp_path, "bwrap: not yet")
     look_in(monkeypatch, tmp_path)
-    assert "not yet" in await why_not()
+    assert "not yet" in await why_not("bubblewrap")
     (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 0\n")
-    assert await why_not() == ""
+    assert await why_not("bubblewrap") == ""
 
 
 async def test_a_bubblewrap_that_fails_later_is_an_error_and_no_way_around(
@@ -109,7 +109,7 @@ async def test_a_bubblewrap_that_fails_later_is_an_error_and_no_way_around(
     program.write_text(program.read_text().replace("echo", '[ "${*%true}" != "$*" ] && exit 0\necho', 1))
     look_in(monkeypatch, tmp_path)
     with pytest.raises(ConnectError, match="out of luck"):
-        await open_local(LocalPlace(), tmp_path)
+        await open_local(LocalPlace(walls="bubblewrap"), tmp_path)
 
 
 # Python inside
@@ -147,10 +147,12 @@ async def test_root_runs_no_python_inside_that_another_user_can_change(
     library.touch()
     monkeypatch.setattr(bwrap, "SYSTEM_PYTHON", tmp_path / "none")
     monkeypatch.setattr(sys, "base_prefix", str(home))
-    assert await why_not() == ""
+    assert await why_not("bubblewrap") == ""
     monkeypatch.setattr(bwrap, "_found", {})
     os.chown(library.parent, STRANGER, STRANGER)
-    assert f"{library.parent} belongs to another user ({STRANGER}): install this system's python3" in await why_not()
+    assert f"{library.parent} belongs to another user ({STRANGER}): install this system's python3" in await why_not(
+        "bubblewrap"
+    )
 
 
 @as_root

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits, memory
+from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits, memory, seccomp
+from remote_sandbox_mcp.backends.bubblewrap.bwrap import STEP_DOWN_TO, Footing
 from remote_sandbox_mcp.backends.bubblewrap.cgroups import Group, ParentGroup
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.core.commands.command import Command, new_run_id
@@ -22,6 +23,8 @@ from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
 from tests.support.means import needs_control_groups, needs_mounts
 
+NAMESPACED = Footing("bwrap", seccomp.ABIS["x86_64"], ())
+STEPPED_DOWN = Footing("bwrap", seccomp.ABIS["x86_64"], (), STEP_DOWN_TO)
 BOMB = "bomb() { bomb | bomb & }; bomb; sleep 30"
 FILLER = "for n in 1 2 3 4; do head -c 4000000 /dev/zero > ~/file$n; done; sleep 30"
 
@@ -64,7 +67,7 @@ RLIMITS = {"nothing asked": Limits(), "memory": Limits(memory_mb=64), "disk": Li
 
 @pytest.mark.parametrize("asked", RLIMITS.values(), ids=RLIMITS.keys())
 def test_without_control_groups_rlimits_hold(asked: Limits) -> None:
-    held = limits.hold(asked, Group(), shares_user=False, is_disk_real=False)
+    held = limits.hold(asked, Group(), NAMESPACED, is_disk_real=False)
     numbers = {resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_DATA}
     assert set(held.bounds.rlimits) == numbers
     assert held.bounds.rlimits[resource.RLIMIT_DATA] == held.bounds.watched_mb << 20 == held.limits.memory_mb << 20
@@ -72,15 +75,15 @@ def test_without_control_groups_rlimits_hold(asked: Limits) -> None:
 
 
 def test_it_is_reported_that_sandboxes_share_a_user() -> None:
-    held = limits.hold(Limits(), Group(), shares_user=True, is_disk_real=False)
+    held = limits.hold(Limits(), Group(), STEPPED_DOWN, is_disk_real=False)
     assert "over all sandboxes" in held.limits.told[1]
 
 
 def test_an_older_kernel_leaves_room_for_what_the_user_runs_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits.platform, "release", lambda: "5.10.0-30-amd64")
-    held = limits.hold(Limits(processes=40), Group(), shares_user=False, is_disk_real=False)
+    held = limits.hold(Limits(processes=40), Group(), NAMESPACED, is_disk_real=False)
     assert held.bounds.rlimits[resource.RLIMIT_NPROC] > 40
-    assert "counts all of a user's" in held.limits.told[1]
+    assert "all of a user's are counted" in held.limits.told[1]
 
 
 # What would hurt the host ends inside
@@ -302,7 +305,7 @@ def test_limits_of_the_second_version_are_written_as_it_takes_them(tmp_path: Pat
         (tmp_path / name).touch()
     (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 1\n")
     group = Group((tmp_path,))
-    held = limits.hold(Limits(1.5, 64, 20), group, shares_user=False, is_disk_real=False)
+    held = limits.hold(Limits(1.5, 64, 20), group, NAMESPACED, is_disk_real=False)
     assert {file.name: file.read_text() for file in tmp_path.glob("*.max")} == {
         "memory.max": str(64 << 20),
         "memory.swap.max": "0",

@@ -14,6 +14,7 @@ from ..config.load import load
 from ..config.machines import completed
 from ..services.gate.allowing import use_here
 from ..services.gate.paths import Gate, private_files
+from ..services.platform_server.life import find_usual
 from ..services.probe.doctor import examine, examine_command, examine_local
 from .hub import all_facts
 from .render import Page, count, one_line, print_json, shown_file, styled
@@ -31,6 +32,10 @@ NOTHING = (
     "REMOTE_HOST or REMOTE_SANDBOX_LIST, or write the config file named above."
 )
 
+OFFER = (
+    "An OpenSandbox server answers at {url}. To use it for disposable sandboxes, run remote-sandbox-mcp setup, or "
+    'write server_url = "{url}" under [opensandbox] in config.toml.'
+)
 NOWHERE = "No command can run anywhere: configure a machine, or make the local sandbox work as said above."
 UNUSABLE = "No machine that is configured can be used, so nothing runs unless its sandbox is named."
 
@@ -57,6 +62,11 @@ class Practice:
     work: tuple[tuple[str, asyncio.Task[Checkup]], ...]
     # Why the state file cannot be used; empty if it can, or there is none yet.
     trouble: str = ""
+
+    async def offers(self) -> list[str]:
+        """List what could be configured, as sentences."""
+        url = await find_usual(self.configuration)
+        return [OFFER.format(url=url)] if url else []
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -148,6 +158,7 @@ async def _report_json(practice: Practice) -> list[Checkup]:
             "hub": await asyncio.to_thread(_hub_fields),
             "agents_may_use": _use_fields(practice.configuration),
             "problems": list(practice.configuration.problems),
+            "offers": await practice.offers(),
             "sandboxes": [_fields(checkup) for checkup in checkups],
         }
     )
@@ -207,6 +218,7 @@ async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     page.problems(configuration.problems)
     if not (configuration.machines or configuration.commands):
         page.print(styled((UNUSABLE, "red bold") if configuration.refusal else (NOTHING, "yellow")))
+        page.print(*await practice.offers())
     if configuration.local is None and not chosen:
         page.print("The local sandbox is switched off in the configuration.")
     checkups = []

@@ -1,25 +1,30 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import pwd
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.support.cards import lease_path
 from tests.support.means import require_program
 from tests.support.pace import at_most
 
 import remote_sandbox_mcp.far.probe
 from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Environment, Excerpt, Running
 from remote_sandbox_mcp.core.errors import SandboxError
+from remote_sandbox_mcp.core.jobs.cards import CardLease
 from remote_sandbox_mcp.core.resources.report import parse_usage
-from remote_sandbox_mcp.core.resources.usage import Usage, idle_score
+from remote_sandbox_mcp.core.resources.usage import Usage, as_resources, gpu_state, idle_score
 from remote_sandbox_mcp.core.sandboxes.sandbox import Description, Sandbox
 from remote_sandbox_mcp.services.probe.measure import measure
 
@@ -411,3 +416,83 @@ async def test_an_answer_that_holds_nothing_is_told_in_a_sentence(outcome: Compl
     with pytest.raises(SandboxError) as caught:
         await measure(cast(Sandbox, Canned(outcome)))
     assert str(caught.value) == expected
+
+
+# Leases
+
+
+LEASED = "user mallory\njob train\npid {pid}\nsince 1790000000\nuntil 1790003600\n"
+
+
+@contextmanager
+def held(name: str, record: bytes) -> Iterator[Path]:
+    """A card's file as a job of ours has it: locked, with a record."""
+    path = lease_path(name)
+    with path.open("w+b") as file:
+        try:
+            file.write(record)
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield path
+        finally:
+            path.unlink()
+
+
+def leasable(machine: Machine, folder: Path) -> str:
+    """One card, with a UUID that no other test has."""
+    uuid = f"GPU-{os.urandom(8).hex()}"
+    row = H200_IDLE.read_text().strip().split(", ")
+    machine.nvidia(table(folder / "gpus", ", ".join([row[0], uuid, *row[2:]])))
+    return uuid
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_lease_is_told_with_its_real_owner(machine: Machine, tmp_path: Path, shell: list[str]) -> None:
+    uuid = leasable(machine, tmp_path)
+    with held(uuid, LEASED.format(pid=os.getpid()).encode()):
+        (gpu,) = machine.usage(shell).gpus
+    assert gpu.lease == CardLease(ME, "train", 1790000000, 1790003600)
+    assert gpu_state(gpu) == "held"
+    (fields,) = cast("list[dict[str, object]]", as_resources(Usage(gpus=(gpu,)), 0.5)["gpu"])
+    times = {"since": "2026-09-21T14:13:20Z", "until": "2026-09-21T15:13:20Z"}
+    assert fields["lease"] == {"user": ME, "job": "train", **times}
+    (free,) = machine.usage(shell).gpus
+    assert (free.lease, gpu_state(free)) == (None, "free")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [os.urandom(5000), b"@@ nvidia 0 index\n@@ end\nuser \nsince 1e9\nuntil -4\njob \x1b[31m" + b"x" * 500, b""],
+)
+def test_any_record_of_a_lease_is_data(machine: Machine, tmp_path: Path, record: bytes) -> None:
+    uuid = leasable(machine, tmp_path)
+    with held(uuid, record):
+        usage = machine.usage()
+    assert usage.problems == ()
+    (gpu,) = usage.gpus
+    assert gpu.lease is not None
+    assert (gpu.lease.user, gpu.lease.since, gpu.lease.until) == (ME, 0, 0)
+    assert len(gpu.lease.job) <= 60
+    assert gpu.lease.job.isprintable()
+
+
+def test_a_file_that_nobody_holds_is_no_lease_nor_is_a_link(machine: Machine, tmp_path: Path) -> None:
+    uuid = leasable(machine, tmp_path)
+    lease_path(uuid).write_text(LEASED.format(pid=os.getpid()))
+    assert machine.usage().gpus[0].lease is None
+    lease_path(uuid).unlink()
+    with held(f"{uuid}-other", b"user x\n") as other:
+        lease_path(uuid).symlink_to(other)
+        assert machine.usage().gpus[0].lease is None
+        lease_path(uuid).unlink()
+
+
+@pytest.mark.parametrize(("table_", "name"), [("mi300x.json", "28851"), ("mi250-old.json", "card1")])
+def test_leases_of_amd_cards_are_told(machine: Machine, tmp_path: Path, table_: str, name: str) -> None:
+    mine = f"{os.getpid()}{os.urandom(2)[0]}" if name.isdigit() else name
+    answer = tmp_path / "answer"
+    answer.write_text((DATA / table_).read_text().replace(name, mine))
+    machine.put("rocm-smi", f"cat {answer}")
+    with held(mine, b"job train\n"):
+        leases = {gpu.uuid: gpu.lease for gpu in machine.usage().gpus}
+    assert [uuid for uuid, lease in leases.items() if lease] == [mine]

@@ -58,14 +58,16 @@ ETC = (
 )
 ETC_WITH_NETWORK = ("hosts",)
 
+# For bubblewrap alone: a switch for the whole system would open what the distribution closed for all programs.
+PROFILE = "abi <abi/4.0>, profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }"
 # System settings that forbid user namespaces, and the commands that allow them.
 SWITCHES = (
-    (Path("/proc/sys/user/max_user_namespaces"), "0", "sysctl -w user.max_user_namespaces=15000"),
-    (Path("/proc/sys/kernel/unprivileged_userns_clone"), "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+    (Path("/proc/sys/user/max_user_namespaces"), "0", "sudo sysctl -w user.max_user_namespaces=15000"),
+    (Path("/proc/sys/kernel/unprivileged_userns_clone"), "0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
     (
         Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         "1",
-        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        f"echo '{PROFILE}' | sudo tee /etc/apparmor.d/bwrap && sudo apparmor_parser -r /etc/apparmor.d/bwrap",
     ),
 )
 DOCKER_FLAGS = (
@@ -75,7 +77,7 @@ DOCKER_FLAGS = (
 
 @dataclass(frozen=True)
 class Footing:
-    """The program and flags with which bubblewrap works on this computer.
+    """The program and flags with which bubblewrap works on this computer; else the version of Landlock that does.
 
     `step_down` is the user id that the first process must change to, or 0 if it need not.
     """
@@ -84,11 +86,12 @@ class Footing:
     abi: seccomp.Abi
     flags: tuple[str, ...]
     step_down: int = 0
+    landlock: int = 0
 
     @property
     def user(self) -> int:
         """The user id that commands see."""
-        return self.step_down or INSIDE
+        return self.step_down or (os.geteuid() if self.landlock else INSIDE)
 
 
 # Only successes are cached: the reason for a failure may be fixed a minute later.
@@ -114,12 +117,6 @@ async def find_footing() -> Footing | str:
             return footing
         _found[key] = footing
     return _found[key]
-
-
-async def why_not() -> str:
-    """Empty where bubblewrap can run; else one sentence for the person who can change that."""
-    footing = await find_footing()
-    return footing if isinstance(footing, str) else ""
 
 
 def footings(program: str, abi: seccomp.Abi, is_root: bool) -> Iterator[Footing]:
@@ -174,7 +171,7 @@ def try_out(footing: Footing) -> str:
 def explain(complaint: str) -> str:
     """Explain why bubblewrap failed, and the command that fixes it."""
     if cure := forbidding_switch():
-        return f"the local sandbox needs user namespaces, which this system forbids: run `sudo {cure}` ({complaint})"
+        return f"the local sandbox needs user namespaces, which this system forbids: run `{cure}` ({complaint})"
     return (
         f"the local sandbox cannot be walled in here, because bubblewrap may not make namespaces ({complaint}): "
         f"in a container, start it with `docker run {DOCKER_FLAGS}`"

@@ -109,9 +109,9 @@ class EmbeddedSandbox(OutpostSandbox):
                 raise LostContact(sentence, outcome=lost.outcome, so_far=lost.so_far) from None
             raise
 
-    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+    async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
         self._refuse_more()
-        return await super().write(path, data, expected=expected)
+        return await super().write(path, data, expected=expected, force=force)
 
     async def open_lane(self) -> Lane:
         self._refuse_more()
@@ -186,6 +186,7 @@ class Tenant:
         usual: Environment,
         network: Network,
         lock: int,
+        walls: str = "",
     ) -> None:
         self.record = record
         self._store = store
@@ -198,7 +199,7 @@ class Tenant:
         self._timer: asyncio.Task[None] | None = None
         made = record.made
         environment = replace(usual, env={**usual.env, **env})
-        place = LocalPlace(made.title, network, environment, made.image)
+        place = LocalPlace(made.title, network, environment, made.image, walls=walls)
         self.sandbox = EmbeddedSandbox(place, self._folders, bounds, self._closed, self._full, self._release)
         self._disk = DiskWatch(
             self._folders.root, limits.most_on_disk(made.limits), self._is_active, self.sandbox.end_all, is_new=True

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from ...core.errors import BadArgument, Unsupported
 from ...core.sandboxes.disposable import Limits
 from . import cgroups, disk, memory, processes
+from .bwrap import Footing
 from .cgroups import Group
 from .disk import DiskUse
+from .landlock import not_held
 from .walls import Bounds
 
 PROCESSES = 512
@@ -60,18 +62,18 @@ def too_much(used: DiskUse, limits: Limits) -> str:
     return f"{used.files} files in its home and /tmp, more than the {most.files} that it may"
 
 
-def hold(asked: Limits, group: Group, *, shares_user: bool, is_disk_real: bool, shm_mb: int = 0) -> Held:
+def hold(asked: Limits, group: Group, footing: Footing, *, is_disk_real: bool, shm_mb: int = 0) -> Held:
     """Enforce the limits, by a control group where there is one.
 
-    `shares_user`: other sandboxes run as the same user of the host, who is what an rlimit counts processes of.
     `is_disk_real`: its home and /tmp have a size of their own.
     """
     rlimits = {resource.RLIMIT_CORE: NO_CORE}
     wanted = replace(asked, processes=asked.processes or PROCESSES, disk_mb=asked.disk_mb or DISK_MB)
     memory_mb, memory_note = _memory(asked, group, rlimits)
     notes = (
+        *filter(None, (not_held(footing),)),
         memory_note,
-        _processes(wanted.processes, group, rlimits, shares_user=shares_user),
+        _processes(wanted.processes, group, rlimits, footing),
         *_cpu(asked.cpu, group),
         _disk(wanted, rlimits, is_real=is_disk_real),
     )
@@ -94,14 +96,17 @@ def _memory(asked: Limits, group: Group, rlimits: dict[int, int]) -> tuple[int, 
     )
 
 
-def _processes(wanted: int, group: Group, rlimits: dict[int, int], *, shares_user: bool) -> str:
+def _processes(wanted: int, group: Group, rlimits: dict[int, int], footing: Footing) -> str:
     if cgroups.limit_processes(group, wanted):
         return f"processes: {wanted}, held by a control group"
     rlimits[resource.RLIMIT_NPROC] = wanted
+    # With a user of their own, all sandboxes are what an rlimit counts the processes of.
+    shares_user = bool(footing.step_down)
     counted = "counted over all sandboxes of this server" if shares_user else "counted in its user namespace"
-    if not shares_user and not processes.are_counted_by_namespace(platform.release()):
+    has_namespace = not footing.landlock and processes.are_counted_by_namespace(platform.release())
+    if not shares_user and not has_namespace:
         rlimits[resource.RLIMIT_NPROC] += processes.threads_of(os.geteuid())
-        counted = "counted with those that its user had already, because this kernel counts all of a user's"
+        counted = "counted with those that its user had already, because all of a user's are counted"
     return f"processes: {wanted}, held by an rlimit and {counted}"
 
 

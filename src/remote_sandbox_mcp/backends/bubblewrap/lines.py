@@ -19,7 +19,8 @@ from ..link import pipe
 from ..link.client import NoOutpost, OutpostClient
 from ..link.doorway import Doorway
 from ..link.lane import OutpostLane
-from . import bwrap
+from . import landlock
+from .landlock import GuardStart, LoopbackDoor
 from .network import way
 from .walls import Bounds, BwrapStart, Folders, hostname
 
@@ -37,7 +38,10 @@ async def open_outpost(
     door = Doorway()
 
     async def greet(line: pipe.PipeLine, token: str) -> OutpostClient:
-        client = client_kind(WalledLine(line, door))
+        if not door.is_inside:
+            # Without namespaces its ports are ports of this computer.
+            door.close()
+        client = client_kind(WalledLine(line, door if door.is_inside else LoopbackDoor(line)))
         await client.greet(token)
         return client
 
@@ -65,7 +69,7 @@ class Doors:
 class WalledLine:
     """A connection into the sandbox, and a second socket beside it for passing descriptors."""
 
-    def __init__(self, line: pipe.PipeLine, door: Doorway) -> None:
+    def __init__(self, line: pipe.PipeLine, door: Doorway | LoopbackDoor) -> None:
         self._line = line
         self.door = door
         self.write, self.read = line.write, line.read
@@ -95,13 +99,15 @@ async def _open(
     bounds: Bounds,
     door: Doorway | None = None,
 ) -> T:
-    footing, doing = await bwrap.find_footing(), f"unable to open {place.name}"
+    footing, doing = await landlock.find_footing(place.walls), f"unable to open {place.name}"
     if isinstance(footing, str):
         raise Unsupported(footing)
     if reason := await way.why_not(place.network, footing):
         raise Unsupported(reason)
     try:
         folders.prepare(footing, hostname(place.name))
+        if footing.landlock:
+            return await within(GuardStart(place, folders, footing, pieces, bounds).greeted(greet), OPEN_S)
         start = BwrapStart(place, folders, footing, pieces, bounds, door)
         return await within(start.greeted(greet), OPEN_S)
     except (asyncio.TimeoutError, TimeoutError):

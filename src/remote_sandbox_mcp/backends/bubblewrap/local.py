@@ -18,15 +18,15 @@ from ...core.sandboxes.machine import LocalPlace
 from ...core.sandboxes.sandbox import Capabilities, Description
 from ...core.sync.transfer import Lane
 from ..link.client import OutpostClient
-from . import bwrap, cgroups, limits
-from .bwrap import why_not
+from . import cgroups, landlock, limits
 from .disk import DiskUse, DiskWatch
 from .disposable import EmbeddedSandbox
+from .landlock import find_footing, why_not
 from .memory import MemoryWatch
 from .store import claim
 from .walls import USER, Bounds, Folders
 
-__all__ = ["LocalSandbox", "describe", "open_local", "why_not"]
+__all__ = ["LocalSandbox", "describe", "find_footing", "open_local", "why_not"]
 
 CLAIM_S = 5.0
 REMOVE_S = 1.0
@@ -83,18 +83,17 @@ class LocalSandbox(EmbeddedSandbox):
     async def _move_in(self) -> None:
         """Enforce its limits, and watch its disk."""
         limits.check(self._place.limits)
-        footing = await bwrap.find_footing()
+        footing = await find_footing(self._place.walls)
         if isinstance(footing, str):
             raise Unsupported(footing)
         root = self._folders.root
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            landlock.make_root(root, footing)
             self._lock = await asyncio.to_thread(claim_patiently, root)
             self._group = cgroups.make(cgroups.plan(cgroups.find_bases(), group_name(root)))
         except OSError as problem:
             raise ConnectError.of_parts(f"unable to open {self._place.name}", f"{root}: {problem.strerror}") from None
-        shares_user, shm_mb = bool(footing.step_down), self._place.shm_mb
-        held = limits.hold(self._place.limits, self._group, shares_user=shares_user, is_disk_real=False, shm_mb=shm_mb)
+        held = limits.hold(self._place.limits, self._group, footing, is_disk_real=False, shm_mb=self._place.shm_mb)
         self._bounds, self.limits = held.bounds, held.limits
         most = limits.most_on_disk(held.limits)
         self._disk = DiskWatch(root, most, lambda: self.is_in_use, self.end_all, is_new=False)
@@ -132,9 +131,9 @@ class LocalSandbox(EmbeddedSandbox):
         await self._check_again()
         return await super().run(command, patience_s=patience_s, progress=progress)
 
-    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+    async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
         await self._check_again()
-        return await super().write(path, data, expected=expected)
+        return await super().write(path, data, expected=expected, force=force)
 
     async def open_lane(self) -> Lane:
         await self._check_again()

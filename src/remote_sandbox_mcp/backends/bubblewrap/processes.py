@@ -11,18 +11,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 END_S = 10.0
+# A word of the command line of a supervisor, where there are no namespaces.
+GUARD = "guard-of"
 
 
 def bubblewraps(home: Path) -> set[int]:
     """The outermost process of each connection into the sandbox with that home; its arguments name it."""
-    wanted = os.fsencode(home)
-    return {int(name) for name in os.listdir("/proc") if name.isdigit() and wanted in _words(name)}
+    wanted = {os.fsencode(home), os.path.realpath(os.fsencode(home))}
+    return {int(name) for name in os.listdir("/proc") if name.isdigit() and wanted.intersection(_words(name))}
 
 
 def _words(pid: str) -> list[bytes]:
     words = _read(f"/proc/{pid}/cmdline").split(b"\0")
     # A command that only mentions the folder is not one of them.
-    return words if os.path.basename(words[0]) == b"bwrap" else []
+    return words if os.path.basename(words[0]) == b"bwrap" or GUARD.encode() in words else []
 
 
 def _read(path: str) -> bytes:
@@ -78,9 +80,14 @@ def go_on(home: Path) -> None:
 
 
 def end(home: Path) -> None:
-    """Kill the outermost ones and wait for all: the kernel ends a pid namespace with its first process."""
+    """Kill the outermost ones and wait for all: the kernel ends a pid namespace with its first process.
+
+    Without a namespace all of them are stopped first, and killed.
+    """
     until = time.monotonic() + END_S
+    stop(home)
     all_of_them = family(bubblewraps(home))
+    send(all_of_them, signal.SIGKILL)
     while (outermost := bubblewraps(home)) and time.monotonic() < until:
         send(outermost, signal.SIGKILL)
         time.sleep(0.002)

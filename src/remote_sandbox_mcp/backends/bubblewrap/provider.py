@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ...core.check import variables
 from ...core.commands.command import Environment
 from ...core.errors import BadArgument, ConnectError, SandboxError, Unsupported
 from ...core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
 from ...core.sandboxes.network import Network, Reach, is_private_range, ranges, read_rule
-from . import KIND, TRAITS, bwrap, cgroups, disk, images, limits
+from . import KIND, TRAITS, cgroups, disk, images, landlock, limits
 from .bwrap import Footing
 from .disposable import EmbeddedSandbox, Tenant
+from .landlock import NO_NAMESPACES
 from .network import way
 from .store import Record, SandboxStore, sweep, take_down
 
@@ -41,12 +43,16 @@ class EmbeddedProvider:
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
         check(order)
         self._check_hosts(order.hosts)
-        footing = await bwrap.find_footing()
+        footing = await landlock.find_footing(self.rules.walls)
         if isinstance(footing, str):
             raise Unsupported(footing)
         network = self._network(bool(order.network), order.hosts)
         if reason := await way.why_not(network, footing):
             raise Unsupported(reason)
+        if order.image and footing.landlock:
+            raise Unsupported(
+                f"an embedded sandbox has this computer's own system where {NO_NAMESPACES}; leave image out"
+            )
         image = str(images.check(order.image, self._store.root.parent)) if order.image else ""
         # Before the new one is made: what a crash left may hold its disk space.
         await self._swept()
@@ -90,7 +96,7 @@ class EmbeddedProvider:
     def _prepare(self, disposable_id: str, order: SandboxOrder, image: str, footing: Footing, lock: int) -> Tenant:
         box, asked, now = self._store.box(disposable_id), order.limits, time.time()
         network = self._network(bool(order.network), order.hosts)
-        box.mkdir(mode=0o700)
+        landlock.make_root(box, footing)
         is_disk_real = bool(asked.disk_mb) and self._mount(disposable_id, asked.disk_mb, footing)
         made = Disposable(
             id=disposable_id,
@@ -115,11 +121,11 @@ class EmbeddedProvider:
         self._store.write(record)
         group = cgroups.make(planned)
         asked = replace(made.limits, told=())
-        held = limits.hold(asked, group, shares_user=bool(footing.step_down), is_disk_real=record.has_real_disk)
+        held = limits.hold(asked, group, footing, is_disk_real=record.has_real_disk)
         record = replace(record, made=replace(made, limits=held.limits))
         self._store.write(record)
         network = self._network(made.network, record.hosts)
-        tenant = Tenant(self._store, record, held.bounds, env, self._environment, network, lock)
+        tenant = Tenant(self._store, record, held.bounds, env, self._environment, network, lock, self.rules.walls)
         self._tenants[made.id] = tenant
         tenant.begin(self._expire)
         return tenant
@@ -151,7 +157,7 @@ class EmbeddedProvider:
     async def _reopen(self, disposable: Disposable) -> Tenant:
         """Open one that another process made, or this one closed."""
         await self._swept()
-        footing = await bwrap.find_footing()
+        footing = await landlock.find_footing(self.rules.walls)
         if isinstance(footing, str):
             raise Unsupported(footing)
         if disposable.id in self._tenants:
@@ -289,9 +295,7 @@ def check(order: SandboxOrder) -> None:
     check_time(order.timeout_s)
     if order.volumes:
         raise Unsupported("an embedded sandbox sees no folder of this machine; upload the files that it needs")
-    for name, value in order.env.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise BadArgument(f"{name[:60]!r} cannot be the name of a variable, or its value holds a NUL character")
+    variables(order.env)
 
 
 def check_time(timeout_s: float) -> None:

@@ -176,6 +176,8 @@ def remove(aside: Path) -> None:
         cgroups.existing(record.groups).end()
     for name in ("box", "runs"):
         disk.unmount(aside / name)
+    if (aside / "box").is_symlink():
+        disk.remove_tree((aside / "box").resolve())
     disk.remove_tree(aside)
 
 

@@ -85,12 +85,9 @@ class BwrapStart:
                 line.close()
                 raise
 
-    def joining(self) -> list[str]:
-        return ["/bin/sh", "-c", JOIN, "sh", *self.bounds.joins, "--"] if self.bounds.joins else []
-
     def before_walls(self) -> list[str]:
         """Words before bwrap. The control group comes first, so that the network's carrier counts in it."""
-        return [*self.joining(), *way.prefix(self.place.network, self.footing)]
+        return [*joining(self.bounds), *way.prefix(self.place.network, self.footing)]
 
     @contextmanager
     def image(self) -> Iterator[OpenedImage | None]:
@@ -176,6 +173,10 @@ class BwrapStart:
         return f"fork_outpost({self.footing.step_down},{limits!r},{room!r});"
 
 
+def joining(bounds: Bounds) -> list[str]:
+    return ["/bin/sh", "-c", JOIN, "sh", *bounds.joins, "--"] if bounds.joins else []
+
+
 @functools.cache
 def compiled(pieces: tuple[str, ...]) -> bytes:
     """Precompiled for a Python of the same version: compiling would take as long as the rest of its start."""
@@ -233,6 +234,10 @@ class Folders:
         for folder in (self.root, self.root / "etc", *writable):
             folder.mkdir(mode=0o700, exist_ok=True)
         self.root.chmod(0o700)
+        if footing.step_down and footing.landlock:
+            # Nothing is bound elsewhere, so its user must pass through.
+            os.chown(self.root, 0, footing.user)
+            self.root.chmod(0o710)
         if footing.step_down:
             for folder in writable:
                 os.chown(folder, footing.user, footing.user)

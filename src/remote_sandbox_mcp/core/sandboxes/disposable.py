@@ -16,6 +16,7 @@ from .slurm import Options
 DISPOSABLE_ID = re.compile(r"sb-[a-z0-9]{8,40}\Z")
 # The status of one that its provider has in a queue.
 PENDING = "pending"
+NO_IMAGE = "no image was named, and no default_image is configured; name one as image, or set OPENSANDBOX_DEFAULT_IMAGE"
 HUB = "docker.io"
 # Other names of Docker Hub.
 _ALSO_HUB = ("index.docker.io", "registry-1.docker.io")
@@ -173,6 +174,8 @@ class DisposableRules:
     private_ranges: tuple[str, ...] = ()
     # Hosts that an agent may choose for a sandbox's network; EVERY_HOST stands for all.
     network_hosts: tuple[str, ...] = PACKAGE_INDEXES
+    # What embedded sandboxes are walled in by; empty for what works here.
+    walls: str = ""
 
 
 class NeedsHeaders(Unsupported):

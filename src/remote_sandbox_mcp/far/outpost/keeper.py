@@ -11,7 +11,7 @@ import time
 from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, insist, read_status, start_process, strike
 from .observe import observe
 from .output import Listener, OutputStream, widen_pipe
-from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text
+from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text, user_name
 from .sudo import RootProcess, SudoRefused, variables_of
 from .wire import (
     BEAT,
@@ -220,7 +220,7 @@ class Keeper:
 
     def start(self, keep: int) -> None:
         given = self.order.pop("sudo", None)
-        if given is None:
+        if given is None or given.get("user") == user_name():
             source = self.open_input()
             try:
                 self.main = self.launch(self.script_arguments(), self.out_pipe[1], self.err_pipe[1], source)
@@ -251,16 +251,19 @@ class Keeper:
         return fd
 
     def launch_as_root(self, root: RootProcess) -> int:
-        """Start the shell as a child of a process that runs as root. Raises SudoRefused."""
-        environment = self.environment()
+        """Start the shell as a child of a process that runs as root, or as another user. Raises SudoRefused."""
+        environment, cwd = self.environment(), str(self.order["cwd"])
         order = {
             "shells": self.shells(),
             "script": self.script_arguments(),
             "env": variables_of(environment, self.order.get("env", {})),
-            "cwd": to_text(start_folder(str(self.order["cwd"]))),
+            # Another user's commands start in the home of that user.
+            "cwd": to_text(start_folder(cwd)) if cwd or not root.user else "",
+            "input": len(self.order["input"]),
+            "become": root.user if root.is_direct else "",
         }
         root.start(environment, self.out_pipe[1], self.err_pipe[1])
-        root.begin(order, self.err_pipe[0], self.wait_for_room)
+        root.begin(order, self.order["input"], self.err_pipe[0], self.wait_for_room)
         self.root = root
         if root.status is not None:
             self.status, self.ended_at = root.status, time.monotonic()
@@ -337,6 +340,9 @@ class Keeper:
     def explain(self, problem: OSError) -> None:
         if problem.filename == "cwd":
             self.fail("cwd", "unable to enter %s: %s" % (self.order["cwd"] or "~", problem.strerror))
+        elif problem.filename == "user":
+            why = "there is no such user there" if problem.errno == errno.ENOENT else problem.strerror
+            self.fail("user", "unable to run anything as another user: %s" % why)
         elif problem.errno == errno.EAGAIN:
             self.fail("fork", NO_PROCESS % problem.strerror)
         else:

@@ -6,7 +6,7 @@ import time
 
 from .family import strike
 from .output import Listener
-from .place import ELSEWHERE, STOP_MARK, boot_id, find_run, is_elsewhere, is_locked, read_record, to_text
+from .place import ELSEWHERE, STOP_MARK, boot_id, find_run, is_elsewhere, is_locked, read_record, set_mode, to_text
 from .wire import BEAT, END, ERR, ERR_TAIL, OUT, OUT_TAIL, frame, json_frame
 
 MYPY = False
@@ -65,7 +65,7 @@ def stop_run(folder: bytes) -> None:
     """
     start = read_record(folder)[0]
     if start and is_locked(folder):
-        os.chmod(os.path.join(folder, b"run"), 0o600 | STOP_MARK)
+        set_mode(os.path.join(folder, b"run"), 0o600 | STOP_MARK)
         strike([int(start["pid"])], signal.SIGTERM)
 
 

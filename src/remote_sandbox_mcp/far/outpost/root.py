@@ -1,4 +1,4 @@
-"""Runs as root, as the parent of one command: signals its whole tree on order, and ends it if the keeper is gone."""
+"""Runs as root or another user, as the parent of one command: signals its tree on order, and ends with the keeper."""
 
 import io
 import json
@@ -18,24 +18,57 @@ if MYPY:
 def serve(token: str) -> None:
     """Read the order, run its command, and exit with the command's status."""
     order = json.loads(io.BufferedReader(io.FileIO(0, closefd=False), 1).readline().decode())
+    given = read_input(order["input"])
     # The command must not have the pipe that carried the password.
     orders = os.dup(0)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
-    environment = make_environment(order)
     try:
-        os.chdir(raw(order["cwd"]))
+        environment = make_environment(order, become(order["become"]) if order["become"] else {})
+        os.chdir(environment[b"PWD"])
         argv = find_shell(order["shells"], order["script"], environment)
     except OSError as problem:
-        send_mark(token, "%s %d" % (problem.filename if problem.filename == "shell" else "cwd", problem.errno or 0))
+        what = problem.filename if problem.filename in ("shell", "user") else "cwd"
+        send_mark(token, "%s %d" % (what, problem.errno or 0))
         os._exit(126)
     send_mark(token, "")
     try:
-        Parent(orders).run_to_its_end(start_process(argv, environment, 1, 2))
+        Parent(orders).run_to_its_end(start_process(argv, environment, 1, 2, given))
     except OSError as problem:
         os.write(2, b"unable to start the shell: %s\n" % os.strerror(problem.errno or 0).encode())
     os._exit(126)
+
+
+def read_input(size: int) -> int:
+    """The descriptor of the command's input, which comes behind the order: a file without a name, or 0 for nothing."""
+    if not size:
+        return 0
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        while size > 0:
+            part = os.read(0, min(size, 1 << 16))
+            if not part:
+                os._exit(126)
+            file.write(part)
+            size -= len(part)
+        file.seek(0)
+        return os.dup(file.fileno())
+
+
+def become(name: str) -> "dict[str, str]":
+    """Become another user, which only root can; returns the variables that name that user. Raises OSError."""
+    import pwd
+
+    try:
+        found = pwd.getpwnam(name)
+        os.initgroups(name, found.pw_gid)
+        os.setgid(found.pw_gid)
+        os.setuid(found.pw_uid)
+    except (KeyError, OSError) as problem:
+        raise OSError(getattr(problem, "errno", 2), "", "user")
+    return {"HOME": found.pw_dir, "USER": name, "LOGNAME": name, "SHELL": found.pw_shell or "/bin/sh"}
 
 
 def raw(text: str) -> bytes:
@@ -46,14 +79,15 @@ def send_mark(token: str, what: str) -> None:
     os.write(2, raw("%s %s\n" % (token, what)))
 
 
-def make_environment(order: "dict[str, Any]") -> "dict[bytes, bytes]":
-    """The environment that sudo gives, with the caller's language and the machine's configured variables."""
+def make_environment(order: "dict[str, Any]", own: "dict[str, str]") -> "dict[bytes, bytes]":
+    """The environment that sudo gives, with the caller's language and variables; `own` are those of a new user."""
     environment = dict(os.environb)
     # Set by us, so that sudo's messages are in English.
     environment.pop(b"LC_ALL", None)
-    for name, value in order["env"].items():
+    for name, value in list(own.items()) + list(order["env"].items()):
         environment[raw(name)] = raw(value)
-    environment[b"PWD"] = raw(order["cwd"])
+    home = environment.get(b"HOME", b"/")
+    environment[b"PWD"] = raw(order["cwd"]) or (home if os.path.isdir(home) else b"/")
     return environment
 
 

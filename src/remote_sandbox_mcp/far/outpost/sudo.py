@@ -1,4 +1,4 @@
-"""Starts a command as root: sudo reads the password from a pipe that the command never gets."""
+"""Starts a command as root or as another user: sudo reads the password from a pipe that the command never gets."""
 
 import json
 import os
@@ -57,6 +57,9 @@ class RootProcess:
     def __init__(self, given: "dict[str, Any]", run_id: str) -> None:
         self.program = str(given["program"]).encode()
         self.password = given.get("password")
+        self.user = str(given.get("user") or "")
+        # Root becomes another user without sudo, which containers do not have.
+        self.is_direct = bool(self.user) and os.geteuid() == 0
         self.run_id = run_id
         self.token = os.urandom(12).hex()
         self.orders = -1
@@ -67,11 +70,9 @@ class RootProcess:
 
     def start(self, environment: "dict[bytes, bytes]", out: int, err: int) -> None:
         """Start sudo, which reads the password from the pipe that later carries orders. Raises OSError."""
-        sudo = find_sudo()
+        words = [root_python(), "-IS", "-c", ROOT_LOADER, self.token, self.run_id]
+        words = words if self.is_direct else self.by_sudo() + words
         theirs, self.orders = os.pipe()
-        # -k: sudo neither remembers this password for later commands nor uses a remembered one.
-        how = ["-n", "-k"] if self.password is None else ["-S", "-k", "-p", self.prompt]
-        words = [sudo, *how, "--", root_python(), "-IS", "-c", ROOT_LOADER, self.token, self.run_id]
         try:
             english = dict(environment)
             english[b"LC_ALL"] = b"C"
@@ -82,12 +83,19 @@ class RootProcess:
         finally:
             os.close(theirs)
 
+    def by_sudo(self) -> "list[str]":
+        # -k: sudo neither remembers this password for later commands nor uses a remembered one.
+        how = ["-n", "-k"] if self.password is None else ["-S", "-k", "-p", self.prompt]
+        return [find_sudo(self.user or "root")] + how + (["-H", "-u", self.user] if self.user else []) + ["--"]
+
     @property
     def prompt(self) -> str:
         return "%s?" % self.token
 
-    def begin(self, order: "dict[str, Any]", err: int, wait: "Callable[[float], None]") -> None:
+    def begin(self, order: "dict[str, Any]", given: bytes, err: int, wait: "Callable[[float], None]") -> None:
         """Give the password if it is asked for, then the order; returns when the command starts. Raises SudoRefused.
+
+        `given` is the command's input.
 
         `err` is the pipe on which sudo and the program print; `wait` waits, and raises if the run is cancelled.
         """
@@ -100,6 +108,7 @@ class RootProcess:
             if asked == self.prompt:
                 raise SudoRefused("sudo_password", WRONG_PASSWORD)
             self.send(b"%d\n%s%s\n" % (len(self.program), self.program, json.dumps(order).encode()))
+            self.send(given)
             self.hear(err, wait)
             self.check_begun()
         except BaseException:
@@ -144,6 +153,9 @@ class RootProcess:
         return self.status is not None
 
     def complaint(self) -> SudoRefused:
+        if self.user and self.password is None:
+            refused = "sudo does not let the user %s run commands as %s there without a password"
+            return SudoRefused("sudo_user", refused % (user_name(), self.user) + self.last_words())
         for words, reason, sentence in COMPLAINTS:
             if words in self.said:
                 return SudoRefused(reason, sentence % user_name() if "%s" in sentence else sentence)
@@ -178,7 +190,7 @@ def to_line(password: str) -> bytes:
     return password.encode("utf-8", "surrogateescape") + b"\n"
 
 
-def find_sudo() -> str:
+def find_sudo(user: str = "root") -> str:
     for path in SUDO_PLACES:
         try:
             found = os.stat(path)
@@ -186,7 +198,7 @@ def find_sudo() -> str:
             continue
         if found.st_uid == 0 and found.st_mode & stat.S_ISUID:
             return path
-    raise SudoRefused("sudo_config", "sudo is not installed there, so nothing can be run as root")
+    raise SudoRefused("sudo_config", "sudo is not installed there, so nothing can be run as %s" % user)
 
 
 def root_python() -> str:
@@ -194,7 +206,8 @@ def root_python() -> str:
 
     Raises SudoRefused.
     """
-    own = os.path.realpath(sys.executable)
+    # Empty where Python cannot tell.
+    own = os.path.realpath(sys.executable or "/usr/bin/python3")
     if is_roots_alone(own) and is_roots_alone(os.path.realpath(os.__file__)):
         return own
     usual = os.path.realpath("/usr/bin/python3")
@@ -202,7 +215,7 @@ def root_python() -> str:
         return usual
     raise SudoRefused(
         "sudo_config",
-        "nothing is run as root there, because it has no Python that only root can change (%s is not): its "
+        "nothing is run as root or another user there: it has no Python that only root can change (%s is not); its "
         "administrator can install python3" % own,
     )
 

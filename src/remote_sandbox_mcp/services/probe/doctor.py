@@ -134,11 +134,17 @@ async def examine_local(place: LocalPlace, state_folder: Path) -> Checkup:
 
 
 async def _walls_step(place: LocalPlace) -> Step:
-    from ...backends.bubblewrap import local
+    from ...backends.bubblewrap import bwrap, landlock
 
-    if reason := await local.why_not():
-        return checkup.warning(checkup.WALLS, f"not offered: {reason}")
-    return checkup.ok(checkup.WALLS, f"bubblewrap; {NETWORKS[place.network.reach]}")
+    footing = await landlock.find_footing(place.walls)
+    if isinstance(footing, str):
+        return checkup.warning(checkup.WALLS, f"not offered: {footing}")
+    network = NETWORKS[place.network.reach]
+    if not footing.landlock:
+        return checkup.ok(checkup.WALLS, f"bubblewrap; {network}")
+    why = await bwrap.find_footing() if place.walls != landlock.LANDLOCK else ""
+    instead = f"; for namespaces: {why}" if isinstance(why, str) and why else ""
+    return checkup.ok(checkup.WALLS, f"Landlock {footing.landlock}; {network}{instead}")
 
 
 class Unanswered(Exception):

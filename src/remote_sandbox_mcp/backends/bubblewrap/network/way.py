@@ -71,6 +71,8 @@ def variables(network: Network) -> dict[str, str]:
 
 async def why_not(network: Network, footing: Footing) -> str:
     """Empty where a private network is possible; else one sentence that says what to do."""
+    if footing.landlock and is_own(network):
+        return f"a sandbox on this machine cannot have a network of its own where namespaces are forbidden; {SHARE}"
     if not is_own(network) or (network.reach, os.geteuid()) in _works:
         return ""
     if network.reach is Reach.OUTSIDE and not find_slirp():
@@ -108,5 +110,5 @@ def _cure(network: Network, complaint: str) -> str:
     if "/dev/net/tun" in complaint:
         return f"let this user open /dev/net/tun (in a container: `docker run --device /dev/net/tun`); or {OTHERWISE}"
     if cure := forbidding_switch():
-        return f"run `sudo {cure}`; or {SHARE}"
+        return f"run `{cure}`; or {SHARE}"
     return OTHERWISE if network.reach is Reach.OUTSIDE else SHARE

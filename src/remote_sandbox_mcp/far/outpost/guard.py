@@ -1,0 +1,724 @@
+"""Confines a sandbox without namespaces: Landlock for files, a filter of system calls, and a supervisor for the rest.
+
+The process that is started first supervises. Its child, the outpost, confines itself, and all commands with it. Calls
+that could reach beyond their folders, and that Landlock does not hold, are made by the supervisor in their place, on
+what the supervisor has looked up itself: so a command cannot exchange a name or an address in between.
+"""
+
+import array
+import ctypes
+import errno
+import os
+import platform
+import resource
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+
+MYPY = False
+if MYPY:
+    from typing import Any, Callable, Iterable
+
+    Answer = "tuple[int, int, int]"
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+DUMPABLE, DEATH_SIGNAL, SUBREAPER, NO_NEW_RIGHTS, NEVER_HAVE, AMBIENT = 4, 1, 36, 38, 24, 47
+CAPABILITIES_OF_THREE = 0x20080522
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+# All but character and block devices, which nothing inside may make.
+WRITING = ((1 << 16) - 1) & ~(1 << 6 | 1 << 11 | IOCTL_DEV)
+READING = EXECUTE | READ_FILE | READ_DIR
+# Which rights a version of Landlock has first: REFER 2, TRUNCATE 3, IOCTL_DEV 5.
+FIRST_WITH = ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV))
+TCP_SINCE, SCOPES_SINCE = 4, 6
+
+LOAD, EQUAL, MASK, RETURN = 0x20, 0x15, 0x54, 0x06
+ALLOW, REFUSE, SUPERVISE = 0x7FFF0000, 0x00050000, 0x7FC00000
+RECEIVE, SEND, IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
+CONTINUE = 1
+AT_CWD, AT_EMPTY, AT_NOFOLLOW = -100, 0x1000, 0x100
+FAST_OPEN = 0x20000000
+LONGEST_PATH, LONGEST_ADDRESS = 4096, 128
+O_PATH = 0o10000000
+END_S = 10.0
+
+# Numbers of system calls: of x86_64, and of the younger architectures, which share one table; 0 for none.
+NUMBERS = {
+    "seccomp": (317, 277),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "connect": (42, 203),
+    "bind": (49, 200),
+    "listen": (50, 201),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
+    "chmod": (90, 0),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, 0),
+    "lchown": (94, 0),
+    "fchownat": (260, 54),
+    "utime": (132, 0),
+    "utimes": (235, 0),
+    "futimesat": (261, 0),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+    "truncate": (76, 45),
+    "open": (2, 0),
+    "openat": (257, 56),
+    "openat2": (437, 437),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
+    "prlimit64": (302, 261),
+    "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438),
+}
+ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0xC00000F3, 1)}
+# Extended attributes are refused as file systems do that have none: copying programs go on without them.
+WITHOUT_ATTRIBUTES = ("setxattr", "lsetxattr", "removexattr", "lremovexattr", "setxattrat", "removexattrat")
+# Shared memory and queues by number or name are shared by all processes of a user.
+SHARED = ("shmget", "semget", "msgget", "mq_open")
+
+
+def number_of(name: str) -> int:
+    return NUMBERS[name][ARCHITECTURES[platform.machine()][1]]
+
+
+def landlock_version() -> int:
+    """The version of Landlock that this kernel has; 0 without it, or on an architecture that we do not know."""
+    if platform.machine() not in ARCHITECTURES:
+        return 0
+    return max(0, int(LIBC.syscall(CREATE_RULESET, None, 0, 1)))
+
+
+def checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+# Landlock
+
+
+def restrict(version: int, writable: "list[str]", readable: "list[str]", devices: "list[str]", network: bool) -> None:
+    """Let this process and all that it starts read `readable` and change what lies in `writable`. Raises OSError."""
+    handled = ((1 << 16) - 1) & ~sum(right for since, right in FIRST_WITH if version < since)
+    connecting = 0 if network or version < TCP_SINCE else 3
+    scopes = 3 if version >= SCOPES_SINCE else 0
+    attributes = struct.pack("=QQQ", handled, connecting, scopes)
+    size = 24 if version >= SCOPES_SINCE else 16 if version >= TCP_SINCE else 8
+    rules = checked(LIBC.syscall(CREATE_RULESET, attributes, size, 0))
+    for rights, paths in ((WRITING, writable), (READING, readable), (OF_FILES & ~EXECUTE, devices)):
+        for path in paths:
+            allow(rules, path, rights & handled)
+    checked(LIBC.prctl(NO_NEW_RIGHTS, 1, 0, 0, 0))
+    checked(LIBC.syscall(RESTRICT_SELF, rules, 0))
+    os.close(rules)
+
+
+def allow(rules: int, path: str, rights: int) -> None:
+    try:
+        fd = os.open(path, O_PATH | os.O_CLOEXEC)
+    except OSError:
+        # Not every system has every folder of the list.
+        return
+    try:
+        kind = os.fstat(fd).st_mode & 0o170000
+        allowed = rights if kind == 0o040000 else rights & OF_FILES
+        checked(LIBC.syscall(ADD_RULE, rules, 1, struct.pack("=Qi", allowed, fd), 0))
+    finally:
+        os.close(fd)
+
+
+# The filter of system calls
+
+
+def step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, then, otherwise, value)
+
+
+def of_call(name: str, body: bytes) -> bytes:
+    """Instructions for one call; they end with a decision, or with the number of the call loaded again."""
+    number = number_of(name)
+    return step(EQUAL, number, 0, len(body) // 8) + body if number else b""
+
+
+def refused(name: str, error: int) -> bytes:
+    return of_call(name, step(RETURN, REFUSE | error))
+
+
+def refused_with(name: str, argument: int, bits: int, wanted: int, error: int) -> bytes:
+    """Refuse a call whose argument has exactly the `wanted` ones of these bits."""
+    test = step(LOAD, 16 + 8 * argument) + step(MASK, bits) + step(EQUAL, wanted, 0, 1)
+    return of_call(name, test + step(RETURN, REFUSE | error) + step(LOAD, 0))
+
+
+def sockets(network: bool) -> bytes:
+    """Only kinds of sockets whose addresses the supervisor can check: streams of this computer, and TCP.
+
+    With the network also datagrams, but none of this computer: those are sent to any address without a connection.
+    """
+    refusing = step(RETURN, REFUSE | errno.EACCES)
+    kind = step(LOAD, 24) + step(MASK, 0xF)
+    # Streams are 1, datagrams 2, sequences of packets 5.
+    local = kind + step(EQUAL, 1, 2, 0) + step(EQUAL, 5, 1, 0) + refusing + step(RETURN, ALLOW)
+    if network:
+        internet = kind + step(EQUAL, 3, 0, 1) + refusing + step(RETURN, ALLOW)
+    else:
+        protocol = step(LOAD, 32) + step(EQUAL, 0, 2, 0) + step(EQUAL, 6, 1, 0) + refusing + step(RETURN, ALLOW)
+        internet = kind + step(EQUAL, 1, 1, 0) + refusing + protocol
+    families = step(LOAD, 16) + step(EQUAL, socket.AF_UNIX, 0, len(local) // 8) + local
+    families += step(EQUAL, socket.AF_INET, 1, 0) + step(EQUAL, socket.AF_INET6, 0, len(internet) // 8) + internet
+    # With the network, netlink tells programs their addresses.
+    families += (step(EQUAL, 16, 0, 1) + step(RETURN, ALLOW) if network else b"") + refusing
+    pair = step(LOAD, 24) + step(MASK, 0xF) + step(EQUAL, 2, 0, 1) + refusing + step(LOAD, 0)
+    return of_call("socket", families) + of_call("socketpair", pair)
+
+
+def make_filter(version: int, network: bool, supervised: "Iterable[str]") -> bytes:
+    audit = ARCHITECTURES[platform.machine()][0]
+    parts = [step(LOAD, 4), step(EQUAL, audit, 1, 0), step(RETURN, REFUSE | errno.ENOSYS), step(LOAD, 0)]
+    parts.append(sockets(network))
+    parts += [refused(name, errno.EOPNOTSUPP) for name in WITHOUT_ATTRIBUTES]
+    parts += [refused(name, errno.ENOSYS) for name in (*SHARED, "file_setattr", "futimesat")]
+    # Fast open connects while it sends.
+    for name, argument in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
+        parts.append(refused_with(name, argument, FAST_OPEN, FAST_OPEN, errno.EOPNOTSUPP))
+    # The limits of another process are its user's to change.
+    other = step(LOAD, 16) + step(EQUAL, 0, 1, 0) + step(RETURN, REFUSE | errno.EPERM) + step(LOAD, 0)
+    parts.append(of_call("prlimit64", other))
+    if version < 3:
+        # A file that may only be read can be emptied by opening it so.
+        emptying = os.O_TRUNC | os.O_ACCMODE
+        parts.append(refused("truncate", errno.EACCES) + refused("openat2", errno.ENOSYS))
+        parts.append(refused_with("open", 1, emptying, os.O_TRUNC, errno.EACCES))
+        parts.append(refused_with("openat", 2, emptying, os.O_TRUNC, errno.EACCES))
+    if version < SCOPES_SINCE:
+        parts += [refused(name, errno.ENOSYS) for name in ("pidfd_send_signal", "tkill")]
+        parts += [refused(name, errno.EPERM) for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo")]
+    parts += [of_call(name, step(RETURN, SUPERVISE)) for name in supervised]
+    return b"".join(parts) + step(RETURN, ALLOW)
+
+
+def install(program: bytes, flags: int = 0) -> int:
+    """Install a filter; returns the descriptor of its listener, where `flags` ask for one. Raises OSError."""
+    text = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack(
+        "HxxxxxxQ" if ctypes.sizeof(ctypes.c_void_p) == 8 else "HxxI", len(program) // 8, ctypes.addressof(text)
+    )
+    return checked(LIBC.syscall(number_of("seccomp"), 1, flags, header))
+
+
+# The supervisor
+
+
+class Supervisor:
+    """Answers the calls that a confined process may not make by itself."""
+
+    def __init__(self, outpost: int, listener: int, writable: "list[str]", network: bool, outlives: bool) -> None:
+        self.outpost = outpost
+        self.listener = listener
+        self.writable = [os.path.realpath(path) for path in writable]
+        self.network = network
+        # Whether what the outpost has started goes on after it, as jobs on a machine do.
+        self.outlives = outlives
+        self.is_ending = False
+        self.calls = {number_of(name): answer for name, answer in supervised_calls().items() if number_of(name)}
+
+    def serve(self) -> None:
+        woken, wakes = os.pipe()
+        for end in (woken, wakes):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, self.on_signal)
+        poller = select.poll()
+        for fd in (woken, self.listener):
+            poller.register(fd, select.POLLIN)
+        while not self.is_over():
+            for fd, events in poller.poll():
+                if fd == woken:
+                    os.read(woken, 4096)
+                elif events & select.POLLIN:
+                    self.answer_one()
+                else:
+                    # No process has the filter any more.
+                    poller.unregister(fd)
+        end_family(os.getpid())
+        os._exit(0)
+
+    def on_signal(self, number: int, frame: object) -> None:
+        self.is_ending = self.is_ending or number == signal.SIGTERM
+
+    def is_over(self) -> bool:
+        left = True
+        try:
+            while left:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+                left = pid != 0
+                self.is_ending = self.is_ending or (pid == self.outpost and not self.outlives)
+        except ChildProcessError:
+            return True
+        return self.is_ending
+
+    def answer_one(self) -> None:
+        request = ctypes.create_string_buffer(80)
+        if LIBC.ioctl(self.listener, ctypes.c_ulong(RECEIVE), request) < 0:
+            return
+        number_of_request, pid, _, call = struct.unpack_from("=QIIi", request.raw)
+        asked = Asked(self, number_of_request, pid, struct.unpack_from("=6Q", request.raw, 32))
+        answer = self.calls[call]
+        if call == number_of("connect"):
+            # Whoever listens may let it wait.
+            threading.Thread(target=self.answer, args=(asked, answer), daemon=True).start()
+        else:
+            self.answer(asked, answer)
+
+    def answer(self, asked: "Asked", answer: "Callable[[Asked], bool]") -> None:
+        value, error, flags = 0, 0, 0
+        try:
+            flags = CONTINUE if answer(asked) else 0
+        except OSError as problem:
+            error = -(problem.errno or errno.EACCES)
+        except Exception:  # noqa: BLE001 arguments that make no sense must not end the supervisor, and with it the walls
+            error = -errno.EFAULT
+        finally:
+            asked.close()
+        LIBC.ioctl(self.listener, ctypes.c_ulong(SEND), struct.pack("=QqiI", asked.number, value, error, flags))
+
+
+class Asked:
+    """One call that waits for its answer: of which thread, with which arguments."""
+
+    def __init__(self, supervisor: Supervisor, number: int, pid: int, arguments: "tuple[int, ...]") -> None:
+        self.supervisor = supervisor
+        self.number = number
+        self.pid = pid
+        self.arguments = arguments
+        self.opened = []  # type: list[int]
+
+    def close(self) -> None:
+        for fd in self.opened:
+            os.close(fd)
+
+    def keep(self, fd: int) -> int:
+        self.opened.append(fd)
+        return fd
+
+    def signed(self, index: int) -> int:
+        value = self.arguments[index] & 0xFFFFFFFF
+        return value - (1 << 32) if value >> 31 else value
+
+    def memory(self, index: int, size: int) -> bytes:
+        """Read what an argument points at. Raises OSError, also where the caller is gone by now."""
+        fd = os.open("/proc/%d/mem" % self.pid, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(fd, size, self.arguments[index])
+        finally:
+            os.close(fd)
+        # The pid could be another process's: the kernel knows whether this call still waits.
+        checked(LIBC.ioctl(self.supervisor.listener, ctypes.c_ulong(IS_VALID), struct.pack("=Q", self.number)))
+        return data
+
+    def path(self, index: int) -> bytes:
+        address, found = self.arguments[index], b""
+        while b"\0" not in found and len(found) < LONGEST_PATH:
+            # Up to the end of the page: the next one may not be there.
+            size = 4096 - (address + len(found)) % 4096
+            piece = Asked(self.supervisor, self.number, self.pid, (address + len(found),)).memory(0, size)
+            if not piece:
+                raise OSError(errno.EFAULT, "")
+            found += piece
+        name, end, _ = found.partition(b"\0")
+        if not end:
+            raise OSError(errno.ENAMETOOLONG, "")
+        return name
+
+    def locate(self, base: int, path: bytes, flags: int = 0) -> int:
+        """Open a file below a writable folder, as the caller would find it. Raises OSError: EACCES elsewhere."""
+        own = b"/proc/%d/" % self.pid
+        for word in (b"/proc/self/", b"/proc/thread-self/"):
+            path = own + path[len(word) :] if path.startswith(word) else path
+        start = own + (b"cwd" if base == AT_CWD else b"fd/%d" % base)
+        if not path:
+            if not flags & AT_EMPTY:
+                raise OSError(errno.ENOENT, "")
+            fd = self.keep(os.open(start, O_PATH | os.O_CLOEXEC))
+        else:
+            follow = os.O_NOFOLLOW if flags & AT_NOFOLLOW else 0
+            where = None if path.startswith(b"/") else self.keep(os.open(start, O_PATH | os.O_CLOEXEC))
+            fd = self.keep(os.open(path, O_PATH | os.O_CLOEXEC | follow, dir_fd=where))
+        real = os.readlink("/proc/self/fd/%d" % fd)
+        if not any(real == folder or real.startswith(folder + "/") for folder in self.supervisor.writable):
+            raise OSError(errno.EACCES, "")
+        return fd
+
+    def descriptor(self, index: int) -> "socket.socket":
+        """The caller's socket, as a copy of ours. Raises OSError."""
+        tgid = self.pid if self.pid == thread_group(self.pid) else thread_group(self.pid)
+        process = self.keep(checked(LIBC.syscall(number_of("pidfd_open"), tgid, 0)))
+        copy = checked(LIBC.syscall(number_of("pidfd_getfd"), process, self.signed(index), 0))
+        checked(LIBC.ioctl(self.supervisor.listener, ctypes.c_ulong(IS_VALID), struct.pack("=Q", self.number)))
+        try:
+            return socket.socket(fileno=copy)
+        except OSError:
+            os.close(copy)
+            raise
+
+    def address(self) -> bytes:
+        size = self.arguments[2] & 0xFFFFFFFF
+        if not 2 <= size <= LONGEST_ADDRESS:
+            raise OSError(errno.EINVAL, "")
+        return self.memory(1, size)
+
+
+def thread_group(pid: int) -> int:
+    with open("/proc/%d/status" % pid) as file:
+        return int(next(line for line in file if line.startswith("Tgid:")).split()[1])
+
+
+def by_name(fd: int) -> bytes:
+    return b"/proc/self/fd/%d" % fd
+
+
+def change_mode(asked: Asked, base: int, path: int, mode: int, flags: int = 0) -> bool:
+    fd = asked.locate(base, asked.path(path), flags)
+    checked(LIBC.chmod(by_name(fd), asked.arguments[mode] & 0o7777))
+    return False
+
+
+def change_owner(asked: Asked, base: int, path: int, owner: int, flags: int = 0) -> bool:
+    fd = asked.locate(base, asked.path(path), flags)
+    checked(LIBC.chown(by_name(fd), asked.signed(owner), asked.signed(owner + 1)))
+    return False
+
+
+def change_times(asked: Asked, base: int, path: int, times: "bytes | None", flags: int = 0) -> bool:
+    fd = asked.locate(base, asked.path(path), flags)
+    checked(LIBC.utimensat(AT_CWD, by_name(fd), times, 0))
+    return False
+
+
+def answer_utimensat(asked: Asked) -> bool:
+    if not asked.arguments[1]:
+        # The times of an open file; without a pointer there is nothing that could be exchanged.
+        return True
+    times = asked.memory(2, 32) if asked.arguments[2] else None
+    return change_times(asked, asked.signed(0), 1, times, asked.signed(3))
+
+
+def answer_utimes(asked: Asked) -> bool:
+    if not asked.arguments[1]:
+        return change_times(asked, AT_CWD, 0, None)
+    first, more, last, rest = struct.unpack("=4q", asked.memory(1, 32))
+    return change_times(asked, AT_CWD, 0, struct.pack("=4q", first, more * 1000, last, rest * 1000))
+
+
+def answer_utime(asked: Asked) -> bool:
+    if not asked.arguments[1]:
+        return change_times(asked, AT_CWD, 0, None)
+    first, last = struct.unpack("=2q", asked.memory(1, 16))
+    return change_times(asked, AT_CWD, 0, struct.pack("=4q", first, 0, last, 0))
+
+
+def answer_connect(asked: Asked) -> bool:
+    address = asked.address()
+    with asked.descriptor(0) as connecting:
+        family = struct.unpack_from("=H", address)[0]
+        if family == socket.AF_UNIX and connecting.family == socket.AF_UNIX:
+            path = address[2:].partition(b"\0")[0]
+            if not path:
+                raise OSError(errno.ECONNREFUSED, "")
+            address = address[:2] + by_name(asked.locate(AT_CWD, path)) + b"\0"
+        elif family in (socket.AF_INET, socket.AF_INET6):
+            check_reach(asked, address)
+        checked(LIBC.connect(connecting.fileno(), address, len(address)))
+    return False
+
+
+def check_reach(asked: Asked, address: bytes) -> None:
+    """Raises OSError for a port that is not the sandbox's own, unless it has the network of this computer."""
+    if asked.supervisor.network:
+        return
+    host, port = host_of(address)
+    if not is_loopback(host) and any(host):
+        raise OSError(errno.ENETUNREACH, "")
+    if not is_listening_here(port, os.getpid()):
+        raise OSError(errno.ECONNREFUSED, "")
+
+
+def host_of(address: bytes) -> "tuple[bytes, int]":
+    if len(address) < (16 if address[0] == socket.AF_INET else 28):
+        raise OSError(errno.EINVAL, "")
+    host = address[4:8] if address[0] == socket.AF_INET else address[8:24]
+    return host[12:] if host[:12] == b"\0" * 10 + b"\xff\xff" else host, struct.unpack("!H", address[2:4])[0]
+
+
+def is_loopback(host: bytes) -> bool:
+    return host[:1] == b"\x7f" if len(host) == 4 else host == b"\0" * 15 + b"\1"
+
+
+def is_listening_here(port: int, supervisor: int) -> bool:
+    """Whether the process that listens at this port of the loopback belongs to the family."""
+    inodes = set()
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(name) as file:
+                lines = [line.split() for line in file.readlines()[1:]]
+        except OSError:
+            continue
+        inodes |= {line[9] for line in lines if line[3] == "0A" and int(line[1].rpartition(":")[2], 16) == port}
+    wanted = {"socket:[%s]" % inode for inode in inodes}
+    return bool(wanted) and any(wanted & open_files(pid) for pid in family_of(supervisor))
+
+
+def open_files(pid: int) -> "set[str]":
+    folder, found = "/proc/%d/fd" % pid, set()
+    try:
+        for name in os.listdir(folder):
+            try:
+                found.add(os.readlink(folder + "/" + name))
+            except OSError:
+                pass
+    except OSError:
+        pass
+    return found
+
+
+def answer_bind(asked: Asked) -> bool:
+    address = asked.address()
+    family = struct.unpack_from("=H", address)[0]
+    if family == socket.AF_UNIX:
+        if address[2:3] == b"\0":
+            raise OSError(errno.EACCES, "")
+        # By name: Landlock holds where it is made.
+        return True
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        raise OSError(errno.EAFNOSUPPORT, "")
+    with asked.descriptor(0) as binding:
+        if not asked.supervisor.network:
+            address = on_loopback(address)
+        checked(LIBC.bind(binding.fileno(), address, len(address)))
+    return False
+
+
+def on_loopback(address: bytes) -> bytes:
+    """Replace an address that means all of them by the loopback's: nothing beyond this computer may connect."""
+    host, _ = host_of(address)
+    if is_loopback(host):
+        return address
+    if any(host):
+        raise OSError(errno.EADDRNOTAVAIL, "")
+    if address[0] == socket.AF_INET:
+        return address[:4] + b"\x7f\0\0\1" + address[8:]
+    return address[:8] + b"\0" * 15 + b"\1" + address[24:]
+
+
+def answer_listen(asked: Asked) -> bool:
+    with asked.descriptor(0) as listening:
+        if not asked.supervisor.network and listening.family in (socket.AF_INET, socket.AF_INET6):
+            # An unbound one would listen on all addresses.
+            if not listening.getsockname()[1]:
+                listening.bind(("127.0.0.1" if listening.family == socket.AF_INET else "::1", 0))
+        checked(LIBC.listen(listening.fileno(), asked.signed(1)))
+    return False
+
+
+def answer_kill(asked: Asked) -> bool:
+    wanted, number, family = asked.signed(0), asked.signed(1), family_of(os.getpid())
+    if wanted == -1:
+        raise OSError(errno.EPERM, "")
+    group = os.getpgid(asked.pid) if wanted == 0 else -wanted
+    if wanted > 0 and wanted not in family:
+        raise OSError(errno.EPERM if is_there(wanted) else errno.ESRCH, "")
+    if wanted <= 0 and not any(group_of(pid) == group for pid in family):
+        raise OSError(errno.EPERM, "")
+    os.kill(wanted if wanted > 0 else -group, number)
+    return False
+
+
+def answer_tgkill(asked: Asked) -> bool:
+    if asked.signed(0) not in family_of(os.getpid()):
+        raise OSError(errno.EPERM, "")
+    checked(LIBC.syscall(number_of("tgkill"), asked.signed(0), asked.signed(1), asked.signed(2)))
+    return False
+
+
+def is_there(pid: int) -> bool:
+    return os.path.exists("/proc/%d" % pid)
+
+
+def group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return 0
+
+
+def supervised_calls(version: int = 0) -> "dict[str, Callable[[Asked], bool]]":
+    """The calls that the supervisor makes for the caller; each returns whether the caller may go on by itself."""
+    calls = {
+        "chmod": lambda asked: change_mode(asked, AT_CWD, 0, 1),
+        "fchmodat": lambda asked: change_mode(asked, asked.signed(0), 1, 2),
+        "fchmodat2": lambda asked: change_mode(asked, asked.signed(0), 1, 2, asked.signed(3)),
+        "chown": lambda asked: change_owner(asked, AT_CWD, 0, 1),
+        "lchown": lambda asked: change_owner(asked, AT_CWD, 0, 1, AT_NOFOLLOW),
+        "fchownat": lambda asked: change_owner(asked, asked.signed(0), 1, 2, asked.signed(4)),
+        "utime": answer_utime,
+        "utimes": answer_utimes,
+        "utimensat": answer_utimensat,
+        "connect": answer_connect,
+        "bind": answer_bind,
+        "listen": answer_listen,
+    }  # type: dict[str, Callable[[Asked], bool]]
+    if version < SCOPES_SINCE:
+        calls.update(kill=answer_kill, tgkill=answer_tgkill)
+    return calls
+
+
+# Processes
+
+
+def family_of(root: int) -> "set[int]":
+    """All descendants of a process; orphans among them are its children, because it adopts them."""
+    children = {}  # type: dict[int, list[int]]
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != b"Z":
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found, pending = set(), list(children.get(root, []))  # type: set[int], list[int]
+    while pending:
+        pid = pending.pop()
+        found.add(pid)
+        pending += children.get(pid, [])
+    return found
+
+
+def end_family(root: int) -> None:
+    """Stop all descendants until no new one appears, then kill them: what is stopped starts no other."""
+    until = time.monotonic() + END_S
+    stopped = set()  # type: set[int]
+    while time.monotonic() < until:
+        new = family_of(root) - stopped
+        if not new:
+            break
+        send(new, signal.SIGSTOP)
+        stopped |= new
+    while time.monotonic() < until:
+        left = family_of(root)
+        if not left:
+            break
+        send(left, signal.SIGKILL)
+        time.sleep(0.001)
+        reap()
+
+
+def reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def send(pids: "Iterable[int]", number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass
+
+
+# The start
+
+
+def give_up_rights(user: int) -> None:
+    """Become the user, if one is given, and keep no capability in any case. Raises OSError."""
+    for right in range(64):
+        LIBC.prctl(NEVER_HAVE, right, 0, 0, 0)
+    if user:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    LIBC.prctl(AMBIENT, 4, 0, 0, 0)
+    checked(LIBC.capset(struct.pack("=Ii", CAPABILITIES_OF_THREE, 0), b"\0" * 24))
+
+
+def fork_guarded(user: int, limits: "dict[int, tuple[int, int]]", plan: "dict[str, Any]", first: bytes) -> None:
+    """Fork the outpost's process, confined, and return in that one only; the other supervises it, and never returns.
+
+    `plan`: version of Landlock, folders and files that are writable, readable, devices; network; outlives.
+    `first` is a filter that is installed before ours. A process that cannot be confined ends with the reason.
+    """
+    give_up_rights(user)
+    LIBC.prctl(DUMPABLE, 0, 0, 0, 0)
+    LIBC.prctl(SUBREAPER, 1, 0, 0, 0)
+    LIBC.prctl(DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
+    ours, theirs = socket.socketpair()
+    outpost = os.fork()
+    if outpost:
+        theirs.close()
+        supervise(outpost, ours, plan)
+    ours.close()
+    LIBC.prctl(DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
+    # Not in the supervisor's group: what signals its own group must not reach it.
+    os.setpgid(0, 0)
+    for number, (soft, most) in limits.items():
+        hard = lowest(most, resource.getrlimit(number)[1])
+        resource.setrlimit(number, (lowest(soft, hard), hard))
+    version = int(plan["version"])
+    try:
+        restrict(version, plan["writable"], plan["readable"], plan["devices"], bool(plan["network"]))
+        if first:
+            install(first)
+        names = list(supervised_calls(version))
+        listener = install(make_filter(version, bool(plan["network"]), names), 1 << 3)
+    except OSError as problem:
+        os.write(2, ("it could not be confined: %s\n" % problem).encode())
+        os._exit(1)
+    theirs.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))])
+    os.close(listener)
+    theirs.close()
+    os.environ.pop("LD_LIBRARY_PATH", None)
+
+
+def lowest(one: int, other: int) -> int:
+    return max(one, other) if resource.RLIM_INFINITY in (one, other) else min(one, other)
+
+
+def supervise(outpost: int, ours: "socket.socket", plan: "dict[str, Any]") -> None:
+    _, found, _, _ = ours.recvmsg(1, socket.CMSG_LEN(4))
+    ours.close()
+    if not found:
+        os.waitpid(outpost, 0)
+        os._exit(1)
+    listener = struct.unpack("i", found[0][2])[0]
+    os.closerange(0, 3)
+    Supervisor(outpost, listener, plan["writable"], bool(plan["network"]), bool(plan["outlives"])).serve()
