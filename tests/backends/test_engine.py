@@ -11,17 +11,21 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from remote_sandbox_mcp.backends.command.sandbox import open_behind
 from remote_sandbox_mcp.backends.command.way import LocalCommand, MachineWay
+from remote_sandbox_mcp.backends.engine import order as engine_order
 from remote_sandbox_mcp.backends.engine.order import DEADLINE, ID, MARK, container_name, gpu_words, keeper, run_words
 from remote_sandbox_mcp.backends.engine.provider import EngineProvider
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.commands.command import Command, Completed, Environment
 from remote_sandbox_mcp.core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
+from remote_sandbox_mcp.core.jobs.cards import CardRequest
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, Jobs, NoCards
 from remote_sandbox_mcp.core.sandboxes.disposable import (
     Disposable,
     DisposableRules,
@@ -34,9 +38,11 @@ from remote_sandbox_mcp.core.sandboxes.machine import Engine as MachineEngine
 from remote_sandbox_mcp.core.sandboxes.sandbox import Description, Sandbox
 from remote_sandbox_mcp.services.probe.doctor import examine
 from tests.backends.contract import Opener, PythonContract
+from tests.support.cards import StandInCards, stand_in_cards
 from tests.support.disposables import ORDINARY_USER
 from tests.support.engine_place import NO_SHELL, PLAIN, WITH_PYTHON, Place
 from tests.support.means import require_program
+from tests.support.pace import Deadline
 from tests.support.podman import PodmanContainer
 from tests.support.root import as_root
 from tests.support.server import entry, serve, until
@@ -475,3 +481,66 @@ async def test_podman_makes_runs_and_removes_containers(podman: tuple[str, ...])
         await make(provider, image=image, limits=Limits(gpus=1, cards=("1",)))
     assert not listed_by(podman)
     await provider.close()
+
+
+# Cards
+
+
+@pytest.fixture
+def cards(place: Place) -> Iterator[StandInCards]:
+    """One card, of which the machine's user is told."""
+    with stand_in_cards(place.sshd.folder / f"cards-{os.urandom(4).hex()}", 1) as cards:
+        (place.sshd.home / ".bashrc").write_text(f"PATH={cards.bin}:$PATH; export PATH\n")
+        yield cards
+        (place.sshd.home / ".bashrc").write_text("")
+
+
+@pytest.fixture
+async def leasing(cards: StandInCards, place: Place, tmp_path: Path) -> AsyncIterator[tuple[EngineProvider, Sandbox]]:
+    machine = await open_machine(place.sshd.machine(), tmp_path / "known_hosts")
+
+    async def jobs() -> Jobs:
+        return machine.jobs
+
+    made = engine_on(machine, place.words, mark=tmp_path.name)
+    made._jobs = jobs
+    yield made, machine
+    await made.close()
+    await machine.close()
+
+
+async def test_a_container_that_could_not_be_made_holds_no_card(
+    leasing: tuple[EngineProvider, Sandbox], cards: StandInCards
+) -> None:
+    """There is no driver here, so the engine refuses; the card, which it was told by its UUID, is free afterwards."""
+    provider, machine = leasing
+    wanted = replace(SMALL, gpus=1)
+    for _ in range(2):
+        with pytest.raises(SandboxError, match="could not select device driver"):
+            await make(provider, limits=wanted)
+    held = await machine.jobs.start(JobOrder(session="mine", script="sleep 60", cards=CardRequest(1)))
+    assert held.cards == tuple(cards.uuids)
+    with pytest.raises(NoCards, match="1 GPU cannot be had now: 0 of 1 are free"):
+        await make(provider, limits=wanted)
+    await machine.jobs.stop(JobQuery(job_id=held.job_id), grace_s=1)
+
+
+async def test_a_container_holds_its_cards_as_long_as_it_lives(
+    leasing: tuple[EngineProvider, Sandbox], cards: StandInCards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an engine that takes the cards off the words, because it has none to give."""
+    monkeypatch.setattr(engine_order, "gpu_words", lambda engine, limits: [f"--label=cards={','.join(limits.cards)}"])
+    provider, machine = leasing
+    made = await make(provider, limits=replace(SMALL, gpus=1))
+    assert made.limits.cards == tuple(cards.uuids)
+    with pytest.raises(NoCards) as refused:
+        await machine.jobs.start(JobOrder(session="mine", script="sleep 60", cards=CardRequest(1)))
+    assert f"(job sandbox-{made.id})" in refused.value.busy[0]
+    await provider.delete(made)
+    deadline = Deadline(60)
+    while True:
+        try:
+            await machine.jobs.start(JobOrder(session="mine", script="true", cards=CardRequest(1)))
+            return
+        except NoCards:
+            assert not deadline.has_passed()

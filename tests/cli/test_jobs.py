@@ -106,3 +106,43 @@ def test_a_job_without_a_resume_command_says_how_to_give_one(cli: Cli, good: Ssh
     )
     assert cli("jobs", "resume", "alone", "--command", "exit 5").stdout == "alone\n"
     assert cli("jobs", "wait", "alone").code == 5
+
+
+def test_a_job_that_asks_for_gpus_waits_in_the_list_and_can_be_raised_and_stopped(cli: Cli, good: Sshd) -> None:
+    asked = ("--gpus", "2", "--gpu-memory", "40g", "--on", "any", "--priority", "5", "--run-for", "8h")
+    begun = cli("jobs", "start", "--name", "cards", *asked, "--", "train")
+    assert (begun.code, begun.stdout) == (0, "cards\n"), begun.stderr
+    reason = "shared: it has no GPU"
+    assert f"it is pending: {reason}; to follow it: remote-sandbox-mcp jobs logs -f cards" in begun.stderr
+    listed = cli("jobs", "--state", "pending").stdout
+    (row,) = [each for each in listed.splitlines() if each.startswith("cards ")]
+    assert row.split()[:3] == ["cards", "any", "pending"]
+    assert f"cards: pending: {reason}" in listed
+    shown = cli("jobs", "show", "cards").stdout
+    assert "cards  on any" in shown
+    assert f"waits    {reason}" in shown
+    assert cli("jobs", "raise", "cards").stdout == "cards has priority 6 now\n"
+    assert cli("jobs", "raise", "cards", "--priority", "1", "--json").json["priority"] == 1
+    waited = cli("jobs", "wait", "cards", "--timeout", "0.2")
+    assert waited.code == 124
+    unplaced = cli("jobs", "start", "--gpus", "1", "--no-wait", "--", "train")
+    assert (unplaced.code, unplaced.stdout) == (2, "")
+    assert reason in unplaced.stderr
+    both = cli("jobs", "start", "--on", "any", "--sandbox", "shared", "--", "train")
+    assert "--on and --sandbox were both given" in both.stderr
+    stopped = cli("jobs", "stop", "cards")
+    assert (stopped.code, stopped.stdout) == (0, "cards was stopped: it was stopped before it started\n")
+    assert cli("jobs", "raise", "cards").code == 2
+
+
+def test_a_job_starts_after_another_has_ended_well(cli: Cli, good: Sshd, waits: str) -> None:
+    begun = cli("jobs", "start", "--name", "later", "--after", waits, "--", "echo now")
+    assert "it is pending: it starts after waits has ended" in begun.stderr
+    # It ends with 7.
+    (good.home / "go-on").touch()
+    waited = cli("jobs", "wait", "later")
+    assert "it was to start after waits, which failed with exit code 7" in waited.stderr
+    cli("jobs", "start", "--name", "first", "--", "true")
+    cli("jobs", "start", "--name", "second", "--after", "first", "--", "echo now")
+    assert cli("jobs", "wait", "second").code == 0
+    assert cli("jobs", "logs", "second").stdout == "now\n"

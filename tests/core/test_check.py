@@ -47,9 +47,20 @@ def test_every_new_run_id_is_a_handle() -> None:
         ("Claude Code", 110, 45_000, True),
         ("codex-mcp-client", 280, 10_000, True),
         ("cursor", 50, 100_000, False),
-        ("", 50, 100_000, False),
+        ("cursor-vscode", 50, 100_000, False),
+        ("claude-ai (via mcp-remote 0.1.37)", 50, 100_000, False),
+        ("Visual Studio Code - Insiders", 50, 100_000, False),
+        ("mcp", 55, 100_000, False),
+        ("customized-client", 55, 100_000, False),
+        ("", 55, 100_000, False),
     ],
 )
 def test_limits_of_known_clients(client: str, seconds: float, chars: int, drops_text: bool) -> None:
     known = client_named(client)
     assert (known.patience_s, known.result_chars, known.drops_text) == (seconds, chars, drops_text)
+    assert (known.is_stranger, known.text) == ((True, "json") if seconds == 55 else (False, "prose"))
+
+
+@pytest.mark.parametrize(("client", "seconds"), [("claude-code", 110), ("cursor", 50), ("mcp", 110), ("", 110)])
+def test_only_strangers_wait_longer_for_progress(client: str, seconds: float) -> None:
+    assert client_named(client, hears_progress=True).patience_s == seconds

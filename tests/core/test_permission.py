@@ -185,7 +185,8 @@ def test_a_hook_is_chosen_by_its_name_or_its_command(wanted: str, name: str) -> 
 @pytest.mark.parametrize(
     ("wanted", "line"),
     [
-        pytest.param("claude", 'command = ["/path/to/program"] under [hooks.claude]', id="unknown name"),
+        pytest.param("claude", 'kind = "claude" under [hooks.claude]', id="a known agent"),
+        pytest.param("other", 'command = ["/path/to/program"] under [hooks.other]', id="unknown name"),
         pytest.param("codex exec", 'command = ["codex", "exec"] under [hooks.NAME]', id="fewer words"),
         pytest.param("codex exec 'go on'; rm -rf ~", "[hooks.NAME]", id="more behind it"),
         pytest.param("codex exec 'go on", 'command = ["/path/to/program"] under [hooks.NAME]', id="open quote"),
@@ -207,7 +208,7 @@ def test_any_other_program_is_refused_with_the_line_that_allows_it(wanted: str, 
 
 
 def test_no_hook_is_allowed_where_none_is_named() -> None:
-    with pytest.raises(BadArgument, match=r"is not allowed to; the owner of this machine can allow it"):
+    with pytest.raises(BadArgument, match=r'allow it: kind = "codex" under \[hooks.codex\] in config.toml'):
         allow_hook("codex", {})
 
 

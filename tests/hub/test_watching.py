@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -226,3 +228,39 @@ async def test_a_cancelled_caller_leaves_no_lock_without_work(state: Path) -> No
     assert await until(lambda: watching.is_on, 30)
     assert await watching.let_go()
     assert await until(lambda: holder(state / LOCK_FILE) is None, 30)
+
+
+# Jobs that wait
+
+ONCE = "echo begun >> begun; [ $(wc -l < begun) -eq 1 ]"
+
+
+@pytest.mark.parametrize("attempted", [False, True], ids=["while it waits", "between decision and start"])
+def test_a_hub_that_was_killed_starts_a_waiting_job_once(desk: Desk, fleet: Fleet, attempted: bool) -> None:
+    machine = fleet.machine(f"waits-{attempted}".lower())
+    with desk.client(entry(machine)) as client:
+        client.initialize()
+        first = client.call(
+            "exec_bash_background", command=f"{WAITING[:-1]}0", session_name="first", interval_s=1, sandbox_name="any"
+        )
+        assert not first.get("isError"), first
+        second = client.call(
+            "exec_bash_background", command=ONCE, session_name="second", after=["first"], interval_s=1
+        )["structuredContent"]
+        assert (second["status"], second["queue"]["reason"]) == ("pending", "it starts after first has ended")
+        hub = desk.hub
+        os.kill(hub, signal.SIGKILL)
+        wait_until(lambda: desk.hub not in (0, hub), what="another hub", seconds=60)
+        if attempted:
+            # As it is recorded just before a start.
+            with closing(sqlite3.connect(desk.state / STATE_FILE)) as connection, connection:
+                connection.execute("UPDATE waiting SET tried = ?", (machine.name,))
+        else:
+            (machine.home / "go-on").touch()
+        wait_until(lambda: (machine.home / "begun").exists(), what="its start", seconds=120)
+        (machine.home / "go-on").touch()
+        ended = client.call("wait_background_task", tmux_session="second", timeout_s=40)["structuredContent"]
+        assert (ended["outcome"], (machine.home / "begun").read_text()) == ("succeeded", "begun\n")
+        with closing(sqlite3.connect(desk.state / STATE_FILE)) as connection:
+            assert connection.execute("SELECT COUNT(*) FROM waiting").fetchone() == (0,)
+    machine.reset()

@@ -33,7 +33,9 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("--memory", default="", metavar="SIZE", help="at most this much memory, such as 512m or 2g")
     parser.add_argument("--gpu", default="0", metavar="N", help='how many GPUs; "0,2" names cards')
     parser.add_argument("--volume", action="append", default=[], metavar="SOURCE:TARGET[:rw]", help="if it is allowed")
-    parser.add_argument("--on", default="", metavar="NAME", help="a machine with docker, podman or slurm")
+    parser.add_argument(
+        "--on", default="", metavar="NAME", help="a machine with docker, podman or slurm; any: the best"
+    )
     network = parser.add_mutually_exclusive_group()
     network.add_argument("--network", action="store_true", default=None, help="with the whole network")
     network.add_argument("--no-network", dest="network", action="store_false", help="without a network, or fail")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.jobs.job import JobSeen
 from ..core.jobs.log import without_exit_line
 from ..core.jobs.progress import progress_of
-from ..core.jobs.queue import queue_text
+from ..core.jobs.queue import pending_text, queue_text
 from ..core.task import LIVE, Report, TaskSeen, TaskState, name_of, outcome_of
 from ..core.texts.text import harmless, span
 from .render import COMMAND, Page, one_line, size, styled
@@ -54,6 +54,8 @@ def _rows(page: Page, seen: TaskSeen, watch: Watch | None) -> Iterator[tuple[str
         yield "", styled((f"as it was last seen: {one_line(seen.recalled)}", "yellow"))
     yield "command", one_line(seen.command)
     yield "folder", one_line(seen.cwd)
+    waits = pending_text(seen.queue, now).removeprefix("pending: ") if seen.is_unplaced and not seen.is_over else ""
+    yield "waits", one_line(waits)
     yield "queue", one_line(queue_text(seen, now))
     yield from _progress(page, seen.checkpoint, watch)
     yield "uses", _usage(seen.usage) if seen.usage and outcome.state is TaskState.RUNNING else ""

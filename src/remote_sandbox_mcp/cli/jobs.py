@@ -10,14 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, NotStarted, Unsupported
+from ..core.jobs.alerts import with_run_for
 from ..core.jobs.job import JobWait
 from ..core.jobs.log import exit_line_size, without_exit_line
+from ..core.jobs.placement import place_of, read_request
 from ..core.jobs.watch import WatchOrder
 from ..core.task import outcome_of
 from ..core.texts.text import harmless, size, without_broken_end, without_broken_start
 from ..services.jobs.resume import NO_RESUME_COMMAND
 from ..services.jobs.values import Wanted, Which
-from ..views.job_results import seen_fields, task_result
+from ..views.job_results import seen_fields, state_text, task_result
 from . import attach, terminal
 from .exec import source
 from .render import Page, ago, cut, is_read, one_line, print_json, styled
@@ -73,13 +75,31 @@ def add_arguments(subparsers: Any) -> None:
         description="Starts a job and prints its name. In a linked folder (see link) it runs in the workspace: changes "
         "here are sent first, and `jobs wait` in that folder brings its results back.",
         usage="remote-sandbox-mcp jobs start [--sandbox NAME] [--name NAME] [--cwd DIR] [--checkpoint PATH] "
-        "[--resume COMMAND [--auto-resume]] [--] COMMAND...",
+        "[--resume COMMAND [--auto-resume]] [--gpus N [--gpu-memory SIZE] [--no-wait]] [--on NAMES] [--after NAME] "
+        "[--priority N] [--run-for TIME] [--] COMMAND...",
     )
+    start.add_argument("--gpus", type=int, default=0, metavar="N", help="free GPUs that it gets for itself")
+    start.add_argument("--gpu-memory", default="", metavar="SIZE", help="memory that each of them must have, as 40g")
+    start.add_argument("--on", default="", metavar="NAMES", help="any, or gpu1,gpu2: the best of these machines")
+    start.add_argument(
+        "--no-wait", action="store_true", help="fail where no GPUs are free, instead of waiting for them"
+    )
+    start.add_argument(
+        "--after", action="append", default=[], metavar="NAME", help="a job that must succeed first; may be repeated"
+    )
+    start.add_argument("--priority", type=int, default=0, metavar="N", help="jobs that wait start in this order")
     start.add_argument("--name", default="", metavar="NAME", help="name of the job and its session (default: bg-...)")
     start.add_argument("--cwd", default="", metavar="DIR", help="folder to start in (default: home, or the workspace)")
     start.add_argument("--checkpoint", default="", metavar="PATH", help="a file that shows its progress")
     start.add_argument("--resume", default="", metavar="COMMAND", help="the command that continues from the checkpoint")
     start.add_argument("--auto-resume", action="store_true", help="run it by itself after a reboot or a lost session")
+    for name, what in (
+        ("silent", "report that it has printed nothing for so long, such as 30m"),
+        ("gpu-idle", "report that it has held GPUs without using them for so long (default: 30m)"),
+        ("run-for", "how long it is to run, such as 8h: others see it, and its end is reported a little before"),
+    ):
+        start.add_argument(f"--{name}", metavar="SPAN", help=what)
+    start.add_argument("--stop", action="store_true", help="with --run-for: stop it then")
     start.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="shell source, or words")
     show = actions.add_parser("show", help="show a job's state, progress and use of the machine")
     logs = actions.add_parser("logs", help="show a job's log")
@@ -100,20 +120,22 @@ def add_arguments(subparsers: Any) -> None:
         description="Shows a running job in this terminal, as `tmux attach` on its machine would, whatever way leads "
         "to the machine. Detach with Ctrl-B D; the job goes on. As with ssh, output reaches this terminal unchanged.",
     )
-    for each in (show, logs, wait, stop, resume, attach):
+    ahead = actions.add_parser("raise", help="let a job that waits for GPUs start before others")
+    ahead.add_argument("--priority", type=int, metavar="N", help="its priority (default: above all others)")
+    for each in (show, logs, wait, stop, resume, attach, ahead):
         each.add_argument("name", metavar="NAME")
-    for each in (parser, listed, start, show, logs, wait, stop, resume, attach):
+    for each in (parser, listed, start, show, logs, wait, stop, resume, attach, ahead):
         each.add_argument("--sandbox", metavar="NAME", default=ABSENT, help="on this machine only")
     # Given before the action or after it: an action's own default would overwrite what was given before.
     parser.set_defaults(sandbox="", state="", limit=LISTED)
-    add_json(parser, listed, start, show, wait, stop, resume, attach)
+    add_json(parser, listed, start, show, wait, stop, resume, attach, ahead)
     add_json(logs, help="for programs: one JSON object, with -f one on each line")
 
 
 async def run(options: argparse.Namespace) -> int:
     actions = {
         **{"list": _list, "start": _start, "show": _show, "logs": _logs, "wait": _wait_and_bring, "stop": _stop},
-        **{"resume": _resume, "attach": _attach},
+        **{"resume": _resume, "attach": _attach, "raise": _raise},
     }
     return await with_app(options, lambda app: actions[options.action or "list"](app, options))
 
@@ -152,6 +174,8 @@ async def _list(app: App, options: argparse.Namespace) -> int:
     for snapshot in snapshots:
         if snapshot.outcome.resume:
             page.print(f"{one_line(snapshot.session)}: {snapshot.outcome.resume_text(time.time())}")
+        elif snapshot.seen and snapshot.seen.is_unplaced and not snapshot.seen.is_over:
+            page.print(f"{one_line(snapshot.session)}: {state_text(snapshot.seen)}")
     troubles = (*(snapshot.trouble for snapshot in snapshots), *(session.trouble for session in sessions))
     page.problems(dict.fromkeys(filter(None, troubles)))
     return 0
@@ -201,19 +225,47 @@ def _session_row(seen: SessionSeen) -> tuple[Text | str, ...]:
 
 
 async def _start(app: App, options: argparse.Namespace) -> int:
-    from ..fronts.mcp.watchdog import start_watchdog
 
     if not options.command:
         raise BadArgument("what is to be run? remote-sandbox-mcp jobs start -- COMMAND")
-    command, resume, cwd, sandbox = source(options.command), options.resume, options.cwd, options.sandbox
-    if inside := at_hand(app, sandbox):
+    if options.on and options.sandbox:
+        raise BadArgument("--on and --sandbox were both given; pass one of them")
+    command, resume, cwd = source(options.command), options.resume, options.cwd
+    sandbox, places = place_of(options.on or options.sandbox)
+    if not places and (inside := at_hand(app, sandbox)):
         await inside.send()
         complain(*_moved(inside))
         command, resume = inside.source(command, cwd), inside.source(resume, cwd)
         cwd, sandbox = inside.start_folder(cwd), inside.sandbox
-    watch = WatchOrder(checkpoint_path=options.checkpoint, resume_command=resume, auto_resume=options.auto_resume)
-    wanted = Wanted(command=command, session=options.name, cwd=cwd, sandbox=sandbox, watch=watch)
-    return _print_begun(await app.jobs.start(wanted, lambda: start_watchdog(app)), options.json)
+    spans = {name: getattr(options, name) for name in ("silent", "gpu_idle")}
+    given = {name: span for name, span in spans.items() if span is not None} | ({"stop": True} if options.stop else {})
+    alerts, run_for_s = with_run_for(given, options.run_for)
+    watch = WatchOrder(
+        checkpoint_path=options.checkpoint, resume_command=resume, auto_resume=options.auto_resume, alerts=alerts
+    )
+    wanted = Wanted(
+        command=command,
+        session=options.name,
+        cwd=cwd,
+        sandbox=sandbox,
+        watch=watch,
+        places=places,
+        cards=read_request(options.gpus, options.gpu_memory),
+        run_for_s=run_for_s,
+        after=tuple(options.after),
+        priority=options.priority,
+        waits=not options.no_wait,
+    )
+    return _print_begun(await app.jobs.start(wanted, app.ensure_watchdog), options.json)
+
+
+async def _raise(app: App, options: argparse.Namespace) -> int:
+    name, priority = await app.jobs.put_ahead(_which(options), options.priority)
+    if options.json:
+        print_json({"tmux_session": name, "priority": priority})
+        return 0
+    say(f"{name} has priority {priority} now")
+    return 0
 
 
 def _moved(inside: WorkspaceCall) -> list[str]:
@@ -223,11 +275,10 @@ def _moved(inside: WorkspaceCall) -> list[str]:
 
 
 async def _resume(app: App, options: argparse.Namespace) -> int:
-    from ..fronts.mcp.watchdog import start_watchdog
 
     try:
         begun = await app.jobs.resume(
-            _which(options), asked_by=ASKED_BY, command=options.command, ensure=lambda: start_watchdog(app)
+            _which(options), asked_by=ASKED_BY, command=options.command, ensure=app.ensure_watchdog
         )
     except NotStarted as problem:
         if problem.reason != NO_RESUME_COMMAND:
@@ -246,7 +297,8 @@ def _print_begun(begun: Begun, as_json: bool) -> int:
         return 0
     say(begun.started.session)
     how = "was submitted to the queue of" if begun.started.is_queued else "runs on"
-    complain(f"it {how} {begun.sandbox}; to follow it: remote-sandbox-mcp jobs logs -f {begun.started.session}")
+    how = f"it {how} {begun.sandbox}" if not begun.pending else f"it is {state_text(begun.pending)}"
+    complain(f"{how}; to follow it: remote-sandbox-mcp jobs logs -f {begun.started.session}")
     complain(*begun.notes)
     return 0
 
@@ -266,7 +318,7 @@ async def _show(app: App, options: argparse.Namespace) -> int:
 async def _watch(app: App, which: Which, seen: TaskSeen) -> Watch | None:
     from ..core.jobs.job import JobSeen
 
-    if not isinstance(seen, JobSeen) or seen.recalled:
+    if not isinstance(seen, JobSeen) or seen.recalled or seen.is_unplaced:
         return None
     _, _, record = await app.jobs.find(which)
     return await app.jobs.watch_of(record)

@@ -169,9 +169,9 @@ def show_started(transfer: Transfer, as_json: bool) -> None:
         print_json(started_fields(transfer))
         return
     order = transfer.order
-    say(f"{transfer.id}  {one_line(str(order.source))} -> {one_line(str(order.target))}, in the background")
+    say(f"{transfer.number}  {one_line(str(order.source))} -> {one_line(str(order.target))}, in the background")
     if transfer.error:
         complain(transfer.error)
         return
     for action, what in (("wait", "shows how far it is"), ("cancel", "ends it")):
-        say(f"  {f'remote-sandbox-mcp transfers {action} {transfer.id}':48}  {what}")
+        say(f"  {f'remote-sandbox-mcp transfers {action} {transfer.number}':48}  {what}")

@@ -243,10 +243,9 @@ class Top:
         return f"{who(row)} is stopped" if is_over else f"{who(row)} was told to stop, and still runs"
 
     async def _resume(self, row: Row) -> str:
-        from ..fronts.mcp.watchdog import start_watchdog
 
         which = Which(session=row["tmux_session"], sandbox=row["sandbox"])
-        begun = await self._app.jobs.resume(which, asked_by=ASKED_BY, ensure=lambda: start_watchdog(self._app))
+        begun = await self._app.jobs.resume(which, asked_by=ASKED_BY, ensure=self._app.ensure_watchdog)
         return "; ".join((f"{who(row)} goes on", *begun.notes))
 
 

@@ -240,7 +240,7 @@ def job_line(row: Row, is_chosen: bool, widths: Widths, now: float) -> Text:
     line += sized(plain(one_line(row["sandbox"])), widths.name - 1) + plain(" ")
     line += sized(styled((word, style)), 12) + plain(" ")
     line += sized(plain(ran(row, now)), 7) + plain(" ") + sized(done(row, widths), widths.done) + plain(" ")
-    line += plain(resumes(row) + one_line(str(row.get("command", ""))))
+    line += plain(resumes(row) + waits(row) + one_line(str(row.get("command", ""))))
     if is_chosen:
         line = sized(line, widths.columns)
         line.stylize("reverse")
@@ -253,6 +253,12 @@ def resumes(row: Row) -> str:
         return ""
     at = time.strftime("%H:%M", time.localtime(row["resume_ts"]))
     return f"resumes at {at}, attempt {row['resume_attempt']} of {row['max_resume_attempts']}: "
+
+
+def waits(row: Row) -> str:
+    """Format why a job has not started, to stand before its command; else empty."""
+    reason = row.get("queue", {}).get("reason") if row["state"] == "pending" else ""
+    return f"{one_line(reason)} | " if reason else ""
 
 
 def done(row: Row, widths: Widths) -> Text:

@@ -175,3 +175,32 @@ async def test_without_its_file_no_hook_runs(tmp_path: Path) -> None:
         await announcer(tmp_path, (str(path),)).announce("hook:mine", watch(), event())
     assert caught.value.passing
     assert not record.exists()
+
+
+# Agents
+
+
+@pytest.mark.parametrize("kind", ["codex", "claude"])
+@pytest.mark.parametrize("is_its_own", [True, False])
+async def test_an_agent_gets_its_prompt_on_standard_input(
+    tmp_path: Path, clean_environment: Path, kind: str, is_its_own: bool
+) -> None:
+    path, record = scenes.program(tmp_path / "agent")
+    project = tmp_path / "project"
+    project.mkdir()
+    hooks = {"mine": Hook((str(path), "exec"), 20, kind)}
+    # It follows the files of a project, so it goes only where its user had it work already.
+    client = {"codex": "codex", "claude": "claude-code"}[kind] if is_its_own else "cursor"
+    job, happened = watch(client=client, folder=str(project)), event(NASTY)
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    await Announcer(Notify(hooks=hooks), tmp_path, environ).announce("hook:mine", job, happened)
+    seen = called(record)
+    assert seen["argv"] == ["exec"]
+    assert seen["stdin"] == messages.suggested_prompt(job, happened)
+    assert seen["cwd"] == str(project if is_its_own else clean_environment)
+
+
+def test_a_folder_that_is_gone_is_not_gone_to(tmp_path: Path) -> None:
+    gone = watch(client="codex", folder=str(tmp_path / "gone"))
+    assert program.folder_of(Hook(("x",), kind="codex"), gone) == ""
+    assert program.folder_of(Hook(("x",)), watch(client="codex", folder=str(tmp_path))) == ""

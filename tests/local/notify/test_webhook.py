@@ -28,6 +28,7 @@ from tests.support.notify_scenes import HIDDEN, event, watch
 KEY = "SEC-key"
 TOKEN = "token-0123456789"
 OK = {"json": b"", "slack": b"ok", "feishu": b'{"code": 0, "msg": "success"}', "dingtalk": b'{"errcode": 0}'}
+OK |= {"ntfy": b"{}", "telegram": b'{"ok": true}'}
 
 
 @dataclass
@@ -118,6 +119,13 @@ async def test_slack_gets_text_that_calls_nobody(server: Server, tmp_path: Path)
     }
 
 
+async def test_ntfy_gets_plain_text_and_its_token(server: Server, tmp_path: Path) -> None:
+    await tell(server, tmp_path, "ntfy", KEY, "done <b>")
+    ((_, headers, body),) = server.got
+    assert body.decode() == "train on gpu1: succeeded\ndone <b>\nwatch 5"
+    assert (headers["content-type"], headers["authorization"]) == ("text/plain; charset=utf-8", f"Bearer {KEY}")
+
+
 async def test_feishu_gets_text_that_calls_nobody(server: Server, tmp_path: Path) -> None:
     server.answer = OK["feishu"]
     await tell(server, tmp_path, "feishu", summary='<at user_id="all">x</at>')
@@ -172,6 +180,7 @@ def test_signatures_are_those_that_openssl_makes() -> None:
         ("https://open.feishu.cn/open-apis/bot/v2/hook/x", "feishu"),
         ("https://open.larksuite.com/open-apis/bot/v2/hook/x", "feishu"),
         ("https://oapi.dingtalk.com/robot/send?access_token=x", "dingtalk"),
+        ("https://api.telegram.org/botx/sendMessage?chat_id=1", "telegram"),
         ("https://hooks.slack.com.example.com/", "json"),
         ("https://example.com/hooks.slack.com", "json"),
     ],
@@ -185,7 +194,7 @@ async def test_the_format_goes_by_the_host(url: str, form: str, monkeypatch: pyt
 
     monkeypatch.setattr(webhook, "_send", answer)
     await webhook.post(url, "auto", "", watch(), event())
-    marks = {"json": "event_type", "slack": "text", "feishu": "msg_type", "dingtalk": "msgtype"}
+    marks = {"json": "event_type", "slack": "text", "feishu": "msg_type", "dingtalk": "msgtype", "telegram": "text"}
     assert marks[form] in json.loads(sent[0].body)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.core.jobs.job import JobState
+from remote_sandbox_mcp.core.jobs.job import JobState, NoCards
 from remote_sandbox_mcp.core.jobs.watch import Decision, Event, EventType, Policy, Status, Watch
 from remote_sandbox_mcp.local.store.jobs import JobRecord
 from remote_sandbox_mcp.services.jobs import checkpoints, effects
@@ -306,6 +306,27 @@ async def test_a_resume_that_is_refused_for_good_is_told_and_counts(world: World
     await later(world)
     assert world.events() == ["interrupted", "resume_failed", "resume_failed", "exhausted"]
     assert await later(world) == math.inf
+
+
+async def test_a_resume_waits_for_cards_that_somebody_else_has_by_now(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again under the same id, and uses up no attempt."""
+    watch = world.watch(policy=RESUMING)
+    world.machine().end(GONE)
+    start, tried = world.machine().start, []
+
+    async def start_with_cards(order: Any) -> Any:
+        tried.append(order.job_id)
+        if len(tried) < 4:
+            raise NoCards("gpu1: 1 GPU cannot be had now: 0 of 1 are free", ("GPU 0 is used by bob",))
+        return await start(order)
+
+    monkeypatch.setattr(world.machine(), "start", start_with_cards)
+    for _ in range(4):
+        await later(world)
+    assert tried == [f"{watch.job_id}-r1"] * 4
+    assert (world.events(), world.state().resume_attempts) == (["interrupted", "resume_started"], 1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...core.errors import BadArgument, Unsupported
 from ...core.permission import OWN_VOLUMES
-from ...core.sandboxes.disposable import DISPOSABLE_ID, Disposable, Limits, SandboxOrder
+from ...core.sandboxes.disposable import DISPOSABLE_ID, NO_IMAGE, Disposable, Limits, SandboxOrder
 from ...core.sandboxes.foreign import Fields, read_json, to_list
 from ...core.sandboxes.machine import Engine
 from ...far.program import read_program
@@ -66,9 +66,7 @@ def container_name(disposable_id: str) -> str:
 def checked(order: SandboxOrder, where: str) -> SandboxOrder:
     """The order with the limits that will hold. Raises BadArgument, Unsupported."""
     if not order.image:
-        raise BadArgument(
-            f"unable to create a sandbox on {where}: no image was named, and no default_image is configured"
-        )
+        raise BadArgument(f"unable to create a sandbox on {where}: {NO_IMAGE}")
     if not IMAGE_NAME.match(order.image):
         raise BadArgument(f"image: {order.image[:80]!r} is no name of an image on {where}; write one as python:3.12")
     if order.hosts:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ...core.commands.shell import join
 from ...core.errors import ConnectError, SandboxError, UnknownSandbox, Unreachable, Unsupported
+from ...core.jobs.cards import CardRequest
+from ...core.jobs.job import JobOrder, JobQuery, Jobs
 from ...core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
 from ...core.sandboxes.foreign import not_understood, understood
 from ...core.sandboxes.machine import Engine
@@ -20,13 +22,22 @@ from ..command.console import ConsoleOutput
 from ..command.way import Way, last_words
 from . import kind_of, traits_of
 from .container import GONE, NO_IMAGE, NO_INIT, NOTHING, REMOVING, Cli, open_container
-from .order import KEY, MARK, Seen, checked, env_lines, read_seen, remove_words, renewal, run_words
+from .order import KEY, MARK, Seen, checked, container_name, env_lines, read_seen, remove_words, renewal, run_words
 
 RUN_S, PULL_S = 60.0, 3600.0
 SWEEP_S, SOON_S, GONE_S = 30.0, 0.1, 10.0
 # A list younger than this is reused: clients that follow their sandboxes ask often, and each is a command there.
 FRESH_S = 5.0
 MOST_IMAGES = 30
+# Waits for a container, whose image may have to be pulled first, and then for its end.
+HOLD = """turns=0
+until {is_there}; do turns=$((turns + 1)); [ $turns -lt {turns} ] || exit 1; sleep 2; done
+while {is_there}; do {waits} || sleep 2; done"""
+
+
+def holder_name(disposable_id: str) -> str:
+    """The job on the machine that holds the cards of a container."""
+    return f"sandbox-{disposable_id}"
 
 
 class EngineProvider:
@@ -40,7 +51,9 @@ class EngineProvider:
         rules: DisposableRules,
         mark: str,
         env: Mapping[str, str] = NOTHING,
+        jobs: Callable[[], Awaitable[Jobs]] | None = None,
     ) -> None:
+        """`jobs` are the machine's: one of them holds the cards of each container that has some."""
         self.rules = rules
         self.traits = traits_of(machine)
         self._kind = kind_of(engine.tool, machine)
@@ -51,6 +64,7 @@ class EngineProvider:
         self._listing: asyncio.Future[Sequence[Seen]] | None = None
         self._listed_at = 0.0
         self._has_init = True
+        self._jobs = jobs
 
     @property
     def where(self) -> str:
@@ -68,6 +82,7 @@ class EngineProvider:
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
         order, begun = checked(order, self._cli.machine), time.time()
         doing = f"unable to create a sandbox from {order.image} on {self._cli.machine}"
+        order, lease = await self._lease(disposable_id, order)
         try:
             started, said, notes = await self._run_or_pull(disposable_id, order, doing)
             key = await self._made(said, doing)
@@ -78,6 +93,8 @@ class EngineProvider:
         except SandboxError:
             with contextlib.suppress(SandboxError):
                 await self._remove_all(disposable_id)
+            with contextlib.suppress(SandboxError):
+                await self._release(lease)
             raise
         finally:
             self._listing = None
@@ -94,6 +111,32 @@ class EngineProvider:
             network=bool(order.network),
             notes=(*notes, *warnings_in(said)),
         )
+
+    async def _lease(self, disposable_id: str, order: SandboxOrder) -> tuple[SandboxOrder, str]:
+        """Lease as many cards as were asked for, by a job on the machine that lives as long as the container.
+
+        A container does not see the machine's leases. Cards that the caller chose are the caller's own affair. Raises
+        NoCards.
+        """
+        limits = order.limits
+        if self._jobs is None or not limits.gpus or limits.cards:
+            return order, ""
+        name = container_name(disposable_id)
+        is_there = self._cli.line_of([*self._cli.engine.command, "inspect", "--type=container", name])
+        waits = self._cli.line_of([*self._cli.engine.command, "wait", name])
+        wanted = JobOrder(
+            session=holder_name(disposable_id),
+            script=HOLD.format(is_there=f"({is_there}) >/dev/null 2>&1", waits=f"({waits})", turns=round(PULL_S / 2)),
+            log_file="/dev/null",
+            cards=CardRequest(limits.gpus),
+            run_for_s=order.timeout_s,
+        )
+        started = await (await self._jobs()).start(wanted)
+        return replace(order, limits=replace(limits, cards=started.cards)), started.job_id
+
+    async def _release(self, job_id: str) -> None:
+        if job_id and self._jobs is not None:
+            await (await self._jobs()).stop(JobQuery(job_id=job_id), grace_s=1.0)
 
     async def _run_or_pull(
         self, disposable_id: str, order: SandboxOrder, doing: str
@@ -187,6 +230,9 @@ class EngineProvider:
         doing = f"unable to delete {disposable.title}"
         if await self._mine(disposable, doing):
             await self._remove(disposable.key, doing)
+            if disposable.limits.gpus and self._jobs is not None:
+                # It would end by itself, but whoever waits for the cards need not wait for that.
+                await (await self._jobs()).stop(JobQuery(session=holder_name(disposable.id)), grace_s=1.0)
 
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
         doing, begun = f"unable to renew {disposable.title}", time.time()

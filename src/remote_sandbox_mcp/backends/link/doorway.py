@@ -34,11 +34,13 @@ class Doorway:
         self._wanted: dict[str, socket.socket | None] = {}
         self._client: OutpostClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_inside = False
         # Each request has one socket sent at most; more come from an outpost that is hostile.
         self._to_come = 0
 
     def leave_inside(self) -> None:
         """Close our copy of the outpost's end, after the outpost has inherited it."""
+        self.is_inside = True
         self._far.close()
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...core.commands.command import Environment
 from ...core.errors import BadArgument, BrokenRules, ConnectError, NotStarted, Unreachable, Unsupported
+from ...core.jobs.cards import card_names
 from ...core.jobs.job import (
     ArrayCounts,
     Checkpoint,
@@ -25,6 +26,7 @@ from ...core.jobs.job import (
     JobWaited,
     QueueSeen,
     lost_start,
+    no_cards,
 )
 from ...core.sandboxes.foreign import Fields, to_number, to_text, to_whole, understood
 from ...core.sandboxes.sandbox import Description
@@ -104,6 +106,8 @@ class OutpostJobs:
                 # The worker was killed before it answered; asking again under the same id finds what it started.
                 if refusal.reason in UNSURE or (refusal.reason == "killed" and attempt == 2):
                     raise lost_start(self._name, order, str(refusal)) from None
+                if refusal.reason == "cards":
+                    raise no_cards(self._name, str(refusal)) from None
                 if refusal.reason != "killed":
                     raise JobRefused(self._explained(refusal), refusal.reason) from None
             except Unreachable as problem:
@@ -132,6 +136,9 @@ class OutpostJobs:
             wanted["even_ended"] = True
         if order.submission is not None:
             wanted["slurm"] = {"words": list(order.submission.words), "rate": order.submission.rate_s}
+        elif order.cards is not None:
+            wanted["cards"] = {"count": order.cards.count, "memory_mb": order.cards.memory_mb}
+            wanted["run_for"] = order.run_for_s
         return wanted
 
     def _started(self, order: JobOrder, end: Fields) -> JobStarted:
@@ -144,6 +151,7 @@ class OutpostJobs:
             via=end.text("via"),
             recovered=end.flag("recovered"),
             notes=(*map(to_text, end.list("notes")), *(() if lasting else (NOT_LASTING,))),
+            cards=card_names(map(to_text, end.list("cards"))),
         )
 
     async def _mend(self, order: JobOrder) -> OutpostClient:
@@ -346,4 +354,5 @@ def read_usage(usage: Fields) -> JobUsage:
         memory_mb=usage.number("memory_mb"),
         cpu_s=usage.number("cpu_s"),
         gpus={int(index[:6]): to_number(megabytes) for index, megabytes in usage.part("gpus").items()},
+        busy={int(index[:6]): to_number(percent) for index, percent in usage.part("busy").items()},
     )

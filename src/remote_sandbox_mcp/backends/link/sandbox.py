@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...core import check
 from ...core.client import is_again
 from ...core.commands.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
@@ -53,6 +54,8 @@ OVERTIME_S = 60.0
 REFUSED_S = 900.0
 # Time limit of the command that tries the password for sudo.
 PROOF_S = 60.0
+# A longer script is read from a file, which no other user can read.
+LONGEST_OF_OTHERS = 20_000
 # The most bytes of one entry of a listing: the longest path, with every byte escaped as six in JSON. The answer with
 # all entries is one frame, which may be no larger than LARGEST_LISTING.
 ENTRY_BYTES, LARGEST_LISTING = 8 << 10, 32 << 20
@@ -178,8 +181,14 @@ class OutpostSandbox:
     async def run(
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
     ) -> Completed | Running:
-        if command.as_root:
+        if command.as_root or (command.user and self._elevation.is_configured):
             await self._elevation.prove(self._try_root)
+        if (command.as_root or command.user) and not isinstance(command.input, bytes):
+            # The process between us and that command gets all of its input before it begins.
+            try:
+                command = replace(command, input=await command.whole_input(LARGEST))
+            except ValueError as problem:
+                raise NotStarted(f"{self.description.name}: no other user's command gets {problem}") from None
         return await self._run(command, patience_s, progress)
 
     async def _try_root(self) -> None:
@@ -195,8 +204,8 @@ class OutpostSandbox:
 
     async def _run(self, command: Command, patience_s: float | None, progress: Progress) -> Completed | Running:
         order, given = self._order(command), command.input if isinstance(command.input, bytes) else b""
-        if command.as_root:
-            order["sudo"] = await self._elevation.order()
+        if command.as_root or command.user:
+            order["sudo"] = await self._elevation.order("" if command.as_root else command.user)
         client = first = await self._reach()
         watch = _RunWait(command, patience_s, progress)
         exchange = watch.listen(client.begin(order, given, room=room_of_run(command.keep)))
@@ -261,6 +270,7 @@ class OutpostSandbox:
         script = self._environment.source(command.script)
         if problem := too_long(script) or self._check_input(command):
             raise NotStarted(f"{self.description.name}: {problem}")
+        check.user_name(command.user)
         order = self._plain_order(command, script)
         if not isinstance(command.input, bytes):
             order["streamed"] = True
@@ -268,8 +278,8 @@ class OutpostSandbox:
 
     def _check_input(self, command: Command) -> str:
         """Explain why the command's input cannot be sent; "" if it can."""
-        if command.as_root and command.input != b"":
-            return "a command that runs as root gets no standard input; put it into a file there"
+        if command.user and len(command.script) > LONGEST_OF_OTHERS:
+            return f"a command of another user may have {LONGEST_OF_OTHERS} characters at most; put it into a file"
         if isinstance(command.input, bytes) and len(command.input) > LARGEST - len(command.script) * 12:
             return f"{len(command.input)} bytes of input are more than can be sent with a command; use a file there"
         return ""
@@ -280,7 +290,7 @@ class OutpostSandbox:
             "id": command.run_id,
             "script": script,
             "shell": list(self._environment.shell),
-            "env": dict(self._environment.env),
+            "env": {**self._environment.env, **command.env},
             "cwd": command.cwd,
             "timeout": command.timeout_s,
             "keep": command.keep,
@@ -348,7 +358,7 @@ class OutpostSandbox:
         with understood(self.description.name):
             return read_slice(data, Fields(end))
 
-    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+    async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
         if len(data) > LARGEST:
             what = f"{len(data)} bytes are more than the {LARGEST} that one write takes"
             advice = "use upload_files with local_path, or sync_local_to_remote"
@@ -357,6 +367,8 @@ class OutpostSandbox:
         order: WriteOrder = {"verb": "write", "path": path}
         if expected is not None:
             order["expected"] = expected
+        if force:
+            order["force"] = True
         try:
             _, end = await self._answered(client.ask(order, data))
         except LineLost:
@@ -436,9 +448,18 @@ class Elevation:
                 await attempt()
                 self._is_proven = True
 
-    async def order(self) -> SudoOrder:
-        """The part of a request that has the password. Raises NotStarted, and ConfigError if it cannot be read."""
+    @property
+    def is_configured(self) -> bool:
+        return self._password is not None
+
+    async def order(self, user: str = "") -> SudoOrder:
+        """The part of a request that has the password. Raises NotStarted, and ConfigError if it cannot be read.
+
+        Another `user` needs none where sudo asks for none.
+        """
         if self._password is None:
+            if user:
+                return {"program": source(ROOT), "user": user}
             raise NotStarted(f"{self._name}: nothing can be run as root there, since its table has no `sudo`")
         # In a thread, because a keyring or a command that gives the password may be slow.
         password = await asyncio.to_thread(self._password.reveal)
@@ -454,6 +475,8 @@ class Elevation:
         order: SudoOrder = {"program": source(ROOT)}
         if password:
             order["password"] = password
+        if user:
+            order["user"] = user
         return order
 
     def note(self, refusal: Refusal) -> None:

@@ -39,6 +39,7 @@ REFUSALS = {
     "link": ("is_link", "is a symbolic link; write to the path that it leads to"),
     "other": ("not_a_file", "is not a regular file, so it is not replaced"),
     "exists": ("exists", "exists already"),
+    "read_only": ("read_only", "is read-only, so it is not replaced; pass force=true to replace it all the same"),
     "stale": ("stale", "has changed since it was read, or is no longer there; read it again, then repeat"),
 }
 
@@ -120,10 +121,10 @@ class ShellFiles:
             data += piece.data
         return FileSlice(bytes(data), found.size, found.version, found.offset, found.offset + len(data) < found.size)
 
-    async def write(self, path: str, data: bytes, expected: str | None) -> Written:
+    async def write(self, path: str, data: bytes, expected: str | None, force: bool = False) -> Written:
         path = await self.absolute(path)
         token = secrets.token_hex(16)
-        values = {"path": path, "token": token}
+        values = {"path": path, "token": token, "force": "yes" if force else ""}
         if len(data) <= LARGEST_PUT:
             values["data"] = base64.b64encode(data).decode("ascii")
         if expected is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ...core.commands.command import Command, Environment
 from ...core.errors import BadArgument, ConnectError, Unsupported
+from ...core.jobs.cards import card_names
 from ...core.jobs.job import (
     JOB_ID,
     Checkpoint,
@@ -23,6 +24,7 @@ from ...core.jobs.job import (
     JobWait,
     JobWaited,
     lost_start,
+    no_cards,
 )
 from ...core.sandboxes.foreign import to_number, to_whole, understood
 from ...far.outpost.place import to_bytes, to_text
@@ -78,7 +80,8 @@ class ShellJobs:
             try:
                 # Repeating this is safe: the same id never starts twice.
                 answer = await self._shell.ask_once(JOBS, "job_start", {**values, **self._kept})
-                return self._started(order, answer)
+                with understood(self._name):
+                    return self._started(order, answer)
             except Gone:
                 raise
             except ConnectError as problem:
@@ -99,6 +102,9 @@ class ShellJobs:
         values |= {"id": order.job_id, "session": order.session, "log": order.log_file, "instead": order.instead_of}
         values["even_ended"] = "yes" if order.even_ended else ""
         values["shown"] = order.script[:2000]
+        count, memory_mb = (order.cards.count, order.cards.memory_mb) if order.cards else ("", "")
+        # Also if they are empty: a resumed job finds them there, and no command sees them.
+        values |= {"cards": str(count), "card_mb": str(memory_mb), "run_for": str(round(order.run_for_s))}
         if fits(script):
             return {**values, "script": script}
         return {**values, "from": await self._shell.upload(f"{order.job_id}.script", to_bytes(script))}
@@ -106,6 +112,8 @@ class ShellJobs:
     def _started(self, order: JobOrder, answer: ShellAnswer) -> JobStarted:
         if not answer.has("begun"):
             why = answer.data("why").decode("utf-8", "replace")
+            if answer.text("reason") == "cards":
+                raise no_cards(self._name, why)
             raise JobRefused(f"{self._name}: {why}", answer.text("reason"))
         return JobStarted(
             job_id=order.job_id,
@@ -114,6 +122,7 @@ class ShellJobs:
             cwd=to_text(answer.data("cwd")),
             via="detached",
             recovered=answer.text("begun") == "again",
+            cards=card_names(answer.text("cards").split(",") if answer.has("cards") else ()),
         )
 
     async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:

@@ -18,7 +18,7 @@ from ...far.program import read_program
 from .transport import ShellPlace, ShellRequest, Transport, unheard
 
 RUNS = ("place.sh", "runs.sh")
-JOBS = (*RUNS, "jobs.sh", "job_states.sh")
+JOBS = (*RUNS, "jobs.sh", "cards.sh", "job_states.sh")
 FILES = ("place.sh", "files.sh")
 TIMED_OUT = 124
 MOST_LIVING = 100
@@ -149,7 +149,7 @@ class Shell:
 
 def start_values(command: Command, environment: Environment) -> dict[str, str]:
     """The variables that runs.sh needs to start a run, except its script."""
-    shell, variables = environment.shell, environment.env
+    shell, variables = environment.shell, {**environment.env, **command.env}
     exports = [f"{name}={value}" for name, value in variables.items() if _EXPORTED.match(name)]
     others = [f"{name}={value}" for name, value in variables.items() if not _EXPORTED.match(name)]
     return {

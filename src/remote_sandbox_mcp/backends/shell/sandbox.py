@@ -93,6 +93,9 @@ class ShellSandbox:
     ) -> Completed | Running:
         if not RUN_ID.match(command.run_id):
             raise BadArgument(f"{command.run_id!r} is not a run id")
+        if command.user:
+            why = f"{self.description.name}: nothing can be run as {command.user[:64]!r}"
+            raise NotStarted(f"{why} there, because that needs python3; nothing was run")
         if not self.is_open:
             await self.open()
         watch = _RunWait(command, patience_s, progress)
@@ -210,18 +213,11 @@ class ShellSandbox:
 
     async def _whole_input(self, command: Command) -> bytes:
         """The command's input up to its end: a shell is given it before the command starts. Raises NotStarted."""
-        given = bytearray(command.input) if isinstance(command.input, bytes) else bytearray()
-        if not isinstance(command.input, bytes):
-            async for part in command.input:
-                given += part
-                if len(given) > MOST_INPUT:
-                    break
-        if len(given) > MOST_INPUT:
-            most = f"{MOST_INPUT >> 20} MiB of standard input"
-            raise NotStarted(
-                f"{self.description.name}: without python3 there, a command gets {most} at most; use a file"
-            )
-        return bytes(given)
+        try:
+            return await command.whole_input(MOST_INPUT)
+        except ValueError as problem:
+            why = f"without python3 there, no command gets {problem}; use a file"
+            raise NotStarted(f"{self.description.name}: {why}") from None
 
     def _seen(self, command: Command, answer: ShellAnswer) -> Observation:
         if answer.text("state") == "refused":
@@ -370,15 +366,15 @@ class ShellAlone(ShellSandbox):
     async def read(self, path: str, span: Span) -> FileSlice:
         return await self._files.read(path, span)
 
-    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+    async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
         with contextlib.suppress(Unreachable):
-            return await self._files.write(path, data, expected)
+            return await self._files.write(path, data, expected, force)
         # The file may have been written before the cut. Repeating the request could then fail as "changed".
         with contextlib.suppress(SandboxError):
             found = await self.read(path, Span(limit=len(data) + 1))
             if found.data == data:
                 return Written(found.size, found.version)
-        return await self._files.write(path, data, expected)
+        return await self._files.write(path, data, expected, force)
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
         return await self._files.list(path, recursive, limit)

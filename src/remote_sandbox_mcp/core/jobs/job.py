@@ -11,6 +11,8 @@ from typing import Protocol
 from ..commands.command import RUN_ID, Running
 from ..commands.shell import join
 from ..errors import BadArgument, LostContact, NotStarted
+from ..texts.text import harmless
+from .cards import CardRequest
 
 JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 # tmux allows no "." and no ":" in a session's name; other special characters would need quotes in `tmux attach`.
@@ -18,6 +20,8 @@ _ODD_IN_SESSION = re.compile(r"[^\w@%+=,-]")
 LONGEST_SESSION = 60
 # `via` of a job that was submitted to a cluster's queue.
 SLURM = "slurm"
+# A GPU that is used less than this is idle: a driver that is only asked may say 1 %.
+IDLE_PERCENT = 2.0
 _ELEMENT = re.compile(r"(?P<session>[^\[\]]+)\[(?P<element>\d{1,9})\]\Z")
 
 
@@ -77,6 +81,23 @@ class JobRefused(NotStarted):
         super().__init__(message, reason)
 
 
+class NoCards(JobRefused):
+    """A machine that has too few free cards now; `busy` has one sentence for each card that is not free.
+
+    Nothing was started, and the same start may succeed later.
+    """
+
+    def __init__(self, message: str, busy: tuple[str, ...] = ()) -> None:
+        super().__init__(message, "cards")
+        self.busy = busy
+
+
+def no_cards(name: str, said: str) -> NoCards:
+    """A machine's refusal: its first line says what cannot be had, each further one why a card is not free."""
+    message, *busy = harmless(said[:8000].encode("utf-8", "replace")).splitlines() or ["no card is free"]
+    return NoCards(f"{name}: {message}", tuple(busy))
+
+
 @dataclass(frozen=True)
 class Submission:
     """Submission of a job to a cluster's queue: arguments of sbatch, and how often the queue may be asked."""
@@ -104,6 +125,10 @@ class JobOrder:
     even_ended: bool = False
     # Given on a cluster: it goes to the queue. One that is started in place of another goes where that one went.
     submission: Submission | None = None
+    # Leased before the command starts, and held for the job's life. Raises NoCards where they cannot be had now.
+    cards: CardRequest | None = None
+    # How long the caller says that the job runs; 0 for no limit. Others see it in the lease.
+    run_for_s: float = 0.0
 
 
 def lost_start(name: str, order: JobOrder, why: str) -> LostContact:
@@ -131,6 +156,8 @@ class JobStarted:
     via: str
     recovered: bool = False
     notes: tuple[str, ...] = ()
+    # UUIDs of the cards that it has leased.
+    cards: tuple[str, ...] = ()
 
     @property
     def is_queued(self) -> bool:
@@ -164,7 +191,7 @@ class JobQuery:
 class JobState(str, Enum):
     """State of a job. GONE: it neither runs nor has an exit status. MISSING: its machine has no record of it.
 
-    PENDING: a cluster's queue has it, and has not started it yet.
+    PENDING: a cluster's queue has it, or it waits for free GPUs, and it has not started yet.
     """
 
     PENDING = "pending"
@@ -187,12 +214,21 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class JobUsage:
-    """Resources that a job's processes use now; `gpus` maps a GPU's index to MB of its memory."""
+    """Resources that a job's processes use now; `gpus` maps a GPU's index to MB of its memory.
+
+    `busy` has the percent of use of those GPUs, by whomever, as far as they tell it.
+    """
 
     processes: int = 0
     memory_mb: float = 0.0
     cpu_s: float = 0.0
     gpus: Mapping[int, float] = field(default_factory=dict)
+    busy: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def is_gpu_idle(self) -> bool:
+        """Whether it holds GPUs and each of them says that nobody computes on it."""
+        return bool(self.gpus) and all(self.busy.get(index, 100.0) < IDLE_PERCENT for index in self.gpus)
 
 
 class Fate(str, Enum):
@@ -298,6 +334,11 @@ class JobSeen:
     def is_over(self) -> bool:
         """Whether nothing more is to be expected of it: it neither runs nor waits in a queue."""
         return self.state not in (JobState.RUNNING, JobState.PENDING)
+
+    @property
+    def is_unplaced(self) -> bool:
+        """Whether no machine has it: it waits for one, or ended before it had one."""
+        return self.queue is not None and not self.queue.number
 
     @property
     def goes_on(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,10 +15,14 @@ from .log import without_exit_line
 from .queue import fate_text, pending_text, queue_text
 from .watch import Decision, Event, EventType, NoContact, Resume, Status, Watch
 
-LONGEST_PAUSE_S = 3600.0
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3600.0
 LONGEST_TAIL = 16_000
 LONGEST_CHECKPOINT = 16_000
 LONGEST_REASON = 500
+# How long before the end of a job's time that is told: at most, and as a part of the time.
+WARNING_S, WARNING_PART = 900.0, 0.1
+# While a job's GPUs seem to be idle it is looked at more often: a look sees only the last second of their use.
+IDLE_LOOK_S = 60.0
 
 
 def question(watch: Watch) -> JobQuery:
@@ -35,6 +40,7 @@ def question(watch: Watch) -> JobQuery:
         checkpoint_path=policy.checkpoint_path,
         checkpoint_command=policy.checkpoint_command,
         cwd=watch.cwd,
+        usage=policy.alerts.gpu_idle_s > 0,
     )
 
 
@@ -55,6 +61,22 @@ def announcements(watch: Watch, event: Event) -> tuple[str, ...]:
         *(("webhook",) if policy.webhook_url else ()),
         *(f"hook:{name}" for name in dict.fromkeys(policy.hooks)),
     )
+
+
+def shown(job_id: str, state: JobState) -> str:
+    """A look at a job, as its watch keeps it for its session."""
+    return f"{state.value} {job_id}"
+
+
+def told_by(watch: Watch, event: Event) -> str:
+    """The look at a job that tells its session the same as this event; no look tells what only a spell of time does."""
+    state = {
+        EventType.COMPLETED: JobState.ENDED,
+        EventType.INTERRUPTED: JobState.GONE,
+        EventType.EXHAUSTED: JobState.GONE,
+        EventType.RESUME_STARTED: JobState.RUNNING,
+    }.get(event.type)
+    return shown(watch.job_id, state) if state else "-"
 
 
 def decide(watch: Watch, seen: JobSeen | NoContact, now: float) -> Decision:
@@ -177,14 +199,64 @@ def _unseen(watch: Watch, trouble: NoContact, state: str, now: float) -> Decisio
 def _alive(before: Watch, met: Watch, seen: JobSeen, now: float) -> Decision:
     """Note that the job runs or waits in a queue; it is announced only where it was thought lost."""
     after = replace(_well(met), last_state=seen.state.value, last_summary=_summary(met, seen, now))
+    decision = _burning(after, seen, now)
     if not (before.alerted or before.interrupted_at):
-        return Decision(after)
+        return decision
     announced = replace(after, last_summary=_restored(before, seen, now))
     payload = {
         "seconds": round(seen.seconds, 3), "after": "interrupted" if before.interrupted_at else "no contact",
         "state": seen.state.value,
     }  # fmt: skip
-    return Decision(after, (_event(EventType.RUNNING_RESTORED, announced, payload),))
+    restored = _event(EventType.RUNNING_RESTORED, announced, payload)
+    return replace(decision, events=(restored, *decision.events))
+
+
+def _burning(watch: Watch, seen: JobSeen, now: float) -> Decision:
+    """Tell of a running job that wastes what it holds, once for each spell, and have one stopped whose time is over."""
+    if seen.state is not JobState.RUNNING:
+        return Decision(replace(watch, idle_since=0.0, told=""))
+    alerts = watch.policy.alerts
+    idle = seen.usage is not None and seen.usage.is_gpu_idle and alerts.gpu_idle_s > 0
+    # If the clock was put back since then, the spell begins now.
+    since = min(watch.idle_since or now, now) if idle else 0.0
+    left = alerts.run_for_s - seen.seconds
+    warning = min(WARNING_S, alerts.run_for_s * WARNING_PART)
+    spells = (
+        (EventType.GPU_IDLE, alerts.gpu_idle_s, now - since if idle else 0.0),
+        (EventType.SILENT, alerts.silent_s, seen.silent_s),
+        (EventType.LEASE_OVER, alerts.run_for_s - warning, seen.seconds),
+    )
+    on = [kind for kind, limit, length in spells if limit > 0 and length >= limit]
+    new = [kind for kind in on if kind.value not in watch.told.split()]
+    nearest = min((limit - length for _, limit, length in spells if limit > 0 and length < limit), default=math.inf)
+    soon = (nearest, left if alerts.stop and left > 0 else math.inf, IDLE_LOOK_S if idle else math.inf)
+    due = max(now + SHORTEST_PAUSE_S, min(watch.due, now + min(soon)))
+    after = replace(watch, idle_since=since, told=" ".join(kind.value for kind in on), due=due)
+    events = tuple(_alert(kind, after, seen, now) for kind in new)
+    return Decision(after, events, stop=alerts.stop and 0 < alerts.run_for_s <= seen.seconds)
+
+
+def _alert(kind: EventType, watch: Watch, seen: JobSeen, now: float) -> Event:
+    alerts, who = watch.policy.alerts, _who(watch)
+    payload: dict[str, Any] = {"seconds": round(seen.seconds, 3)}
+    if kind is EventType.GPU_IDLE:
+        held = dict(sorted(seen.usage.gpus.items())) if seen.usage else {}
+        payload |= {
+            "gpus": {str(index): megabytes for index, megabytes in held.items()},
+            "idle_s": now - watch.idle_since,
+        }
+        cards = f"GPU {', '.join(map(str, held))}"
+        summary = f"{who} holds {cards} and has not used it for {span(now - watch.idle_since)}"
+    elif kind is EventType.SILENT:
+        line = last_line(seen.log)
+        payload |= {"silent_s": round(seen.silent_s, 3), "last_line": line}
+        summary = f"{who} has printed nothing for {span(seen.silent_s)}" + (f", last line: {line}" if line else "")
+    else:
+        left, then = alerts.run_for_s - seen.seconds, "is stopped then" if alerts.stop else "goes on then"
+        payload |= {"run_for_s": alerts.run_for_s, "left_s": round(left, 3), "stop": alerts.stop}
+        time = f"its time of {span(alerts.run_for_s)} " + (f"ends in {span(left)}" if left > 0 else "is over")
+        summary = f"{who} has been running for {span(seen.seconds)}; {time}, and it {then}"
+    return _event(kind, replace(watch, last_summary=summary), payload)
 
 
 def _summary(watch: Watch, seen: JobSeen, now: float) -> str:
@@ -235,7 +307,9 @@ def _gone(met: Watch, seen: JobSeen, now: float) -> Decision:
     first = not met.interrupted_at
     # If the clock was put back since the interruption, counting from that time would wait for ever.
     since = now if first else min(met.interrupted_at, now)
-    after = replace(met, alerted=False, last_state="interrupted", last_error=reason, interrupted_at=since)
+    after = replace(
+        met, alerted=False, last_state="interrupted", last_error=reason, interrupted_at=since, idle_since=0.0, told=""
+    )
     outcome = Outcome(TaskState.INTERRUPTED, reason=reason, resume=next_resume(after, has_fate="fate" in payload))
     after = replace(after, last_summary=outcome.sentence(_who(met), now))
     rest = _await_resume(after, payload, now)

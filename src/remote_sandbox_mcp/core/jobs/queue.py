@@ -226,7 +226,8 @@ def _parts(seen: JobSeen, queue: QueueSeen, now: float) -> Iterator[str]:
     where = f" in partition {queue.partition}" if queue.partition else ""
     nodes = f" on {queue.nodes}" if queue.nodes else ""
     state = odd_state(seen)
-    yield f"job {queue.number}{where}{nodes}{f' ({state})' if state else ''}"
+    if queue.number:
+        yield f"job {queue.number}{where}{nodes}{f' ({state})' if state else ''}"
     if queue.end > now and seen.is_running:
         yield f"its time limit ends it {moment(queue.end, now)}"
     if queue.array:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import check
 from ..errors import NOT_PERMITTED, BadArgument
+from .alerts import NO_ALERTS, Alerts, read_alerts
 
 FORMATS = ("text", "json")
 PLAN_KEYS = ("resume_command", "cwd", "env", "checkpoint_path", "checkpoint_format")
@@ -38,6 +39,13 @@ class EventType(str, Enum):
     COMPLETED = "completed"
     CONFIG_MISSING = "config_missing"
     EXHAUSTED = "exhausted"
+    GPU_IDLE = "gpu_idle"
+    SILENT = "silent"
+    LEASE_OVER = "lease_over"
+
+
+# Told to the session that started the job; the others say only that a machine could not be asked for a while.
+WAKING = frozenset(EventType) - {EventType.SSH_UNREACHABLE, EventType.RUNNING_RESTORED, EventType.CONFIG_MISSING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +69,7 @@ class Policy:
     webhook_url: str = ""
     # Names of the operator's hooks.
     hooks: tuple[str, ...] = ()
+    alerts: Alerts = NO_ALERTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +107,15 @@ class Watch:
     updated: float = 0.0
     checked: float = 0.0
     due: float = 0.0
+    # Since when its GPUs have been idle; and which alerts were told, as words, until what they say is over.
+    idle_since: float = 0.0
+    told: str = ""
+    # Client and local folder of the session that began it; and where that session can be told of its events: what it
+    # has in common with its successors, and its own name, pid and birth.
+    client: str = ""
+    folder: str = ""
+    home: str = ""
+    seat: str = ""
     # Configuration under which it was begun; others do not see its commands. Empty for rows of earlier versions.
     configuration: str = ""
 
@@ -138,11 +156,15 @@ class NoContact:
 
 @dataclass(frozen=True)
 class Decision:
-    """The new watch, its events, and perhaps a resume. Every event is announced as the policy says."""
+    """The new watch, its events, and perhaps a resume. Every event is announced as the policy says.
+
+    `stop`: the job's time is over, and it is to be stopped.
+    """
 
     watch: Watch
     events: tuple[Event, ...] = ()
     resume: Resume | None = None
+    stop: bool = False
 
 
 class Unsent(Exception):
@@ -176,6 +198,7 @@ class WatchOrder:
     codex_wakeup: bool = False
     codex_command: str = ""
     log_lines: int = 80
+    alerts: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -197,8 +220,11 @@ class ResumePlan:
     checkpoint_format: str = ""
 
 
-def make_policy(order: WatchOrder, cwd: str, allowed: Allowed) -> Policy:
-    """The policy of a watch. Raises BadArgument now for what would fail later, when no caller is there to read it."""
+def make_policy(order: WatchOrder, cwd: str, allowed: Allowed, usual: Alerts = NO_ALERTS) -> Policy:
+    """The policy of a watch. Raises BadArgument now for what would fail later, when no caller is there to read it.
+
+    `usual`: the operator's alerts, for those that the caller leaves out.
+    """
     plan = read_plan(order.resume_plan_json)
     resume_command = order.resume_command or plan.resume_command
     check_figures(order)
@@ -222,6 +248,7 @@ def make_policy(order: WatchOrder, cwd: str, allowed: Allowed) -> Policy:
         notify_local=order.notify_local,
         webhook_url=allowed.webhook(order.webhook_url) if order.webhook_url else "",
         hooks=wanted_hooks(order, allowed),
+        alerts=read_alerts(order.alerts, usual),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from ..jobs.cards import CardLease
 from ..sandboxes.cluster import ClusterUsage, SlurmReply, read_cluster
 from .usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage
 
@@ -38,6 +39,8 @@ class _Cards:
     problems: tuple[str, ...] = ()
 
 
+# The year 5138: a later time is nonsense.
+_LAST_MOMENT = 1e11
 # Of /proc/stat, between two looks at it.
 LEAST_TICKS = 10
 _Report = Mapping[str, Sequence[_Section]]
@@ -61,7 +64,7 @@ def parse_usage(text: str) -> Usage:
     usage = Usage(
         cpu=cpu,
         memory=memory,
-        gpus=nvidia.gpus + amd.gpus,
+        gpus=_leased(report, nvidia.gpus + amd.gpus),
         disks=disks,
         gpu_error=error,
         clock=_clock(report),
@@ -322,6 +325,24 @@ def _with_processes(cards: _Cards, held: Sequence[_Held], problems: tuple[str, .
 def _on(gpu: Gpu, held: Sequence[_Held]) -> tuple[GpuProcess, ...]:
     found = [process for uuid, process in held if uuid == gpu.uuid]
     return tuple(sorted(found, key=lambda process: (-(process.mem_mb or 0), process.pid)))
+
+
+def _leased(report: _Report, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    leases = {section.status: _lease(section) for section in report.get("lease", ())}
+    return tuple(replace(gpu, lease=leases.get(gpu.uuid)) for gpu in gpus)
+
+
+def _lease(section: _Section) -> CardLease:
+    """A lease, as the machine tells it: any of its users may have written the lines."""
+    said = dict(line.split(" ", 1) for line in section.lines if " " in line)
+    user = "".join(section.words[1:2])
+    user = said.get("user", "") if user in ("", "-", "UNKNOWN") else user
+    since, until = (_number(said.get(name, "")) or 0.0 for name in ("since", "until"))
+    return CardLease(_tidy(user, 64) or "unknown", _tidy(said.get("job", ""), 60), _moment(since), _moment(until))
+
+
+def _moment(seconds: float) -> float:
+    return seconds if seconds < _LAST_MOMENT else 0.0
 
 
 def _owners(report: _Report) -> dict[int, GpuProcess]:

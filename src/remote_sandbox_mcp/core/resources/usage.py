@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..jobs.cards import CardLease
 from ..sandboxes.cluster import ClusterUsage, cluster_fields, cluster_score
 
 _LISTED_PROCESSES = 8
@@ -78,6 +80,8 @@ class Gpu:
     compute_mode: str = ""
     mig: bool = False
     processes: tuple[GpuProcess, ...] = ()
+    # Held by a job of ours, of whichever user of the machine.
+    lease: CardLease | None = None
 
     @property
     def mem_used_pct(self) -> float | None:
@@ -191,9 +195,20 @@ def _gpu_fields(gpu: Gpu) -> dict[str, object]:
         power_w=_short(gpu.power_w),
         mig=gpu.mig or None,
         compute_mode="" if gpu.compute_mode == "Default" else gpu.compute_mode,
+        lease=_lease_fields(gpu.lease),
         processes=[_process_fields(process) for process in gpu.processes[:_LISTED_PROCESSES]],
         more_processes=max(0, len(gpu.processes) - _LISTED_PROCESSES) or None,
     )
+
+
+def _lease_fields(lease: CardLease | None) -> dict[str, object]:
+    if lease is None:
+        return {}
+    return _filled(user=lease.user, job=lease.job, since=_moment(lease.since), until=_moment(lease.until))
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""
 
 
 def _process_fields(process: GpuProcess) -> dict[str, object]:
@@ -225,9 +240,9 @@ def idle_score(usage: Usage) -> float:
             better than eight busy ones, and a little worse than eight free. Cards with less than an eighth of the
             largest one's memory only drive a screen and do not count.
     a GPU   is as free as the scarcer of its memory and its compute: min(1 - memory used, 1 - utilisation), so a GPU
-            full of somebody's model is busy at 0 % utilisation. It is halved where somebody holds it: a process is
-            listed, or, as containers list none, more than a tenth of the memory is used. One that admits nobody
-            (compute mode Prohibited, or Exclusive_Process with a process) is not free at all.
+            full of somebody's model is busy at 0 % utilisation. It is halved where somebody holds it: it is leased,
+            a process is listed, or, as containers list none, more than a tenth of the memory is used. One that admits
+            nobody (compute mode Prohibited, or Exclusive_Process with a process) is not free at all.
     host    the mean of the scarcer and of the average of idle CPU (1 - load per online CPU, the mean of 1 and 5
             minutes) and available memory (not free memory: page cache is no load).
     health  the product of what makes any machine a bad place: CPUs overloaded (1 / load per CPU above 1), memory
@@ -292,7 +307,7 @@ def _free(gpu: Gpu) -> float:
 
 
 def gpu_state(gpu: Gpu) -> str:
-    """One word for a person: free; held, by a process or a model in memory that does not compute now; busy; unknown."""
+    """One word for a person: free; held (by a lease, a process, a model in memory) but not computing; busy; unknown."""
     if _closed(gpu) or (gpu.util_pct or 0) > _COMPUTING_PCT:
         return "busy"
     if _held(gpu):
@@ -306,7 +321,7 @@ def _closed(gpu: Gpu) -> bool:
 
 def _held(gpu: Gpu) -> bool:
     # A driver and a desktop take a few percent; a tenth means that somebody works there.
-    return bool(gpu.processes) or (gpu.mem_used_pct or 0) > 10
+    return bool(gpu.lease or gpu.processes) or (gpu.mem_used_pct or 0) > 10
 
 
 def _health(usage: Usage) -> float:

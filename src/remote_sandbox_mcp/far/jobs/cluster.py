@@ -5,7 +5,7 @@ import re
 import time
 
 from ..outpost.files import Refused
-from ..outpost.place import base_folder, to_bytes, to_text
+from ..outpost.place import base_folder, set_mode, to_bytes, to_text
 from .fate import IN_QUEUE, OVER, Fates, blank_queue, ended_facts, is_marked, records_of, with_element
 from .place import CLUSTER_NAMES, find_job
 from .queue import Queue, cluster_name, slurm_call, write_beside
@@ -300,7 +300,7 @@ def mark_stop(records: bytes, grace: float) -> None:
         write_whole(lock, b"")
     if not is_marked(records):
         write_json(records, b"stop", {"grace": grace})
-    os.chmod(lock, 0o600 | JOB_STOP_MARK)
+    set_mode(lock, 0o600 | JOB_STOP_MARK)
 
 
 def key_bytes(key: str) -> bytes:

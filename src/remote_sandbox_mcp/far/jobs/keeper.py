@@ -8,7 +8,18 @@ import time
 
 from ..outpost.family import become_subreaper, descendants, insist, read_status, strike
 from ..outpost.place import to_bytes, to_text
-from .record import birth_of, has_begun, is_asked_to_stop, read_json, take_lock, write_end, write_json, write_whole
+from .cards import Leases, NoCards, lease_record
+from .record import (
+    birth_of,
+    has_begun,
+    is_asked_to_stop,
+    read_json,
+    take_lock,
+    withdraw,
+    write_end,
+    write_json,
+    write_whole,
+)
 
 # How often the log's path is checked for having been removed or rotated.
 FOLLOW_S = 1.0
@@ -166,6 +177,7 @@ class JobKeeper:
         self.stopping = False
         self.kill_at = 0.0
         self.childless = False
+        self.leases = Leases()
 
     def hold(self) -> "tuple[int, bool]":
         return take_lock(self.folder)
@@ -175,7 +187,7 @@ class JobKeeper:
         return self.lock >= 0 and bool(self.order) and not has_begun(self.folder)
 
     def run(self) -> None:
-        if not self.may_begin():
+        if not self.may_begin() or not self.lease_cards():
             return
         self.hear()
         become_subreaper()
@@ -190,6 +202,21 @@ class JobKeeper:
             self.finish()
 
     # The start
+
+    def lease_cards(self) -> bool:
+        """Lease the cards that the job wants; if they cannot be had, nobody begins it, and its start hears why."""
+        wanted = self.order.get("cards")
+        if not wanted:
+            return True
+        os.environb[b"PATH"] = self.environment().get(b"PATH", b"")
+        record = lease_record(str(self.order["session"]), float(self.order.get("run_for", 0.0)))
+        try:
+            self.leases.take(int(wanted["count"]), int(wanted["memory_mb"]), record)
+            return True
+        except NoCards as refusal:
+            if withdraw(self.folder):
+                write_end(self.folder, {"reason": "cards", "message": str(refusal)}, b"failed")
+            return False
 
     def hear(self) -> None:
         """Have signals wake the loop. The command does not inherit handlers, as it would inherit ignored signals."""
@@ -261,7 +288,9 @@ class JobKeeper:
         return job_arguments(self.folder, self.order)
 
     def environment(self) -> "dict[bytes, bytes]":
-        return job_environment(self.folder, self.via)
+        environment = job_environment(self.folder, self.via)
+        environment.update(self.leases.variables)
+        return environment
 
     def give_up(self, why: str) -> None:
         """Note that the command could not be started; the start of the job waits for that."""
@@ -308,6 +337,7 @@ class JobKeeper:
             "started": time.time(),
             "via": self.via,
             "pane": os.environ.get("TMUX_PANE", ""),
+            "cards": [card.uuid for card in self.leases.cards],
         }
 
     # The life
@@ -320,6 +350,7 @@ class JobKeeper:
                 self.take()
             else:
                 self.attend(fd)
+        self.leases.keep()
         # The process that set the stop mark may be in another pid namespace, from where it cannot signal us.
         if not self.stopping and self.status is None and self.is_asked_to_stop():
             self.stop()
@@ -414,6 +445,8 @@ class JobKeeper:
         for _ in range(64):
             if self.out < 0 or not self.take():
                 break
+        # Before the end is known: whoever sees it can have the cards.
+        self.leases.drop()
         if self.was_interrupted():
             self.note_quietly(b"interrupted", {"by": self.received[0], "at": time.time()})
         else:

@@ -13,6 +13,7 @@ from ..outpost.place import (
     machine_name,
     node_name,
     place_name,
+    set_mode,
     to_bytes,
     to_text,
 )
@@ -87,7 +88,7 @@ def make_root(root: bytes) -> None:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise PermissionError(1, "%s is not a folder of ours" % to_text(folder))
         if found.st_mode & 0o077:
-            os.chmod(folder, 0o700)
+            set_mode(folder, 0o700)
 
 
 def cluster_root() -> bytes:

@@ -77,6 +77,15 @@ def has_begun(folder: bytes) -> bool:
     return any(os.path.lexists(os.path.join(folder, name)) for name in (b"begun", b"claim"))
 
 
+def withdraw(folder: bytes) -> bool:
+    """Create the claim ourselves, so that a late keeper starts nothing; False if a keeper has it already."""
+    try:
+        os.close(os.open(os.path.join(folder, b"claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        return True
+    except FileExistsError:
+        return False
+
+
 def birth_of(pid: int) -> int:
     """Return when a process began, in ticks since the boot; 0 if that is unknown or the process has ended.
 

@@ -29,7 +29,7 @@ from .place import (
     note_session,
     prune_jobs,
 )
-from .record import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, write_whole
+from .record import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, withdraw, write_whole
 from .state import ProcessTables, job_state
 from .tools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
 
@@ -37,6 +37,8 @@ KILL_USER_PROCESSES = re.compile(r"^[ \t]*KillUserProcesses[ \t]*=[ \t]*(\S+)", 
 EXCLUDED_USERS = re.compile(r"^[ \t]*KillExcludeUsers[ \t]*=(.*)", re.M)
 # How long a keeper may take to begin, and to show itself after a start that was cut off.
 BEGIN_S = 15.0
+# The same where it leases cards first: without a driver that stays loaded, nvidia-smi takes seconds for each of them.
+LEASE_S = 40.0
 ON_ITS_WAY_S = 2.0
 # How long tmux may take to remove the session of a job that has ended.
 SESSION_ENDS_S = 3.0
@@ -147,6 +149,7 @@ def describe_begun(folder: bytes, order: "dict[str, Any]", recovered: bool, note
         "via": via,
         "recovered": recovered,
         "notes": notes,
+        "cards": begun.get("cards", []),
     }
 
 
@@ -213,9 +216,11 @@ def start_detached(words: "list[bytes]") -> None:
 
 def await_begun(folder: bytes) -> None:
     """Wait until the command runs. Raises Refused if it does not, and never will."""
-    deadline = time.monotonic() + BEGIN_S
+    deadline = time.monotonic() + (LEASE_S if read_json(folder, b"order").get("cards") else BEGIN_S)
     while not os.path.lexists(os.path.join(folder, b"begun")):
         failed = read_json(folder, b"failed")
+        if failed.get("reason") == "cards":
+            raise Refused("cards", failed["message"])
         if failed:
             raise Refused("shell", "unable to start the shell: %s" % failed["message"])
         is_troubled = os.path.lexists(os.path.join(folder, b"trouble"))
@@ -238,15 +243,6 @@ def trouble_of(folder: bytes) -> str:
         return ""
 
 
-def withdraw(folder: bytes) -> bool:
-    """Create the claim ourselves, so that a late keeper starts nothing; False if a keeper has it already."""
-    try:
-        os.close(os.open(os.path.join(folder, b"claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        return True
-    except FileExistsError:
-        return False
-
-
 if MYPY:
     from typing import Any, Iterator
 
@@ -264,6 +260,10 @@ def start_job(order: "JobStartOrder", raw: bytes, request: int, listener: Listen
     made: "list[bytes]" = []
     with one_at_a_time():
         folder = find_job(job_id)
+        if folder is not None and read_json(folder, b"failed").get("reason") == "cards":
+            # Its keeper found no free card, and nobody was left to hear of it: this is a first attempt again.
+            forget_job(folder)
+            folder = None
         if folder is not None and is_of_another(read_json(folder, b"order")):
             raise Refused("elsewhere", "the first attempt was made on another machine that has the same home folder")
         if folder is not None:
@@ -478,6 +478,11 @@ def describe_order(
         raise Refused("slurm", "it is for a queue, and this machine is not configured as a Slurm cluster")
     if slurm:
         record["slurm"] = tables.cluster.submission_of(slurm)
+    else:
+        # One that is started in place of another needs as many cards. Those of a queue are the queue's to give.
+        before = find_job(str(order.get("instead_of", "")))
+        wanted = order if "cards" in order else read_json(before, b"order") if before else {}
+        record.update((name, wanted[name]) for name in ("cards", "run_for") if wanted.get(name))
     return dict(record, **machine_marks())
 
 

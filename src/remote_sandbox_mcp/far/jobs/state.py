@@ -373,31 +373,47 @@ def measure(facts: "dict[str, Any]", tables: ProcessTables) -> "dict[str, Any]":
         "memory_mb": round(memory * page / 1048576.0, 1),
         "cpu_s": round(ticks / float(tick), 2),
         "gpus": {},
+        "busy": {},
         "pids": pids,
+        "cards": facts["begun"].get("cards", []),
     }
 
 
 def add_gpus(answers: "list[JobSaid]") -> None:
-    """Add the GPU memory of each job; nvidia-smi is slow, so it is asked once and only if a job runs."""
+    """Add each job's memory on GPUs, and how busy they are; nvidia-smi is slow: asked once, and only if a job runs."""
     used = [answer["usage"] for answer in answers if answer["usage"] and answer["usage"]["pids"]]
-    by_pid = gpu_memory() if used and shutil.which("nvidia-smi") else {}
+    cards, apps = ask_gpus() if used and shutil.which("nvidia-smi") else ("", "")
+    by_pid, use = read_gpu_memory(cards, apps), read_gpu_use(cards)
     for usage in used:
+        # A card that is leased counts as held, even before the job has memory on it.
+        usage["gpus"].update((use[uuid][0], 0.0) for uuid in usage["cards"] if uuid in use)
         for pid in usage["pids"]:
             for index, megabytes in by_pid.get(pid, []):
                 usage["gpus"][index] = usage["gpus"].get(index, 0.0) + megabytes
+        usage["busy"] = {index: percent for index, percent in use.values() if index in usage["gpus"]}
     for answer in answers:
         if answer["usage"]:
-            del answer["usage"]["pids"]
+            del answer["usage"]["pids"], answer["usage"]["cards"]
 
 
-def gpu_memory() -> "dict[int, list[tuple[str, float]]]":
+def ask_gpus() -> "tuple[str, str]":
     try:
-        cards = call(["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader,nounits"], GPU_S)
+        cards = call(["nvidia-smi", "--query-gpu=index,uuid,utilization.gpu", "--format=csv,noheader,nounits"], GPU_S)
         query = "--query-compute-apps=pid,gpu_uuid,used_memory"
         apps = call(["nvidia-smi", query, "--format=csv,noheader,nounits"], GPU_S)
     except OSError:
-        return {}
-    return read_gpu_memory(to_text(cards.text), to_text(apps.text))
+        return "", ""
+    return to_text(cards.text), to_text(apps.text)
+
+
+def read_gpu_use(cards: str) -> "dict[str, tuple[str, float]]":
+    """Index and percent of use of each card, by its UUID; one that does not tell how busy it is is left out."""
+    found = {}
+    for line in cards.splitlines():
+        words = [word.strip() for word in line.split(",")]
+        if len(words) == 3 and words[0].isdigit() and words[2].isdigit():
+            found[words[1]] = words[0], float(words[2])
+    return found
 
 
 def read_gpu_memory(cards: str, apps: str) -> "dict[int, list[tuple[str, float]]]":
@@ -405,7 +421,7 @@ def read_gpu_memory(cards: str, apps: str) -> "dict[int, list[tuple[str, float]]
     index_of = {}
     for line in cards.splitlines():
         words = [word.strip() for word in line.split(",")]
-        if len(words) == 2 and words[0].isdigit():
+        if len(words) > 1 and words[0].isdigit():
             index_of[words[1]] = words[0]
     found: "dict[int, list[tuple[str, float]]]" = {}
     for line in apps.splitlines():

@@ -7,7 +7,7 @@ import time
 
 from ..outpost.files import WORKERS, Refused, open_regular
 from ..outpost.output import Listener
-from ..outpost.place import to_bytes
+from ..outpost.place import set_mode, to_bytes
 from ..outpost.wire import END, json_frame
 from .record import JOB_STOP_MARK, birth_of, is_asked_to_stop, is_same_process, write_end, write_json
 from .start import start_job
@@ -192,7 +192,7 @@ def signal_keeper(facts: "dict[str, Any]", grace: float) -> None:
     except OSError:
         # On a full disk the mark below still works, and the keeper uses its default grace.
         pass
-    os.chmod(os.path.join(folder, b"lock"), 0o600 | JOB_STOP_MARK)
+    set_mode(os.path.join(folder, b"lock"), 0o600 | JOB_STOP_MARK)
     keeper, birth = int(begun["keeper"]), int(begun["keeper_birth"])
     if is_same_process(keeper, birth) or not birth:
         os.kill(keeper, signal.SIGTERM)

@@ -18,6 +18,7 @@
 #   @@ rocm STATUS              exit status of rocm-smi; JSON, or its complaint
 #   @@ kfd                      `GPU_ID PID BYTES`: memory that a process holds on an AMD GPU
 #   @@ owners                   `PID USER ELAPSED COMMAND`: who runs the GPU processes; ELAPSED is [[DD-]HH:]MM:SS or -
+#   @@ lease CARD USER          who holds a lock on a card's file (far/jobs/cards.py), - if that is not known; what it says
 #   @@ disk root|home           df -Pk of / and of the home folder
 #   @@ end                      nothing was cut off
 
@@ -122,6 +123,25 @@ owners() {
     tell owners "${list:-$(owners_from_proc "$pids" 2>/dev/null)}"
 }
 
+# leases CARDS: one on each line. Only files of cards that are here are looked at: anybody can make others. Whether one is
+# locked is read, not tried: a lock of ours, however short, would be in the way of whoever wants the card now.
+leases() {
+    [ -r /proc/locks ] || return 0
+    for folder in /run/lock /var/lock /tmp; do
+        [ "$(stat -c '%F %a %u' "$folder" 2>/dev/null)" != 'directory 1777 0' ] || break
+    done
+    printf '%s\n' "$1" | tr -dc 'A-Za-z0-9_\n-' | grep . | sort -u | head -n 256 | while read -r card; do
+        file=$folder/rsmcp-gpu-$card
+        if [ -L "$file" ] || [ ! -f "$file" ] || ! inode=$(stat -c %i "$file"); then continue; fi
+        locked=$(grep "^[0-9]*: FLOCK .*:$inode 0 EOF" /proc/locks | head -n 1 | tr -s ' ' | cut -d ' ' -f 5)
+        [ -n "$locked" ] || continue
+        record=$(head -c 600 "$file" | tr -dc '[:print:]\n')
+        keeper=$(printf '%s\n' "$record" | sed -n 's/^pid \([0-9]\{1,9\}\)$/\1/p' | head -n 1)
+        user=$(stat -c %U "/proc/${keeper:-none}" || stat -c %U "/proc/$locked" || echo -)
+        section "lease $card $user" "$record"
+    done 2>/dev/null
+}
+
 nvidia_gpus() {
     columns=index,uuid,name,driver_version,utilization.gpu,utilization.memory,memory.total,memory.used,memory.free
     columns=$columns,temperature.gpu,power.draw,power.limit,compute_mode
@@ -147,8 +167,10 @@ nvidia() {
         columns=gpu_uuid,pid,used_memory,process_name
         rows=$(limited nvidia-smi --query-compute-apps="$columns" --format=csv,noheader,nounits)
         status=$?
-        cat
+        gpus=$(cat)
+        printf '%s\n' "$gpus"
         section "apps $status $columns" "$rows"
+        leases "$(printf '%s\n' "$gpus" | cut -d , -f 2)"
         owners "$(printf '%s\n' "$rows" | cut -d , -f 2)"
     }
 }
@@ -167,6 +189,8 @@ amd() {
     section "rocm $?" "$answer"
     processes=$(amd_processes 2>/dev/null)
     tell kfd "$processes"
+    leases "$(printf '%s\n' "$answer" | sed 's/[,{]/\
+/g' | sed -n 's/.*"GUID": "\([0-9]*\)".*/\1/p; s/.*"\(card[0-9]*\)".*/\1/p')"
     owners "$(printf '%s\n' "$processes" | cut -d ' ' -f 2)"
 }
 

@@ -96,10 +96,12 @@ check() {
 	elif [ -e "$RSM_PATH" ]; then
 		refuse other
 	fi
-	[ "${RSM_EXPECTED-any}" != any ] || return 0
-	[ -n "$RSM_EXPECTED" ] || [ "$was" = none ] || refuse exists
-	[ "$was" = none ] || version=$(stat -c "${about##* }" "$RSM_PATH")
-	[ "$version" = "$RSM_EXPECTED" ] || refuse stale
+	if [ "${RSM_EXPECTED-any}" != any ]; then
+		[ -n "$RSM_EXPECTED" ] || [ "$was" = none ] || refuse exists
+		[ "$was" = none ] || version=$(stat -c "${about##* }" "$RSM_PATH")
+		[ "$version" = "$RSM_EXPECTED" ] || refuse stale
+	fi
+	[ "$was" = none ] || [ -n "${RSM_FORCE-}" ] || case $(stat -c %A "$RSM_PATH") in ??w*) ;; *) refuse read_only ;; esac
 }
 
 refuse() {

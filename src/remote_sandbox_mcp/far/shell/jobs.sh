@@ -171,6 +171,7 @@ has_room() {
 
 begin_job() {
 	rs_mine=$rs_dir
+	want_cards
 	rs_said=$(furnish_job 2>&1) || refuse "$rs_full: ${rs_said##*: }"
 	check_syntax
 	open_log
@@ -186,6 +187,7 @@ furnish_job() {
 	else
 		printf %s "$RSM_SCRIPT" | LC_ALL=C cat >"$rs_dir/command" || return
 	fi
+	note_wanted || return
 	for rs_name in pid.room end.room stop; do
 		room "$rs_name" || return
 	done
@@ -227,6 +229,8 @@ name_session() {
 start_job() {
 	start_keeper job_keep >/dev/null
 	if ! has_begun && withdraw; then
+		rs_reason=cards
+		[ ! -s "$rs_dir/busy" ] || refuse "$(cat "$rs_dir/busy")"
 		rs_reason=keeper
 		refuse "the job's keeper did not come to life"
 	fi
@@ -237,6 +241,7 @@ start_job() {
 tell_started() {
 	printf 'begun %s\n' "$1"
 	cat "$rs_dir/order"
+	[ ! -s "$rs_dir/cards" ] || printf 'cards %s\n' "$(cat "$rs_dir/cards")"
 	rm -f "${RSM_FROM-}"
 	set -- "$rs_base"/job-*
 	[ "$#" -le 300 ] || prune_jobs
@@ -248,6 +253,12 @@ job_keep() {
 	rs_base=$RSM_BASE rs_dir=$RSM_BASE/$RSM_ID
 	RSMCP_JOB_ID=$RSM_ID
 	export RSMCP_JOB_ID
+	rs_cwd=$PWD
+	cd /
+	with_cards run_job
+}
+
+run_job() {
 	take_claim && launch "$rs_dir/log" | conclude_job
 }
 

@@ -210,7 +210,7 @@ note_starter() {
 
 # For a keeper: fails if another one has the claim, or if the start was withdrawn.
 take_claim() {
-	rs_cwd=$PWD
+	rs_cwd=${rs_cwd-$PWD}
 	cd /
 	boot
 	born "$$"
@@ -257,7 +257,10 @@ judge() {
 }
 
 judge_start() {
-	rs_state=starting
+	rs_state=gone rs_why=never
+	# Its keeper found no free card.
+	[ ! -s "$rs_dir/busy" ] || return 0
+	rs_state=starting rs_why=''
 	read -r rs_pid rs_old rs_booted <"$rs_dir/starter" || return
 	[ "$rs_booted" != "$rs_boot" ] || ! lives "$rs_pid" "$rs_old" || return
 	rs_claim=$(readlink "$rs_dir/claim" || echo '0 none')
@@ -277,6 +280,8 @@ is_elsewhere() {
 # Waits for a start by another process; whether it has begun.
 has_begun() {
 	rs_turns=200
+	# A driver that is not loaded takes its time to tell which cards are free.
+	[ ! -s "$rs_dir/wanted" ] || rs_turns=800
 	judge
 	while [ "$rs_state" = starting ] && [ "$rs_turns" -gt 0 ]; do
 		nap 0.05

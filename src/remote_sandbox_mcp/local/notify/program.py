@@ -1,4 +1,4 @@
-"""Runs programs of the operator's: no shell, no input, a clean environment, a time limit; and hooks, with an event."""
+"""Runs programs of the operator's: no shell, a clean environment, a time limit; and hooks, with an event."""
 
 from __future__ import annotations
 
@@ -29,14 +29,20 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return made(environ, DESKTOP)
 
 
-async def run_program(what: str, words: Sequence[str], environ: Mapping[str, str], limit_s: float) -> None:
-    """Run it to its end. Raises Unsent, never `passing`: it may have done something already and must not run twice.
+async def run_program(
+    what: str, words: Sequence[str], environ: Mapping[str, str], limit_s: float, *, given: str = "", folder: str = ""
+) -> None:
+    """Run it to its end, in the home folder or `folder`. `given` is all that it reads from standard input.
+
+    Raises Unsent, never `passing`: it may have done something already and must not run twice.
 
     Background processes that it leaves go on, unless the limit is reached: then its whole group is killed.
     """
     # A file instead of a pipe: background processes would hold a pipe open, and get SIGPIPE when we close it.
-    with tempfile.TemporaryFile() as errors:
-        process = await _start(what, words, environ, errors)
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as said:
+        said.write(given.encode("utf-8", "replace"))
+        said.seek(0)
+        process = await _start(what, words, environ, (said, errors), folder or home_folder())
         try:
             status = await within(process.wait(), limit_s)
         except asyncio.TimeoutError:
@@ -48,18 +54,18 @@ async def run_program(what: str, words: Sequence[str], environ: Mapping[str, str
 
 
 async def _start(
-    what: str, words: Sequence[str], environ: Mapping[str, str], errors: IO[bytes]
+    what: str, words: Sequence[str], environ: Mapping[str, str], streams: tuple[IO[bytes], IO[bytes]], folder: str
 ) -> asyncio.subprocess.Process:
-    nothing = asyncio.subprocess.DEVNULL
+    said, errors = streams
     try:
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 *by_path(words, environ),
-                stdin=nothing,
-                stdout=nothing,
+                stdin=said,
+                stdout=asyncio.subprocess.DEVNULL,
                 stderr=errors,
                 env=dict(environ),
-                cwd=home_folder(),
+                cwd=folder,
                 start_new_session=True,
             )
         )
@@ -98,7 +104,15 @@ LONGEST_JSON = 64 << 10
 async def run_hook(name: str, hook: Hook, file: Path, watch: Watch, event: Event, environ: Mapping[str, str]) -> None:
     """Run a hook to its end. Raises Unsent."""
     variables = clean_environment(environ) | event_variables(file, watch, event)
-    await run_program(f"the hook {name}", hook.command, variables, hook.timeout_s)
+    prompt = messages.suggested_prompt(watch, event) if hook.kind else ""
+    folder = await asyncio.to_thread(folder_of, hook, watch)
+    await run_program(f"the hook {name}", hook.command, variables, hook.timeout_s, given=prompt, folder=folder)
+
+
+def folder_of(hook: Hook, watch: Watch) -> str:
+    """The project in which an agent starts: only one in which its user had it work already, as it obeys its files."""
+    is_known = bool(hook.kind) and watch.client.startswith(hook.kind)
+    return watch.folder if is_known and os.path.isdir(watch.folder) else ""
 
 
 def event_variables(file: Path, watch: Watch, event: Event) -> dict[str, str]:

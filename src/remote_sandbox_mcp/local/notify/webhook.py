@@ -1,4 +1,4 @@
-"""Events to a webhook: our own signed JSON, or what Slack, Feishu and DingTalk take."""
+"""Events to a webhook: our own signed JSON, or what Slack, Feishu, DingTalk, ntfy and Telegram take."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ _HOSTS = {
     "open.feishu.cn": "feishu",
     "open.larksuite.com": "feishu",
     "oapi.dingtalk.com": "dingtalk",
+    "ntfy.sh": "ntfy",
+    "api.telegram.org": "telegram",
 }
 # Feishu and DingTalk always answer 200 and report the result in the body: which field, and which numbers mean "try
 # later".
@@ -164,6 +166,17 @@ def _pack_dingtalk(watch: Watch, event: Event, secret: str) -> Parcel:
     return _packed({"msgtype": "text", "text": {"content": _text(watch, event)}}, parameters)
 
 
+def _pack_ntfy(watch: Watch, event: Event, secret: str) -> Parcel:
+    """The address is that of the topic; a secret is an access token."""
+    login = {"Authorization": f"Bearer {secret}"} if secret else {}
+    return Parcel(_text(watch, event).encode(), {"Content-Type": "text/plain; charset=utf-8", **login})
+
+
+def _pack_telegram(watch: Watch, event: Event, secret: str) -> Parcel:
+    """The address is .../botTOKEN/sendMessage?chat_id=..."""
+    return _packed({"text": _text(watch, event)})
+
+
 def _packed(fields: Mapping[str, Any], parameters: Mapping[str, str] | None = None) -> Parcel:
     return Parcel(messages.encode(fields).encode(), parameters=parameters or {})
 
@@ -181,4 +194,6 @@ _PACKERS: dict[str, Callable[[Watch, Event, str], Parcel]] = {
     "slack": _pack_slack,
     "feishu": _pack_feishu,
     "dingtalk": _pack_dingtalk,
+    "ntfy": _pack_ntfy,
+    "telegram": _pack_telegram,
 }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import ConfigError
 from . import trouble
 from .keeping import offer_functions
+from .original import reserve_numbers
 
 if TYPE_CHECKING:
     import sqlite3
@@ -189,6 +190,8 @@ class Database:
         for script in steps[version:]:
             for statement in split(script):
                 connection.execute(statement)
+        if not version and self.file.name == STATE_FILE:
+            reserve_numbers(connection, self.file.parent)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
 
 

@@ -58,11 +58,11 @@ class JobRecords:
         self.database = database
         self._keeper = keeper or Keeper()
 
-    def add(self, record: JobRecord) -> None:
-        """Add a row; an existing one stays as it is."""
+    def add(self, record: JobRecord, configuration: str = "") -> None:
+        """Add a row; an existing one stays as it is. `configuration`: whose job it is, if not ours."""
         fields = {name: getattr(record, name) for name in _COLUMNS}
         kept = replace(record, command=self._keeper.command(record.command))
-        wanted = _wanted(kept) | {"configuration": self._keeper.configuration}
+        wanted = _wanted(kept) | {"configuration": configuration or self._keeper.configuration}
         self._change("add", **fields, wanted=json.dumps(wanted))
 
     def started(self, job_id: str, started: JobStarted) -> None:

@@ -9,21 +9,26 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...core.jobs.alerts import Alerts
 from ...core.jobs.job import JobStarted
-from ...core.jobs.lifecycle import LONGEST_CHECKPOINT, LONGEST_TAIL, announcements
-from ...core.jobs.watch import Decision, Event, EventType, Policy, Resume, Status, Watch
+from ...core.jobs.lifecycle import LONGEST_CHECKPOINT, LONGEST_TAIL, announcements, told_by
+from ...core.jobs.watch import WAKING, Decision, Event, EventType, Policy, Resume, Status, Watch
 from .database import Database, statements
 from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, read_json
+from .original import Row, parsed
 
 if TYPE_CHECKING:
     import sqlite3
 
 PENDING, TAKEN, DONE, FAILED = "pending", "taken", "done", "failed"
+# States of what a session is to be told, besides TAKEN.
+WAITING, TOLD = "waiting", "told"
 # Nothing is postponed for longer; a later due time was written before the clock was put back.
 LONGEST_WAIT_S = 300.0
 # Parts of a watch that do not change, except for where its log is and its resume command. JSON also holds names that
 # are not valid UTF-8.
-_WANTED = ("run_id", "name", "log_file", "cwd", "command", "metadata", "configuration")
+_SESSION = ("client", "folder", "home", "seat")
+_WANTED = ("run_id", "name", "log_file", "cwd", "command", "metadata", "configuration", *_SESSION)
 _TEXTS = ("last_state", "last_summary", "last_error")
 
 
@@ -39,6 +44,15 @@ class Effect:
     resume: Resume | None = None
     attempts: int = 0
     state: str = PENDING
+
+
+@dataclass(frozen=True)
+class Wake:
+    """An event that a session is to be told of; `seat` is the one that began its watch."""
+
+    event_id: int
+    watch_id: int
+    seat: str
 
 
 @dataclass(frozen=True)
@@ -60,10 +74,11 @@ class Watches:
     # Watches
 
     def add(self, watch: Watch) -> Watch:
-        """Write a new one; returns it with its number."""
+        """Write a new one; returns it with its number, which is the next one unless it has one already."""
         wanted, apart = self._wanted(watch)
         with self.database.writing() as connection:
-            added = _execute(connection, "add", **_fields(watch, self._keeper), wanted=wanted).lastrowid or 0
+            fields = _fields(watch, self._keeper)
+            added = _execute(connection, "add", id=watch.id, **fields, wanted=wanted).lastrowid or 0
             self._truths.put(added, apart)
         return replace(watch, id=added, configuration=watch.configuration or self._keeper.configuration)
 
@@ -155,12 +170,22 @@ class Watches:
         with self.database.writing() as connection:
             for name in ("prune_watches", "prune_events"):
                 _execute(connection, name, before=before)
-            _execute(connection, "prune_effects")
+            for name in ("prune_effects", "prune_wakes"):
+                _execute(connection, name)
         for number in self._truths.numbers():
             if self.get(number) is None:
                 self._truths.drop(number)
 
     # Events
+
+    def add_past(self, watch_id: int, row: Row) -> None:
+        """Write an event of the original, under its number if no other has that; it is not announced again."""
+        if row["event_type"] in EventType._value2member_map_:
+            kind, payload = EventType(row["event_type"]), parsed(row, "payload_json")
+            values = _event_fields(Event(type=kind, summary=row["summary"], payload=payload), self._keeper)
+            number = 0 if self.event(row["id"]) else row["id"]
+            with self.database.writing() as connection:
+                _execute(connection, "add_event", id=number, watch_id=watch_id, created=row["created_ts"], **values)
 
     def event(self, event_id: int) -> Event | None:
         with self.database.reading() as connection:
@@ -223,6 +248,25 @@ class Watches:
                 state = PENDING if row["kind"] == "resume" else FAILED
                 _execute(connection, "settle", id=row["id"], state=state, problem="it was left undone", due=now)
 
+    # Sessions that are told
+
+    def waiting(self, home: str, limit: int = 20) -> tuple[Wake, ...]:
+        """List what is to be told to a session of this home, in the order in which it happened."""
+        with self.database.reading() as connection:
+            rows = _execute(connection, "waiting_wakes", home=home, limit=limit).fetchall()
+        return tuple(Wake(**dict(row)) for row in rows)
+
+    def move_wake(self, wake: Wake, before: str, state: str) -> bool:
+        """Change what became of it; False if it is not `before`. Taken first, then told: never told twice."""
+        with self.database.writing() as connection:
+            return _execute(connection, "move_wake", event_id=wake.event_id, before=before, state=state).rowcount > 0
+
+    def show(self, watch: Watch, shown: str) -> None:
+        """Note what its session was shown: what it would be told of that, it knows already."""
+        with self.database.writing() as connection:
+            _execute(connection, "show_watch", watch_id=watch.id, shown=shown)
+            _execute(connection, "show_wakes", watch_id=watch.id, home=watch.home)
+
     # The watchdog
 
     def beat(self, pid: int, now: float) -> None:
@@ -261,7 +305,7 @@ class Watches:
         return Watch(
             **{
                 **_fields_of(Watch, {**wanted, **fields}),
-                "policy": Policy(**{**policy, "hooks": tuple(policy["hooks"])}),
+                "policy": Policy(**{**policy, "hooks": tuple(policy["hooks"]), "alerts": _alerts(policy)}),
                 "status": Status(row["status"]),
                 "alerted": bool(row["alerted"]),
             }
@@ -287,9 +331,16 @@ def _add_event(
     connection: sqlite3.Connection, watch: Watch, event: Event, values: Mapping[str, object], now: float
 ) -> None:
     """Write an event, and an effect for each channel on which it is announced."""
-    event_id = _execute(connection, "add_event", watch_id=watch.id, created=now, **values).lastrowid
+    event_id = _execute(connection, "add_event", id=0, watch_id=watch.id, created=now, **values).lastrowid
     for channel in announcements(watch, event):
         _add_effect(connection, watch.id, now, kind="announce", event_id=event_id, channel=channel)
+    if watch.home and event.type in WAKING:
+        seat = {"home": watch.home, "seat": watch.seat, "covers": told_by(watch, event)}
+        _execute(connection, "add_wake", event_id=event_id, watch_id=watch.id, **seat)
+
+
+def _alerts(policy: Mapping[str, Any]) -> Alerts:
+    return Alerts(**_fields_of(Alerts, policy.get("alerts") or {}))
 
 
 def _resume_fields(resume: Resume) -> dict[str, str]:

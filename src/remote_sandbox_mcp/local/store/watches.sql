@@ -1,12 +1,12 @@
 -- name: add
 INSERT INTO watches (
-    version, sandbox, session, wanted, interval_s, job_id, status, last_state, last_summary, last_error,
+    id, version, sandbox, session, wanted, interval_s, job_id, status, last_state, last_summary, last_error,
     last_exit_code, last_log_tail, last_checkpoint, failures, alerted, interrupted_at, resume_attempts,
-    created, updated, checked, due
+    created, updated, checked, due, idle_since, told
 ) VALUES (
-    :version, :sandbox, :session, :wanted, :interval_s, :job_id, :status, :last_state, :last_summary, :last_error,
+    NULLIF(:id, 0), :version, :sandbox, :session, :wanted, :interval_s, :job_id, :status, :last_state, :last_summary, :last_error,
     :last_exit_code, :last_log_tail, :last_checkpoint, :failures, :alerted, :interrupted_at, :resume_attempts,
-    :created, :updated, :checked, :due
+    :created, :updated, :checked, :due, :idle_since, :told
 );
 
 -- name: get
@@ -42,7 +42,7 @@ SET version = version + 1, job_id = :job_id, status = :status, last_state = :las
     last_summary = :last_summary, last_error = :last_error, last_exit_code = :last_exit_code,
     last_log_tail = :last_log_tail, last_checkpoint = :last_checkpoint, failures = :failures, alerted = :alerted,
     interrupted_at = :interrupted_at, resume_attempts = :resume_attempts, updated = :updated, checked = :checked,
-    due = :due
+    due = :due, idle_since = :idle_since, told = :told
 WHERE id = :id AND version = :version;
 
 -- name: place
@@ -65,8 +65,8 @@ DELETE FROM outbox WHERE watch_id = :id;
 SELECT status, COUNT(*) FROM watches GROUP BY status;
 
 -- name: add_event
-INSERT INTO events (watch_id, type, summary, payload, created)
-VALUES (:watch_id, :type, :summary, :payload, :created);
+INSERT INTO events (id, watch_id, type, summary, payload, created)
+VALUES (NULLIF(:id, 0), :watch_id, :type, :summary, :payload, :created);
 
 -- name: event
 SELECT * FROM events WHERE id = :id;
@@ -131,3 +131,23 @@ DELETE FROM events WHERE created < :before OR watch_id NOT IN (SELECT id FROM wa
 -- name: prune_effects
 DELETE FROM outbox
 WHERE watch_id NOT IN (SELECT id FROM watches) OR (event_id <> 0 AND event_id NOT IN (SELECT id FROM events));
+
+-- name: prune_wakes
+DELETE FROM wakes WHERE event_id NOT IN (SELECT id FROM events);
+
+-- name: add_wake
+INSERT INTO wakes (event_id, watch_id, home, seat, state)
+SELECT :event_id, id, :home, :seat, CASE WHEN shown = :covers THEN 'shown' ELSE 'waiting' END
+FROM watches WHERE id = :watch_id;
+
+-- name: waiting_wakes
+SELECT event_id, watch_id, seat FROM wakes WHERE home = :home AND state = 'waiting' ORDER BY event_id LIMIT :limit;
+
+-- name: move_wake
+UPDATE wakes SET state = :state WHERE event_id = :event_id AND state = :before;
+
+-- name: show_watch
+UPDATE watches SET shown = :shown WHERE id = :watch_id;
+
+-- name: show_wakes
+UPDATE wakes SET state = 'shown' WHERE watch_id = :watch_id AND home = :home AND state = 'waiting';

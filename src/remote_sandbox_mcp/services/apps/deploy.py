@@ -108,6 +108,13 @@ class Deployments:
         deployed = self._deployed[key] = await self._describe(wait, seen)
         return deployed
 
+    async def find(self, names: Sequence[str], order: DeployOrder) -> str:
+        """The one of these sandboxes that has the ordered app already; empty where none does."""
+        await self._remember()
+        spellings, keys = spellings_of(order.command), [(name, order.port) for name in names]
+        known = (self._deployed[key] for key in keys if key in self._deployed)
+        return next((it.sandbox for it in known if not it.is_over and it.command in spellings), "")
+
     async def _same(self, order: DeployOrder) -> Deployment | None:
         """The ordered app, if it runs already. Raises BadArgument where another app has the port."""
         await self._remember()
@@ -268,6 +275,7 @@ def deployment_of(order: DeployOrder, started: JobStarted) -> Deployment:
         health_path=order.health_path,
         log_file=started.log_file,
         notes=started.notes,
+        cards=started.cards,
     )
 
 

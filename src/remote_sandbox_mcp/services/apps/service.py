@@ -7,9 +7,10 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...core.errors import ConfigError, UnknownSandbox, Unsupported
+from ...core.errors import BadArgument, ConfigError, UnknownSandbox, Unsupported
 from ...core.jobs.job import JobSeen, JobStarted, JobState
 from ...core.lazy import lazy
 from ...core.progress import Progress, silent
@@ -106,6 +107,8 @@ class AppService:
 
     async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
         """Start an app, and wait until it answers, it ends, or the time is over."""
+        if order.places:
+            order = replace(order, sandbox=await self._place(order))
         deployed = await self._deployments.deploy(order, progress)
         # The sandbox may have been deleted meanwhile.
         with contextlib.suppress(UnknownSandbox):
@@ -139,8 +142,21 @@ class AppService:
             await self._forwards.close(sandbox)
 
     async def _start(self, order: DeployOrder) -> JobStarted:
-        wanted = Wanted(command=order.command, session=order.session, cwd=order.cwd, sandbox=order.sandbox, app=order)
+        # It does not wait for cards: whoever deploys it wants to look at it now.
+        wanted = Wanted(
+            command=order.command, session=order.session, cwd=order.cwd, sandbox=order.sandbox, app=order,
+            cards=order.cards, waits=False,
+        )  # fmt: skip
         return (await self._jobs.start(wanted)).started
+
+    async def _place(self, order: DeployOrder) -> str:
+        """The machine that has the app already, or else the best one. Raises NoCards."""
+        members = await self._jobs.waiting.members(order.places)
+        # An app is reached by a port of its own machine, so it cannot go to the queue of a cluster.
+        names = [member.name for member in members if member.slurm is None]
+        if not names:
+            raise BadArgument("an app cannot go to the queue of a cluster: make an allocation with create_sandbox")
+        return await self._deployments.find(names, order) or await self._jobs.waiting.best(names, order.cards)
 
     async def _recall(self) -> Sequence[Deployment]:
         """Recorded apps that may run in sandboxes that can be used here."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 from ...core.errors import BadArgument, ConfigError, FileProblem, NotStarted, SandboxError, UnknownSandbox, Unsupported
-from ...core.jobs.job import JobOrder, JobSeen, JobStarted, JobState
+from ...core.jobs.job import JobOrder, JobSeen, JobStarted, JobState, NoCards
 from ...core.jobs.lifecycle import decide, question, resume_refused, resumed, take_back
 from ...core.jobs.watch import Decision, Event, NoContact, Resume, Unsent, Watch
 from ...core.sandboxes.sandbox import Sandbox
@@ -89,6 +89,10 @@ class Effects:
         if isinstance(outcome, JobStarted):
             self._write_down(watch, outcome)
             self._close(effect, resumed(watch, outcome, self._clock(), asked_by=effect.resume.asked_by))
+        elif isinstance(outcome, NoCards) and not effect.resume.asked_by:
+            # Somebody else has its cards by now: it is resumed when they are free.
+            due = self._clock() + min(watch.policy.interval_s, LONGEST_WAIT_S)
+            self._watches.settle(effect, PENDING, problem=reason_of(outcome), due=due)
         elif isinstance(outcome, REFUSALS) and effect.resume.asked_by:
             self._close(effect, resume_refused(watch, effect.resume, reason_of(outcome), self._clock()))
         elif isinstance(outcome, REFUSALS):
@@ -198,6 +202,7 @@ def order(watch: Watch, resume: Resume) -> JobOrder:
         env={name: value for name, value in policy.resume_env.items() if value != HIDDEN},
         instead_of=resume.instead_of,
         even_ended=bool(resume.asked_by),
+        run_for_s=policy.alerts.run_for_s,
     )
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...config import paths
-from ...core.client import is_again
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox
 from ...core.jobs.job import JobOrder, JobQuery, JobSeen, JobStarted, JobState
 from ...core.jobs.lifecycle import decide, next_resume
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from ...local.store.database import Database
     from ...local.store.jobs import JobRecord, JobRecords, RunRecords
     from ...local.store.sessions import ForwardRows, KeptSessionRows
+    from ...local.store.waiting import WaitingRows
     from ...local.store.watches import Watches
 # A watch's last state as the state of its job; all others are unknown.
 STATES = {
@@ -68,6 +68,12 @@ class JobRegistry:
 
         return RunRecords(self._database, self.keeper)
 
+    @functools.cached_property
+    def waiting(self) -> WaitingRows:
+        from ...local.store.waiting import WaitingRows
+
+        return WaitingRows(self._database, self.keeper)
+
     def forwards(self, configuration: str) -> ForwardRows:
         from ...local.store.sessions import ForwardRows
 
@@ -85,7 +91,7 @@ class JobRegistry:
 
     def is_anything_watched(self) -> bool:
         """Whether there is work for a watchdog; does not create a database."""
-        return self.exists() and bool(self.watches.counts().get(Status.ACTIVE.value))
+        return self.exists() and bool(self.watches.counts().get(Status.ACTIVE.value) or self.waiting.by_configuration())
 
     def apps(self) -> Sequence[JobRecord]:
         """Apps that were not seen to end, newest first; does not create a database."""
@@ -104,12 +110,15 @@ class JobRegistry:
             raise BadArgument(f"there is no watch {watch_id}; list_background_tasks shows those that there are")
         return found
 
-    def write_down(self, sandbox: str, order: JobOrder, watch: Watch | None, app: DeployOrder | None = None) -> int:
+    def write_down(
+        self, sandbox: str, order: JobOrder, watch: Watch | None, app: DeployOrder | None = None, *,
+        again: bool = False, configuration: str = "",
+    ) -> int:  # fmt: skip
         """Record a job that is about to start, and its watch; returns the watch's number."""
         from ...local.store.jobs import JobRecord
 
         # A repeated call may find the watch that it added before its process died.
-        watch_id = (self._watching(order.job_id) or self.watches.add(watch).id) if watch else 0
+        watch_id = ((again and self._watching(order.job_id)) or self.watches.add(watch).id) if watch else 0
         self.records.add(
             JobRecord(
                 job_id=order.job_id,
@@ -121,14 +130,15 @@ class JobRegistry:
                 created=time.time(),
                 watch_id=watch_id,
                 app=app,
-            )
+            ),
+            configuration,
         )
         return watch_id
 
     def _watching(self, job_id: str) -> int:
         """The watch recorded by a process that died before it could record the job."""
         # The limit stands for all active watches.
-        active = self.watches.list(Status.ACTIVE, 10_000) if is_again() else ()
+        active = self.watches.list(Status.ACTIVE, 10_000)
         return next((watch.id for watch in active if watch.job_id == job_id), 0)
 
     def begun(self, job_id: str) -> JobRecord | None:

@@ -59,7 +59,7 @@ class Resuming:
         """
         check.text_argument("resume_command", command, required=False)
         watch, job_id = await self._resumable(which, command)
-        problem = await self._starting.hand_over(watch.sandbox) if ensure else ""
+        problem = await self._starting.hand_over([watch.sandbox]) if ensure else ""
         effect = await asyncio.to_thread(self._order, watch.id, job_id, asked_by, command)
         await self._effects().resume(effect)
         effect = await self._settled(effect)

@@ -30,7 +30,8 @@ from ...core.jobs.job import (
     screen_script,
     why_no_screen,
 )
-from ...core.jobs.lifecycle import ask_checkpoint, next_resume
+from ...core.jobs.lifecycle import ask_checkpoint, next_resume, shown
+from ...core.jobs.placement import ANY
 from ...core.jobs.queue import pending_text
 from ...core.progress import Beat, Progress, silent
 from ...core.sandboxes.sandbox import Sandbox
@@ -38,6 +39,7 @@ from ...core.task import Job
 from ...core.texts.text import last_line
 from ...local.waiting import within
 from ..fleet import Fleet, Member, unforeseen
+from ..session import current, may_tell
 from .checkpoints import look_at
 from .commands import Commands
 from .records import AskedJob, JobRegistry, recorded
@@ -50,9 +52,11 @@ if TYPE_CHECKING:
     from ...core.jobs.watch import Event, Watch
     from ...local.notify.announcer import Announcer
     from ...local.store.jobs import JobRecord
+    from ...local.store.waiting import WaitingJob
     from .attach import Attached, Window
     from .effects import Effects
     from .supervise import WatchSupervisor
+    from .waiting import WaitingList
 
 __all__ = ["Begun", "JobService", "JobSnapshot", "Wanted", "Which"]
 
@@ -81,7 +85,9 @@ class JobService:
         self._settings = settings
         self.config_file = config_file
         self.registry = JobRegistry(settings.keep_calls_days, identity)
-        self._starting = Starting(fleet, settings.notify, self.registry, Origin(identity, str(config_file or "")))
+        origin = Origin(identity, str(config_file or ""))
+        self._starting = Starting(fleet, settings.notify, self.registry, origin, settings.alerts)
+        self._identity = identity
         self.commands = Commands(self.registry)
         self.watching = WatchService(fleet, self.registry, self._starting, self.find)
         self._resuming = Resuming(self.registry, self._starting, self.watching, self.find, self._effects)
@@ -89,7 +95,7 @@ class JobService:
     def reconfigure(self, settings: Settings) -> None:
         """Use these settings from now on."""
         self._settings = settings
-        self._starting.notify = settings.notify
+        self._starting.notify, self._starting.alerts = settings.notify, settings.alerts
         self.registry.keeper.days = settings.keep_calls_days
         self.__dict__.pop("_announcer", None)
 
@@ -102,6 +108,12 @@ class JobService:
         from ...local.notify.announcer import Announcer
 
         return Announcer(self._settings.notify, paths.state_folder())
+
+    @functools.cached_property
+    def waiting(self) -> WaitingList:
+        from .waiting import WaitingList
+
+        return WaitingList(self._fleet, self.registry, self._starting, self._identity)
 
     def supervisor(self, responsible: Callable[[Watch], Awaitable[JobService]] | None = None) -> WatchSupervisor:
         """The supervisor for the process that is the watchdog; `responsible`: the jobs of a watch's configuration."""
@@ -126,12 +138,20 @@ class JobService:
         )
 
     async def start(self, wanted: Wanted, ensure: Ensure | None = None) -> Begun:
-        return await self._starting.start(wanted, ensure)
+        """Start a job; one that asks for GPUs, a choice of machines or an order may have to wait for a place."""
+        needs_place = wanted.places or wanted.after or (wanted.cards and not self._has_queue(wanted))
+        return await (self.waiting if needs_place else self._starting).start(wanted, ensure)
+
+    def _has_queue(self, wanted: Wanted) -> bool:
+        """Whether a cluster decides when it starts."""
+        return self._fleet.member(wanted.sandbox).slurm is not None and wanted.slurm is not False
 
     async def check(
         self, which: Which, *, lines: int = 50, cursor: int | None = None, most_bytes: int = JobQuery.most_bytes
     ) -> JobSeen:
         """A job's current state, with the last lines of its log or, with a cursor, what is new in it."""
+        if waiting := await self._waiting(which, is_open=False):
+            return waiting
         target = await self._target(which)
         watch = await self._watch_over(target)
         query = replace(target.query, lines=lines, cursor=cursor, most_bytes=most_bytes, usage=True)
@@ -142,7 +162,15 @@ class JobService:
                 return seen
             return replace(seen, checkpoint=replace(seen.checkpoint, form=watch.policy.checkpoint_format))
 
-        return await self._seen(target, ask, or_last=True)
+        seen = await self._seen(target, ask, or_last=True)
+        await self._show(target, seen)
+        return seen
+
+    async def _show(self, target: AskedJob, seen: JobSeen) -> None:
+        """Note what a session is shown of its own job, so that it is not told the same once more."""
+        watch = await self._watch_over(target) if current().home and not target.query.element else None
+        if watch and may_tell(current(), watch.home, watch.seat):
+            await asyncio.to_thread(self.registry.watches.show, watch, shown(seen.job_id, seen.state))
 
     async def wait(
         self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None, progress: Progress = silent
@@ -160,6 +188,12 @@ class JobService:
             return await self._wait_once(target, replace(target.query, lines=lines, cursor=cursor), left, progress)
 
         while True:
+            if waiting := await self._waiting(which, is_open=False):
+                if waiting.is_over or time.monotonic() >= until:
+                    return JobWaited("ended" if waiting.is_over else "timeout", waiting)
+                progress(Beat(wait.seconds - (until - time.monotonic()), 0, pending_text(waiting.queue, time.time())))
+                await asyncio.sleep(min(RESUMED_S, max(0.0, until - time.monotonic())))
+                continue
             waited = await over_cuts(ask, until)
             if waited.why != "ended" or not waited.seen.goes_on:
                 return waited
@@ -180,11 +214,15 @@ class JobService:
             return waited.seen
 
         seen = await self._seen(target, ask)
+        await self._show(target, seen)
         return replace(waited, seen=seen)
 
     async def stop(self, which: Which, *, grace_s: float = 10.0) -> JobSeen:
         """End a job's whole process tree, and make sure that it is not resumed."""
         check.in_range("grace_s", grace_s, 0, 30)
+        waiting = await self._waiting_job(which)
+        if waiting is not None and (ended := await self.waiting.stop(waiting)):
+            return ended
         target = await self._target(which)
         name = target.sandbox
 
@@ -196,6 +234,7 @@ class JobService:
 
         seen = await self._seen(target, ask)
         if seen.is_over and not target.query.element and self.registry.exists():
+            await self._show(target, seen)
             watch_id = which.watch_id or (target.record.watch_id if target.record else 0)
             await asyncio.to_thread(self.registry.settle, name, target.query, watch_id, seen)
         return seen
@@ -253,7 +292,36 @@ class JobService:
         target = await self._target(which)
         return await self._fleet.get(target.sandbox), target.query, target.record
 
+    async def _waiting_job(self, which: Which, *, is_open: bool = True) -> WaitingJob | None:
+        """The job that is meant, if it waits for a place; or, not `is_open`, if it has ended without one.
+
+        A job of that name that was started later is meant instead of one that has ended.
+        """
+        if which.watch_id or not isinstance(which.handle, Job):
+            return None
+        job = await self.waiting.find(which.handle.session, which.sandbox, is_open=is_open)
+        if job is None or job.is_open:
+            return job
+        record = await asyncio.to_thread(self.registry.records.find, "", job.session)
+        return None if record and record.created > job.created else job
+
+    async def _waiting(self, which: Which, *, is_open: bool) -> JobSeen | None:
+        job = await self._waiting_job(which, is_open=is_open)
+        return await self.waiting.seen(job) if job else None
+
+    async def put_ahead(self, which: Which, priority: int | None = None) -> tuple[str, int]:
+        """Let a job that waits start before others; returns its name and its priority. Raises NotStarted."""
+        job = await self._waiting_job(which)
+        if job is None:
+            raise NotStarted(f"{which.session} does not wait for a place, so there is nothing to raise")
+        return job.session, await self.waiting.put_ahead(job, priority)
+
     async def _target(self, which: Which) -> AskedJob:
+        if waiting := await self._waiting(which, is_open=True):
+            raise NotStarted(f"{waiting.session} is {pending_text(waiting.queue, time.time())}; it has not started")
+        if which.sandbox == ANY or "," in which.sandbox:
+            # Where it waited; by now it is on one of these.
+            which = replace(which, sandbox="")
         records, handle = self.registry.records, which.handle
         if not isinstance(handle, Job):
             what = "a session" if isinstance(handle, SessionHandle) else "a command of exec_bash"
@@ -341,6 +409,9 @@ class JobService:
         if watch_id:
             return (await self.registry.watch(watch_id)).sandbox
         record = await asyncio.to_thread(self.registry.records.find, "", session) if self.registry.exists() else None
+        waiting = await self.waiting.find(session, is_open=record is not None)
+        if waiting is not None:
+            return waiting.label
         try:
             return record.sandbox if record and self._fleet.knows(record.sandbox) else ""
         except UnknownSandbox:
@@ -356,7 +427,7 @@ class JobService:
         asked = [self.jobs_of(member, limit) for member in members]
         found = await asyncio.gather(*asked, return_exceptions=True)
         parts = [await self._snapshots_of(member, part) for member, part in zip(members, found, strict=True)]
-        every = once(snapshot for part in parts for snapshot in part)
+        every = once(snapshot for part in (*parts, await self.waiting.list(sandbox)) for snapshot in part)
         snapshots = [snapshot for snapshot in every if state in ("", snapshot.state, snapshot.outcome.state.value)]
         return sorted(snapshots, key=lambda snapshot: snapshot.began, reverse=True)[:limit]
 

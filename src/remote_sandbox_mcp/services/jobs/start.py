@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...config import paths
@@ -12,45 +13,69 @@ from ...config.schema import NO_ORIGIN, Origin
 from ...core import check
 from ...core.client import is_again, name_for_call
 from ...core.errors import BadArgument, LostContact, SandboxError
+from ...core.jobs.alerts import NO_ALERTS, Alerts
 from ...core.jobs.job import JobOrder, Submission, new_job_id, session_name
 from ...core.jobs.watch import Allowed, Watch, WatchOrder, make_policy, permitted, read_object
 from ...core.permission import Notify, allow_hook, allow_webhook
-from ...core.sandboxes.slurm import Cluster, read_options, words
+from ...core.sandboxes.slurm import Cluster, in_slurms_words, read_options, words
 from ..fleet import Fleet, Member
-from ..session import current
+from ..session import client_folder, current
 from .records import JobRegistry
 from .values import Begun, Ensure, Wanted
 
 # The first look comes soon, to notice a job that ends at once; later ones keep the watch's interval.
 FIRST_CHECK_S = 20.0
+# The interval of a watch whose session waits to be told, where its caller chose none.
+WOKEN_INTERVAL_S = 60.0
 
 
 class Starting:
     """Validates a request, records it, then starts the job."""
 
-    def __init__(self, fleet: Fleet, notify: Notify, registry: JobRegistry, origin: Origin = NO_ORIGIN) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        notify: Notify,
+        registry: JobRegistry,
+        origin: Origin = NO_ORIGIN,
+        alerts: Alerts = NO_ALERTS,
+    ) -> None:
         self._fleet = fleet
         self._origin = origin
         self.notify = notify
+        self.alerts = alerts
         self._registry = registry
 
     async def start(self, wanted: Wanted, ensure: Ensure | None) -> Begun:
         """Start a job, and watch it if that is wanted. Mistakes are refused before anything starts."""
+        return await self.begin(wanted, make_order(wanted), ensure, again=is_again())
+
+    async def begin(
+        self, wanted: Wanted, order: JobOrder, ensure: Ensure | None, *, again: bool, configuration: str = ""
+    ) -> Begun:
+        """Start this order. `again`: it may have been begun before; `configuration`: whose job it is, if not ours."""
         member = self._fleet.member(wanted.sandbox)
-        order = replace(make_order(wanted), submission=submission(wanted, member))
-        recorded = await asyncio.to_thread(self._registry.begun, order.job_id) if is_again() else None
+        order = replace(order, submission=submission(wanted, member))
+        unmet = left_to_slurm(wanted) if order.submission else ()
+        if order.submission:
+            # Cards and time are its queue's matter.
+            order = replace(order, cards=None, run_for_s=0.0)
+        recorded = await asyncio.to_thread(self._registry.begun, order.job_id) if again else None
         if recorded is not None:
             order = replace(order, session=recorded.session)
         watch, left_out = self.make_watch(wanted.watch, member.name, order) if wanted.watch else (None, ())
+        watch = replace(watch, configuration=configuration) if watch else None
         sandbox = await member.open()
         if not sandbox.description.capabilities.survives_disconnect:
             # The job ends with this process, so there is nothing that a watchdog could do for it.
+            refuse_resume(watch, member.name)
             watch = None
-        hand_over_problem = await self.hand_over(member.name) if watch and ensure else ""
+        hand_over_problem = await self.hand_over([member.name]) if watch and ensure else ""
         # Recorded first: should this process die now, all others still know the job.
         watch_id = recorded.watch_id if recorded is not None and (recorded.watch_id or not watch) else None
         if watch_id is None:
-            watch_id = await asyncio.to_thread(self._registry.write_down, member.name, order, watch, wanted.app)
+            write = functools.partial(self._registry.write_down, again=again, configuration=configuration)
+            watch_id = await asyncio.to_thread(write, member.name, order, watch, wanted.app)
         try:
             started = await sandbox.jobs.start(order)
         except SandboxError as problem:
@@ -60,12 +85,15 @@ class Starting:
             raise
         await asyncio.to_thread(self._registry.complete, member.name, watch_id, started)
         trouble = await begin_watching(hand_over_problem, ensure if watch else None)
-        return Begun(started, member.name, watch_id, (*started.notes, *left_out, *trouble))
+        return Begun(started, member.name, watch_id, (*started.notes, *unmet, *left_out, *trouble))
 
     def make_watch(self, order: WatchOrder, sandbox: str, job: JobOrder) -> tuple[Watch, tuple[str, ...]]:
         """The watch, and sentences on what was left out of it. Raises BadArgument."""
         order, left_out = permitted(order, self._allowed())
-        now, policy = time.time(), make_policy(order, job.cwd, self._allowed())
+        now, session = time.time(), current()
+        policy = make_policy(order, job.cwd, self._allowed(), self.alerts)
+        if session.home and policy.interval_s == WatchOrder.interval_s:
+            policy = replace(policy, interval_s=WOKEN_INTERVAL_S)
         watch = Watch(
             run_id=order.run_id,
             name=order.name or job.session,
@@ -80,6 +108,10 @@ class Starting:
             created=now,
             updated=now,
             due=now + min(policy.interval_s, FIRST_CHECK_S),
+            client=session.client,
+            folder="" if session.is_over_http else client_folder(),
+            home=session.home,
+            seat=session.seat,
         )
         return watch, left_out
 
@@ -87,20 +119,29 @@ class Starting:
         notify = self.notify
         return Allowed(lambda url: allow_webhook(url, notify.webhooks), lambda name: allow_hook(name, notify.hooks))
 
-    async def hand_over(self, sandbox: str) -> str:
-        """Give the watchdog what it needs to reach the sandbox; returns what its owner should know of that.
+    async def hand_over(self, sandboxes: Sequence[str]) -> str:
+        """Give the watchdog what it needs to reach the sandboxes; returns what their owner should know of that.
 
         Before the watch is recorded: a watchdog that runs already looks at it as soon as it is due.
         """
         from ...config.inherited import PLATFORM, hand_over
 
-        capabilities = self._fleet.member(sandbox).describe().capabilities
-        names = [sandbox, *([PLATFORM] if capabilities.through_platform else [])]
-        names += [capabilities.on_machine] if capabilities.on_machine else []
+        of_each = [self._fleet.member(sandbox).describe().capabilities for sandbox in sandboxes]
+        names = [*sandboxes, *([PLATFORM] if any(it.through_platform for it in of_each) else [])]
+        names += [it.on_machine for it in of_each if it.on_machine]
         try:
             return await asyncio.to_thread(hand_over, names, current().environ, paths.state_folder(), self._origin)
         except (SandboxError, OSError) as problem:
             return f"the watchdog could not be prepared: {problem}"
+
+
+def refuse_resume(watch: Watch | None, sandbox: str) -> None:
+    """Raises BadArgument where a job is to be resumed in a sandbox whose jobs nobody watches."""
+    if watch and (watch.policy.auto_resume or watch.policy.resume_command):
+        raise BadArgument(
+            f"a job in {sandbox} ends with this server and is not watched, so it cannot be resumed; leave the resume "
+            "command out, or start the job on a machine"
+        )
 
 
 async def begin_watching(hand_over_problem: str, ensure: Ensure | None) -> tuple[str, ...]:
@@ -126,6 +167,8 @@ def make_order(wanted: Wanted) -> JobOrder:
         script=wanted.command,
         cwd=wanted.cwd,
         log_file=wanted.log_file,
+        cards=wanted.cards,
+        run_for_s=wanted.run_for_s,
     )
 
 
@@ -144,7 +187,19 @@ def submission(wanted: Wanted, member: Member) -> Submission | None:
         check_login_jobs(cluster, name, is_app=wanted.app is not None)
         return None
     given = wanted.slurm if isinstance(wanted.slurm, Mapping) else {}
-    return Submission(tuple(words(cluster.options(read_options(given)))), cluster.rate_s)
+    asked = in_slurms_words(wanted.cards.count if wanted.cards else 0, wanted.run_for_s, wanted.priority)
+    # What a call says in Slurm's own words comes before what it says in ours.
+    options = replace(cluster, defaults=cluster.options(asked)).options(read_options(given))
+    return Submission(tuple(words(options)), cluster.rate_s)
+
+
+def left_to_slurm(wanted: Wanted) -> tuple[str, ...]:
+    """Sentences on what Slurm has no option for."""
+    memory = wanted.cards.memory_mb if wanted.cards else 0
+    return (
+        *(["gpu_memory has no option in Slurm: name a type of GPU, as slurm={'gpus': 'a100:2'}"] if memory else []),
+        *(["a higher priority is given by the cluster's administrator"] if wanted.priority > 0 else []),
+    )
 
 
 def check_login_jobs(cluster: Cluster, name: str, *, is_app: bool) -> None:

@@ -7,11 +7,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ...core.jobs.job import JobQuery, JobSeen
 from ...core.jobs.lifecycle import decide, question
 from ...core.jobs.watch import NoContact, Watch
 from ...local.store.jobs import JobRecords
+from ...local.store.waiting import WaitingRows
 from ...local.store.watches import Watches
 from .checkpoints import look_at
 from .effects import Announce, Effects, Get, attempt, no_contact
@@ -20,6 +22,9 @@ from .effects import Announce, Effects, Get, attempt, no_contact
 AFTER_TROUBLE_S, WHILE_BUSY_S = 30.0, 1.0
 # How long finished watches are kept, and how often old ones are removed.
 KEPT_S, PRUNE_EVERY_S = 30 * 86400.0, 86400.0
+
+# How long it may take to stop a job: it has ten seconds to end by itself.
+STOP_S = 40.0
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +96,17 @@ class WatchSupervisor:
         if self._watches.commit(decision, now):
             for event in decision.events:
                 log.info("watch %d: %s: %s", watch.id, event.type.value, event.summary)
+            if decision.stop:
+                await self._stop(decision.watch)
+
+    async def _stop(self, watch: Watch) -> None:
+        """Stop a job whose time is over; if that fails, the next look wants it again."""
+        query = replace(question(watch), job_id=watch.job_id)
+        stopped = await attempt((await self._get(watch)).jobs.stop(query), STOP_S)
+        log.info("watch %d: its time is over: %s", watch.id, stopped if isinstance(stopped, Exception) else "stopped")
+        found = self._watches.get(watch.id)
+        if not isinstance(stopped, Exception) and stopped.is_over and found:
+            await self._judge(found, stopped)
 
     def _prune(self) -> None:
         # Monotonic clock, immune to clock changes: with the other one, pruning could repeat again and again.
@@ -98,6 +114,7 @@ class WatchSupervisor:
             before = self._clock() - KEPT_S
             self._watches.prune(before)
             self._records.prune(before)
+            WaitingRows(self._watches.database).prune(before)
             self._pruned = time.monotonic()
 
     def _next(self) -> float:

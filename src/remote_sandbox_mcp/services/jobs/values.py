@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...core.jobs.cards import CardRequest
 from ...core.jobs.job import JobSeen, JobStarted, JobState
 from ...core.jobs.watch import WatchOrder
 from ...core.sandboxes.port import DeployOrder
@@ -36,16 +37,25 @@ class Wanted:
     slurm: Mapping[str, object] | bool | None = None
     # Set for an app, so that every process knows it as one.
     app: DeployOrder | None = None
+    # Machines of which the best is taken (ANY for all); empty for `sandbox`. Then GPUs for itself, how long it runs,
+    # and the jobs that must have ended well first. One that finds no place waits for one, if it `waits`.
+    places: tuple[str, ...] = ()
+    cards: CardRequest | None = None
+    run_for_s: float = 0.0
+    after: tuple[str, ...] = ()
+    priority: int = 0
+    waits: bool = True
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A job that has begun, with notes for the caller."""
+    """A job that has begun, with notes for the caller; `pending` is set for one that waits for a place."""
 
     started: JobStarted
     sandbox: str
     watch_id: int = 0
     notes: tuple[str, ...] = ()
+    pending: JobSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

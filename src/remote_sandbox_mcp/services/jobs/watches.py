@@ -55,7 +55,7 @@ class WatchService:
                 f"auto_resume is for jobs of exec_bash_background: how {query.session} was submitted is not known, so "
                 "it cannot be submitted again; watch it without auto_resume"
             )
-        problem = await self._starting.hand_over(name) if ensure else ""
+        problem = await self._starting.hand_over([name]) if ensure else ""
         added = await asyncio.to_thread(self._registry.watches.add, _as_seen(watch, seen))
         await asyncio.to_thread(self._registry.relieve, name, added.session, added.id)
         return added, (*left_out, *await begin_watching(problem, ensure))

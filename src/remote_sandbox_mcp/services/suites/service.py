@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core import check
 from ...core.client import preamble
 from ...core.commands.command import Command, Completed, Ending, Excerpt, Missing, Running, new_run_id
-from ...core.commands.shell import join
+from ...core.commands.shell import join, quote
 from ...core.errors import FileProblem, NotStarted, SandboxError
+from ...core.jobs.cards import CardRequest
 from ...core.progress import Progress, silent
 from ...core.sandboxes.files import Span
 from ...core.sandboxes.sandbox import Sandbox
@@ -26,7 +29,7 @@ from ..fleet import Fleet, Member
 from . import loan
 
 if TYPE_CHECKING:
-    from ..jobs.commands import Commands
+    from ..jobs.service import JobService
 
 # Characters of a suite's output that its sandbox's log keeps.
 TAIL = 4000
@@ -35,15 +38,16 @@ TAIL = 4000
 class SuiteService:
     """Runs test suites in the sandboxes of a fleet, and notes each in the log of its sandbox."""
 
-    def __init__(self, fleet: Fleet, commands: Commands) -> None:
+    def __init__(self, fleet: Fleet, jobs: JobService) -> None:
         self._fleet = fleet
-        self._commands = commands
+        self._jobs = jobs
+        self._commands = jobs.commands
 
     async def run_tests(
         self, sandbox: str, *, command: str = "", path: str = "", timeout_s: float = 600,
-        patience_s: float | None = None, progress: Progress = silent,
+        patience_s: float | None = None, progress: Progress = silent, cards: CardRequest | None = None,
     ) -> TestReport | Running:  # fmt: skip
-        """Run a suite, found in the folder where no command is given."""
+        """Run a suite, found in the folder where no command is given, with cards of its own. Raises NoCards."""
         for name, text in (("command", command), ("path", path)):
             check.text_argument(name, text, required=False)
         check.in_range("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
@@ -55,8 +59,20 @@ class SuiteService:
             timeout_s=timeout_s,
             patience_s=patience_s,
             progress=progress,
+            hold=functools.partial(self._hold, member.name, cards) if cards else None,
         )
         return self._noted(member, report)
+
+    async def _hold(self, sandbox: str, cards: CardRequest, run_id: str, place: str) -> None:
+        """Lease cards by a job that lives as long as the run. Raises NoCards."""
+        from ..jobs.values import Wanted
+
+        await self._jobs.start(
+            Wanted(
+                command=HOLD.format(place=quote(place)), session=f"tests-{run_id}", log_file="/dev/null",
+                sandbox=sandbox, cards=cards, waits=False, slurm=False if self._fleet.member(sandbox).slurm else None,
+            )
+        )  # fmt: skip
 
     async def results_of(self, sandbox: str, handle: str) -> TestReport | Running:
         """Result of a suite that outlasted its call."""
@@ -82,6 +98,17 @@ LARGEST_FILE = 8 << 20
 LARGEST_ANSWER = 24 << 20
 MOST_TEXT = 8 << 20
 LEAST_PATIENCE_S = 1.0
+# Holds the cards of a run: says in `seen` which ones it may see, and ends when no process of the run has `held` open,
+# or if none has opened it in a minute, or the run was given up and its place is gone.
+HOLD = """cd {place} && mkfifo held && env | grep _VISIBLE_DEVICES= >seen.new && mv seen.new seen || exit 1
+cat held & cat=$!
+(sleep 60; : >held || kill $cat) 2>/dev/null & wait $cat; kill $!"""
+# Goes before the run's own source.
+HELD = """rsmcp=0; until [ -f {place}/seen ] || [ $rsmcp = 300 ]; do rsmcp=$((rsmcp + 1)); sleep 0.1; done
+[ -f {place}/seen ] || {{ echo 'the job that holds the GPUs did not start' >&2; exit 1; }}
+export $(cat {place}/seen); exec 9>{place}/held"""
+# Leases the cards of a run, by its id and its place.
+Hold = Callable[[str, str], Awaitable[None]]
 
 
 async def run_tests(
@@ -92,6 +119,7 @@ async def run_tests(
     timeout_s: float = 600,
     patience_s: float | None = None,
     progress: Progress = silent,
+    hold: Hold | None = None,
 ) -> TestReport | Running:
     """Run a folder's tests and report what came of it, or, when patience is over, that they still run.
 
@@ -108,6 +136,9 @@ async def run_tests(
     try:
         suite = given or await _choose(sandbox, found, place)
         source = command if given else _started(suite, place)
+        if hold:
+            await hold(run_id, place)
+            source = f"{HELD.format(place=quote(place))}\n{source}"
         order = Command(source, path, timeout_s, KEEP, run_id)
         left = None if patience_s is None else max(LEAST_PATIENCE_S, patience_s - (time.monotonic() - begun))
         seen = await sandbox.run(order, patience_s=left, progress=progress)
