@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -117,16 +117,17 @@ class CommandService:
     async def run(
         self, script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000, name: str = "",
         patience_s: float | None = None, room: int | None = None, progress: Progress = silent, as_root: bool = False,
-        session: str = "", input: bytes | AsyncIterable[bytes] = b"",
+        session: str = "", input: bytes | AsyncIterable[bytes] = b"", env: Mapping[str, str] | None = None,
+        user: str = "",
     ) -> Report:  # fmt: skip
         """Run a script within the caller's patience; returns up to `limit` characters per stream, `room` in all.
 
         With a `session` it runs in the shell of that name, in whose folder it begins unless `cwd` names another.
         """
-        check_run(script, cwd, timeout_s, limit, session)
+        check_run(script, cwd, timeout_s, limit, session, env)
         member = self._fleet.member(name)
         run_id = name_for_call("run") or new_run_id()
-        command = Command(script, cwd, timeout_s, 2 * limit + 8, run_id, as_root, input)
+        command = Command(script, cwd, timeout_s, 2 * limit + 8, run_id, as_root, input, env or {}, user)
         clip = functools.partial(make_report, limit=limit, room=room)
         return await self._run(member, command, clip, patience_s, progress, session=session)
 
@@ -149,15 +150,16 @@ class CommandService:
         self, members: Sequence[Member], script: str, *, cwd: str = "", timeout_s: float = 120, limit: int = 20_000,
         clip: Clip | None = None, patience_s: float | None = None, ended: Callable[[Row], None] = lambda row: None,
         progress: Callable[[str], Progress] = lambda name: silent, as_root: bool = False, session: str = "",
+        input: bytes = b"", env: Mapping[str, str] | None = None,
     ) -> list[Row]:  # fmt: skip
         """Run a script on all of them at once. A failure is a row of its own; `ended` gets each row as it comes."""
-        check_run(script, cwd, timeout_s, limit, session)
+        check_run(script, cwd, timeout_s, limit, session, env)
         opening, begun = asyncio.Semaphore(MOST_OPENING), time.monotonic()
         make = clip or functools.partial(make_report, limit=limit)
 
         async def run_on(member: Member) -> Row:
             run_id = name_for_call("run", member.name) or new_run_id()
-            command = Command(script, cwd, timeout_s, keep=2 * limit + 8, run_id=run_id, as_root=as_root)
+            command = Command(script, cwd, timeout_s, 2 * limit + 8, run_id, as_root, input, env or {})
             turn = nullcontext() if member.sandbox and member.sandbox.is_open else opening
             bounds = CommandLimits(turn, patience_s or OPEN_S, min(timeout_s, patience_s or timeout_s) + LATE_S)
             try:
@@ -303,10 +305,16 @@ def _row_of(member: Member, row: Row | BaseException, begun: float) -> Row:
     return Row(member.name, time.monotonic() - begun, problem=problem)
 
 
-def check_run(script: str, cwd: str, timeout_s: float, limit: int, session: str = "") -> None:
+def check_run(
+    script: str, cwd: str, timeout_s: float, limit: int, session: str = "", env: Mapping[str, str] | None = None
+) -> None:
     """Raises BadArgument."""
     if session:
         check_session(session)
+    if session and env:
+        # Its state, which is kept in a file there, would have them.
+        raise BadArgument("env is for a command without a session; in a session, export the variables")
+    check.variables(env or {})
     check.text_argument("command", script)
     check.text_argument("cwd", cwd, required=False)
     check.in_range("timeout_s", timeout_s, 0.1, check.LONGEST_TIMEOUT_S)

@@ -5,22 +5,15 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..core import check
 from ..core.client import is_again
-from ..core.errors import (
-    BadArgument,
-    FileProblem,
-)
+from ..core.errors import BadArgument, FileProblem
 from ..core.sandboxes.files import FileSlice, Found, Listing, Search, Span, Written
 from ..core.texts.pages import read_cursor
 from ..core.texts.text import replace_shown, visible
 from .fleet import Fleet, Member
 from .session import current
-
-if TYPE_CHECKING:
-    pass
 
 # Bound for paging: for each page, all earlier entries are listed again.
 MOST_LISTED, MOST_FOUND = 50_000, 10_000
@@ -43,8 +36,10 @@ class FileService:
         current().versions.remember(member.name, path, found.version)
         return found
 
-    async def write(self, path: str, data: bytes, *, create_only: bool = False, name: str = "") -> Written:
-        """Write a file; refused if this client has read it and it has changed since."""
+    async def write(
+        self, path: str, data: bytes, *, create_only: bool = False, name: str = "", force: bool = False
+    ) -> Written:
+        """Write a file; refused if this client has read it and it has changed since, or if it is read-only."""
         if len(data) > check.LARGEST_WRITE:
             raise BadArgument(
                 f"content has {len(data)} bytes; at most {check.LARGEST_WRITE} can be written in one call"
@@ -52,14 +47,16 @@ class FileService:
         member, path = self._at(path, name)
         expected = "" if create_only else current().versions.get(member.name, path)
         try:
-            return await self._put(member, path, data, expected)
+            return await self._put(member, path, data, expected, force)
         except FileProblem as problem:
             # A process of ours that died before it could answer may have written it: then that is what has changed.
             if problem.reason == "stale" and is_again() and (written := await self._as_written(member, path, data)):
                 return written
             raise
 
-    async def edit(self, path: str, old: str, new: str, *, every: bool = False, name: str = "") -> tuple[Written, int]:
+    async def edit(
+        self, path: str, old: str, new: str, *, every: bool = False, name: str = "", force: bool = False
+    ) -> tuple[Written, int]:
         """Replace an exact text that occurs once (or all); the file must be as this client last read it."""
         if not old:
             raise BadArgument("old_text is empty; give the exact text to replace (write_remote_file makes a new file)")
@@ -74,7 +71,7 @@ class FileService:
         data, count = replaced(found.data, old, new)
         if count == 0 or (count > 1 and not every):
             raise FileProblem(_mismatch(path, count), "no_match" if not count else "ambiguous")
-        return await self._put(member, path, data, found.version), count
+        return await self._put(member, path, data, found.version, force), count
 
     async def list(
         self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "", cursor: str = ""
@@ -103,9 +100,9 @@ class FileService:
         start = page.begin([match.key for match in found.matches])
         return replace(found, matches=found.matches[start:], start=start)
 
-    async def _put(self, member: Member, path: str, data: bytes, expected: str | None) -> Written:
+    async def _put(self, member: Member, path: str, data: bytes, expected: str | None, force: bool) -> Written:
         try:
-            written = await (await member.open()).write(path, data, expected=expected)
+            written = await (await member.open()).write(path, data, expected=expected, force=force)
         except FileProblem as problem:
             if problem.reason == "stale":
                 current().versions.forget(member.name, path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 
 import pytest
 
 from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Environment, Missing, Observation
 from remote_sandbox_mcp.core.commands.shell import quote
-from remote_sandbox_mcp.core.errors import NotStarted
+from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, NotStarted
 from remote_sandbox_mcp.core.sandboxes.files import Search, Span
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.support.pace import at_most
@@ -66,6 +66,14 @@ while :; do sleep 0.1; done
 async def stream_of(parts: Sequence[bytes]) -> AsyncIterator[bytes]:
     for part in parts:
         yield part
+
+
+async def outcome(run: Awaitable[object]) -> object:
+    """What a run returns, or its refusal."""
+    try:
+        return await run
+    except NotStarted as refusal:
+        return refusal
 
 
 class ShellContract(Basics):
@@ -170,6 +178,38 @@ class ShellContract(Basics):
         assert isinstance(await sandbox.observe(command.run_id), Missing)
 
     @pytest.mark.line
+    async def test_a_command_has_variables_of_its_own(self, opener: Opener) -> None:
+        sandbox = await opener(Environment(env={"KEPT": "1", "OURS": "2"}))
+        given = {"OURS": "it's\n $(so)", "MORE": "日本語", "EMPTY": ""}
+        shown = 'printf \'%s|\' "$KEPT" "$OURS" "$MORE" "${EMPTY-unset}"'
+        assert await said(sandbox, shown, env=given) == "1|it's\n $(so)|日本語||".encode()
+        assert await said(sandbox, shown) == b"1|2||unset|"
+        await sandbox.close()
+
+    async def test_a_command_of_another_user_runs_or_is_refused_in_one_sentence(self, sandbox: Sandbox) -> None:
+        # A user whom no file of users knows has only a number.
+        own = (await said(sandbox, "id -un 2>/dev/null || true")).decode().strip()
+        script = "id -un; pwd; cat"
+        for user, match in (("no_such_user", "no_such_user|no such user"), ("-x", "not the name of a user|'-x'")):
+            with pytest.raises((NotStarted, BadArgument), match=match) as refused:
+                await sandbox.run(Command(script, user=user))
+            assert "\n" not in str(refused.value)
+        own = "nobody" if own.isdigit() else own
+        done = await outcome(sandbox.run(Command("id -un; cat", user=own, input=b"in")))
+        if isinstance(done, NotStarted):
+            assert "needs python3" in str(done) or own == "nobody"
+            return
+        assert isinstance(done, Completed)
+        assert done.stdout.head.endswith(b"in")
+        done = await outcome(sandbox.run(Command(script, user="nobody", input=b"in")))
+        if isinstance(done, NotStarted):
+            assert "nobody" in str(done) or "another user" in str(done)
+            assert "\n" not in str(done)
+            return
+        assert isinstance(done, Completed)
+        assert done.stdout.head.startswith(b"nobody\n")
+        assert done.stdout.head.endswith(b"in")
+
     async def test_the_environment_is_given(self, opener: Opener) -> None:
         values = {"PLAIN": "1", "HARD": 'it\'s "x" $HOME `id`\n\\ 日本 \udcff'}
         sandbox = await opener(Environment(init=("greet() { echo hi; }", "UNSEEN=2; false"), env=values))
@@ -267,10 +307,23 @@ class ShellContract(Basics):
     @pytest.mark.parametrize("mode", ["600", "754", "444"])
     async def test_a_write_keeps_the_mode(self, sandbox: Sandbox, folder: str, mode: str) -> None:
         await prepare(sandbox, folder, f"echo old > file; chmod {mode} file")
-        await sandbox.write(f"{folder}/file", b"new")
+        await sandbox.write(f"{folder}/file", b"new", force=mode == "444")
         found = await said(sandbox, f"ls -l {quote(folder)}/file | cut -c 2-10; cat {quote(folder)}/file")
         letters = "".join("rwx"[n % 3] if int(mode, 8) & 0o400 >> n else "-" for n in range(9))
         assert found == f"{letters}\nnew".encode()
+
+    @pytest.mark.parametrize("mode", ["444", "0", "577"])
+    async def test_a_read_only_file_is_replaced_only_by_force(self, sandbox: Sandbox, folder: str, mode: str) -> None:
+        path = f"{folder}/file"
+        await prepare(sandbox, folder, f"echo old > file; chmod {mode} file")
+        with pytest.raises(FileProblem, match=r"is read-only.*force=true") as problem:
+            await sandbox.write(path, b"new")
+        assert problem.value.reason == "read_only"
+        assert (
+            await said(sandbox, f"chmod u+r {quote(path)}; cat {quote(path)}; ls -A {quote(folder)}") == b"old\nfile\n"
+        )
+        await sandbox.write(path, b"new", force=True)
+        assert await said(sandbox, f"cat {quote(path)}") == b"new"
 
     async def test_a_write_is_a_new_file(self, sandbox: Sandbox, folder: str) -> None:
         await prepare(sandbox, folder, "echo old > file; ln file other")

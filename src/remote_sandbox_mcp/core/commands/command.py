@@ -52,6 +52,22 @@ class Command:
     as_root: bool = False
     # Its standard input: bytes are sent together with the start; a stream is passed on while the command runs.
     input: bytes | AsyncIterable[bytes] = field(default=b"", repr=False, compare=False)
+    # Variables of this command alone, after those of its machine. Not shown: they may be secrets.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    # The user that runs it there; empty for the one that is logged in.
+    user: str = ""
+
+    async def whole_input(self, most: int) -> bytes:
+        """Standard input up to its end, for a place that gives it to the command at once. Raises ValueError."""
+        given = bytearray(self.input) if isinstance(self.input, bytes) else bytearray()
+        if not isinstance(self.input, bytes):
+            async for part in self.input:
+                given += part
+                if len(given) > most:
+                    break
+        if len(given) > most:
+            raise ValueError(f"more than {most >> 20} MiB of standard input")
+        return bytes(given)
 
 
 class Ending(str, Enum):
