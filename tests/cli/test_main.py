@@ -39,7 +39,7 @@ def test_on_windows_one_sentence_says_what_to_do(module: str, words: list[str]) 
     ("words", "told"),
     [
         pytest.param(
-            ["doctr"], "there is no 'doctr'; did you mean doctor? There are: setup, doctor, sandboxes", id="verb"
+            ["doctr"], "there is no 'doctr'; did you mean doctor? There are: setup, doctor, import", id="verb"
         ),
         pytest.param(["hosts", "frget", "gpu1"], "there is no 'frget'; did you mean forget?", id="action"),
         pytest.param(["--mode", "htpp"], "there is no 'htpp'; did you mean http?", id="option"),

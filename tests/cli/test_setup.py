@@ -22,6 +22,7 @@ import pytest
 from remote_sandbox_mcp.cli.render import Page
 from remote_sandbox_mcp.cli.setup import Chosen, Setup
 from remote_sandbox_mcp.cli.setup_dialogue import FromOptions, row_texts
+from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.problems import parse_toml
 from remote_sandbox_mcp.config.schema import MachineEntry
@@ -32,6 +33,8 @@ from remote_sandbox_mcp.services.setup.keeping import PASSWORD, MachineSecret
 from remote_sandbox_mcp.services.setup.machines import Candidate, Standing, Trial
 from tests.cli.conftest import COMMAND, DEADLINE_S, Cli
 from tests.support.keyrings import Keyring, keyring_in_use
+from tests.support.original import PASSWORD as ORIGINAL_PASSWORD
+from tests.support.original import lay_out, statuses
 from tests.support.second_factor import machine_with_code
 from tests.support.sshd import Fleet, Sshd, closed_port, silent_port, wait_until
 from tests.support.terminal import Terminal, terminal
@@ -779,3 +782,45 @@ def test_what_a_machine_says_cannot_move_the_cursor() -> None:
     (row,) = row_texts([trial])
     assert "evil" in row.plain
     assert row.plain.isprintable()
+
+
+def test_a_home_that_0_x_has_used_is_taken_over_and_its_entry_replaced(world: World, cli: Cli) -> None:
+    """Without a question for --yes; the entry of a client keeps its variables, which are not shown."""
+    database = lay_out(paths.state_path())
+    given = {"command": "uvx", "args": ["remote-sandbox-mcp"], "env": {"REMOTE_SANDBOX_LIST": "[]", "TOKEN": "hush"}}
+    cursor = world.home / ".cursor/mcp.json"
+    cursor.parent.mkdir()
+    cursor.write_text(json.dumps({"mcpServers": {"gpus": given}}))
+    asked = cli("setup", "--clients", "cursor", "--json")
+    assert any("remote-sandbox-mcp import" in sentence for sentence in asked.json["left"])
+    assert statuses(database)[5] == "active"
+    assert cli("setup", "undo").code == 0
+    done = cli("setup", "--yes", "--clients", "cursor", "--json")
+    assert done.json["imported"]["done"]
+    assert statuses(database)[5] == "imported"
+    assert "[machines.gpu1]" in world.config.read_text()
+    assert ORIGINAL_PASSWORD not in world.config.read_text()
+    (entry,) = json.loads(cursor.read_text())["mcpServers"].values()
+    assert (entry["env"], Path(entry["command"]).name) == (given["env"], "remote-sandbox-mcp")
+    assert not [text for text in cli.said if ORIGINAL_PASSWORD in text or "hush" in text]
+    cli("hub", "stop", "--all")
+
+
+def test_at_a_terminal_the_machines_of_an_entry_are_moved(world: World) -> None:
+    sshd = world.by_password
+    machine = {"name": "gpu9", "host": "127.0.0.1", "port": sshd.port, "user": sshd.user, "password": sshd.password}
+    given = {"command": "uvx", "args": ["remote-sandbox-mcp"], "env": {"REMOTE_SANDBOX_LIST": json.dumps([machine])}}
+    cursor = world.home / ".cursor/mcp.json"
+    cursor.parent.mkdir()
+    cursor.write_text(json.dumps({"mcpServers": {"gpus": given}}))
+    (world.home / ".ssh/config").write_text("")
+    with setup() as here:
+        here.type("", after="machine? user@host")
+        here.type("", after="Where are your projects?")
+        here.type("", after="Move them to config.toml, and secrets to the keyring? [Y/n]")
+        here.type("", after="Put this program in the place of 0.x in Cursor? [Y/n]")
+        here.end()
+        assert sshd.password not in here.shown()
+    (entry,) = json.loads(cursor.read_text())["mcpServers"].values()
+    assert entry["env"] == {}
+    assert parse_toml(world.config.read_text())["machines"]["gpu9"]["password"] == "keyring:remote-sandbox-mcp/ssh-gpu9"

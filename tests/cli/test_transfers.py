@@ -11,7 +11,7 @@ import pytest
 
 from remote_sandbox_mcp.core.sync.transfer import Headway, Order, Outcome, Place
 from remote_sandbox_mcp.local.store.database import Database
-from remote_sandbox_mcp.local.store.transfers import Ledger, Transfer, TransferEnd
+from remote_sandbox_mcp.local.store.transfers import Ledger, Transfer, TransferEnd, id_of
 from tests.cli.conftest import Cli, at_a_terminal, entry
 from tests.support.line import ThreadedLine
 from tests.support.sshd import Sshd, wait_until
@@ -37,9 +37,9 @@ def stuck(cli: Cli, good: Sshd, ledger: Ledger, tmp_path: Path) -> Iterator[str]
         line.freeze()
         cli.machines = [entry(good, port=line.port)]
         task_id = cli("push", str(tmp_path), "stuck", "--background", "--json").json["task_id"]
-        wait_until(lambda: (row := ledger.get(task_id)) and row.headway, what="the hub to say something")
-        yield task_id
-        cli("transfers", "cancel", task_id)
+        wait_until(lambda: (row := ledger.get(id_of(task_id))) and row.headway, what="the hub to say something")
+        yield str(task_id)
+        cli("transfers", "cancel", str(task_id))
 
 
 def test_what_was_begun_in_the_background_is_waited_for_and_told_of(cli: Cli, good: Sshd, tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ def test_one_that_is_over_shows_no_rate(cli: Cli, good: Sshd, ledger: Ledger) ->
     outcome = Outcome(synced_type="folder", sent_files=1, bytes=5_000_000, seconds=2.0)
     assert ledger.end("tr-1", TransferEnd("completed", outcome), Headway("done", 1, 1, 5_000_000, 5_000_000, 2.5e6))
     row = cli("transfers").stdout.splitlines()[1]
-    assert row.split()[:2] == ["tr-1", "completed"]
+    assert row.split()[:2] == ["1", "completed"]
     assert "/s" not in row.partition("/data")[0]
 
 
 def test_json_is_what_the_tool_returns_with_both_ends(cli: Cli, good: Sshd, tmp_path: Path) -> None:
     task_id = cli("push", str(tmp_path), "told", "--background", "--json").json["task_id"]
-    told = cli("transfers", "wait", task_id, "--json").json
+    told = cli("transfers", "wait", str(task_id), "--json").json
     assert (told["task_id"], told["status"], told["result"]["uploaded_files"]) == (task_id, "completed", 0)
     assert (told["source"], told["target"]) == (str(tmp_path), "shared:told")
     assert "queued: " in told.pop("log_tail")
@@ -109,7 +109,7 @@ def test_a_signal_ends_only_the_waiting(cli: Cli, stuck: str, ledger: Ledger, mo
     assert process.returncode == 128 + signal.SIGTERM
     told = f"remote-sandbox-mcp: {stuck} goes on; remote-sandbox-mcp transfers cancel {stuck} ends it\n"
     assert stderr.decode() == told
-    row = ledger.get(stuck)
+    row = ledger.get(id_of(stuck))
     assert row is not None
     assert row.status == "running"
 
@@ -121,7 +121,7 @@ def handles(pid: int, number: signal.Signals) -> bool:
 
 
 def test_one_whose_process_was_killed_is_stale(cli: Cli, stuck: str, ledger: Ledger) -> None:
-    row = ledger.get(stuck)
+    row = ledger.get(id_of(stuck))
     assert row is not None
     os.kill(row.pid, signal.SIGKILL)
     waited = cli("transfers", "wait", stuck)
@@ -153,7 +153,7 @@ def test_a_terminal_is_shown_how_far_it_is(cli: Cli, good: Sshd, tmp_path: Path)
         line.freeze()
         task_id = cli("push", str(tmp_path), "shown", "--background", "--json").json["task_id"]
         begun: list[int] = []
-        waiting = beside.submit(at_a_terminal, cli, "transfers", "wait", task_id, begun=begun.append)
+        waiting = beside.submit(at_a_terminal, cli, "transfers", "wait", str(task_id), begun=begun.append)
         try:
             wait_until(lambda: any(handles(pid, signal.SIGTERM) for pid in begun), what="it to wait", seconds=30)
         finally:

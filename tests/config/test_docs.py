@@ -18,10 +18,12 @@ from remote_sandbox_mcp.config.schema import (
     NOTIFY_READERS,
     OPENSANDBOX_READERS,
     REGISTRY_READERS,
+    RESULT_READERS,
     SERVER_READERS,
     SERVER_VARIABLES,
     SERVICE_VARIABLES,
     TOP_KEYS,
+    WATCH_READERS,
     MachineEntry,
 )
 from remote_sandbox_mcp.config.secrets import LITERAL, doubt
@@ -31,7 +33,10 @@ BY_KEY = (SERVER_VARIABLES, *SERVICE_VARIABLES.values())
 VARIABLES = [variable for keys in BY_KEY for variables in keys.values() for variable in variables]
 OTHERS = ("REMOTE_SANDBOX_LIST", "REMOTE_SANDBOX_MCP_HOME")
 SERVICES = [*OPENSANDBOX_READERS, "api_key", *REGISTRY_READERS, *DISPOSABLE_READERS, *HTTP_READERS, *LOGGING_READERS]
-TABLES = [*SERVER_READERS, *LOCAL_READERS, *NOTIFY_READERS, "webhook_secret", *HOOK_READERS, *SERVICES]
+TABLES = [
+    *(*SERVER_READERS, *RESULT_READERS, *LOCAL_READERS, *NOTIFY_READERS, "webhook_secret", *WATCH_READERS),
+    *(*HOOK_READERS, *SERVICES),
+]
 OWN = ("where", "is_by_pattern")
 KEYS = [*TABLES, *COMMAND_READERS, *(key for key in MachineEntry.__dataclass_fields__ if key not in OWN)]
 

@@ -213,3 +213,17 @@ def test_a_bad_setting_in_the_file_does_not_spoil_the_others(tmp_path: Path) -> 
 @pytest.mark.parametrize("value", ["1", "true", "YES", "on"])
 def test_advanced_tools_can_be_exposed(value: str) -> None:
     assert load(environ={"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": value}).settings.expose_advanced_tools
+
+
+def test_extensions_are_whole_paths_of_the_operators_file(tmp_path: Path) -> None:
+    tools, file = tmp_path / "tools.py", tmp_path / "config.toml"
+    file.write_text(f'extensions = ["{tools}"]\n')
+    missing = load(file, {})
+    assert [path for path, _ in missing.settings.extensions] == [str(tools)]
+    assert str(tools) in missing.read_from
+    tools.write_text("")
+    assert load(file, {}).settings != missing.settings
+    file.write_text('extensions = ["tools.py"]\n')
+    wrong = load(file, {})
+    assert wrong.settings.extensions == ()
+    assert any("extensions must be whole paths" in problem for problem in wrong.problems)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.show import show
+from remote_sandbox_mcp.core.jobs.alerts import Alerts
 from remote_sandbox_mcp.core.permission import Hook, Notify
 from tests.support.config_reading import HIDDEN, A, read, the_problem
 
@@ -123,3 +124,23 @@ def test_whatever_stands_there_loading_does_not_fail(tmp_path_factory: pytest.Te
     path.write_text(f"[notify]\n{text}")
     configuration = load(path, {})
     json.dumps(show(configuration))
+
+
+def test_an_agent_needs_no_command_and_may_have_one(tmp_path: Path) -> None:
+    text = '[hooks.codex]\nkind = "codex"\n[hooks.c]\nkind = "claude"\ncommand = ["/bin/true", "-p"]\ntimeout_s = 5\n'
+    configuration = read(tmp_path, text)
+    assert configuration.problems == ()
+    assert configuration.settings.notify.hooks == {
+        "codex": Hook(("codex", "exec", "resume", "--last", "-"), 1800.0, "codex"),
+        "c": Hook(("/bin/true", "-p"), 5.0, "claude"),
+    }
+    assert read(tmp_path, '[hooks.x]\nkind = "gemini"\n').settings.notify.hooks == {}
+
+
+def test_alerts_are_spans(tmp_path: Path) -> None:
+    configuration = read(tmp_path, '[watch]\ngpu_idle = "0"\nsilent = "2h"\n[notify]\nclaude_channel = "auto"\n')
+    assert configuration.problems == ()
+    assert configuration.settings.alerts == Alerts(gpu_idle_s=0.0, silent_s=7200.0)
+    wrong = read(tmp_path, '[watch]\nsilent = "soon"\n')
+    assert "must be a span of time" in wrong.problems[0]
+    assert wrong.settings.alerts == Alerts(gpu_idle_s=1800.0)

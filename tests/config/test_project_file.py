@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.config.accepted import ACCEPTED, Acceptance, accept, acceptance, withdraw
-from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config import paths, workspace_file
+from remote_sandbox_mcp.config.accepted import Acceptance, accept, acceptance, withdraw
+from remote_sandbox_mcp.config.load import identity_of, load
+from remote_sandbox_mcp.config.paths import ACCEPTED
 from remote_sandbox_mcp.config.project_file import PROJECT_READERS, find_project
 from remote_sandbox_mcp.config.schema import Configuration, Settings
 from remote_sandbox_mcp.config.show import show
 from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Platform
-from remote_sandbox_mcp.core.serving import Logging
+from remote_sandbox_mcp.core.serving import Announced, Logging
 from tests.config.test_services import SEED, put
 from tests.support.config_reading import HIDDEN, the_problem
 
@@ -57,7 +59,9 @@ def accepted_now() -> None:
 
 
 def sets_nothing(configuration: Configuration) -> bool:
-    return configuration.settings == Settings()
+    """But that no disposable sandbox is made elsewhere where the file names a server."""
+    rules = replace(configuration.settings.rules, refusal="")
+    return replace(configuration.settings, rules=rules) == Settings()
 
 
 @pytest.mark.parametrize("document", [SEED, EVERYTHING], ids=["published", "hostile"])
@@ -68,6 +72,17 @@ def test_it_counts_for_nothing_until_it_is_accepted(project: Path, document: obj
     assert told.startswith(f"{path} came with the current folder and counts for nothing until the user accepts it")
     assert told.endswith(f"run remote-sandbox-mcp config allow {path}.")
     assert sets_nothing(configuration)
+    refusal = configuration.settings.rules.refusal
+    assert refusal.startswith(
+        f"{path} names a server, but came with the current folder and is not accepted; look at it"
+    )
+    assert refusal.endswith("say on='embedded'.")
+
+
+@pytest.mark.parametrize("environ", [{}, {"OPENSANDBOX_SERVER": "http://127.0.0.1:8"}], ids=["no server", "a server"])
+def test_a_file_that_names_no_server_keeps_nobody_from_a_sandbox(project: Path, environ: dict[str, str]) -> None:
+    put(project, SEED if environ else {"opensandbox": HARMLESS})
+    assert not load(environ=environ).settings.rules.refusal
 
 
 def test_once_accepted_it_sets_the_few_keys_that_a_project_may(project: Path) -> None:
@@ -82,28 +97,67 @@ def test_once_accepted_it_sets_the_few_keys_that_a_project_may(project: Path) ->
     assert configuration.file == ""
 
 
-def test_once_accepted_it_still_names_no_server_key_log_or_registry(project: Path) -> None:
+def test_once_accepted_it_still_names_no_key_registry_or_machine(project: Path) -> None:
     put(project, EVERYTHING)
     accepted_now()
     configuration = load(environ={HIDDEN: "as the variable has it"})
     told = the_problem(configuration)
-    assert "server_url, api_key, use_server_proxy, pool, logging, registries, http, machines passed over" in told
-    assert "give the file with --config, or put the rest into config.toml; a server_url may stand in " in told
+    assert "api_key, use_server_proxy, pool, registries, http, machines passed over" in told
+    assert "give the file with --config, or put the rest into config.toml." in told
     assert configuration.machines == ()
     assert configuration.settings == Settings(
-        rules=DisposableRules(default_image="python:3.12", default_timeout_s=60, max_concurrent=2)
+        rules=DisposableRules(default_image="python:3.12", default_timeout_s=60, max_concurrent=2),
+        platform=Platform(server_url="http://127.0.0.1:9"),
+        logging=Logging(level="DEBUG", file=str(project / "x.log")),
     )
     assert "as the variable has it" not in json.dumps(show(configuration))
 
 
-def test_the_published_file_works_but_for_its_server_and_its_log(project: Path) -> None:
+def test_the_published_file_works(project: Path) -> None:
     put(project)
     accepted_now()
-    configuration = load(environ={"OPENSANDBOX_SERVER": "http://localhost:8080"})
-    assert "server_url, logging passed over" in the_problem(configuration)
+    configuration = load(environ={})
+    assert configuration.problems == ()
     said = configuration.settings
     assert said.rules == DisposableRules(default_image="nvda-vision:latest", max_concurrent=4, cleanup_after_minutes=31)
-    assert (said.platform, said.logging) == (Platform(server_url="http://localhost:8080"), Logging())
+    assert said.platform == Platform(server_url="http://localhost:8080")
+    assert said.logging == Logging(level="INFO", file=str(project / "mcp-server.log"))
+    assert said.announced == Announced(name="opensandbox", version="0.1.0", description="any")
+
+
+def test_no_secret_goes_to_the_server_that_a_project_names(project: Path, tmp_path: Path) -> None:
+    put(project)
+    accepted_now()
+    config = tmp_path / "config.toml"
+    config.write_text(f'[registries."registry.example.org"]\nuser = "u"\npassword = "{HIDDEN}"\n')
+    config.chmod(0o600)
+    found = load(config, {"OPEN_SANDBOX_API_KEY": HIDDEN})
+    assert "not sent to it; if they are for that server, set OPENSANDBOX_SERVER" in the_problem(found)
+    assert found.settings.platform == Platform(server_url="http://localhost:8080")
+    own = load(config, {"OPEN_SANDBOX_API_KEY": HIDDEN, "OPENSANDBOX_SERVER": "http://localhost:8080"})
+    assert own.problems == ()
+    assert own.settings.platform.api_key
+    assert own.settings.platform.registries
+
+
+def test_projects_with_different_servers_do_not_share_their_sandboxes(project: Path) -> None:
+    identities = set()
+    for port in (8080, 8081):
+        put(project, {"opensandbox": {"server_url": f"http://localhost:{port}"}})
+        accepted_now()
+        identities.add(identity_of(load(environ={})))
+    assert len(identities | {identity_of(Configuration())}) == 3
+
+
+@pytest.mark.parametrize("file", ["../x.log", "/tmp/x.log", ".git/x.log", "main.py", "link.log", "to/x.log"])
+def test_a_projects_log_is_a_log_in_the_project(project: Path, tmp_path: Path, file: str) -> None:
+    (project / "link.log").symlink_to(tmp_path / ".bashrc")
+    (project / "to").symlink_to(tmp_path)
+    put(project, {"opensandbox": {}, "logging": {"file": file}})
+    accepted_now()
+    configuration = load(environ={})
+    assert "must be a file of the project whose name ends in .log" in the_problem(configuration)
+    assert sets_nothing(configuration)
 
 
 def test_any_change_of_its_content_asks_again(project: Path) -> None:
@@ -163,9 +217,11 @@ def test_a_value_beyond_what_a_project_may_set_is_passed_over(project: Path, key
     assert sets_nothing(configuration)
 
 
-def test_no_key_of_a_project_is_for_something_that_runs_reads_or_connects() -> None:
-    assert set(PROJECT_READERS) == {
-        "default_image", "default_timeout", "max_concurrent_sandboxes", "auto_cleanup", "cleanup_after_minutes",
+def test_no_key_of_a_project_is_for_something_that_runs_or_reads() -> None:
+    assert {f"{part}.{key}" for part, keys in PROJECT_READERS.items() for key in keys} == {
+        "opensandbox.server_url", "opensandbox.default_image", "opensandbox.default_timeout",
+        "opensandbox.max_concurrent_sandboxes", "opensandbox.auto_cleanup", "opensandbox.cleanup_after_minutes",
+        "logging.level", "logging.file", "logging.max_size_mb", "server.name", "server.version", "server.description",
     }  # fmt: skip
 
 
@@ -212,3 +268,26 @@ def test_files_that_are_accepted_at_the_same_moment_are_all_accepted(tmp_path: P
         # Each on a descriptor of its own, as in processes of their own.
         list(pool.map(lambda file: accept(file, Acceptance("0" * 64), state), files))
     assert all(acceptance(file) for file in files)
+
+
+def test_no_file_of_a_project_adds_an_extension(project: Path) -> None:
+    """It would run with the rights of the user: only the operator's config.toml names one."""
+    attack = project / "attack.py"
+    attack.write_text("raise SystemExit\n")
+    (project / ".remote-sandbox.toml").write_text(f'extensions = ["{attack}"]\n')
+    put(project, {"opensandbox": HARMLESS, "extensions": [str(attack)], "server": {"extensions": [str(attack)]}})
+    before = load(None, {})
+    assert before.settings.extensions == ()
+    assert any("config.json" in problem for problem in before.problems)
+    assert any(".remote-sandbox.toml" in problem for problem in before.problems)
+    accepted_now()
+    found = workspace_file.find(str(project / ".remote-sandbox.toml"))
+    assert found
+    reported: list[str] = []
+    assert "extensions" not in found.settings(reported.append)
+    assert any("extensions" in problem for problem in reported)
+    accept(found.path, found.acceptance, state())
+    after = load(None, {})
+    assert after.settings.extensions == ()
+    assert any("extensions passed over" in problem for problem in after.problems)
+    assert str(attack) not in after.read_from

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.config import paths
-from remote_sandbox_mcp.config.accepted import ACCEPTED, accept, withdraw
+from remote_sandbox_mcp.config.accepted import accept, withdraw
 from remote_sandbox_mcp.config.load import load
+from remote_sandbox_mcp.config.paths import ACCEPTED
 from remote_sandbox_mcp.config.workspace_file import (
     LARGEST,
     NAME,

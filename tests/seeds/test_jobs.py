@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
+from remote_sandbox_mcp.core.jobs.job import JobStarted
 from remote_sandbox_mcp.core.permission import Hook, Notify
 from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.jobs.start import Begun
+from remote_sandbox_mcp.views.job_results import begun_fields
 from tests.fronts.mcp.conftest import connected, member
 from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.server import Caller
 
+STARTED = JobStarted(job_id="1", session="s", log_file="/l", cwd="/", via="tmux")
 WAKE = 'codex exec "$RSMCP_SUGGESTED_PROMPT"'
 
 
@@ -38,7 +43,7 @@ async def test_checkpoint_max_bytes_is_a_parameter_of_a_jobs_progress(advanced: 
         ({"webhook_url": "https://ci.example.org/x"}, 'webhooks = ["https://ci.example.org/"] under [notify]'),
         ({"event_command": "notify-me --now"}, 'command = ["notify-me", "--now"] under [hooks.NAME]'),
         ({"event_command": WAKE}, f"command = {json.dumps(['sh', '-c', WAKE])} under [hooks.NAME]"),
-        ({"codex_wakeup": True}, f"command = {json.dumps(['sh', '-c', WAKE])} under [hooks.codex]"),
+        ({"codex_wakeup": True}, 'kind = "codex" under [hooks.codex]'),
     ],
     ids=str,
 )
@@ -59,3 +64,10 @@ async def test_the_advice_for_a_hook_works(fake: FakeSandbox) -> None:
     async with connected(App(Fleet([member(fake)]), settings=settings)) as tools:
         begun = await tools.call("exec_bash_background", command="ask", event_command=WAKE, ensure_watchdog=False)
     assert "notes" not in begun
+
+
+@pytest.mark.parametrize("recovered", [False, True])
+def test_a_job_that_had_begun_already_is_told(recovered: bool) -> None:
+    """exec_bash_background, launch_recovered."""
+    fields = begun_fields(Begun(replace(STARTED, recovered=recovered), "gpu1"))
+    assert fields.get("launch_recovered", False) is recovered

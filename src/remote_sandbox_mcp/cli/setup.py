@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,25 @@ from typing import TYPE_CHECKING, Any
 from ..backends.bubblewrap import local
 from ..backends.ssh.connection import give_to_agent
 from ..config import keyring_store, paths
+from ..config.load import LIST, SINGLE_KEYS, listed, single
+from ..config.original import IMPORT
+from ..config.schema import Configuration
 from ..config.services import is_json
 from ..core.commands.command import Completed
 from ..core.errors import BadArgument, ConfigError, SandboxError
 from ..local.processes.process import is_in_cache
 from ..services.gate.paths import Gate
+from ..services.platform_server import life
 from ..services.setup import clients, config_file, keeping, projects
 from ..services.setup.clients import State
 from ..services.setup.journal import SetupJournal
 from ..services.setup.keeping import PASSPHRASE, PASSWORD, MachineSecret
 from ..services.setup.machines import Finder, Standing, accept_key, fields_of, is_plain_alias, named, try_all
+from ..services.setup.takeover import CONFIGURED, Takeover, machines_of, take_machines
 from ..services.setup.undo import undo
 from .render import COMMAND, Page, command_path, print_json, styled, whole_command_path
 from .setup_dialogue import FromOptions, FromPerson, LiveRows, trouble_of, way_in, why_left
+from .taking_over import Taking, show_undone
 from .verb import NO_CONNECTION, add_json, no_choice
 
 if TYPE_CHECKING:
@@ -43,6 +49,8 @@ FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
 FIRST_S = 20.0
 # Exit code where something that was named was left out.
 LEFT = 1
+# Variables of a client that name machines.
+MACHINE_VARIABLES = (LIST, *(f"REMOTE_{key.upper()}" for key in SINGLE_KEYS))
 # How often a password or passphrase may be mistyped.
 MOST_TRIES = 3
 CACHED = (
@@ -80,7 +88,8 @@ async def run(options: argparse.Namespace) -> int:
     """Raises ConfigError."""
     options.dry_run = getattr(options, "dry_run", False)
     if options.action == "undo":
-        return _undo(options)
+        results = undo(paths.state_folder(), is_dry=options.dry_run)
+        return show_undone(results, as_json=options.json, nothing="Setup has changed nothing that could be undone.")
     if is_json(options.config):
         raise ConfigError(NEEDS_TOML)
     page = Page.silent() if options.json else Page()
@@ -93,20 +102,6 @@ def _words(text: str | None) -> list[str]:
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
-def _undo(options: argparse.Namespace) -> int:
-    results = undo(paths.state_folder(), is_dry=options.dry_run)
-    if options.json:
-        print_json(
-            [{"what": it.change.what, "path": it.change.path, "done": it.is_done, "said": it.said} for it in results]
-        )
-    else:
-        page = Page()
-        page.rows((page.mark("ok" if it.is_done else "warning"), it.said) for it in results)
-        if not results:
-            page.print("Setup has changed nothing that could be undone.")
-    return 0 if all(it.is_done for it in results) else 1
-
-
 @dataclass
 class Done:
     """Result of setup, for the end and for --json."""
@@ -116,6 +111,7 @@ class Done:
     config: dict[str, Any] = field(default_factory=dict)
     clients: list[dict[str, Any]] = field(default_factory=list)
     first_command: dict[str, Any] | None = None
+    imported: dict[str, Any] | None = None
     left: list[str] = field(default_factory=list)
     # The exit code: 255 where a named machine cannot be reached, else 1 where something named was left out.
     code: int = 0
@@ -155,14 +151,34 @@ class Setup:
         named = projects.checked(self._options.projects, gate) if self._options.projects else ""
         config_file.plan(self._file, [])
         self._greet()
+        if await self._take_over(configuration):
+            configuration = await asyncio.to_thread(config_file.read, self._options.config)
+            finder = await asyncio.to_thread(Finder, configuration)
         trials = await self._try(await asyncio.to_thread(self._candidates, finder))
         chosen = await self._choose(trials, finder)
         self._done.projects = self._new_projects(named, configuration.settings.allowed_roots, gate)
-        await self._configure(chosen, self._done.projects)
+        await self._configure(chosen, self._done.projects, await self._server(configuration))
         if not self._options.no_clients:
-            self._register()
+            await self._register()
         await self._first_command([*(it.trial for it in chosen), *(it for it in trials if it.candidate.is_configured)])
         return self._end()
+
+    async def _take_over(self, configuration: Configuration) -> bool:
+        """Offer what 0.x has left before all else: its machines are configured then."""
+        if not (left := next((problem for problem in configuration.problems if IMPORT in problem), "")):
+            return False
+        taking = Taking(self._options.config, self._page, is_yes=self._options.yes, is_dry=self._options.dry_run)
+        await taking.run()
+        self._done.imported = taking.fields()
+        if not taking.is_done:
+            self._done.leave(left)
+        return taking.is_done
+
+    async def _server(self, configuration: Configuration) -> str:
+        """The OpenSandbox server on this computer, if it is wanted."""
+        url = "" if self._options.hosts else await life.find_usual(configuration)
+        question = f"An OpenSandbox server answers at {url}. Use it for disposable sandboxes?"
+        return url if url and self._answers.confirms(question, is_named=False) else ""
 
     # Machines
 
@@ -342,10 +358,11 @@ class Setup:
 
     # config.toml
 
-    async def _configure(self, chosen: Sequence[Chosen], projects: str) -> None:
+    async def _configure(self, chosen: Sequence[Chosen], projects: str, server: str) -> None:
         """Show the change of config.toml, and make it with the passwords that it names."""
         self._page.heading("config.toml", str(self._file))
-        planned = config_file.plan(self._file, [_machine(one, self._references(one)) for one in chosen], projects)
+        machines = [_machine(one, self._references(one)) for one in chosen]
+        planned = config_file.plan(self._file, machines, projects, server)
         self._done.config = {
             "file": str(planned.path),
             "changed": False,
@@ -360,14 +377,14 @@ class Setup:
         if self._options.dry_run or not self._answers.confirms("Write this?", is_named=is_named):
             self._done.leave(f"{planned.path} was not changed.")
             return
-        change = await self._write(chosen, projects)
+        change = await self._write(chosen, projects, server)
         self._done.config |= {"changed": True, "backup": change.backup}
         self._page.print(self._written(planned.path, change.backup))
 
     def _references(self, one: Chosen) -> dict[str, str]:
         return {it.key: keeping.reference_for(one.trial.name, it.key, self._file) for it in one.secrets}
 
-    async def _write(self, chosen: Sequence[Chosen], projects: str = "") -> SetupChange:
+    async def _write(self, chosen: Sequence[Chosen], projects: str = "", server: str = "") -> SetupChange:
         """Raises ConfigError; then no secret is kept, either."""
         kept: list[KeptSecret] = []
         machines = []
@@ -378,7 +395,8 @@ class Setup:
                     kept.append(await self._keep(one.trial.name, secret))
                     references[secret.key] = kept[-1].reference
                 machines.append(_machine(one, references))
-            change = config_file.carry_out(config_file.plan(self._file, machines, projects), self._options.config)
+            planned = config_file.plan(self._file, machines, projects, server)
+            change = config_file.carry_out(planned, self._options.config)
         except BaseException:
             for each in kept:
                 keeping.forget(each.change)
@@ -416,7 +434,7 @@ class Setup:
 
     # Clients
 
-    def _register(self) -> None:
+    async def _register(self) -> None:
         config = self._options.config
         arguments = ("--config", str(config.absolute())) if config else ()
         program = clients.StartCommand(command_path(), whole_command_path(), arguments)
@@ -429,11 +447,34 @@ class Setup:
                 entry["args"] = [*program.arguments]
             self._show_lines(json.dumps({"mcpServers": {clients.NAME: entry}}, indent=2, ensure_ascii=False))
         for client in found:
-            self._print_client(clients.plan(client, program), is_named=client.key in wanted)
+            planned = clients.plan(client, program)
+            await self._print_client(await self._moved(planned), is_named=client.key in wanted)
         if any(row["state"] == "added" for row in self._done.clients) and is_in_cache(sys.executable):
             self._done.leave(CACHED)
 
-    def _print_client(self, found: clients.ClientPlan, *, is_named: bool) -> None:
+    async def _moved(self, found: clients.ClientPlan) -> clients.ClientPlan:
+        """The plan without the variables of the original that name machines, if a person wants these configured."""
+        given = [*listed(found.variables, lambda _: None), *([one] if (one := single(found.variables)) else [])]
+        if not (found.is_original and given and self._answers.is_person) or self._options.dry_run:
+            return found
+        machines = machines_of(
+            given, found.client.title, await asyncio.to_thread(config_file.read, self._options.config)
+        )
+        if any(machine.why_not not in ("", CONFIGURED) for machine in machines):
+            return found
+        names = ", ".join(machine.name for machine in machines)
+        question = (
+            f"{found.client.title} starts 0.x with {names}. Move them to config.toml, and secrets to the keyring?"
+        )
+        if not self._answers.confirms(question, is_named=False):
+            return found
+        taken = Takeover(paths.state_folder(), machines=machines)
+        work = asyncio.to_thread(take_machines, taken, self._options.config, self._journal)
+        self._page.problems(await work)
+        env = {name: it for name, it in found.variables.items() if name not in MACHINE_VARIABLES}
+        return clients.with_entry(replace(found, entry={**found.entry, "env": env}))
+
+    async def _print_client(self, found: clients.ClientPlan, *, is_named: bool) -> None:
         """Show one client's change, ask, and make it."""
         title = found.client.title
         row = {"client": found.client.key, "state": found.state.value, "file": str(found.client.file), "backup": ""}
@@ -442,11 +483,12 @@ class Setup:
             self._page.rows([(self._page.mark("ok"), title, f"registered already, as {found.said}")])
             return
         planned = self._replacing(found)
-        if planned.state is not State.NEW:
+        if planned.state not in (State.NEW, State.ORIGINAL):
             self._left_client(planned, row, LEFT if is_named else 0)
             return
         self._show_client(planned)
-        if self._options.dry_run or not self._answers.confirms(f"Add it to {title}?", is_named=is_named):
+        question = f"Put this program in the place of 0.x in {title}?" if planned.is_original else f"Add it to {title}?"
+        if self._options.dry_run or not self._answers.confirms(question, is_named=is_named):
             self._done.leave(f"{title} was not changed.")
             return
         self._change_client(planned, row, LEFT if is_named else 0)
@@ -481,7 +523,7 @@ class Setup:
         row |= {"said": planned.said, "lines": planned.lines}
 
     def _show_client(self, planned: clients.ClientPlan) -> None:
-        how = "runs" if planned.client.is_by_command else "gets"
+        how = "runs" if planned.is_by_command else "gets"
         self._page.print(styled((planned.client.title, "bold"), (f"  {planned.path} {how}", "dim")), soft_wrap=True)
         self._show_lines(planned.lines)
 

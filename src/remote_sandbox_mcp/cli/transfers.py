@@ -89,7 +89,7 @@ def _row(transfer: Transfer, stale: bool, room: int) -> tuple[Text | str, ...]:
     # Both ends on one line, or each on its own.
     each = (room - 4) // 2 if room > 40 else room - 3
     way = f"{_end(transfer.order.source, each)} -> {_end(transfer.order.target, each)}"
-    return transfer.id, styled((status, STYLES.get(status, ""))), done, rate, age, way
+    return str(transfer.number), styled((status, STYLES.get(status, ""))), done, rate, age, way
 
 
 def _end(place: Place, room: int) -> str:
@@ -133,7 +133,7 @@ def _print_json(app: App, transfer: Transfer, stale: bool) -> None:
 
 def _facts(transfer: Transfer, stale: bool) -> Iterator[tuple[str, Text | str]]:
     status = "stale" if stale else transfer.status
-    yield "id", transfer.id
+    yield "id", str(transfer.number)
     yield "status", styled((status, STYLES.get(status, "")), (f": {UNATTENDED}" if stale else "", ""))
     yield "from", one_line(str(transfer.order.source))
     yield "to", one_line(str(transfer.order.target))
@@ -190,7 +190,7 @@ def _print_end(transfer: Transfer, stale: bool) -> None:
     else:
         why = UNATTENDED if stale else transfer.error
         status = "is stale" if stale else f"was {transfer.status}" if transfer.status == "cancelled" else "failed"
-        complain(f"{transfer.id} {status}{f': {why}' if why else ''}")
+        complain(f"{transfer.number} {status}{f': {why}' if why else ''}")
 
 
 async def _cancel(app: App, options: argparse.Namespace) -> int:
@@ -215,7 +215,7 @@ async def _log(app: App, options: argparse.Namespace) -> int:
     if options.json:
         from .render import print_json
 
-        print_json({"task_id": transfer.id, "log_file": transfer.log_file, "log": lines})
+        print_json({"task_id": transfer.number, "log_file": transfer.log_file, "log": lines})
     else:
         say(*lines)
     return 0

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import paths
 from ..config.inherited import withdraw
+from ..config.original import DATABASE
+from ..config.original import notice as original_notice
 from ..services.watchdog import service
 from ..services.watchdog.daemon import AlreadyWatched, take_lock
 from .render import Page, ago, styled
@@ -46,6 +50,30 @@ async def run(options: argparse.Namespace) -> int:
 
 
 # The process
+
+
+def replace_original() -> int:
+    """`daemon`, by which launchd or a person started the watchdog of 0.x: hand over to the hub, and end for good."""
+    import asyncio
+
+    state = paths.state_folder()
+    trouble = asyncio.run(_hand_over(state))
+    complain(*filter(None, (trouble, original_notice())))
+    say("The watchdog is a part of the hub now, and starts by itself; `daemon` is not needed any more.")
+    return 0
+
+
+async def _hand_over(state: Path) -> str:
+    from ..core.errors import SandboxError
+    from ..services.watchdog import ensure, original
+
+    trouble = await ensure.ensure_running(state, None) if service.from_database(state)[1] else ""
+    try:
+        # Last: launchd ends this very process, too.
+        await original.end(replace(original.find(state / DATABASE), processes=()), state / DATABASE)
+    except SandboxError as problem:
+        trouble = f"{trouble} {problem}".strip()
+    return trouble
 
 
 async def _run(options: argparse.Namespace) -> int:

@@ -14,8 +14,7 @@ from . import paths
 from .problems import plain
 from .record import Record
 
-ACCEPTED = "accepted-projects.json"
-_RECORD = Record(ACCEPTED)
+_RECORD = Record(paths.ACCEPTED)
 
 
 @dataclass(frozen=True)

@@ -12,23 +12,28 @@ from typing import Any
 
 from ..core.address import plain_name
 from ..core.commands.command import Environment
-from ..core.permission import HOOK_NAME, Hook, Notify, read_address
-from ..core.sandboxes.disposable import Limits
+from ..core.permission import AGENT_S, AGENTS, HOOK_NAME, Hook, Notify, read_address
+from ..core.sandboxes.disposable import Limits, Platform
 from ..core.sandboxes.machine import CommandPlace, LocalPlace
 from ..core.sandboxes.network import NO_NETWORK
 from ..core.sandboxes.secret import Secret
-from . import paths, readers
+from ..core.serving import Announced
+from . import original, paths, readers
+from .fingerprints import fingerprint_of
 from .machines import Builder
 from .problems import Fault, Reporter, parse_toml, plain, quoted
 from .readers import checked, read_table, report_unknown, table, take_variables
 from .schema import (
     HOOK_READERS,
     HOST_READERS,
+    JSON_SERVER_READERS,
     LOCAL_READERS,
     NOTIFY_READERS,
+    RESULT_READERS,
     SERVER_READERS,
     SERVER_VARIABLES,
     TOP_KEYS,
+    WATCH_READERS,
     Configuration,
     HostPatterns,
     MachineEntry,
@@ -72,8 +77,12 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     own, project = own_json(given_json, path), os.path.join(folder, NAME)
     in_json = read_json(own, report, blame) if own else _of_project(project, environ, report)
     _report_workspace_file(folder, environ, report)
+    if left := original.notice(environ, own):
+        report(left)
     unread = tuple(faults)
     settings, sources = _settings(document, file, in_json, environ, report)
+    extensions = _extensions(document, file, report)
+    settings = replace(settings, extensions=extensions)
     if unread and not settings.platform.server_url:
         settings = replace(settings, rules=replace(settings.rules, refusal=" ".join(unread)))
     in_environ = _unique(_environ_entries(environ, blame), report)
@@ -102,27 +111,37 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
         faults=tuple(faults),
         sources=sources
         | {f"machines.{machine.name}": entries[machine.name].where for machine in machines}
-        | {f"sandboxes.{place.name}": f"{file} [sandboxes.{plain(place.name)}]" for place in commands},
+        | {f"sandboxes.{place.name}": f"{file} [sandboxes.{plain(place.name)}]" for place in commands}
+        | ({"extensions": file} if extensions else {}),
         # File that another process has to be given in order to read the same configuration.
         file=str(given_json) if given_json and in_json else "" if found is None else file,
+        brought=in_json.file if in_json and in_json.is_brought else "",
         unread=unread,
         host_rule=rule,
         key_files=builder.key_files,
         find_host=functools.partial(builder.find, rule),
-        read_from=(*_files(path, given_json, folder, environ), *builder.read_from),
+        read_from=(*_files(path, given_json, folder, environ), *dict(extensions), *builder.read_from),
     )
+
+
+def _extensions(document: Mapping[str, Any], file: str, report: Reporter) -> tuple[tuple[str, object], ...]:
+    """Files with tools of the operator's own. config.toml alone names them: they run with the rights of its user."""
+    try:
+        return tuple(fingerprint_of(readers.folders(document.get("extensions", []))).items())
+    except Fault as fault:
+        report(f"{file}: extensions {fault}, so none is loaded.")
+        return ()
 
 
 def _files(path: Path, given_json: Path | None, folder: str, environ: Mapping[str, str]) -> Iterator[str]:
     yield from (os.path.expanduser(file) for file in (path, given_json or path.with_name(NAME)))
     state = paths.state_path(environ)
     yield str(state / FOLDER / URL_FILE)
+    yield str(state / original.JOURNAL)
     # A project's file that appears later counts from the next start on: other clients share this configuration.
     brought = [file for name in (NAME, paths.WORKSPACE_FILE) if os.path.lexists(file := os.path.join(folder, name))]
     if brought:
-        from .accepted import ACCEPTED
-
-        yield from (*map(os.path.abspath, brought), str(state / ACCEPTED))
+        yield from (*map(os.path.abspath, brought), str(state / paths.ACCEPTED))
 
 
 def _refusal(faults: Sequence[str], local: LocalPlace | None) -> str:
@@ -288,22 +307,43 @@ def _settings(
     values = checked(document, "server", SERVER_READERS, file, report)
     said, variables = take_variables(SERVER_VARIABLES, SERVER_READERS, environ, report)
     sources = {f"server.{key}": where for key, where in (dict.fromkeys(values, file) | variables).items()}
+    results = checked(document, "results", RESULT_READERS, file, report)
     notify, origins = _notify(document, file, environ, report)
+    watch = checked(document, "watch", WATCH_READERS, file, report)
+    origins |= dict.fromkeys((f"watch.{key}" for key in watch), file)
+    origins |= dict.fromkeys((f"results.{key}" for key in results), file)
     services = read_services([*([in_json] if in_json else []), ConfigFile(file, document)], environ, report)
     for exposed in dict.fromkeys(services.exposed):
         if readable_by_others(exposed):
             report(f"{exposed} holds a key, and other users may read it: run chmod 600 {exposed}.")
     registries = read_registries(document, file, environ, report)
     origins |= {f"registries.{host}": file for host in registries}
+    platform = replace(services.platform, registries=registries)
+    if in_json and in_json.is_brought and services.sources.get("opensandbox.server_url") == in_json.file:
+        platform = _without_secrets(platform, in_json.file, report)
+    announced = checked(in_json.document, "server", JSON_SERVER_READERS, in_json.file, report) if in_json else {}
     settings = Settings(
         **(values | said),
+        result_text=results.get("text", ""),
         notify=notify,
-        platform=replace(services.platform, registries=registries),
+        alerts=replace(Settings.alerts, **{f"{key}_s": value for key, value in watch.items()}),
+        platform=platform,
         rules=services.rules,
         http=services.http,
         logging=services.logging,
+        announced=Announced(**announced),
     )
     return settings, {**sources, **origins, **services.sources}
+
+
+def _without_secrets(platform: Platform, file: str, report: Reporter) -> Platform:
+    """The platform that a project names: nobody has given the user's keys to that server."""
+    if platform.api_key or platform.registries:
+        report(
+            f"{plain(file, 200)} names the server, so your API key and the logins of registries are not sent to it; "
+            "if they are for that server, set OPENSANDBOX_SERVER to its address."
+        )
+    return replace(platform, api_key=None, registries={})
 
 
 def _notify(
@@ -342,11 +382,13 @@ def _hook(name: str, raw: object, where: str, report: Reporter) -> Hook | None:
     values, faults = read_table(raw, HOOK_READERS, where, report)
     if not HOOK_NAME.fullmatch(name):
         faults.append("its name must be letters, digits, - and _, at most 40 of them")
-    elif not faults and "command" not in values:
+    elif not faults and not {"command", "kind"} & set(values):
         faults.append("command is missing")
     if faults:
         report(f"{where} is left out: {', and '.join(faults)}.")
         return None
+    if kind := values.get("kind"):
+        values = {"command": AGENTS[kind], "timeout_s": AGENT_S, **values}
     hook = Hook(**values)
     if os.path.isabs(hook.command[0]) and not os.access(hook.command[0], os.X_OK):
         report(f"{where}: the program {quoted(hook.command[0])} is not there or may not be run; correct its path.")
@@ -366,6 +408,7 @@ def _local(document: Mapping[str, Any], file: str, taken: Iterable[str], report:
         environment,
         limits=held,
         shm_mb=values.get("shm_mb", 0),
+        walls=values.get("walls", ""),
     )
     if local.name in taken:
         report(
@@ -411,7 +454,8 @@ def _machines(configuration: Configuration) -> list[list[str]]:
 def _decisive_settings(configuration: Configuration) -> list[list[str]]:
     said = []
     for key, attributes in _DECISIVE.items():
-        if _is_variable(configuration.sources.get(key, "")):
+        source = configuration.sources.get(key, "")
+        if _is_variable(source) or source == configuration.brought != "":
             value: object = configuration.settings
             for attribute in attributes:
                 value = getattr(value, attribute)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 APP = "remote-sandbox-mcp"
 # A project's own file, in its top folder.
 WORKSPACE_FILE = ".remote-sandbox.toml"
+PROJECT_FILE = "config.json"
+# The record of what a user has accepted of projects.
+ACCEPTED = "accepted-projects.json"
 HOME = "REMOTE_SANDBOX_MCP_HOME"
 # If set to anything, each client gets its own process instead of the hub.
 NO_HUB = "REMOTE_SANDBOX_NO_HUB"

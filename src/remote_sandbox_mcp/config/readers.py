@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..core.client import TEXTS
 from ..core.errors import BadArgument
-from ..core.permission import FORMATS
+from ..core.permission import AGENTS, FORMATS
 from ..core.sandboxes.machine import NOPASSWD, TRANSPORTS
 from ..core.sandboxes.network import EVERY_HOST, MOST_HOSTS, Network, Reach, is_target
 from ..core.sandboxes.network import ranges as read_ranges
@@ -21,6 +22,7 @@ from .secrets import resolve_secret
 Reader = Callable[[Any], Any]
 
 PROVIDERS = ("embedded", "opensandbox")
+LONGEST_TITLE = 200
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # Neither a NUL byte nor half of a surrogate pair can be passed to a program.
@@ -43,6 +45,13 @@ def text(value: object) -> str:
     if CONTROLS.search(value.strip()):
         raise Fault("must not hold control characters")
     return value.strip()
+
+
+def title(value: object) -> str:
+    """A short line that clients show."""
+    if len(given := text(value)) > LONGEST_TITLE:
+        raise Fault(f"must have at most {LONGEST_TITLE} characters")
+    return given
 
 
 def texts(value: object) -> tuple[str, ...]:
@@ -127,6 +136,12 @@ def count(value: object) -> int:
     return number
 
 
+def walls(value: object) -> str:
+    if value not in ("bubblewrap", "landlock"):
+        raise Fault('must be "bubblewrap" or "landlock"')
+    return str(value)
+
+
 def some(value: object) -> int:
     """A whole number, at least one."""
     number = _digits(value)
@@ -144,6 +159,23 @@ def _digits(value: object) -> int | None:
 
 def seconds(value: object) -> float:
     return _above_zero(value, Fault("must be a number of seconds above 0"))
+
+
+def span(value: object) -> float:
+    from ..core.jobs.alerts import read_span
+
+    try:
+        return read_span("it", value)
+    except BadArgument:
+        raise Fault('must be a span of time such as "30m" or "2h", or "0" for never') from None
+
+
+def automatic(value: object) -> bool | None:
+    return None if value == "auto" else flag(value)
+
+
+def hook_kind(value: object) -> str:
+    return _one_of(text(value).lower(), tuple(AGENTS))
 
 
 def amount(value: object) -> float:
@@ -257,6 +289,10 @@ def destinations(value: object) -> dict[str, str]:
         if not isinstance(item, str) or not re.fullmatch(r"[A-Za-z0-9][\w.@:/%\[\]-]*", item):
             raise Fault('holds what cannot be a destination of ssh, as "ubuntu@gpu2.example.org" or an alias is')
     return {str(key): str(item) for key, item in value.items()}
+
+
+def result_text(value: object) -> str:
+    return _one_of(text(value).lower(), TEXTS)
 
 
 def webhook_format(value: object) -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.address import plain_name
+from ..core.jobs.alerts import Alerts
 from ..core.permission import Notify
 from ..core.sandboxes.disposable import DisposableRules, Platform
 from ..core.sandboxes.machine import CommandPlace, LocalPlace, Machine
 from ..core.sandboxes.secret import Secret
 from ..core.sandboxes.slurm import Cluster
-from ..core.serving import Http, Logging
+from ..core.serving import Announced, Http, Logging
 from . import readers
 from .problems import Reporter, quoted
 from .readers import Labels, Reader, read_table
@@ -24,11 +25,14 @@ TOP_KEYS = (
     "hosts",
     "hosts_at_run_time",
     "server",
+    "results",
     "local",
     "machines",
     "sandboxes",
     "notify",
+    "watch",
     "hooks",
+    "extensions",
     *SERVICE_KEYS,
     "registries",
 )
@@ -51,6 +55,7 @@ SERVER_READERS: dict[str, Reader] = {
     "redact_output": readers.flag,
     "pass_env": readers.variable_names,
 }
+RESULT_READERS: dict[str, Reader] = {"text": readers.result_text}
 # Variables for a key; the first one that is set counts.
 SERVER_VARIABLES = {
     "patience_s": ("REMOTE_SANDBOX_PATIENCE_S",),
@@ -74,15 +79,19 @@ LOCAL_READERS: dict[str, Reader] = {
     "processes": readers.some,
     "disk_mb": readers.some,
     "shm_mb": readers.some,
+    "walls": readers.walls,
 }
 NOTIFY_READERS: dict[str, Reader] = {
     "desktop": readers.flag,
     "webhooks": readers.texts,
     "webhook_format": readers.webhook_format,
+    "claude_channel": readers.automatic,
 }
+WATCH_READERS: dict[str, Reader] = {"gpu_idle": readers.span, "silent": readers.span}
 HOOK_READERS: dict[str, Reader] = {
     "command": readers.program,
     "timeout_s": readers.seconds,
+    "kind": readers.hook_kind,
 }
 OPENSANDBOX_READERS: dict[str, Reader] = {
     "server_url": readers.server_url,
@@ -113,8 +122,8 @@ LOGGING_READERS: dict[str, Reader] = {
     "file": readers.text,
     "max_size_mb": readers.amount,
 }
-# Clients show name and version of a server; ours announces its own.
-JSON_SERVER_READERS: dict[str, Reader] = {"name": readers.text, "version": readers.text, "description": readers.text}
+# What clients are told that the server is.
+JSON_SERVER_READERS: dict[str, Reader] = dict.fromkeys(("name", "version", "description"), readers.title)
 SERVICE_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "opensandbox": {
         "server_url": ("OPENSANDBOX_SERVER", "OPEN_SANDBOX_DOMAIN"),
@@ -152,6 +161,9 @@ _MACHINE_READERS: dict[str, Reader] = {
 MACHINE_KEYS = (*_MACHINE_READERS, *SECRET_KEYS)
 
 
+USUAL_ALERTS = Alerts(gpu_idle_s=1800.0)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of the server, and defaults for every machine."""
@@ -169,18 +181,25 @@ class Settings:
     # Ports of this machine that a caller may choose to listen on, as "3000" or "3000-3010".
     forward_ports: tuple[str, ...] = ()
     notify: Notify = field(default_factory=Notify)
+    # For jobs whose caller says nothing else.
+    alerts: Alerts = USUAL_ALERTS
     platform: Platform = field(default_factory=Platform)
     rules: DisposableRules = field(default_factory=DisposableRules)
     http: Http = field(default_factory=Http)
     logging: Logging = field(default_factory=Logging)
+    announced: Announced = field(default_factory=Announced)
     # The longest result; None: what the client is known to accept.
     result_chars: int | None = None
+    # What the text of a result is, "prose" or "json"; empty: what is right for the client.
+    result_text: str = ""
     # How long the history of calls goes back; 0: none is kept, nor any text of a command that has ended.
     keep_calls_days: int = 30
     # Whether what looks like a token is hidden in results; secrets that are configured are in any case.
     redact_output: bool = False
     # Variables of the client that programs of the operator's get besides the usual ones; NAME_* for all that begin so.
     pass_env: tuple[str, ...] = ()
+    # Files with tools of the operator's own, each with its state: another state is another configuration.
+    extensions: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,6 +233,8 @@ class Configuration:
     faults: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
+    # The file of a project that counts.
+    brought: str = ""
     unread: tuple[str, ...] = ()
     # Private keys that ~/.ssh/config names, for whichever host.
     key_files: tuple[str, ...] = ()

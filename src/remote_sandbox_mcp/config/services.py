@@ -14,13 +14,13 @@ from ..core.sandboxes.network import PACKAGE_INDEXES
 from ..core.sandboxes.secret import Secret
 from ..core.serving import Http, Logging
 from . import paths, readers
+from .original import is_machine_list
 from .problems import Fault, Reporter, plain
 from .readers import Reader, checked, read_table, report_unknown, table, take_variables
 from .schema import (
     DISPOSABLE_READERS,
     HTTP_READERS,
     JSON_KEYS,
-    JSON_SERVER_READERS,
     LOGGING_READERS,
     OPENSANDBOX_READERS,
     REGISTRY_READERS,
@@ -38,7 +38,7 @@ _RULES = {
     "pool": "pool",
 }
 KEY = "registries"
-NAME = "config.json"
+NAME = paths.PROJECT_FILE
 LARGEST = 1 << 20
 SOURCE = "platform up"
 FOLDER = "platform"
@@ -117,7 +117,9 @@ def _unusable_server(files: Sequence[ConfigFile], environ: Mapping[str, str]) ->
         section = written.document.get("opensandbox")
         if isinstance(section, Mapping) and section.get("server_url"):
             places.append(f"{written.file} [opensandbox] server_url")
-    return f"correct the address in {places[0]}, or take it out." if places else ""
+    if places:
+        return f"correct the address in {places[0]}, or take it out."
+    return next((written.refusal for written in files if written.refusal), "")
 
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,10 +198,15 @@ def _login(
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A configuration file that was read."""
+    """A configuration file that was read; `is_brought`: with a project, so that no secret may go where it points.
+
+    `refusal` says why no disposable sandbox is made for want of what it says.
+    """
 
     file: str
     document: Mapping[str, Any] = field(repr=False)
+    is_brought: bool = False
+    refusal: str = ""
 
     def resolve(self, path: str) -> str:
         """Absolute form of a path in the file; relative ones start in its folder."""
@@ -220,13 +227,13 @@ def own_json(given: Path | None, config_file: Path) -> Path | None:
 def read_json(path: Path, report: Reporter, blame: Reporter) -> ConfigFile | None:
     """The operator's own file; None, with the fault reported, where it cannot be used at all."""
     document = _read(path, blame)
-    return None if document is None else _reviewed(ConfigFile(str(path), document), report)
+    # The original's list of machines has the same name; that it waits to be taken over is told in one sentence.
+    return None if document is None or is_machine_list(document) else _reviewed(ConfigFile(str(path), document), report)
 
 
 def _reviewed(found: ConfigFile, report: Reporter) -> ConfigFile:
     for key in (key for key in found.document if key not in JSON_KEYS):
         report_unknown(key, JSON_KEYS, found.file, report)
-    checked(found.document, "server", JSON_SERVER_READERS, found.file, report)
     return found
 
 

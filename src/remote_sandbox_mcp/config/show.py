@@ -10,6 +10,7 @@ from ..core.sandboxes.machine import AUTO, CommandPlace, Hop, LocalPlace, Login,
 from ..core.sandboxes.network import Network, Reach
 from ..core.sandboxes.secret import Secret
 from ..core.sandboxes.slurm import Cluster
+from ..core.texts.text import span
 from .schema import SERVER_READERS, Configuration, Settings
 
 
@@ -96,7 +97,9 @@ def _login(login: Login) -> dict[str, Any]:
 
 def _local(local: LocalPlace) -> dict[str, Any]:
     limits = {name: getattr(local.limits, name) for name in ("cpu", "memory_mb", "processes", "disk_mb")}
-    set_ones = {name: value for name, value in {**limits, "shm_mb": local.shm_mb}.items() if value}
+    set_ones = {
+        name: value for name, value in {**limits, "shm_mb": local.shm_mb, "walls": local.walls}.items() if value
+    }
     shown = {"private_ranges": list(local.network.private_ranges), **_environment(local.environment), **set_ones}
     return _filled(name=local.name, network=_network(local.network), **shown)
 
@@ -115,13 +118,16 @@ def _notify(notify: Notify) -> dict[str, Any]:
         "notify.webhooks": [f"{read_address(url).origin}/..." for url in notify.webhooks],
         "notify.webhook_format": notify.webhook_format,
         "notify.webhook_secret": _hidden(notify.webhook_secret) or None,
+        "notify.claude_channel": "auto" if notify.claude_channel is None else notify.claude_channel,
     } | {f"hooks.{name}": f"{hook.command[0]} ({hook.timeout_s:g} s)" for name, hook in notify.hooks.items()}
 
 
 def _parts(settings: Settings) -> dict[str, Any]:
     logins = settings.platform.registries.items()
     registries = {f"registries.{host}": f"{login.user}, password {_hidden(login.password)}" for host, login in logins}
-    return _notify(settings.notify) | _services(settings) | registries
+    watch = {f"watch.{key}": span(getattr(settings.alerts, f"{key}_s")) for key in ("gpu_idle", "silent")}
+    rest = {"extensions": [path for path, _ in settings.extensions], "results.text": settings.result_text or None}
+    return _notify(settings.notify) | watch | _services(settings) | registries | rest
 
 
 def _services(settings: Settings) -> dict[str, Any]:

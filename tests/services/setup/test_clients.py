@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -297,3 +298,81 @@ def test_a_file_that_changes_while_a_person_decides_is_left_alone(home: Path) ->
         clients.carry_out(planned)
     assert file.read_text() == '{"by": "another"}'
     assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
+
+
+# Entries of the original, 0.x
+
+LISTED = '[{"name": "gpu1", "host": "gpu1.example.org", "user": "me", "password": "hush"}]'
+UVX = {"command": "uvx", "args": ["remote-sandbox-mcp"], "env": {"REMOTE_SANDBOX_LIST": LISTED, "OTHER": "1"}}
+TOML = f"""# mine
+[mcp_servers.gpus]
+command = "uvx"  # once
+args = ["remote-sandbox-mcp"]
+startup_timeout_sec = 30
+
+[mcp_servers.gpus.env]
+REMOTE_SANDBOX_LIST = '{LISTED}'
+OTHER = "1"
+
+[mcp_servers.last]
+command = "other"
+"""
+
+
+@pytest.mark.parametrize("key", ["claude-code", "cursor"])
+def test_an_entry_of_the_original_keeps_its_name_and_variables(home: Path, state: Path, key: str) -> None:
+    program = home / "bin/claude"
+    write(program, CLAUDE.format(python=sys.executable)).chmod(0o755)
+    file = write(client(key).file, json.dumps({"mcpServers": {"gpus": UVX}}))
+    planned = clients.plan(client(key), PROGRAM)
+    assert planned.state is State.ORIGINAL
+    assert "hush" not in planned.lines
+    assert "REMOTE_SANDBOX_LIST" in planned.lines
+    change = clients.carry_out(planned)
+    (entry,) = json.loads(file.read_text())["mcpServers"].items()
+    assert entry == ("gpus", {**UVX, "command": planned.entry["command"], "args": []})
+    assert "hush" not in change.value
+    assert clients.plan(client(key), PROGRAM).state is State.REGISTERED
+    SetupJournal(state).add(change)
+    assert [it.is_done for it in undo(state)] == [True]
+    assert json.loads(file.read_text())["mcpServers"] == {"gpus": UVX}
+
+
+def test_an_entry_of_the_original_in_codex_is_changed_line_by_line(home: Path, state: Path) -> None:
+    file = write(home / ".codex/config.toml", TOML)
+    planned = clients.plan(client("codex"), PROGRAM)
+    assert (planned.state, planned.name) == (State.ORIGINAL, "gpus")
+    assert "hush" not in planned.lines
+    SetupJournal(state).add(clients.carry_out(planned))
+    before, after = TOML.splitlines(), file.read_text().splitlines()
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    assert [new for _, new in changed] == ['command = "remote-sandbox-mcp"', "args = []"]
+    undo(state)
+    assert file.read_text() == TOML
+
+
+def test_variables_of_an_entry_can_be_taken_out(home: Path) -> None:
+    write(home / ".codex/config.toml", TOML)
+    planned = clients.plan(client("codex"), PROGRAM)
+    fewer = clients.with_entry(replace(planned, entry={**planned.entry, "env": {"OTHER": "1"}}))
+    assert fewer.state is State.ORIGINAL
+    assert "hush" not in fewer.after
+    assert 'OTHER = "1"' in fewer.after
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_original"),
+    [
+        ({"command": "uvx", "args": ["remote-sandbox-mcp@0.7.6"]}, True),
+        ({"command": "/opt/bin/uvx", "args": ["remote-sandbox-mcp==0.7.6"]}, True),
+        ({"command": "uv", "args": ["tool", "run", "remote-sandbox-mcp"]}, True),
+        ({"command": "python3", "args": ["-m", "remote_sandbox_mcp.server"]}, True),
+        ({"command": "uvx", "args": ["--from", "/src/ours", "remote-sandbox-mcp"]}, False),
+        ({"command": "uvx", "args": ["another-mcp"]}, False),
+        ({"url": "https://gpu1.example.org/mcp"}, False),
+        ({"command": 7, "args": None}, False),
+    ],
+)
+def test_which_entries_are_the_originals(home: Path, entry: object, is_original: bool) -> None:
+    write(client("cursor").file, json.dumps({"mcpServers": {"x": entry}}))
+    assert (clients.plan(client("cursor"), PROGRAM).state is State.ORIGINAL) == is_original

@@ -117,7 +117,7 @@ async def test_an_unknown_id_is_told_with_those_that_exist(transfers: Background
         with pytest.raises(BadArgument, match=r"no transfer has the id 'tr-x'; there is none yet"):
             await ask("tr-x")
     first, second = [await transfers.begin(pretend(play), act, wait_s=10) for _ in range(2)]
-    with pytest.raises(BadArgument, match=f"the latest are: {second.id}, {first.id}$"):
+    with pytest.raises(BadArgument, match=f"the latest are: {second.number}, {first.number}$"):
         await transfers.check("tr-x")
     assert [found.id for found in await transfers.list(10)] == [second.id, first.id]
 

@@ -15,7 +15,7 @@ import pytest
 from remote_sandbox_mcp.core.errors import ConfigError, SandboxError
 from remote_sandbox_mcp.local.processes.locks import LockHolder
 from remote_sandbox_mcp.local.processes.process import module_words
-from remote_sandbox_mcp.services.watchdog import launchd, service, systemd
+from remote_sandbox_mcp.services.watchdog import launchd, original, service, systemd
 from remote_sandbox_mcp.services.watchdog.manager import Facts, Program, Service, fixed, is_passing, make_program, which
 from remote_sandbox_mcp.services.watchdog.service import notes
 from tests.support.programs import look_in
@@ -281,3 +281,26 @@ def test_what_an_operator_should_know(
     sentences = notes(True, facts, found, beat, active, 1000.0)
     assert len(sentences) == bool(told)
     assert told in "".join(sentences)
+
+
+async def test_with_ours_the_agent_of_the_original_is_removed_too(launchctl: Path) -> None:
+    agent = launchd.Launchd(Program(launchctl, PLAIN.words))
+    theirs = launchd.Launchd(Program(launchctl, PLAIN.words), launchd.ORIGINAL)
+    for one in (agent, theirs):
+        await one.install(start_now=True)
+    await agent.remove()
+    assert [one.is_installed() for one in (agent, theirs)] == [False, False]
+    calls = (launchctl / "calls").read_text().splitlines()
+    assert f"bootout gui/{os.getuid()}/com.remote-sandbox-mcp.watchdog" in calls
+
+
+async def test_the_agent_of_the_original_is_found_and_unloaded(launchctl: Path) -> None:
+    theirs = launchd.Launchd(Program(launchctl, PLAIN.words), launchd.ORIGINAL)
+    await theirs.install(start_now=True)
+    database = launchctl / "watchdog.sqlite3"
+    found = original.find(database)
+    assert (found.agent, str(found)) == (theirs.file, "the launchd agent com.remote-sandbox-mcp.watchdog")
+    assert "still runs as the launchd agent" in original.why_not(database, 0.0, found)
+    await original.end(found, database)
+    assert original.why_not(database, 0.0, found) == ""
+    assert not (launchctl / "loaded").exists()

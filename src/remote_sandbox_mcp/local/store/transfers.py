@@ -16,7 +16,21 @@ from .keeping import Keeper
 if TYPE_CHECKING:
     import sqlite3
 
+# Ids are this and eight hexadecimal digits.
+PREFIX = "tr-"
+MOST_DIGITS = 10
 QUEUED, RUNNING, COMPLETED, FAILED, CANCELLED = "queued", "running", "completed", "failed", "cancelled"
+
+
+def number_of(task_id: str) -> int:
+    """The id as callers see it: a number, as programs expect that were written for earlier versions."""
+    return int(task_id.removeprefix(PREFIX), 16)
+
+
+def id_of(given: int | str) -> str:
+    """The id that a caller means by a number, or by the id itself, as earlier versions returned it."""
+    text = str(given)
+    return f"{PREFIX}{int(text):08x}" if text.isdecimal() and len(text) <= MOST_DIGITS else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +54,10 @@ class Transfer:
     cancel_requested: bool = False
     # Identifies the configuration under which it began; a machine's name means the same only there.
     configuration: str = ""
+
+    @property
+    def number(self) -> int:
+        return number_of(self.id)
 
     @property
     def is_over(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -46,11 +47,6 @@ class McpClient:
     is_there: bool = False
 
     @property
-    def place(self) -> tuple[str, ...]:
-        """Return where our entry is in its document."""
-        return (*self.table, NAME)
-
-    @property
     def is_by_command(self) -> bool:
         """Claude Code writes its file all the time while it runs: its own command knows how to change it."""
         return self.key == "claude-code" and bool(self.command)
@@ -63,6 +59,8 @@ class State(str, Enum):
     REGISTERED = "registered"
     # Another command has our name.
     TAKEN = "taken"
+    # It starts the original (0.x), whose variables mean the same here.
+    ORIGINAL = "original"
     # The file cannot be changed without destroying something of it.
     REFUSED = "refused"
 
@@ -78,18 +76,42 @@ class ClientPlan:
     path: Path = Path()
     before: str | None = None
     after: str = ""
+    name: str = NAME
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Return where the entry is in the client's document."""
+        return (*self.client.table, self.name)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables that the entry sets; they may be secret."""
+        found = self.entry.get("env")
+        return {key: it for key, it in found.items() if isinstance(it, str)} if isinstance(found, Mapping) else {}
 
     @property
     def lines(self) -> str:
-        """Return the added lines, as a person would paste them."""
+        """Return the added lines, as a person would paste them, without what variables say."""
+        shown = {**self.entry, **({"env": dict.fromkeys(self.variables, "(as it is)")} if self.variables else {})}
         if self.client.is_toml:
-            return toml_text.table(self.client.place, self.entry).rstrip("\n")
-        if self.client.is_by_command:
+            env = shown.pop("env", None)
+            tables = [(self.place, shown), *([((*self.place, "env"), env)] if env else [])]
+            return "\n".join(toml_text.table(*one) for one in tables).rstrip("\n")
+        if self.is_by_command:
             return shlex.join(add_words(self.client, self.entry))
-        inner: Any = {NAME: dict(self.entry)}
+        inner: Any = {self.name: shown}
         for key in reversed(self.client.table):
             inner = {key: inner}
         return json.dumps(inner, indent=2, ensure_ascii=False)
+
+    @property
+    def is_by_command(self) -> bool:
+        """Variables would be words of the command, which everyone sees; so an entry that has some is written."""
+        return self.client.is_by_command and not self.is_original
+
+    @property
+    def is_original(self) -> bool:
+        return self.state is State.ORIGINAL
 
 
 def find(environ: Mapping[str, str] = os.environ) -> list[McpClient]:
@@ -172,23 +194,37 @@ def plan(client: McpClient, program: StartCommand) -> ClientPlan:
     servers = json_text.value_at(document, client.table)
     if registered := _registered(servers, program) or _plugin(client):
         return ClientPlan(client, State.REGISTERED, entry, registered, path, before, text)
-    if there := json_text.value_at(document, client.place):
+    if name := next((name for name in json_text.keys_of(servers) if _is_original(servers[name])), ""):
+        entry = {**servers[name], "command": entry["command"], "args": [*program.arguments]}
+        return with_entry(ClientPlan(client, State.ORIGINAL, entry, "", path, before, text, name))
+    if there := json_text.value_at(document, (*client.table, NAME)):
         return ClientPlan(client, State.TAKEN, entry, f"{NAME!r} stands for {_shown(there)} there", path, before, text)
-    return _with_entry(ClientPlan(client, State.NEW, entry, "", path, before, text))
+    return with_entry(ClientPlan(client, State.NEW, entry, "", path, before, text))
 
 
 def overriding(there: ClientPlan) -> ClientPlan:
     """The plan that puts us in the place of another command; a table of TOML that is there stays its owner's."""
-    return _with_entry(replace(there, state=State.NEW))
+    return with_entry(replace(there, state=State.NEW))
 
 
-def _with_entry(fresh: ClientPlan) -> ClientPlan:
+def _is_original(server: Any) -> bool:
+    """Whether an entry starts the published program by its name, which may be 0.x: uvx, pipx, python -m."""
+    words = [server.get("command"), *(server.get("args") or ())] if isinstance(server, dict) else []
+    named = [re.split("[@=<>~]", str(word))[0] for word in words[1:]]
+    is_run = bool(words) and os.path.basename(str(words[0])) in ("uvx", "uv", "pipx")
+    return (is_run and PROGRAM in named and "--from" not in named) or "remote_sandbox_mcp.server" in named
+
+
+def with_entry(fresh: ClientPlan) -> ClientPlan:
+    """The plan with the text after its change; refused where the file cannot be changed."""
     client, text = fresh.client, fresh.before or ""
     try:
-        if client.is_toml:
-            after = toml_text.add_table(text, client.place, fresh.entry)
+        if client.is_toml and fresh.is_original:
+            after = toml_text.set_values(text, fresh.place, fresh.entry)
+        elif client.is_toml:
+            after = toml_text.add_table(text, fresh.place, fresh.entry)
         else:
-            after = json_text.put(text, client.place, dict(fresh.entry))
+            after = json_text.put(text, fresh.place, dict(fresh.entry))
     except NotEditable as problem:
         return replace(fresh, state=State.REFUSED, said=str(problem))
     return replace(fresh, after=after)
@@ -228,7 +264,7 @@ def _shown(server: Any) -> str:
 
 def carry_out(planned: ClientPlan) -> SetupChange:
     """Make the change, with a backup beside the file. Raises ConfigError; then the file is as it was."""
-    if planned.client.is_by_command:
+    if planned.is_by_command:
         return _by_command(planned)
     backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
     try:
@@ -243,9 +279,9 @@ def carry_out(planned: ClientPlan) -> SetupChange:
 
 def _change(planned: ClientPlan, backup: str, after: str) -> SetupChange:
     client = planned.client
-    kind = CLAUDE if client.is_by_command else TOML if client.is_toml else JSON
-    what, value = f"the entry {NAME!r} of {client.title}", json.dumps(dict(planned.entry))
-    return SetupChange(kind, what, str(planned.path), backup, files.digest(after), client.place, value)
+    kind = CLAUDE if planned.is_by_command else TOML if client.is_toml else JSON
+    what, value = f"the entry {planned.name!r} of {client.title}", json.dumps({**planned.entry, "env": {}})
+    return SetupChange(kind, what, str(planned.path), backup, files.digest(after), planned.place, value)
 
 
 def add_words(client: McpClient, entry: Mapping[str, Any]) -> list[str]:
@@ -255,13 +291,13 @@ def add_words(client: McpClient, entry: Mapping[str, Any]) -> list[str]:
 def _by_command(planned: ClientPlan) -> SetupChange:
     client = planned.client
     backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
-    replaced = json_text.value_at(json_text.read(planned.before or ""), client.place)
+    replaced = json_text.value_at(json_text.read(planned.before or ""), planned.place)
     try:
         if replaced:
             run(["mcp", "remove", "--scope", "user", NAME], client)
         run(add_words(client, planned.entry)[1:], client)
     except BaseException as problem:
-        _put_back(planned.path, client.place, replaced, backup, problem)
+        _put_back(planned.path, planned.place, replaced, backup, problem)
         raise
     return _change(planned, backup, files.read(planned.path) or "")
 

@@ -57,15 +57,17 @@ def read(config_path: Path | None) -> Configuration:
     return load(config_path, folder=str(path.parent))
 
 
-def plan(path: Path, machines: Sequence[NewMachine], projects: str = "") -> ConfigPlan:
-    """`projects` is a folder that agents may use. Raises ConfigError where the file cannot be changed; the sentence
-    has the lines to add by hand.
+def plan(path: Path, machines: Sequence[NewMachine], projects: str = "", server: str = "") -> ConfigPlan:
+    """`projects` is a folder that agents may use, `server` the address of an OpenSandbox server.
+
+    Raises ConfigError where the file cannot be changed; the sentence has the lines to add by hand.
     """
     target = files.locate(path)
     before = files.read(target)
     roots = [projects] if projects else []
     try:
         after = _with(before or "", machines, roots) if machines or roots else before or ""
+        after = toml_text.add_table(after, ("opensandbox",), {"server_url": server}) if server else after
     except NotEditable as problem:
         tables = [toml_text.table(("machines", it.name), it.fields) for it in machines]
         lines = "\n".join([*tables, *(toml_text.table((SERVER,), {ROOTS: [root]}) for root in roots)])
@@ -90,9 +92,12 @@ def _with(text: str, machines: Sequence[NewMachine], roots: Sequence[str]) -> st
     return toml_text.add_to_list(text, SERVER, ROOTS, roots) if roots else text
 
 
-def carry_out(planned: ConfigPlan, config_path: Path | None) -> SetupChange:
-    """Write the file and read it back; with any new problem the old one is put back. Raises ConfigError."""
-    problems = {*read(config_path).problems}
+def carry_out(planned: ConfigPlan, config_path: Path | None, *, with_problems: bool = False) -> SetupChange:
+    """Write the file and read it back; with any new problem the old one is put back. Raises ConfigError.
+
+    `with_problems`: only a machine that would not be offered counts.
+    """
+    problems = None if with_problems else {*read(config_path).problems}
     backup = str(files.keep_backup(planned.path, planned.before)) if planned.before is not None else ""
     try:
         files.write(planned.path, planned.after, planned.before, files.OWNER_ONLY)
@@ -107,9 +112,9 @@ def carry_out(planned: ConfigPlan, config_path: Path | None) -> SetupChange:
     return SetupChange(TOML, "what setup added", str(planned.path), backup, digest, hunks=changed)
 
 
-def _check(planned: ConfigPlan, config_path: Path | None, problems: set[str]) -> None:
+def _check(planned: ConfigPlan, config_path: Path | None, problems: set[str] | None) -> None:
     after = read(config_path)
-    found = [problem for problem in after.problems if problem not in problems]
+    found = [problem for problem in after.problems if problems is not None and problem not in problems]
     missing = {*planned.names} - {machine.name for machine in after.machines}
     if found or missing:
         why = " ".join(found) or f"{', '.join(sorted(missing))} would not be offered."

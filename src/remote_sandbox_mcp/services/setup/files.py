@@ -57,12 +57,18 @@ def digest(text: str) -> str:
 
 
 def keep_backup(path: Path, text: str) -> Path:
-    """A copy beside the file, for its owner alone; its name says when it was made. Raises ConfigError."""
+    """A copy beside the file, for its owner alone. Raises ConfigError."""
+    backup = backup_name(path, "setup")
+    write(backup, text, None, OWNER_ONLY)
+    return backup
+
+
+def backup_name(path: Path, verb: str) -> Path:
+    """An unused name beside the file that says when it was made, and before what. Raises ConfigError."""
     timestamp = time.strftime("%Y%m%d-%H%M%S")
     for number in range(100):
-        backup = path.with_name(f"{path.name}.before-setup-{timestamp}{f'-{number}' if number else ''}")
+        backup = path.with_name(f"{path.name}.before-{verb}-{timestamp}{f'-{number}' if number else ''}")
         if not os.path.lexists(backup):
-            write(backup, text, None, OWNER_ONLY)
             return backup
     raise ConfigError(f"unable to keep a backup of {path}: there are too many already.")
 

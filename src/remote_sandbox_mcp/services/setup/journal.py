@@ -12,6 +12,8 @@ from . import files
 FILE = "setup.json"
 # Kinds of changes: a TOML or JSON file, an entry made by Claude Code's own command, a secret in the keyring or a file.
 TOML, JSON, CLAUDE, KEYRING, SECRET_FILE = "toml", "json", "claude", "keyring", "secret_file"
+# A file that was removed; `value` is its text, with references in the place of secrets.
+REMOVED = "removed"
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class SetupChange:
 class SetupJournal:
     """Changes in the order in which they were made."""
 
-    def __init__(self, state_folder: Path) -> None:
-        self._file = state_folder / FILE
+    def __init__(self, state_folder: Path, name: str = FILE) -> None:
+        self._file = state_folder / name
 
     def changes(self) -> list[SetupChange]:
         """Raises ConfigError."""

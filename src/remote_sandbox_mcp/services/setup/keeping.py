@@ -13,7 +13,7 @@ from ...core.errors import ConfigError
 from . import files
 from .journal import KEYRING, SECRET_FILE, SetupChange
 
-FOLDER = "passwords"
+FOLDER, PASSPHRASES = "passwords", "passphrases"
 # Keys of config.toml for secrets that setup asks for.
 PASSWORD, PASSPHRASE = "password", "key_passphrase"
 NO_KEYRING = "the keyring does not take the passphrase of its key; give the key to your agent instead: ssh-add"
@@ -37,32 +37,37 @@ class KeptSecret:
 
 def reference_for(name: str, key: str, config_file: Path) -> str:
     """Return where a secret would be kept, before it is."""
-    return _in_keyring(account_of(name, key)) if keyring_store.is_there() else _in_file(file_for(name, config_file))
+    return (
+        _in_keyring(account_of(name, key)) if keyring_store.is_there() else _in_file(file_for(name, config_file, key))
+    )
 
 
-def keep(name: str, secret: MachineSecret, config_file: Path) -> KeptSecret:
-    """Raises ConfigError. A keyring may ask its owner: call it in a thread."""
+def keep(name: str, secret: MachineSecret, config_file: Path, *, is_written: bool = False) -> KeptSecret:
+    """Raises ConfigError. A keyring may ask its owner: call it in a thread.
+
+    `is_written`: it is in a file already, as plain text, so that a passphrase may be, too.
+    """
     account, password = account_of(name, secret.key), secret.text
     if keyring_store.store(account, password):
         what = "the password" if secret.key == PASSWORD else "the passphrase of the key"
         return KeptSecret(
             _in_keyring(account), SetupChange(KEYRING, f"{what} of {name} in the keyring", account=account)
         )
-    if secret.key == PASSPHRASE:
+    if secret.key == PASSPHRASE and not is_written:
         raise ConfigError(f"unable to configure {name}: {NO_KEYRING}.")
     if password != password.rstrip("\r\n"):
         raise ConfigError("a password that ends with a line end cannot be kept in a file.")
-    path = file_for(name, config_file)
+    path = file_for(name, config_file, secret.key)
     files.write(path, f"{password}\n", files.read(path), files.OWNER_ONLY)
-    return KeptSecret(_in_file(path), SetupChange(SECRET_FILE, f"the password of {name}", path=str(path)))
+    return KeptSecret(_in_file(path), SetupChange(SECRET_FILE, f"the {secret.key} of {name}", path=str(path)))
 
 
 def account_of(name: str, key: str = PASSWORD) -> str:
     return f"{'ssh' if key == PASSWORD else 'key'}-{name}"
 
 
-def file_for(name: str, config_file: Path) -> Path:
-    return config_file.parent / FOLDER / name
+def file_for(name: str, config_file: Path, key: str = PASSWORD) -> Path:
+    return config_file.parent / (FOLDER if key == PASSWORD else PASSPHRASES) / name
 
 
 def reference_of(change: SetupChange) -> str:

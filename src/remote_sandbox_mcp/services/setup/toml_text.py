@@ -75,6 +75,38 @@ def add_to_list(text: str, name: str, key: str, values: Sequence[str]) -> str:
     return _checked(f"{before}{key} = {json.dumps(list(values))}{line_end}{after}", wanted)
 
 
+def set_values(text: str, path: Sequence[str], values: Mapping[str, Any]) -> str:
+    """The text with these values in a table that it has, and without keys of it that are not named; variables, a table
+    of their own, are among them. Raises NotEditable.
+    """
+    wanted = _with(_without(read(text), path), path, dict(values))
+    named = ((path, values), ((*path, "env"), values.get("env", {})))
+    tables = {f"[{'.'.join(map(_key, place))}]": chosen for place, chosen in named}
+    lines: list[str] = []
+    chosen: Mapping[str, Any] | None = None
+    for line in text.splitlines(keepends=True):
+        is_header = line.lstrip().startswith("[")
+        chosen = tables.get(line.partition("#")[0].strip()) if is_header else chosen
+        lines.append(line if is_header or chosen is None else _set(line, chosen))
+    return _checked("".join(lines), wanted)
+
+
+def _set(line: str, values: Mapping[str, Any]) -> str:
+    """A line of a table with its new value; those that span several lines are found out by who checks the result."""
+    key = line.partition("=")[0].strip().strip("\"'") if "=" in line and not line.lstrip().startswith("#") else ""
+    if not key or key not in values:
+        return "" if key else line
+    new = values[key]
+    is_same = isinstance(new, dict) or read(line).get(key) == new
+    return line if is_same else f"{_key(key)} = {json.dumps(new)}\n"
+
+
+def _without(document: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    key, *rest = path
+    kept = {name: value for name, value in document.items() if name != key}
+    return {**kept, key: _without(document[key], rest)} if rest else kept
+
+
 Hunks = list[tuple[str, str]]
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...config.paths import APP
 from ...core.errors import ConfigError
 from . import clients, files, json_text, keeping, toml_text
-from .journal import CLAUDE, KEYRING, SECRET_FILE, TOML, SetupChange, SetupJournal
+from .journal import CLAUDE, FILE, KEYRING, SECRET_FILE, TOML, SetupChange, SetupJournal
 from .json_text import NotEditable
 
 
@@ -25,14 +26,20 @@ class Undone:
     said: str
 
 
-def undo(state_folder: Path, *, is_dry: bool = False) -> list[Undone]:
-    """Undo all changes; those that could not be stay in the journal. Raises ConfigError."""
-    journal = SetupJournal(state_folder)
+# How another module undoes changes of its own kinds.
+Others = Mapping[str, Callable[[SetupChange], str]]
+
+
+def undo(
+    state_folder: Path, *, is_dry: bool = False, name: str = FILE, others: Others = MappingProxyType({})
+) -> list[Undone]:
+    """Undo all changes of a journal; those that could not be stay in it. Raises ConfigError."""
+    journal = SetupJournal(state_folder, name)
     # By their place: two runs may have made the same change.
     left = dict(enumerate(journal.changes()))
     results: list[Undone] = []
     for place in reversed([*left]):
-        result = _attempt(left[place], left.values(), is_dry)
+        result = _attempt(left[place], left.values(), is_dry, others)
         results.append(result)
         if result.is_done:
             del left[place]
@@ -41,8 +48,10 @@ def undo(state_folder: Path, *, is_dry: bool = False) -> list[Undone]:
     return results
 
 
-def _attempt(change: SetupChange, left: Iterable[SetupChange], is_dry: bool) -> Undone:
+def _attempt(change: SetupChange, left: Iterable[SetupChange], is_dry: bool, others: Others) -> Undone:
     try:
+        if change.kind in others:
+            return Undone(change, True, f"{change.what}: given back." if is_dry else others[change.kind](change))
         if change.kind in (KEYRING, SECRET_FILE):
             return _forget(change, left, is_dry)
         if change.kind == CLAUDE:

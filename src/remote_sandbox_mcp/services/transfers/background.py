@@ -16,7 +16,7 @@ from ...core.client import is_again
 from ...core.errors import BadArgument, SandboxError
 from ...core.sync.transfer import Headway, Listener, Order, Outcome
 from ...local.processes.locks import Lock
-from ...local.store.transfers import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, Transfer, TransferEnd
+from ...local.store.transfers import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, Transfer, TransferEnd, id_of
 from ...local.waiting import Chores
 from ..sync.patience import TRANSFER, adding_up, persist
 from .records import TransferRecords, describe_headway, describe_outcome
@@ -65,7 +65,7 @@ def _has_ended(records: TransferRecords, task_id: str) -> bool:
 def _refused(records: TransferRecords, transfer: Transfer, seconds: float) -> Cancelled:
     found = records.ledger.get(transfer.id) or transfer
     error = (
-        f"process {found.pid}, which runs this transfer among other things, has not heeded the wish to cancel "
+        "the process that runs this transfer, among other things, has not heeded the wish to cancel "
         f"within {seconds:g} s; it is not killed for that. The transfer ends as soon as that process looks; "
         "where it never does, remote-sandbox-mcp hub restart ends it"
     )
@@ -158,10 +158,10 @@ class BackgroundTransfers:
         """Run to completion even if the caller is cancelled, so that a lock that was taken is not lost."""
         return await asyncio.shield(self._starting.start(work))
 
-    async def check(self, task_id: str, *, wait_s: float = 0) -> Transfer:
+    async def check(self, task_id: int | str, *, wait_s: float = 0) -> Transfer:
         """The row when it is over or stale, or after `wait_s`. Raises BadArgument for an unknown id."""
         deadline = time.monotonic() + wait_s
-        if drive := self._drives.get(task_id):
+        if drive := self._drives.get(id_of(task_id)):
             await asyncio.wait((drive.task,), timeout=wait_s)
         while True:
             transfer = await asyncio.to_thread(self._find, task_id)
@@ -174,7 +174,7 @@ class BackgroundTransfers:
         """Whether it is not over, but no process runs it any more."""
         return await asyncio.to_thread(self._records.is_stale, transfer)
 
-    async def cancel(self, task_id: str, *, wait_s: float = 5) -> Cancelled:
+    async def cancel(self, task_id: int | str, *, wait_s: float = 5) -> Cancelled:
         """Cancel it, whichever process runs it. Raises BadArgument for an unknown id."""
         return await cancel(self._records, await asyncio.to_thread(self._find, task_id), wait_s)
 
@@ -220,12 +220,12 @@ class BackgroundTransfers:
     def _add(self, order: Order, status: str, task_id: str = "", pid: int = 0) -> Transfer:
         return self._records.add(task_id or self._records.new_id(), order, status, pid, self._configuration)
 
-    def _find(self, task_id: str) -> Transfer:
-        if found := self._records.ledger.get(task_id):
+    def _find(self, task_id: int | str) -> Transfer:
+        if found := self._records.ledger.get(id_of(task_id)):
             return found
-        latest = ", ".join(transfer.id for transfer in self._records.ledger.latest(NAMED_IDS))
+        latest = ", ".join(str(transfer.number) for transfer in self._records.ledger.latest(NAMED_IDS))
         hint = f"the latest are: {latest}" if latest else "there is none yet"
-        raise BadArgument(f"no transfer has the id {task_id[:80]!r}; {hint}")
+        raise BadArgument(f"no transfer has the id {str(task_id)[:80]!r}; {hint}")
 
 
 # Carries out an order, once. May be cancelled at any moment and begun again: it goes on with what is already there.

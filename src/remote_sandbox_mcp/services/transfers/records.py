@@ -14,7 +14,7 @@ from ...core.sync.transfer import Headway, Order, Outcome
 from ...core.texts.text import counted, harmless, size
 from ...local.processes.locks import Lock, holder
 from ...local.store.database import STATE_FILE, Database
-from ...local.store.transfers import Ledger, Transfer
+from ...local.store.transfers import PREFIX, Ledger, Transfer
 
 TAIL_BYTES = 256 << 10
 KEPT_S = 14 * 86400
@@ -101,7 +101,7 @@ class TransferRecords:
         except OSError as error:
             raise ConfigError(f"unable to make {self._folder}: {error.strerror}") from error
         named = name_for_call("tr") if of_call else ""
-        return f"tr-{named[-8:] if named else os.urandom(4).hex()}"
+        return f"{PREFIX}{named[-8:] if named else os.urandom(4).hex()}"
 
     def add(self, task_id: str, order: Order, status: str, pid: int = 0, configuration: str = "") -> Transfer:
         """Add a row; if `pid` is given its lock is already held, so that no other process takes it. Drops old rows."""

@@ -71,8 +71,11 @@ class TransferService:
 
     def needs(self) -> Sequence[str]:
         """The transfers that this process runs, as sentences."""
-        running = self.background.running if TransferService.background.made(self) else ()
-        return [f"the transfer {task_id} runs" for task_id in running]
+        if not TransferService.background.made(self):
+            return ()
+        from ...local.store.transfers import number_of
+
+        return [f"the transfer {number_of(task_id)} runs" for task_id in self.background.running]
 
     async def reconfigure(
         self, settings: Settings, routes: Routes, private: Sequence[str], gone: Collection[str]
@@ -177,16 +180,16 @@ class TransferService:
     async def copy_in(self, local_path: str, path: str, *, name: str) -> Outcome:
         """Copy a local file or folder into a sandbox, under the rules for agents."""
         order = Order(source=self.place(local_path, sandbox=None), target=self.place(path, sandbox=name))
-        return await self._copy(order)
+        return await self.copy(order)
 
     async def copy_out(self, path: str, local_dir: str, *, name: str) -> tuple[str, Outcome]:
         """Copy a file or folder of a sandbox into a local folder; returns where it is then."""
         source = self.place(path, sandbox=name)
         here = self.place(f"{local_dir.rstrip('/')}/{_name_here(source.path)}", sandbox=None)
         order = Order(source=source, target=here)
-        return here.path, await self._copy(order)
+        return here.path, await self.copy(order)
 
-    async def _copy(self, order: Order) -> Outcome:
+    async def copy(self, order: Order) -> Outcome:
         """Copy by a sync or, where the sandbox has no lanes, by an archive."""
         try:
             return await self.syncs.run(order, unheard)
@@ -249,7 +252,7 @@ class TransferService:
         """Continue transfers of this configuration that no process runs any more."""
         await self.background.take_up(self._run)
 
-    async def check(self, task_id: str, *, wait_s: float = 0) -> Transfer:
+    async def check(self, task_id: int | str, *, wait_s: float = 0) -> Transfer:
         """State of a transfer; see BackgroundTransfers.check. One that no process runs is continued here."""
         await self.take_up()
         return await self.background.check(task_id, wait_s=wait_s)

@@ -19,6 +19,8 @@ NOT_FOUND = (3, 113)
 # launchd's answer while it is still ending the service.
 IN_PROGRESS = 36
 UNLOADING_S = 8.0
+# The agent of the original program (0.x).
+ORIGINAL = "com.remote-sandbox-mcp.watchdog"
 
 
 def render(label: str, program: Program) -> bytes:
@@ -47,9 +49,9 @@ class Launchd:
 
     kind = "launchd"
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, label: str = "") -> None:
         self._program = program
-        self.label = f"remote-sandbox-mcp.watchdog{program.suffix}"
+        self.label = label or f"remote-sandbox-mcp.watchdog{program.suffix}"
         self.file = Path.home() / "Library/LaunchAgents" / f"{self.label}.plist"
         self._domain = f"gui/{os.getuid()}"
         self._target = f"{self._domain}/{self.label}"
@@ -78,10 +80,12 @@ class Launchd:
         (await self._launchctl("kickstart", self._target)).needed()
 
     async def remove(self) -> None:
-        """Stop it and remove the file. Raises SandboxError."""
+        """Stop it and remove the file; the original's, too. Raises SandboxError."""
         if self.is_installed():
             await self._unload()
             take_away(self.file)
+        if self.label != ORIGINAL:
+            await Launchd(self._program, ORIGINAL).remove()
 
     async def facts(self) -> Facts:
         answer = await self._launchctl("print", self._target)

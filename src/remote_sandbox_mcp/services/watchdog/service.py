@@ -17,6 +17,7 @@ from ...core.jobs.watch import Status
 from ...local.processes.locks import LockHolder, holder
 from ...local.processes.programs import find_helper
 from ...local.store.database import STATE_FILE, Database
+from ...local.store.waiting import WaitingRows
 from ...local.store.watches import Watches
 from . import launchd, systemd
 from .daemon import LOCK_FILE, LOG_FILE
@@ -199,7 +200,9 @@ def from_database(state: Path) -> tuple[float | None, int, str]:
     try:
         watches = Watches(database)
         beat = watches.last_beat()
-        return beat.at if beat else None, watches.counts().get(Status.ACTIVE.value, 0), ""
+        # A job that waits for a place is looked after as well.
+        active = watches.counts().get(Status.ACTIVE.value, 0) + len(WaitingRows(database).open())
+        return beat.at if beat else None, active, ""
     except SandboxError as problem:
         return None, 0, str(problem)
     finally:
