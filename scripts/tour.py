@@ -147,7 +147,7 @@ def _lines(answer: Answer) -> list[str]:
     """Short values on one line; texts of several lines and lists below."""
     short, long = [], []
     for key, value in answer.items():
-        if isinstance(value, list):
+        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
             long += [", ".join(f"{name}: {_short(part)}" for name, part in item.items()) for item in value]
         elif isinstance(value, str) and "\n" in value.rstrip("\n"):
             long += value.rstrip("\n").split("\n")[-MOST_LINES:]

@@ -7,16 +7,13 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .config import paths
 from .config.load import identity_of
 from .config.schema import Configuration, Settings
 from .core.commands.session_handle import PYTHON, SHELL, Sessions
-from .core.errors import (
-    SandboxError,
-    Unsupported,
-)
+from .core.errors import SandboxError, Unsupported
 from .core.lazy import lazy
 from .core.sandboxes.disposable import DISPOSABLE_ID, Offer, Provider
 from .core.sandboxes.machine import CommandPlace, Engine, LocalPlace, Machine
@@ -38,6 +35,7 @@ from .services.transfers.service import TransferService, no_routes, routes_betwe
 
 if TYPE_CHECKING:
     from .backends.ssh.connection import LoginGate
+    from .core.jobs.job import Jobs
     from .local.store.disposables import DisposableRows
     from .services.apps.service import AppService
     from .services.disposable.verbs import Disposables
@@ -163,7 +161,7 @@ def local_member(place: LocalPlace) -> Member:
     async def why_not() -> str:
         from .backends.bubblewrap import local
 
-        return await local.why_not()
+        return await local.why_not(place.walls)
 
     return Member(place.name, describe, opener, why_not)
 
@@ -217,9 +215,12 @@ def engine_offer(member: Member, engine: Engine, settings: Settings) -> Offer:
         from .backends.command.way import MachineWay
         from .backends.engine.provider import EngineProvider
 
+        async def jobs() -> Jobs:
+            return (await member.open()).jobs
+
         way = MachineWay(member.name, member.open)
         env = member.environment.env
-        return EngineProvider(member.name, engine, way, settings.rules, paths.installation(), env)
+        return EngineProvider(member.name, engine, way, settings.rules, paths.installation(), env, jobs)
 
     return Offer(traits_of(member.name), make, member)
 
@@ -273,6 +274,9 @@ class App:
         # Local changes of workspaces in use are sent before a command asks for it.
         self.sends_in_background = False
         self.history = History(self.settings.keep_calls_days, identity)
+        # What the operator's extensions offer, for the front that offers it, and what is wrong with them.
+        self.extensions: Any = None
+        self.extension_problems: tuple[str, ...] = ()
         # Makes this process the watchdog; None: the hub is asked to be it.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         fleet.find = self._find_disposable
@@ -291,6 +295,7 @@ class App:
             disposable_rows,
             mark=disposable_mark,
             configuration=self.identity,
+            best=lambda machines, cards: self.jobs.waiting.best(machines, cards),
         )
 
     @lazy
@@ -304,7 +309,7 @@ class App:
     def suites(self) -> SuiteService:
         from .services.suites.service import SuiteService
 
-        return SuiteService(self.fleet, self.jobs.commands)
+        return SuiteService(self.fleet, self.jobs)
 
     @lazy
     def workspaces(self) -> WorkspaceService:
@@ -376,7 +381,7 @@ class App:
         from .local.store.trouble import standing_problem
 
         state = standing_problem(paths.state_path() / STATE_FILE)
-        return [*self.problems, *([state] if state else [])]
+        return [*self.problems, *self.extension_problems, *([state] if state else [])]
 
     async def needs(self) -> list[str]:
         """Explain why this process is needed even without clients, as sentences."""
@@ -426,6 +431,12 @@ class App:
         if App.apps.made(self):
             await self.apps.reconfigure(settings.forward_ports, gone)
         return dropped
+
+    async def ensure_watchdog(self) -> str:
+        """Make sure that the watchdog runs; returns why it does not, or nothing."""
+        from .services.watchdog.ensure import ensure_running
+
+        return await ensure_running(paths.state_folder(), self.jobs.config_file, begin=self.begin_watching)
 
     async def restart(self, name: str) -> bool:
         """End everything in a configured sandbox whose processes end with its connection; False for any other."""

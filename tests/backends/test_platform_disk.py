@@ -260,10 +260,10 @@ async def test_a_job_with_room_for_its_log_alone_is_started_with_a_note(sandbox:
 
 
 async def test_a_job_is_reported_as_started_only_if_it_runs(sandbox: Sandbox, platform: Platform) -> None:
-    """Its record takes about 60 KB, and wherever in it the room ends, it is started or refused, and nothing else."""
+    """Its record takes about 90 KB, and wherever in it the room ends, it is started or refused, and nothing else."""
     await ran(sandbox, "mkdir -p ~/.local/state; touch /dev/shm/ran")
     started, told = 0, set()
-    for leave_kb in range(40, 76, 4):
+    for leave_kb in range(60, 116, 4):
         order = JobOrder(session=f"train{leave_kb}", script="echo x >>/dev/shm/ran", log_file=f"/dev/shm/log{leave_kb}")
         async with full(platform, leave_kb):
             try:

@@ -20,7 +20,7 @@ from tests.support.sshd import wait_until
 
 CHINESE = [page for page in PAGES if page.name.endswith(".zh-CN.md")]
 # Services that an example cannot do without; all other names are reserved ones.
-SERVICES = {*PACKAGE_INDEXES, "pythonhosted.org", "github.com", "docker.io", "proxy.golang.org"}
+SERVICES = {*PACKAGE_INDEXES, "pythonhosted.org", "github.com", "docker.io", "proxy.golang.org", "api.telegram.org"}
 TOP_LEVELS = "com|net|org|io|dev|edu|gov|cn|de|uk|ai|cloud|lab|corp|internal|lan"
 RESERVED = re.compile(r"(?:.+\.)?example\.(?:com|org|net)|.+\.(?:example|test|invalid|localhost)")
 DOCUMENTATION = [ipaddress.ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")]

@@ -77,7 +77,7 @@ async def use(server: Server) -> list[str]:
 
 
 @pytest.mark.parametrize("is_accepted", [False, True], ids=["as cloned", "accepted"])
-async def test_a_projects_config_json_runs_nothing_and_connects_to_nothing(
+async def test_a_projects_config_json_runs_nothing_and_connects_only_if_accepted(
     tmp_path: Path, project: Path, mark: Path, is_accepted: bool
 ) -> None:
     async with listening() as (port, heard):
@@ -91,11 +91,9 @@ async def test_a_projects_config_json_runs_nothing_and_connects_to_nothing(
         async with serve(tmp_path, local=True, cwd=project) as server:
             told = "\n".join(await use(server))
         assert not mark.exists()
-        assert heard == []
-        assert (
-            "server_url, api_key, pool, sandboxes passed over" if is_accepted else "counts for nothing until"
-        ) in told
-        assert told in server.stderr
+        assert bool(heard) == is_accepted
+        assert ("api_key, pool, sandboxes passed over" if is_accepted else "counts for nothing until") in told
+        assert told.partition("\n")[0] in server.stderr
 
 
 @pytest.mark.parametrize(
@@ -118,25 +116,29 @@ async def test_a_projects_config_json_sends_no_secret_away(
             tmp_path, local=True, cwd=project, env={"TOKEN": SECRET, "OPEN_SANDBOX_API_KEY": SECRET}
         ) as server:
             await use(server)
-        assert heard == []
+        assert bool(heard) == is_accepted
+        assert SECRET.encode() not in b"".join(heard)
         assert SECRET not in server.everything_said
 
 
-async def test_a_projects_log_file_is_not_written(tmp_path: Path, project: Path) -> None:
-    document = {"opensandbox": {}, "logging": {"level": "DEBUG", "file": "server.log"}}
+async def test_a_projects_log_file_is_written_once_it_is_accepted(tmp_path: Path, project: Path) -> None:
+    document = {"opensandbox": {}, "logging": {"level": "INFO", "file": "server.log"}}
     (project / "config.json").write_text(json.dumps(document))
-    config(tmp_path, project, "allow", "--yes")
-    async with serve(tmp_path, local=True, cwd=project) as server:
-        await server.call("list_sandboxes")
-    assert [path.name for path in project.iterdir()] == ["config.json"]
+    for is_accepted in (False, True):
+        async with serve(tmp_path, local=True, cwd=project) as server:
+            await server.call("get_active_sandbox")
+        written = (project / "server.log").read_text() if (project / "server.log").exists() else ""
+        assert ("get_active_sandbox" in written) == is_accepted
+        config(tmp_path, project, "allow", "--yes")
 
 
 async def test_a_project_is_accepted_by_its_content_and_can_be_denied_again(tmp_path: Path, project: Path) -> None:
-    path = write_config(project, max_concurrent_sandboxes=1, server_url="http://127.0.0.1:9")
+    path = write_config(project, max_concurrent_sandboxes=1, api_key="env:KEY")
     allowed = config(tmp_path, project, "allow", "--yes")
     assert allowed.stdout == f"Accepted as it is now: {path}\n"
-    assert "What counts of it:\n  default_image = python:3.12\n  max_concurrent_sandboxes = 1\n" in allowed.stderr
-    assert "server_url passed over" in allowed.stderr
+    assert "What counts of it:\n  opensandbox.default_image = python:3.12\n" in allowed.stderr
+    assert "  opensandbox.max_concurrent_sandboxes = 1\n" in allowed.stderr
+    assert "api_key passed over" in allowed.stderr
     async with serve(tmp_path, local=True, cwd=project) as server:
         await server.call("create_sandbox")
         assert "max_concurrent_sandboxes is 1" in (await server.fail("create_sandbox"))["error"]

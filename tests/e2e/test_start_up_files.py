@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.backends.ssh.connection import LoginGate
+from remote_sandbox_mcp.backends.ssh.machine import why_no_answer
 from tests.support.server import entry, serve
 from tests.support.sshd import Fleet
 
@@ -30,3 +33,19 @@ async def test_a_start_up_file_that_is_in_the_way_is_named(fleet: Fleet, tmp_pat
         assert says in problem["error"]
         assert "interactive shells" in problem["error"] or "ulimit" in problem["error"]
     machine.stop()
+
+
+async def test_a_shell_is_asked_again_where_sshd_still_counts_the_session_before(fleet: Fleet, tmp_path: Path) -> None:
+    """And where it grants none at all, the shell is not blamed for that."""
+    machine = fleet.machine(max_sessions=1)
+    gate = LoginGate(machine.machine(), tmp_path / "known_hosts")
+    connection = await gate.enter()
+    try:
+        async with connection.create_process("read line") as before:
+            assert await why_no_answer(gate, connection) == ""
+            asked = asyncio.ensure_future(why_no_answer(gate, connection))
+            before.stdin.write_eof()
+            assert await asked == ""
+    finally:
+        connection.abort()
+        machine.stop()

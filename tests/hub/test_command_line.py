@@ -17,7 +17,7 @@ from tests.hub.test_login import at_terminal
 from tests.support.hub_desk import Desk, desk_in
 from tests.support.means import require_bubblewrap
 from tests.support.second_factor import machine_with_code
-from tests.support.server import COMMAND, Entry, entry, environment
+from tests.support.server import COMMAND, Entry, entry, environment, wire
 from tests.support.sshd import Fleet, Sshd, wait_until
 from tests.support.warm import Heard, at_a_terminal, start
 
@@ -91,6 +91,26 @@ def test_a_job_in_the_local_sandbox_outlives_its_verb(desk: Desk, tmp_path: Path
     shown = desk("--config", str(config), "jobs", "list", "--json")[1]
     rows = {row["tmux_session"]: row["status"] for row in json.loads(shown)["tasks"]}
     assert rows[out.strip()] == "running"
+
+
+def test_a_job_that_nobody_watches_is_not_promised_a_resume(desk: Desk, tmp_path: Path) -> None:
+    """In words that both faces share."""
+    require_bubblewrap()
+    config = tmp_path / "config.toml"
+    config.write_text("[local]\nenabled = true\n")
+    config.chmod(0o600)
+    told = (
+        "a job in local ends with this server and is not watched, so it cannot be resumed; leave the resume command out"
+    )
+    words = ("jobs", "start", "--sandbox", "local", "--resume", "again", "--", "sleep", "60")
+    code, _, error = desk("--config", str(config), *words)
+    assert (code, told in error) == (2, True), error
+    with wire(tmp_path, local=True) as line:
+        line.initialize()
+        order = {"command": "sleep 60", "auto_resume": True, "resume_command": "again", "sandbox_name": "local"}
+        answer = line.call("exec_bash_background", **order)
+        assert (answer["isError"], told in answer["content"][0]["text"]) == (True, True), answer
+    assert json.loads(desk("--config", str(config), "jobs", "list", "--json")[1])["tasks"] == []
 
 
 def test_ctrl_c_ends_the_command_there(machine: Sshd, desk: Desk, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_transfer_of_a_cancelled_call_is_listed_and_can_be_ended(
         client.send("notifications/cancelled", {"requestId": number}, answered=False)
         line.thaw()
         (listed,) = client.call("check_file_transfer_task")["structuredContent"]["tasks"]
-        assert listed["task_id"] == begun.id
+        assert listed["task_id"] == begun.number
         ended = client.call("cancel_file_transfer_task", task_id=begun.id)["structuredContent"]
         assert ended["status"] in ("cancelled", "completed")
 
@@ -124,7 +124,7 @@ def test_a_server_that_ends_leaves_its_transfer_to_the_hub(
         assert (code, seconds < 5) == (0, True)
     hub = taken_up(ledger, begun)
     assert desk.hub == hub
-    assert desk.status()["needs"] == [f"the transfer {begun.id} runs"]
+    assert desk.status()["needs"] == [f"the transfer {begun.number} runs"]
     assert SECRET.encode() not in shown_by(hub)
     line.thaw()
     check_done(ledger, begun, ours, there, by=hub)
@@ -195,12 +195,12 @@ def test_a_hub_that_replaces_another_continues_its_transfers(
         begun = begin(client, line, ours, there, ledger)
         assert begun.pid == desk.hub
         if is_answered:
-            assert client.receive()["result"]["structuredContent"]["task_id"] == begun.id
+            assert client.receive()["result"]["structuredContent"]["task_id"] == begun.number
         os.kill(begun.pid, signal.SIGKILL)
         # Also where the machine does not answer just now.
         hub = taken_up(ledger, begun)
         if not is_answered:
-            assert client.receive()["result"]["structuredContent"]["task_id"] == begun.id
+            assert client.receive()["result"]["structuredContent"]["task_id"] == begun.number
         # What is forked shows what its parent was started with.
         assert is_answered or SECRET.encode() not in shown_by(hub)
         line.thaw()
@@ -217,10 +217,10 @@ def test_transfers_of_a_stopped_hub_wait_for_the_next_client(
     code, said, _ = desk("hub", "stop")
     assert (code, said.splitlines()[0]) == (
         0,
-        f"Ends with it, or waits for the next hub: the transfer {begun.id} runs.",
+        f"Ends with it, or waits for the next hub: the transfer {begun.number} runs.",
     )
     line.thaw()
-    assert desk("transfers", "list")[1].splitlines()[1].split()[:2] == [begun.id, "stale"]
+    assert desk("transfers", "list")[1].splitlines()[1].split()[:2] == [str(begun.number), "stale"]
     with desk.client(entry(machine, port=line.port), **SMALL) as second:
         second.initialize()
         second.call("check_file_transfer_task", task_id=begun.id, wait_s=20)

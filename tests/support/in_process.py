@@ -23,7 +23,7 @@ from remote_sandbox_mcp.fronts.mcp.clients import OneClient
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.fronts.mcp.upkeep import Upkeep
 from remote_sandbox_mcp.services.session import Session
-from tests.support.server import Entry, Server, environment, write_config
+from tests.support.server import AGENT, Entry, Server, environment, write_config
 from tests.support.signatures import SIGNATURES
 
 
@@ -57,7 +57,7 @@ async def serve_here(
         upkeep = Upkeep(served, source, stock, members)
         # Closed by hand, so that a failed assertion comes through without the groups that the SDK wraps around it.
         stack = AsyncExitStack()
-        connecting = Client(served, mode=mode, elicitation_callback=elicitation)
+        connecting = Client(served, mode=mode, elicitation_callback=elicitation, client_info=AGENT)
         server = Server(await stack.enter_async_context(connecting), home)
         try:
             yield server

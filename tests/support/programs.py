@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
+import functools
 import math
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.far.outpost import guard
 from remote_sandbox_mcp.local.processes import programs
 
 
 def without_bubblewrap(*words: str) -> list[str]:
-    """A command line that runs these words where no bubblewrap is installed."""
+    """A command line that runs these words where no bubblewrap is installed, and the kernel has no Landlock."""
     if not (found := shutil.which("bwrap")):
         return [*words]
-    return [found, "--dev-bind", "/", "/", "--ro-bind", "/dev/null", os.path.realpath(found), "--", *words]
+    hidden = [found, "--dev-bind", "/", "/", "--ro-bind", "/dev/null", os.path.realpath(found), "--seccomp", "9", "--"]
+    return ["/bin/sh", "-c", 'exec 9<"$0"; exec "$@"', _no_landlock(), *hidden, *words]
+
+
+@functools.cache
+def _no_landlock() -> str:
+    """A file with a filter that answers as a kernel without Landlock does."""
+    refuse = guard.step(guard.EQUAL, guard.CREATE_RULESET, 0, 1) + guard.step(guard.RETURN, guard.REFUSE | errno.ENOSYS)
+    file = Path(tempfile.mkdtemp(prefix="rsmcp-filter-")) / "filter"
+    file.write_bytes(guard.step(guard.LOAD, 0) + refuse + guard.step(guard.RETURN, guard.ALLOW))
+    file.parent.chmod(0o755)
+    atexit.register(shutil.rmtree, file.parent, ignore_errors=True)
+    return str(file)
 
 
 def plant(file: Path, script: str = "exit 0") -> Path:

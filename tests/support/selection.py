@@ -124,6 +124,7 @@ class Record:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._durations: dict[str, float] = defaultdict(float)
+        self._passed: set[str] = set()
         self._failed: set[str] = set()
         self._file = config.rootpath / SECOND_TRIES
 
@@ -131,6 +132,8 @@ class Record:
         self._durations[report.nodeid] += report.duration
         if report.failed:
             self._failed.add(report.nodeid)
+        elif report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -156,7 +159,7 @@ class Record:
 
     @property
     def second_tries(self) -> list[str]:
-        return sorted(set(self._durations) - self._failed)
+        return sorted(self._passed - self._failed)
 
     @property
     def _is_second_try(self) -> bool:

@@ -23,7 +23,7 @@ import jsonschema
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.types import CallToolResult
+from mcp.types import CallToolResult, Implementation
 
 from remote_sandbox_mcp.local.processes.locks import holder
 from tests.support.pace import Deadline
@@ -34,6 +34,8 @@ COMMAND = str(Path(sys.executable).with_name("remote-sandbox-mcp"))
 # For a server that was started already, and reads from and writes into pipes with names.
 _RELAY = 'exec 3<"$2" 4>"$1"; : >"$3"; cat <&3 3<&- 4>&- & exec cat >&4 3<&- 4>&-'
 ENDS_S = 30
+# A client that shows results to a model, like those that most tests are about.
+AGENT = Implementation(name="cursor-vscode", version="1")
 
 Entry = dict[str, Any]
 
@@ -176,9 +178,9 @@ def validator(schema: str) -> Any:
 
 
 def check_error(answer: CallToolResult) -> None:
-    """An error has no structured content: it could not keep to the output schema of every tool."""
-    assert answer.structured_content is None
+    """An error has structured content only for strangers, with the same in it."""
     error = error_of(answer)
+    assert answer.structured_content in (None, error)
     assert re.fullmatch(r"[a-z_]+", error["code"])
     assert not list(empty_fields(error))
     assert "Traceback" not in error["error"]
@@ -214,7 +216,7 @@ def as_text(content: str) -> str:
 SAID_OTHERWISE = ("mode", "status", "signal", "start_at", "limit_at")
 
 
-ALWAYS_SAY_WHERE = ("exec_bash_background", "exec_bash_background_watch")
+ALWAYS_SAY_WHERE = ("exec_bash_background", "exec_bash_background_watch", "deploy_app")
 ALWAYS_THERE = (
     ".active_sandbox",
     ".content",
@@ -297,6 +299,7 @@ async def serve(
     cwd: Path | None = None,
     hub: bool = True,
     elicitation: Any = None,
+    who: Implementation = AGENT,
 ) -> AsyncIterator[Server]:
     """Fork the command, which finds a hub, and connect; a stack trace in its log fails the test.
 
@@ -313,7 +316,9 @@ async def serve(
         stack.push_async_callback(forked.end)
         (home / "pid").write_text(f"{forked.pid}\n")
         parameters = StdioServerParameters(command="/bin/sh", args=forked.words, env=given, cwd=cwd)
-        connecting = Client(stdio_client(parameters, errlog), mode=mode, elicitation_callback=elicitation)
+        connecting = Client(
+            stdio_client(parameters, errlog), mode=mode, elicitation_callback=elicitation, client_info=who
+        )
         try:
             client = await stack.enter_async_context(connecting)
             # A client of the newer era says nothing until it calls, so its shell may not have opened the pipes yet.
@@ -447,6 +452,7 @@ def wire(
     forks_hubs: bool = True,
     is_child: bool = False,
     config_file: Path | None = None,
+    cwd: Path | None = None,
 ) -> Iterator[Wire]:
     """The command, which finds a hub, with nobody but the test on its line; its modules are loaded already.
 
@@ -463,9 +469,9 @@ def wire(
     process: subprocess.Popen[bytes] | Spoken
     with (home / "stderr").open("ab") as errlog:
         if finds_hub and not is_child and may_fork(env or {}):
-            process = speak(words, given, errlog.fileno(), forks_hubs=forks_hubs)
+            process = speak(words, given, errlog.fileno(), cwd=str(cwd or ""), forks_hubs=forks_hubs)
         else:
-            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errlog, env=given)
+            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errlog, env=given, cwd=cwd)
     assert process.stdin
     assert process.stdout
     with process.stdin, process.stdout:

@@ -49,6 +49,17 @@ def test_second_tries_are_named_and_too_many_fail_the_run(tmp_path: Path, count:
     assert (tmp_path / SECOND_TRIES).read_text().split() == names
 
 
+def test_a_second_try_that_is_skipped_has_not_passed(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(HOOKS)
+    skips = "    is_second and pytest.skip('not here')\n    assert is_second"
+    (tmp_path / "test_some.py").write_text(MODULE.format(count=1).replace("    assert is_second", skips))
+    assert run(tmp_path).returncode == 1
+    again = run(tmp_path, "--last-failed", "--last-failed-no-failures", "none", "--second-try")
+    assert "1 skipped" in again.stdout
+    assert "passed only on the second try" not in again.stdout
+    assert (tmp_path / SECOND_TRIES).read_text() == ""
+
+
 def test_a_run_does_without_a_cache(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(HOOKS)
     (tmp_path / "test_some.py").write_text("def test_passes(): pass\n")

@@ -101,7 +101,7 @@ JOB: dict[str, Any] = {
     "cursor": 0,
     "silent": 0.0,
     "checkpoint": {"size": 0, "mtime": 0.0, "problem": ""},
-    "usage": {"processes": 1, "memory_mb": 1.0, "cpu_s": 1.0, "gpus": {"0": 1.0}},
+    "usage": {"processes": 1, "memory_mb": 1.0, "cpu_s": 1.0, "gpus": {"0": 1.0}, "busy": {"0": 1.0}},
     "survivors": [],
 }
 # What an outpost answers that does not lie.
@@ -112,7 +112,15 @@ HONEST: dict[str, dict[str, Any]] = {
     "write": {"size": 3, "version": "1-1", "created": True},
     "list": {"entries": [["/a", "file", 1, 1.0]], "truncated": False, "problems": [["/b", "no"]]},
     "search": {"matches": [["/a", 1, "x"]], "truncated": False, "problems": []},
-    "job_start": {"session": "s", "log": "/l", "cwd": "/", "via": "tmux", "recovered": False, "notes": ["n"]},
+    "job_start": {
+        "session": "s",
+        "log": "/l",
+        "cwd": "/",
+        "via": "tmux",
+        "recovered": False,
+        "notes": ["n"],
+        "cards": [],
+    },
     "job_look": {"jobs": [JOB]},
     "job_wait": {"jobs": [JOB], "why": "pattern", "line": "x", "from": 0},
     "job_stop": {"jobs": [{**JOB, "state": "ended", "exit": 0}]},

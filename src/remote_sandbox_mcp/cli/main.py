@@ -21,6 +21,7 @@ WINDOWS = (
 VERBS = {
     "setup": "find machines, write config.toml, register with your clients",
     "doctor": "check each machine step by step",
+    "import": "take over what remote-sandbox-mcp 0.x has left",
     "sandboxes": "list the sandboxes, and how busy they are",
     "top": "the fleet and its jobs, live",
     "dashboard": "what goes on, as a page in the browser",
@@ -59,7 +60,7 @@ BY_HUB = frozenset(
     }
 )
 # Verbs whose file is named after another one.
-SHARED = {"link": "workspaces", "unlink": "workspaces", "disallow": "allow"}
+SHARED = {"link": "workspaces", "unlink": "workspaces", "disallow": "allow", "import": "taking_over"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,6 +105,10 @@ def _answered_at_once(arguments: Sequence[str]) -> int | None:
         from .completion import answer
 
         return answer(arguments[1:])
+    if arguments[:1] == ["daemon"]:
+        from .watchdog import replace_original
+
+        return replace_original()
     verb = verb_of(arguments)
     # Behind the verb, the word belongs to a command that is run.
     if verb in BY_HUB and "--no-hub" not in arguments[: arguments.index(verb)] and not _asks_for_help(arguments):
@@ -178,7 +183,7 @@ def parser(whole: Iterable[str] = VERBS, *, as_json: bool = False) -> argparse.A
     for verb, file in files.items():
         if file not in wanted:
             listed.add_parser(verb)
-        elif file == verb:
+        elif verb not in verbs.choices:
             importlib.import_module(f".{file}", __package__).add_arguments(listed)
     return top
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from .commands.command import RUN_ID
 from .errors import BadArgument
 
 LONGEST_TIMEOUT_S = 7 * 86400
 MOST_OUTPUT_CHARS = 1_000_000
 LARGEST_WRITE = 16 << 20
+USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
 
 
 def text_argument(name: str, value: str, *, required: bool = True) -> str:
@@ -26,6 +30,19 @@ def text_argument(name: str, value: str, *, required: bool = True) -> str:
 def in_range(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise BadArgument(f"{name} is {value:.15g}, but must be between {least:.15g} and {most:.15g}")
+
+
+def variables(given: Mapping[str, str]) -> None:
+    """Raises BadArgument, which never shows a value."""
+    for name, value in given.items():
+        if not name or {"=", "\0"} & {*name} or "\0" in value:
+            raise BadArgument(f"{name[:60]!r} cannot be the name of a variable, or its value holds a NUL character")
+
+
+def user_name(name: str) -> None:
+    """Refuse a name that sudo could take for an option or a number. Raises BadArgument."""
+    if name and not USER.match(name):
+        raise BadArgument(f"{name[:64]!r} is not the name of a user")
 
 
 def run_handle(value: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 # Variables that differ from terminal to terminal, and that never decide how a program logs in.
@@ -19,6 +20,9 @@ _OF_A_TERMINAL = frozenset(
 )
 
 
+PROSE, JSON = TEXTS = ("prose", "json")
+
+
 @dataclass(frozen=True)
 class Client:
     """A client program, recognized by a part of the name with which it introduces itself.
@@ -26,7 +30,8 @@ class Client:
     `patience_s`: seconds within which a call should be answered. `result_chars`: the longest result, counted as JSON
     and as text, that reaches its model whole. `drops_text`: its model sees the structured part of a good result and
     never the text; of other clients we do not know which of the two they show. `drops_images`: with a structured part
-    it does not see the images either, so a result that shows one has none.
+    it does not see the images either, so a result that shows one has none. `text`: what the text of a good result is,
+    prose for a model or the JSON of the structured part, which a program can read.
     """
 
     name: str
@@ -34,28 +39,46 @@ class Client:
     result_chars: int
     drops_text: bool = False
     drops_images: bool = False
+    text: str = PROSE
     # The operator wants nothing that looks like a token in a result.
     hides_tokens: bool = False
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it may be a program: it gets results whole, and errors as fields, too."""
+        return not self.name
 
+
+# Agents whose limits we have not measured: they show results to a model, and many give a call up after 60 s.
+AGENTS = (
+    *("claude-ai", "cursor", "visual-studio-code", "copilot", "windsurf", "cline", "zed", "goose"),
+    *("gemini-cli", "opencode"),
+)
 # A little less than what each was seen to allow: an answer has to be on its way in time, and is wrapped before it is
 # shown. Claude Code begins to count tokens at 50,000 characters; Codex cuts out the middle from about 12,000 on.
 CLIENTS = (
     Client("claude-code", patience_s=110.0, result_chars=45_000, drops_text=True),
     Client("codex", patience_s=280.0, result_chars=10_000, drops_text=True, drops_images=True),
+    *(Client(name, patience_s=50.0, result_chars=100_000) for name in AGENTS),
 )
-STRANGER = Client("", patience_s=50.0, result_chars=100_000)
+# SDKs, the Inspector and programs of users, which may do with a result whatever they like.
+STRANGER = Client("", patience_s=55.0, result_chars=100_000, text=JSON)
+# Progress keeps one that has asked for it waiting.
+PATIENT_STRANGER = replace(STRANGER, patience_s=110.0)
+# A front end of ours.
+OURS = Client("ours", patience_s=50.0, result_chars=100_000)
 
 
 @functools.lru_cache(maxsize=64)
-def client_named(name: str) -> Client:
+def client_named(name: str, hears_progress: bool = False) -> Client:
     """Limits of the client with that name; those of a stranger where we do not know it.
 
     >>> client_named("Claude Code").patience_s, client_named("codex-mcp-client").result_chars, client_named("").name
     (110.0, 10000, '')
     """
-    given = name.lower().replace(" ", "-")
-    return next((client for client in CLIENTS if client.name in given), STRANGER)
+    given = re.sub("[^a-z0-9]+", "-", f" {name.lower()}")
+    stranger = PATIENT_STRANGER if hears_progress else STRANGER
+    return next((client for client in CLIENTS if f"-{client.name}" in given), stranger)
 
 
 @dataclass(frozen=True)

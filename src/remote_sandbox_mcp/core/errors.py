@@ -107,9 +107,10 @@ class UnknownTask(BadArgument):
 
 
 class UnknownSandbox(SandboxError):
-    """No sandbox has that name."""
+    """No sandbox has that name; `available` are names that there are."""
 
     code = "unknown_sandbox"
+    available: tuple[str, ...] = ()
 
 
 class Unsupported(SandboxError):

@@ -33,10 +33,14 @@ class Nothing(TypedDict):
 
 
 class SudoOrder(TypedDict):
-    """Order to run as root: `password` is missing where sudo asks for none, `program` is the command's parent."""
+    """Order to run as root, or as `user`: `program` is the command's parent.
+
+    `password` is missing where sudo asks for none.
+    """
 
     password: NotRequired[str]
     program: str
+    user: NotRequired[str]
 
 
 class RunOrder(TypedDict):
@@ -50,7 +54,7 @@ class RunOrder(TypedDict):
     keep: int
     # Start it only in the place of the first attempt (HELLO's `place`); elsewhere that could not be found.
     only_in: NotRequired[str]
-    # Run it as root. Never written down, here or there.
+    # Run it as root or as another user. Never written down, here or there.
     sudo: NotRequired[SudoOrder]
     # Its standard input comes in INPUT frames. Otherwise it is the bytes behind the order, or empty.
     streamed: NotRequired[bool]
@@ -121,6 +125,8 @@ class WriteOrder(TypedDict):
     path: str
     # The version that is replaced; empty where there must be no file yet.
     expected: NotRequired[str]
+    # Replace a file that is read-only for its owner, too.
+    force: NotRequired[bool]
 
 
 class WriteAnswer(TypedDict):
@@ -235,7 +241,7 @@ class JobSaid(TypedDict):
     cursor: int
     silent: float
     checkpoint: JobCheckpoint | None
-    # processes, memory_mb, cpu_s, and megabytes by the number of a GPU.
+    # processes, memory_mb, cpu_s, and by the number of a GPU: megabytes (gpus), percent of use (busy).
     usage: dict[str, Any] | None
     survivors: list[int]
     # Only of a job that was submitted to a cluster's queue; `fate` is a value of core/jobs/job.py's Fate.
@@ -248,6 +254,11 @@ class JobSubmission(TypedDict):
 
     words: list[str]
     rate: float
+
+
+class CardsWanted(TypedDict):
+    count: int
+    memory_mb: int
 
 
 class JobStartOrder(TypedDict):
@@ -266,6 +277,10 @@ class JobStartOrder(TypedDict):
     only_in: NotRequired[str]
     # Submit it to the queue of the cluster. Without it, a job `instead_of` another goes where that one went.
     slurm: NotRequired[JobSubmission]
+    # Start it only with so many free cards leased. Without it, a job `instead_of` another wants what that one wanted.
+    cards: NotRequired[CardsWanted]
+    # How long the caller says that it runs, in seconds: told in the lease.
+    run_for: NotRequired[float]
 
 
 class JobStartAnswer(TypedDict):
@@ -275,6 +290,8 @@ class JobStartAnswer(TypedDict):
     via: str
     recovered: bool
     notes: list[str]
+    # UUIDs of the leased cards.
+    cards: list[str]
 
 
 class QueueRate(TypedDict):

@@ -11,7 +11,11 @@ from .errors import NOT_PERMITTED, UNCONFIRMED, BadArgument
 from .sandboxes.network import EVERY_HOST, unlisted
 from .sandboxes.secret import Secret
 
-FORMATS = ("auto", "json", "slack", "feishu", "dingtalk")
+FORMATS = ("auto", "json", "slack", "feishu", "dingtalk", "ntfy", "telegram")
+# Coding agents that a hook can start: the usual command of each, which reads its prompt from standard input.
+AGENTS = {"codex": ("codex", "exec", "resume", "--last", "-"), "claude": ("claude", "-p", "--continue")}
+# How long such an agent may work.
+AGENT_S = 1800.0
 HOOK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 LONGEST_URL = 2048
 # Hosts that one sentence names.
@@ -30,11 +34,15 @@ _DISGUISED = re.compile(r"%(?:25|2e|2f|5c|[01][0-9a-f]|7f|(?![0-9a-f]{2}))", re.
 
 @dataclass(frozen=True)
 class Hook:
-    """A program of the operator's that is started for events: an argument vector, never a shell line."""
+    """A program of the operator's that is started for events: an argument vector, never a shell line.
+
+    `kind`: it is an agent, which gets a prompt on standard input and works in the folder in which the job was started.
+    """
 
     # Not shown: arguments are where people keep tokens.
     command: tuple[str, ...] = field(repr=False)
     timeout_s: float = 60.0
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class Notify:
     webhooks: tuple[str, ...] = field(default=(), repr=False)
     webhook_format: str = "auto"
     webhook_secret: Secret | None = None
+    # Whether sessions are told by channel messages of Claude Code; None: where the client is Claude Code.
+    claude_channel: bool | None = None
     hooks: Mapping[str, Hook] = field(default_factory=dict)
 
 
@@ -107,19 +117,17 @@ def allow_hook(wanted: str, hooks: Mapping[str, Hook]) -> str:
         if words and hook.command in (words, (*SHELL, wanted)):
             return name
     name = wanted if HOOK_NAME.fullmatch(wanted) else "NAME"
-    command = json.dumps(_as_hook(wanted, words))
+    how = f'kind = "{wanted}"' if wanted in AGENTS else f"command = {json.dumps(_as_hook(wanted, words))}"
     hint = f" (allowed are: {', '.join(sorted(hooks))})" if hooks else ""
     raise BadArgument(
         f"{_shown(wanted)} would run on this machine, outside of any sandbox, and is not allowed to{hint}; the owner "
-        f"of this machine can allow it: command = {command} under [hooks.{name}] in config.toml",
+        f"of this machine can allow it: {how} under [hooks.{name}] in config.toml",
         NOT_PERMITTED,
     )
 
 
 def _as_hook(wanted: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """The command of a hook that does what the caller wants: only a shell puts variables in their places."""
-    if wanted == "codex":
-        return (*SHELL, 'codex exec "$RSMCP_SUGGESTED_PROMPT"')
     if not words or HOOK_NAME.fullmatch(wanted):
         return ("/path/to/program",)
     return (*SHELL, wanted) if "$" in wanted and wanted.isprintable() else words

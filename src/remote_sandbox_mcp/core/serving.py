@@ -1,4 +1,4 @@
-"""Settings of the HTTP server and of logging."""
+"""Settings of the HTTP server, of logging, and of what a server calls itself."""
 
 from __future__ import annotations
 
@@ -25,3 +25,12 @@ class Logging:
     level: str = "WARNING"
     file: str = ""
     max_size_mb: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announced:
+    """Name, version and description that clients are told, where they are configured; empty for its own."""
+
+    name: str = ""
+    version: str = ""
+    description: str = ""

@@ -37,7 +37,7 @@ LANE = (
 )
 # JOBS is sent with the first request about jobs and runs in the outpost's namespace; JOB_KEEPER is each job's program.
 JOBS = ("jobs/record", "jobs/place", "jobs/tools", "jobs/state", "jobs/start", "jobs/work")
-JOB_KEEPER = ("outpost/place", "outpost/family", "jobs/record", "jobs/keeper")
+JOB_KEEPER = ("outpost/place", "outpost/family", "jobs/record", "jobs/cards", "jobs/keeper")
 # The same for the login node of a Slurm cluster: no other machine is sent what asks a queue, or keeps a job on a node.
 CLUSTER_JOBS = (*JOBS, "jobs/queue", "jobs/submit", "jobs/fate", "jobs/cluster")
 BATCH_KEEPER = (*JOB_KEEPER, "jobs/batch")

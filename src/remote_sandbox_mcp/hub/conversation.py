@@ -55,6 +55,14 @@ async def _say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:
     await writer.drain()
 
 
+async def next_line(reader: asyncio.StreamReader) -> bytes:
+    """The next line; empty when the other process is gone, even if it was killed before it read what we sent."""
+    try:
+        return await reader.readline()
+    except ConnectionError:
+        return b""
+
+
 class Heard:
     """Lines of a front; some may have come before the server was ready to answer."""
 
@@ -76,7 +84,7 @@ class Heard:
 
     async def _hear(self, opening: Opening, *others: asyncio.Future[Any], timeout: float | None = None) -> bool:
         """Wait for a line, or until any of `others` is done; returns whether a line came and more may follow."""
-        self._reading = self._reading or asyncio.ensure_future(self._reader.readline())
+        self._reading = self._reading or asyncio.ensure_future(next_line(self._reader))
         either: tuple[asyncio.Future[Any], ...] = (self._reading, *others)
         await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if not self._reading.done():
@@ -90,7 +98,7 @@ class Heard:
         if self._lines:
             return self._lines.pop(0)
         reading, self._reading = self._reading, None
-        return await (reading or self._reader.readline())
+        return await (reading or next_line(self._reader))
 
 
 class Conversation:
@@ -105,6 +113,7 @@ class Conversation:
 
     async def hold(self, reader: Heard) -> None:
         begin(self._session)
+        self._session.is_served = lambda: not self._ended.is_set() and self._answers.is_open
         serving = asyncio.ensure_future(self._speak(reader))
         over = [asyncio.ensure_future(event.wait()) for event in (self._ended, self._session.moved)]
         chores = [asyncio.ensure_future(self._give_up(left)) for left in self._said.get("cancelled") or ()]
@@ -152,10 +161,14 @@ class AnswerWriter:
         self._turn = asyncio.Lock()
         self.is_muted = False
 
+    @property
+    def is_open(self) -> bool:
+        return not self.is_muted and not self._leaving.is_set()
+
     async def write(self, text: str) -> None:
         # A hub that ends closes its connections, and calls fail; the client must not see that, because another hub goes
         # on.
-        if self.is_muted or self._leaving.is_set():
+        if not self.is_open:
             return
         # If the front is gone, reading its lines ends the conversation.
         with contextlib.suppress(ConnectionError):
@@ -165,7 +178,7 @@ class AnswerWriter:
 
     def note_version(self, sandbox: str, path: str, version: str | None) -> None:
         """Have the front keep a file's version for another hub; written before the answer that shows the file."""
-        if not self.is_muted and not self._leaving.is_set():
+        if self.is_open:
             self._writer.write(say_version(sandbox, path, version))
 
     async def flush(self) -> None:

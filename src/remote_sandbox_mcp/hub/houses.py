@@ -128,6 +128,9 @@ class House:
         sys.setswitchinterval(TURN_S)
         await asyncio.to_thread(load, ".stdio")
         sys.setswitchinterval(turn)
+        from ..fronts.mcp.server import prepare
+
+        await prepare(self.app)
         return self.make(self)
 
     def is_for(self, where: tuple[str, str], recorded: Recorded, environ: Mapping[str, str]) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from ..core.jobs.watch import Watch
 from ..local.processes.locks import Lock
 from ..services.fleet import Member
 from ..services.jobs.service import JobService
+from ..services.jobs.waiting import LOOK_S
 from ..services.watchdog.daemon import Intervals, Pulse, Rounds, Supervision, change_fingerprint, file_fingerprint
 
 log = logging.getLogger(__name__)
@@ -87,7 +90,9 @@ class Apps:
 
     async def responsible(self, watch: Watch) -> JobService:
         """The jobs of the configuration under which a watch was begun."""
-        identity = watch.configuration
+        return await self.jobs_of(watch.configuration)
+
+    async def jobs_of(self, identity: str) -> JobService:
         if app := self._present(identity):
             return app.jobs
         file = (await asyncio.to_thread(files_of, self._state)).get(identity)
@@ -115,12 +120,13 @@ class Apps:
 
 
 class Work:
-    """Supervises the watches, and deletes disposable sandboxes whose time is over."""
+    """Supervises the watches, starts jobs that wait, and deletes disposable sandboxes whose time is over."""
 
     def __init__(self, app: App, apps: Apps, is_current: Callable[[], bool]) -> None:
         """`is_current`: nothing was handed over since the configuration was read."""
         self._app = app
         self._is_current = is_current
+        self._apps = apps
         self._watches = app.jobs.supervisor(apps.responsible)
 
     async def tick(self) -> float:
@@ -129,4 +135,18 @@ class Work:
         except SandboxError as problem:
             log.warning("disposable sandboxes could not be looked after: %s", problem)
         # A new watch may need what was handed over just before it; the next round has read that.
-        return await self._watches.tick() if self._is_current() else 0.0
+        if not self._is_current():
+            return 0.0
+        # After the watches: an end that they have noted makes room.
+        return min(await self._watches.tick(), await self._start_waiting())
+
+    async def _start_waiting(self) -> float:
+        """Start the jobs that wait and have room now; returns when to look again."""
+        due = math.inf
+        for identity in await asyncio.to_thread(self._app.jobs.registry.waiting.by_configuration):
+            try:
+                due = min(due, await (await self._apps.jobs_of(identity)).waiting.tick(identity))
+            except SandboxError as problem:
+                log.warning("jobs that wait could not be looked after: %s", problem)
+                due = min(due, time.time() + LOOK_S)
+        return due

@@ -396,17 +396,24 @@ def resident() -> int:
 async def load_everything() -> None:
     """Import all modules that calls may need, so that no call waits, and an update of our files does no harm.
 
-    One after another, on the event loop: two threads that import modules at once can fail, because each holds what
-    the other waits for. The first client is served before that.
+    One after another, on the event loop, and in turn with a thread that loads the SDK for a client: two threads that
+    import modules at once can fail, because each holds what the other waits for. The first client is served first.
     """
     import pkgutil
 
     await asyncio.sleep(LOAD_AFTER_S)
+    from ..fronts.mcp.prefetch import turn
+
     skipped = ("__main__", ".far", ".testing")
     try:
         for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
             if not any(part in found.name for part in skipped):
-                importlib.import_module(found.name)
+                while not turn.acquire(blocking=False):  # noqa: ASYNC110 a thread holds it, and logins do not wait
+                    await asyncio.sleep(LOAD_PAUSE_S)
+                try:
+                    importlib.import_module(found.name)
+                finally:
+                    turn.release()
                 await asyncio.sleep(LOAD_PAUSE_S)
     finally:
         loading.end()

@@ -13,7 +13,7 @@ from ..core.errors import ConfigError
 from ..local.asking import asking
 from ..services.hub_contact.hello import read
 from ..services.session import Session, begin
-from .conversation import Terminal
+from .conversation import Terminal, next_line
 from .houses import Houses, client_of
 from .passing import passed
 
@@ -74,7 +74,7 @@ class VerbClient:
 
     async def listen(self, reader: asyncio.StreamReader, task: asyncio.Task[int]) -> None:
         """Take the client's messages; the verb ends with its client."""
-        while line := await reader.readline():
+        while line := await next_line(reader):
             said = read(line)
             if number := int(said.get("signal") or 0):
                 if not self.caller.signal(number) and number in self._verbs.ENDING:

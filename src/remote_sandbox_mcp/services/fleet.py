@@ -218,7 +218,9 @@ class Fleet:
             )
             hint = f"did you mean {by_letters[near[0]]}? " if near else ""
             names = ", ".join(filter(None, (*self.names, self.also_found)))
-            raise UnknownSandbox(f"no sandbox is named {wanted[:80]!r}; {hint}there are: {names}")
+            problem = UnknownSandbox(f"no sandbox is named {wanted[:80]!r}; {hint}there are: {names}")
+            problem.available = tuple(self.names)
+            raise problem
         return found
 
     def address(self, path: str, sandbox: str = "") -> Address:

@@ -93,6 +93,11 @@ class KeptSelection(Selection):
                 await asyncio.to_thread(self._put, choice)
             self._name, self._doubt, self._is_recalled = name, "", True
 
+    @property
+    def server(self) -> tuple[int, str]:
+        """Pid and birth of the process that the client started."""
+        return self._server, self._birth
+
     def release(self) -> None:
         """Release the selection at the end: the client's next server need not wait until this process is gone."""
         if self._is_recalled and (mine := self._choice("")):
@@ -356,6 +361,13 @@ class Session:
         self.calls = InProgress()
         # Where its log lines go; None: to the process's log.
         self.log: object | None = None
+        # The client as core/client.py knows it, once it has made a call.
+        self.client = ""
+        # Of a client that can be told of its jobs at any time: what it has in common with its next sessions, and the
+        # address of this one (its name, and pid and birth of the process that the client started).
+        self.home = self.seat = ""
+        # Whether what is written to the client now arrives.
+        self.is_served: Callable[[], bool] = lambda: True
         # Set when the client has to open the conversation again before anything else is done for it.
         self.moved = asyncio.Event()
 
@@ -425,3 +437,11 @@ def absolute(path: str) -> str:
             f"{path[:200]} is relative, and your client has not said where it works (MCP roots); give the whole path"
         )
     return os.path.normpath(os.path.join(start, whole))
+
+
+def may_tell(session: Session, home: str, seat: str) -> bool:
+    """Whether a session is the one that is told of a job: it began the watch, or follows one that is gone."""
+    if not home or session.home != home:
+        return False
+    _, pid, birth = seat.split(" ", 2)
+    return seat == session.seat or not process.is_alive(int(pid), birth)

@@ -55,7 +55,8 @@ def running_fields(running: Running) -> dict[str, Any]:
 
 def deployed_fields(deployed: Deployment) -> dict[str, Any]:
     health = deployed.health
-    fields: dict[str, Any] = {"status": deployed.status} | lean(url=deployed.url)
+    fields: dict[str, Any] = {"status": deployed.status, "sandbox": deployed.sandbox}
+    fields |= lean(gpus=list(deployed.cards), url=deployed.url)
     fields["health"] = {"ok": health.ok} | lean(status=health.status or None, problem=sentence(health.problem))
     fields |= lean(
         task=deployed.task, log=plain_text(deployed.log).rstrip("\n"), log_file=plain_text(deployed.log_file)

@@ -57,15 +57,25 @@ def fit_log(seen: JobSeen, room: int, *, goes_on: bool = False) -> tuple[JobSeen
 
 
 def begun_fields(begun: Begun) -> dict[str, Any]:
-    started = begun.started
-    fields = {
-        "status": "submitted" if started.is_queued else "started",
+    started, pending = begun.started, begun.pending
+    fields: dict[str, Any] = {
+        "status": "pending" if pending else "submitted" if started.is_queued else "started",
         "tmux_session": started.session,
-        "log_file": plain_text(started.log_file),
+        **lean(log_file=plain_text(started.log_file)),
         "sandbox": begun.sandbox,
     }
-    fields |= lean(watch_id=begun.watch_id or None, launch_recovered=started.recovered)
-    return fields | lean(detached=started.via not in ("tmux", SLURM), notes=[sentence(note) for note in begun.notes])
+    fields |= lean(watch_id=begun.watch_id or None, launch_recovered=started.recovered, gpus=list(started.cards))
+    fields |= queue_fields(pending) if pending else lean(detached=started.via not in ("tmux", SLURM))
+    return fields | lean(notes=[sentence(note) for note in begun.notes])
+
+
+def begun_text(begun: Begun) -> str:
+    """The first line of the result: what came of a start."""
+    if begun.pending:
+        return f"{begun.started.session}, for {begun.sandbox}, is {state_text(begun.pending)}; it starts by itself"
+    how = "submitted {} to the queue of" if begun.started.is_queued else "started {} on"
+    where = f"{how.format(begun.started.session)} {begun.sandbox}"
+    return f"{where}; its log is {plain_text(begun.started.log_file)}"
 
 
 def seen_fields(seen: JobSeen) -> dict[str, Any]:
@@ -267,7 +277,7 @@ def watch_fields(watch: Watch, configuration: str = "") -> dict[str, Any]:
         "checkpoint_path": plain_text(policy.checkpoint_path),
         "checkpoint_format": policy.checkpoint_format,
         "checkpoint_command": command(policy.checkpoint_command),
-        "interval_s": policy.interval_s,
+        "interval_s": _whole(policy.interval_s),
         "status": watch.status.value,
         **outcome_fields(watch_outcome(watch)),
         "last_state": watch.last_state,
@@ -280,15 +290,25 @@ def watch_fields(watch: Watch, configuration: str = "") -> dict[str, Any]:
         "resume_attempts": watch.resume_attempts,
         "max_resume_attempts": policy.max_resume_attempts,
         "alert_after_failures": policy.alert_after_failures,
-        "resume_delay_s": policy.resume_delay_s,
+        "resume_delay_s": _whole(policy.resume_delay_s),
+        "max_log_lines": policy.log_lines,
         "notify_local": policy.notify_local,
+        "alerts": {name: value for name, value in asdict(policy.alerts).items() if value},
         "metadata": dict(watch.metadata),
-        "created_ts": watch.created,
-        "updated_ts": watch.updated,
-        "last_checked_ts": watch.checked,
-        "next_check_ts": watch.due,
+        "consecutive_ssh_failures": watch.failures,
+        "ssh_alert_sent": watch.alerted,
+        "interrupted_ts": int(watch.interrupted_at),
         **dated(created=watch.created, updated=watch.updated, last_checked=watch.checked, next_check=watch.due),
+        "created_ts": int(watch.created),
+        "updated_ts": int(watch.updated),
+        "last_checked_ts": int(watch.checked),
+        "next_check_ts": int(watch.due),
     }
+
+
+def _whole(seconds: float) -> float:
+    """Seconds without a fraction as an integer, as clients have sent them."""
+    return int(seconds) if seconds == int(seconds) else seconds
 
 
 def event_fields(event: Event) -> dict[str, Any]:
@@ -298,6 +318,6 @@ def event_fields(event: Event) -> dict[str, Any]:
         "event_type": event.type.value,
         **event_end(event),
         "summary": plain_text(event.summary),
-        **dated(created=event.created),
+        **dated(created=event.created) | {"created_ts": int(event.created)},
         "payload": {name: value for name, value in event.payload.items() if value not in (None, "", [])},
     }

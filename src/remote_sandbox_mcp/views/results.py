@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.commands.command import Completed, Ending, Missing, Running
-from ..core.errors import ConnectError, Defect, LostContact, NotStarted, SandboxError
+from ..core.errors import ConnectError, Defect, LostContact, NotStarted, SandboxError, UnknownSandbox
 from ..core.resources.usage import as_resources
 from ..core.task import Report
 from ..core.texts.decoding import decode_text
@@ -56,6 +56,8 @@ def lean(**fields: Any) -> dict[str, Any]:
 def error_fields(problem: SandboxError) -> dict[str, Any]:
     """An error's fields for programs."""
     fields: dict[str, Any] = {"error": sentence(problem), "code": problem.code}
+    if isinstance(problem, UnknownSandbox):
+        fields |= lean(available=list(problem.available))
     if isinstance(problem, ConnectError):
         fields |= {"connection_error": True, "outcome": "not_started"}
     if isinstance(problem, LostContact):
@@ -195,9 +197,13 @@ def plain_text(path: str) -> str:
     return harmless(path.encode("utf-8", "surrogateescape")) or visible(path)
 
 
+def as_json(value: object) -> str:
+    return _ENCODER.encode(value)
+
+
 def size_of(value: object) -> int:
     """Number of characters as JSON, which is how clients show the structured part."""
-    return len(_ENCODER.encode(value))
+    return len(as_json(value))
 
 
 def fit(fields: dict[str, Any], most: int) -> dict[str, Any]:

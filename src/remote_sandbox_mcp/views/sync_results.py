@@ -82,13 +82,12 @@ def preview_fields(job: Synchronization) -> dict[str, Any]:
 
 
 def started_fields(transfer: Transfer) -> dict[str, Any]:
-    fields = {"mode": "background", "task_id": transfer.id, "status": transfer.status, "pid": transfer.pid}
-    fields["log_file"] = transfer.log_file
-    return fields | _news(transfer)
+    fields = {"mode": "background", "task_id": transfer.number, "status": transfer.status}
+    return fields | {"log_file": transfer.log_file} | _news(transfer)
 
 
 def transfer_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
-    fields = {"task_id": transfer.id, "status": transfer.status}
+    fields: dict[str, Any] = {"task_id": transfer.number, "status": transfer.status}
     fields |= lean(
         running=transfer.status == "running" and not stale, pending=transfer.status == "queued" and not stale
     )
@@ -131,7 +130,7 @@ def headway_text(headway: Headway) -> str:
 
 
 def cancelled_fields(done: Cancelled) -> dict[str, Any]:
-    fields = {"task_id": done.transfer.id, "status": done.transfer.status}
+    fields = {"task_id": done.transfer.number, "status": done.transfer.status}
     flags = {"terminated": done.terminated, "already_finished": done.already_finished}
     return fields | lean(**flags, error=sentence(done.error))
 

@@ -245,7 +245,7 @@ def taken_text(fields: Fields) -> str:
     files: Sequence[Fields] = fields["files"]
     lines = [f"not taken: {problem['reason']}" for problem in fields.get("problems", ())]
     lines += [f"problem_count: {fields['problem_count']}"] if "problem_count" in fields else []
-    lines += ["what is truncated: local_dir copies it whole"] if any(file.get("truncated") for file in files) else []
+    lines += [fields["note"]] if "note" in fields else []
     # Failures come before content, which may be long.
     return "\n".join((f"{len(files)} taken", *lines, *_file_lines(files)))
 

@@ -17,7 +17,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.server import Caller, Entry, arguments, environment
+from tests.support.server import AGENT, Caller, Entry, arguments, environment
 from tests.support.sshd import wait_until
 from tests.support.warm import NURSERY, Forked, start_hub
 
@@ -114,7 +114,9 @@ async def connected(
     line = await stack.enter_async_context(httpx2.AsyncClient(headers=given, timeout=30, verify=False))
     url = f"http://127.0.0.1:{served.port}{path}"
     transport = streamable_http_client(url, http_client=line)
-    connecting = Client(transport, mode=mode, elicitation_callback=elicitation, list_roots_callback=roots)
+    connecting = Client(
+        transport, mode=mode, elicitation_callback=elicitation, list_roots_callback=roots, client_info=AGENT
+    )
     client = await stack.enter_async_context(connecting)
     try:
         yield Caller(client)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mcp import Client
 from mcp.server.mcpserver.tools import Tool
+from mcp.types import Implementation
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.backends import here
@@ -20,7 +21,7 @@ from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.means import require_bubblewrap
-from tests.support.server import Caller
+from tests.support.server import AGENT, Caller
 from tests.support.signatures import SIGNATURES
 
 
@@ -52,10 +53,14 @@ def member(fake: FakeSandbox) -> Member:
 
 
 @asynccontextmanager
-async def connected(app: App, mode: str = "auto", elicitation: Any = None) -> AsyncIterator[Caller]:
+async def connected(
+    app: App, mode: str = "auto", elicitation: Any = None, who: Implementation = AGENT
+) -> AsyncIterator[Caller]:
     """A client in memory; what fails inside comes out as it is."""
     stack = AsyncExitStack()
-    client = await stack.enter_async_context(Client(build(app), mode=mode, elicitation_callback=elicitation))
+    client = await stack.enter_async_context(
+        Client(build(app), mode=mode, elicitation_callback=elicitation, client_info=who)
+    )
     try:
         yield Caller(client)
     finally:

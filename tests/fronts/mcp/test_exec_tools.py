@@ -14,6 +14,7 @@ from mcp import Client
 from mcp.types import Implementation
 
 from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.core.commands.command import Command, Completed, Ending, Running
 from remote_sandbox_mcp.core.errors import NotStarted
 from remote_sandbox_mcp.core.progress import Progress, silent
@@ -50,6 +51,50 @@ async def test_all_arguments_reach_the_sandbox_that_was_named(
     await tools.run("ls", cwd="/srv", timeout_s=7, max_output_chars=100, sandbox_name="other")
     assert [(it.script, it.cwd, it.timeout_s) for it in other.commands] == [("ls", "/srv", 7)]
     assert not fake.commands
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [("exec_bash", {}), ("exec_bash", {"sandbox_names": ["other"]}), ("run_command", {"sandbox_id": "other"})],
+)
+async def test_a_command_gets_its_input_and_variables_which_nobody_keeps(
+    app: App, fake: FakeSandbox, other: FakeSandbox, tool: str, given: dict[str, object]
+) -> None:
+    async with connected(app) as tools:
+        await tools.call(tool, command="cat", input="in-19c4 \udcff\0", env={"NAME": "value-77b1"}, **given)
+    (command,) = (other if given else fake).commands
+    assert (command.input, command.env) == (b"in-19c4 \xff\0", {"NAME": "value-77b1"})
+    assert "77b1" not in repr(command)
+    assert "19c4" not in repr(command)
+    kept = b"".join(file.read_bytes() for file in paths.state_folder().rglob("*") if file.is_file())
+    assert tool.encode() in kept
+    assert b"NAME" in kept
+    assert b"77b1" not in kept
+    assert b"19c4" not in kept
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"env": {"A=B": "secret"}}, "cannot be the name of a variable"),
+        ({"env": {"": "secret"}}, "cannot be the name of a variable"),
+        ({"env": {"A": "sec\0ret"}}, "NUL"),
+        ({"env": {"A": "secret"}, "session": "main"}, "without a session"),
+        ({"input": "\ud800secret"}, "half of a surrogate pair"),
+    ],
+)
+async def test_input_and_variables_that_no_command_can_have_are_refused(
+    tools: Caller, fake: FakeSandbox, given: dict[str, object], why: str
+) -> None:
+    problem = await tools.fail("exec_bash", command="cat", **given)
+    assert why in problem["error"]
+    assert "secret" not in problem["error"]
+    assert not fake.commands
+
+
+async def test_a_session_gets_input_too(local_tools: Caller) -> None:
+    done = await local_tools.run("read -r first; echo got $first; cat", input="one\ntwo\n", session="main")
+    assert done["stdout"] == "got one\ntwo\n"
 
 
 @pytest.mark.parametrize("script", ['{"a": 1}', "[1, 2]", '"quoted"', "null", "123", "true", " - x "])
@@ -411,13 +456,28 @@ class Patient(FakeSandbox):
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-@pytest.mark.parametrize(("name", "seconds"), [("claude-code", 110), ("codex-mcp-client", 280), ("something-else", 50)])
-async def test_a_call_waits_no_longer_than_its_client(mode: str, name: str, seconds: float) -> None:
+@pytest.mark.parametrize("hears", [False, True], ids=["without progress", "with progress"])
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("claude-code", (110, 110)),
+        ("codex-mcp-client", (280, 280)),
+        ("cursor", (50, 50)),
+        ("something-else", (55, 110)),
+    ],
+)
+async def test_a_call_waits_no_longer_than_its_client(
+    mode: str, name: str, seconds: tuple[float, float], hears: bool
+) -> None:
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        """What is said does not matter."""
+
     sandbox = Patient()
     info = Implementation(name=name, version="1")
     async with Client(build(App(Fleet([member(sandbox)]))), mode=mode, client_info=info) as client:
-        await client.call_tool("exec_bash", {"command": "true"})
-    assert sandbox.asked == seconds
+        await client.call_tool("exec_bash", {"command": "true"}, progress_callback=hear if hears else None)
+    # In memory, the newer era hands the callback over without a token.
+    assert sandbox.asked == seconds[hears and mode == "legacy"]
 
 
 async def test_the_operator_can_set_how_long_a_call_waits() -> None:

@@ -169,7 +169,9 @@ async def test_an_image_is_still_there_where_the_call_named_no_sandbox(tools: Ca
     assert len(shown(answer)) == 1
 
 
-@pytest.mark.parametrize(("client", "structured"), [("codex-mcp-client", False), ("claude-code", True), ("any", True)])
+@pytest.mark.parametrize(
+    ("client", "structured"), [("codex-mcp-client", False), ("claude-code", True), ("cursor", True)]
+)
 async def test_an_image_is_alone_for_a_client_that_drops_it_beside_a_structured_part(
     app: App, fake: FakeSandbox, monkeypatch: pytest.MonkeyPatch, client: str, structured: bool
 ) -> None:
@@ -422,3 +424,16 @@ async def test_names_lines_and_sentences_hide_nothing(tools: Caller, fake: FakeS
     assert told.isascii()
     for shown in ("photo\\u202egpj.exe", "pass\\u200bword \\U000e0041", "no\\u202ething"):
         assert shown in told
+
+
+async def test_a_read_only_file_is_written_and_edited_only_by_force(local_tools: Caller) -> None:
+    await local_tools.run("echo old > kept; chmod 444 kept")
+    for tool, given in (
+        ("write_remote_file", {"content": "new\n"}),
+        ("edit_remote_file", {"old_text": "new", "new_text": "newer"}),
+    ):
+        problem = await local_tools.fail(tool, remote_path="~/kept", **given)
+        assert problem["code"] == "file"
+        assert "is read-only (mode 0444), so it is not replaced; pass force=true" in problem["error"]
+        await local_tools.call(tool, remote_path="~/kept", force=True, **given)
+    assert (await local_tools.run("cat kept; stat -c %a kept"))["stdout"] == "newer\n444\n"

@@ -376,13 +376,13 @@ async def test_transfers_are_listed_where_no_id_is_given(fake: FakeSandbox) -> N
         order = Order(source=Place("", "/data"), target=Place("fake", "/copy"))
         for number in (1, 2):
             row = Transfer(
-                id=f"tr-{number}", order=order, status=RUNNING, log_file="/log", created=number, updated=number
+                id=f"tr-0000000{number}", order=order, status=RUNNING, log_file="/log", created=number, updated=number
             )
             Ledger(database).add(row)
         database.close()
         listed = (await tools.call("check_file_transfer_task"))["tasks"]
         told = {"status": "running", "stale": True, "source": "/data", "target": "fake:/copy"}
         assert listed == [
-            told | {"task_id": f"tr-{number}", "started_ts": number, "started_at": f"1970-01-01T00:00:0{number}Z"}
+            told | {"task_id": number, "started_ts": number, "started_at": f"1970-01-01T00:00:0{number}Z"}
             for number in (2, 1)
         ]

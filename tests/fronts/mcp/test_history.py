@@ -22,6 +22,7 @@ from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.history import History, MadeCall
 from tests.fronts.mcp.conftest import connected, member
 from tests.support.fakes.sandbox import Answer, FakeSandbox
+from tests.support.server import AGENT
 
 
 def kept() -> Sequence[CallRow]:
@@ -41,7 +42,7 @@ async def test_a_call_is_kept_with_who_where_and_what_came_of_it(fake: FakeSandb
         # Not one of a client's, but of our own command line.
         await build(app).call_tool("list_sandboxes", {})
     ran, wrote, failed = kept()
-    assert (ran.client, ran.version) == ("mcp", ran.version)
+    assert (ran.client, ran.version) == (AGENT.name, ran.version)
     assert ran.version
     assert (ran.tool, ran.sandbox, ran.outcome, ran.exit_code) == ("exec_bash", "fake", "done", 3)
     assert ran.arguments == {"command": "deploy --token [hidden]"}

@@ -21,7 +21,7 @@ from remote_sandbox_mcp.services.fleet import Fleet
 from tests.fronts.mcp.conftest import connected, member
 from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.pace import Deadline
-from tests.support.server import Caller
+from tests.support.server import AGENT, Caller
 
 NOTIFY = Notify(
     webhooks=("https://hooks.example.com/me/",), hooks={"tell": Hook(("/bin/true",)), "codex": Hook(("x",))}
@@ -319,7 +319,7 @@ async def test_a_job_is_resumed_for_the_client_that_asks(tools: Caller, fake: Fa
     assert (resumed["status"], resumed["tmux_session"], resumed["watch_id"]) == ("started", "t", watch_id)
     assert (fake.jobs.started[-1].script, fake.jobs.started[-1].even_ended) == ("y", True)
     (event,) = (await tools.call("list_background_watch_events"))["events"]
-    assert (event["event_type"], event["payload"]["asked_by"]) == ("resume_started", "mcp")
+    assert (event["event_type"], event["payload"]["asked_by"]) == ("resume_started", AGENT.name)
     told = (await tools.fail("resume_background_task", tmux_session="run-0123456789abcdef"))["error"]
     assert "run-0123456789abcdef is a command of exec_bash and no job" in told
 

@@ -17,7 +17,7 @@ from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
 from tests.fronts.mcp.conftest import Nearby, connected, member
-from tests.support.server import Caller, text_of
+from tests.support.server import AGENT, Caller, text_of
 
 SECRETS = (
     *(".env", ".netrc", "id_rsa", "vault.kdbx", ".mcp.json", "rclone.conf", ".bash_history", "office.ovpn"),
@@ -206,7 +206,9 @@ async def asked(app: App, agreed: bool | None, mode: str = "auto") -> AsyncItera
         return ElicitResult(action="accept", content=dict.fromkeys(params.requested_schema["properties"], agreed))
 
     stack = AsyncExitStack()
-    client = await stack.enter_async_context(Client(build(app), mode=mode, elicitation_callback=fill_in))
+    client = await stack.enter_async_context(
+        Client(build(app), mode=mode, elicitation_callback=fill_in, client_info=AGENT)
+    )
     try:
         yield Caller(client), questions
     finally:

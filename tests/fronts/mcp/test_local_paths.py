@@ -48,11 +48,11 @@ WATCHED = {
     *("checkpoint_command", "checkpoint_format", "webhook_url", "event_command", "metadata_json", "codex_command"),
     "watch_id",
 }
-JOB = {*WATCHED, "command", "session_name", "watch_name"} - {"watch_id"}
+JOB = {*WATCHED, "command", "session_name", "watch_name", "gpu_memory", "run_for", "after[]"} - {"watch_id"}
 SYNC = {"remote_path", "excludes[]", "sandbox_name"}
 NOT_LOCAL = {
     "select_sandbox": {"sandbox_name"},
-    "exec_bash": {"command", "cwd", "sandbox_name", "sandbox_names", "sandbox_names[]", "session"},
+    "exec_bash": {"command", "cwd", "env{}", "input", "sandbox_name", "sandbox_names", "sandbox_names[]", "session"},
     "exec_bash_background": JOB,
     "exec_bash_background_watch": JOB,
     "watch_background_task": {*WATCHED, "tmux_session", "name", "launch_command"} - {"watch_id"},
@@ -75,13 +75,13 @@ NOT_LOCAL = {
     "check_file_transfer_task": {"task_id"},
     "cancel_file_transfer_task": {"task_id"},
     "create_sandbox": {"env{}", "name", "memory", "network[]", "gpu", "on", "slurm{}"},
-    "run_command": {"sandbox_id", "command", "cwd"},
+    "run_command": {"sandbox_id", "command", "cwd", "input", "env{}"},
     "run_python": {"code", "session", "sandbox_name", "python", "cwd"},
     "upload_files": {"sandbox_id", "files[].path", "files[].content", "files[].text"},
     "download_files": {"sandbox_id", "paths[]", "encoding"},
     "delete_sandbox": {"sandbox_id"},
-    "run_tests": {"sandbox_id", "command", "path", "tmux_session"},
-    "deploy_app": {"sandbox_id", "command", "health_path", "cwd"},
+    "run_tests": {"sandbox_id", "command", "path", "tmux_session", "gpu_memory"},
+    "deploy_app": {"sandbox_id", "command", "health_path", "cwd", "gpu_memory"},
     "forward_port": {"sandbox_id"},
     "list_background_watches": {"status"},
     "snapshot_sandbox": {"sandbox_id", "name"},

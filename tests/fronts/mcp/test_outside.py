@@ -18,7 +18,7 @@ from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.session import Session
 from tests.fronts.mcp.conftest import Nearby, member
-from tests.support.server import Caller
+from tests.support.server import AGENT, Caller
 
 MODES = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 
@@ -42,7 +42,7 @@ async def client(folder: Path, **more: Any) -> AsyncIterator[Caller]:
     """A client that was started in a folder."""
     app = App(Fleet([member(Nearby())]))
     stack = AsyncExitStack()
-    connecting = Client(build(app, OneClient(Session(folder=str(folder)))), **more)
+    connecting = Client(build(app, OneClient(Session(folder=str(folder)))), client_info=AGENT, **more)
     try:
         yield Caller(await stack.enter_async_context(connecting))
     finally:

@@ -38,9 +38,10 @@ async def test_both_eras_are_served_by_the_installed_command(tmp_path: Path, mod
 
 
 def code_of(result: dict[str, Any]) -> str:
-    """The code of an error, which has no structured content."""
-    assert "structuredContent" not in result
-    return str(result["_meta"]["remote-sandbox/error"]["code"])
+    """The code of an error, which is told twice to a client that is not known."""
+    assert result["structuredContent"]["error"] == result["content"][0]["text"]
+    assert result["structuredContent"]["code"] == result["_meta"]["remote-sandbox/error"]["code"]
+    return str(result["structuredContent"]["code"])
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18"])

@@ -103,6 +103,7 @@ async def test_an_unknown_name_is_told_with_the_right_ones(tools: Caller, tool: 
     assert problem == {
         "error": "no sandbox is named 'othr'; did you mean other? there are: fake, other",
         "code": "unknown_sandbox",
+        "available": ["fake", "other"],
     }
 
 

@@ -33,7 +33,7 @@ from remote_sandbox_mcp.services.session import Session, begin
 from tests.fronts.mcp.conftest import member
 from tests.fronts.mcp.pin import FILE
 from tests.support.fakes.sandbox import Answer, FakeSandbox, after
-from tests.support.server import Caller, text_of, until
+from tests.support.server import AGENT, Caller, text_of, until
 
 OURS = Workspace("w1", "/home/ann/p", "fake", "/data/p")
 SENT = Moved(sent=("a.py",), sent_count=1, sent_bytes=2000)
@@ -116,7 +116,7 @@ async def world() -> AsyncIterator[World]:
     app, passes = App(Fleet([member(other), member(fake)])), Scripted()
     app.__dict__["workspaces"] = passes
     server = build(app, OneClient(Session(folder="/home/ann/p/sub")))
-    async with Client(server) as client:
+    async with Client(server, client_info=AGENT) as client:
         yield World(app, Caller(client), passes, fake, other)
     await app.close()
 

@@ -392,5 +392,5 @@ async def test_what_a_platform_has_is_handed_over_with_the_platforms_key(
     house, handed = build(**{kind: FakeProvider(kind)}), []
     monkeypatch.setattr("remote_sandbox_mcp.config.inherited.hand_over", lambda names, *_: handed.extend(names) or "")
     await house.disposables.create(SandboxOrder(name="web"))
-    assert await Starting(house.fleet, Notify(), JobRegistry()).hand_over("web") == ""
+    assert await Starting(house.fleet, Notify(), JobRegistry()).hand_over(["web"]) == ""
     assert handed == names

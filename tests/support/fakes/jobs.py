@@ -23,10 +23,22 @@ from remote_sandbox_mcp.core.jobs.job import (
     JobUsage,
     JobWait,
     JobWaited,
+    NoCards,
     QueueSeen,
+    lost_start,
 )
 
 POLL_S = 0.01
+
+
+@dataclass
+class FakeCard:
+    """A GPU; `used_by` is another user whose process holds memory on it, `holder` the id of the job that leases it."""
+
+    uuid: str
+    memory_mb: int = 81920
+    used_by: str = ""
+    holder: str = ""
 
 
 @dataclass
@@ -45,7 +57,8 @@ class FakeJobs:
 
     A job runs until `end`, `vanish` or `stop`; one that was submitted to a queue is pending until `run`. `started`
     holds every order that began, in order, each once. The next starts raise what `refuse` was given. `checkpoints` are
-    texts by path or command. Logs are in `logs`, by path.
+    texts by path or command. Logs are in `logs`, by path. `cards` are GPUs, which a job that asks for some leases until
+    it is over; `attempts` are the ids of all starts that reached the machine, and `cut` loses contact after that many.
     """
 
     def __init__(self, reach: Callable[[], Awaitable[object]], home: str = "/home/fake", via: str = "tmux") -> None:
@@ -59,6 +72,9 @@ class FakeJobs:
         self.checkpoints: dict[str, bytes] = {}
         self.foreign: set[str] = set()
         self.looks = 0
+        self.cards: list[FakeCard] | None = None
+        self.attempts: list[str] = []
+        self.cut: list[str] = []
 
     # What a test does
 
@@ -105,12 +121,38 @@ class FakeJobs:
 
     async def start(self, order: JobOrder) -> JobStarted:
         await self._reach()
+        self.attempts.append(order.job_id)
+        cut = self.cut.pop(0) if self.cut else ""
         known = self._jobs.get(order.job_id)
+        if cut == "before":
+            raise lost_start("fake", order, "cut")
         if known is None:
             self._check(order)
-            known = self._begin(order)
-            return self._started(known, recovered=False)
+            self._lease(order)
+            begun = self._begin(order)
+            if cut == "after":
+                raise lost_start("fake", order, "cut")
+            return self._started(begun, recovered=False)
         return self._started(known, recovered=True)
+
+    def free(self, memory_mb: int = 0) -> list[FakeCard]:
+        """List the cards that a job could lease now."""
+        for card in self.cards or ():
+            if card.holder and self._jobs[card.holder].seen.is_over:
+                card.holder = ""
+        return [
+            card for card in self.cards or () if not card.holder and not card.used_by and card.memory_mb >= memory_mb
+        ]
+
+    def _lease(self, order: JobOrder) -> None:
+        if order.cards is None:
+            return
+        free = self.free(order.cards.memory_mb)
+        if len(free) < order.cards.count:
+            busy = tuple(f"{card.uuid} is not free" for card in self.cards or () if card not in free)
+            raise NoCards(f"{len(free)} of {len(self.cards or ())} GPUs are free, not {order.cards.count}", busy)
+        for card in free[: order.cards.count]:
+            card.holder = order.job_id
 
     def _check(self, order: JobOrder) -> None:
         if self._refusal is not None:
@@ -154,6 +196,7 @@ class FakeJobs:
             cwd=seen.cwd,
             via=seen.via,
             recovered=recovered,
+            cards=tuple(card.uuid for card in self.cards or () if card.holder == seen.job_id),
         )
 
     async def inspect(self, looks: Sequence[JobQuery]) -> list[JobSeen]:

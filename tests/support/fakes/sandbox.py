@@ -26,6 +26,9 @@ from remote_sandbox_mcp.local.waiting import within
 from .jobs import FakeJobs
 
 HOME = "/home/fake"
+# In the program that tells how busy a machine is.
+PROBE = "nvidia-smi --query-gpu"
+COLUMNS, APPS = "index,uuid,name,memory.total,memory.used", "gpu_uuid,pid,used_memory,process_name"
 EVERYTHING = Capabilities(survives_disconnect=True, kills_trees=True)
 
 
@@ -59,7 +62,8 @@ class FakeSandbox:
     NotStarted); one without an answer ends with 127, as an unknown command does. Each printed piece is a beat.
     Files are the bytes in `files`, by absolute path; a folder is there where a file is in it. There are no links and
     no modes. `commands` holds what was started, in order, each run once; `forgotten` the ids that were let go.
-    `jobs` are background jobs that a test ends. `ports` say who answers where: called with its end of a connection.
+    `jobs` are background jobs that a test ends. Where it has `jobs.cards`, looks at how busy it is show them; `looks`
+    counts these. `ports` say who answers where: called with its end of a connection.
     With `delay_s` every call takes that much longer.
     """
 
@@ -77,6 +81,7 @@ class FakeSandbox:
         self.commands: list[Command] = []
         self.forgotten: list[str] = []
         self.delay_s = 0.0
+        self.looks = 0
         self._failure: SandboxError | None = None
         self._line: asyncio.Future[None] | None = None
         self._runs: dict[str, _Run] = {}
@@ -138,6 +143,9 @@ class FakeSandbox:
         return run
 
     def _answer(self, command: Command) -> Answer:
+        if PROBE in command.script and self.jobs.cards is not None:
+            self.looks += 1
+            return Answer(probed(self.jobs))
         if callable(self.answers):
             return self.answers(command)
         return self.answers.get(command.script, Answer(stderr=f"{command.script}: not found\n", exit_code=127))
@@ -171,7 +179,7 @@ class FakeSandbox:
             part, more = data[start : start + span.limit], start + span.limit < len(data)
         return FileSlice(part, len(data), version_of(data), start, more)
 
-    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+    async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
         await self._reach()
         target = full_path(path)
         if self._is_folder(target):
@@ -402,3 +410,20 @@ def converse(service: Service, line: asyncio.Future[None]) -> MemoryStream:
     # A failure of a fake service is not hidden: the event loop logs it.
     serving.add_done_callback(lambda _: line.remove_done_callback(lose))
     return ours
+
+
+def probed(jobs: FakeJobs) -> str:
+    """What probe.sh prints on a machine with these cards: a card that is used or leased has a process of its user."""
+    jobs.free()
+    cards = jobs.cards or []
+    taken = {card.uuid: card.used_by or ("me" if card.holder else "") for card in cards}
+    rows = [
+        f" {number}, {card.uuid}, Fake, {card.memory_mb}, {9000 if taken[card.uuid] else 3}"
+        for number, card in enumerate(cards)
+    ]
+    pids = {card.uuid: 100 + number for number, card in enumerate(cards) if taken[card.uuid]}
+    apps = [f" {uuid}, {pid}, 8000, python3" for uuid, pid in pids.items()]
+    owners = [f" {pid} {taken[uuid]} 10:00 python3" for uuid, pid in pids.items()]
+    head = ["@@ probe 1", "@@ load", " 0.5 0.5 0.5", "@@ cpus", " online: 8", " usable: 8"]
+    listed = [f"@@ nvidia 0 {COLUMNS}", *rows, f"@@ apps 0 {APPS}", *apps, "@@ owners", *owners] if rows else []
+    return "\n".join([*head, *listed, "@@ end", ""])

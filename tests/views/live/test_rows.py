@@ -23,7 +23,9 @@ MOVING = Headway("sending", files=1, files_total=2, bytes=500, bytes_total=1000,
 )
 def test_only_a_transfer_that_runs_has_a_rate_and_time_left(status: str, stale: bool, moves: bool) -> None:
     order = Order(source=Place("", "/data", True), target=Place("gpu1", "copied"))
-    transfer = Transfer(id="t1", order=order, status=status, log_file="", created=1.0, updated=2.0, headway=MOVING)
+    transfer = Transfer(
+        id="tr-00000001", order=order, status=status, log_file="", created=1.0, updated=2.0, headway=MOVING
+    )
     row = transfer_row(transfer, stale)
     assert (row["progress"]["bytes"], row["progress"]["bytes_total"]) == (500, 1000)
     assert ("rate_bps" in row["progress"], "left_s" in row["progress"]) == (moves, moves)

@@ -15,6 +15,7 @@ from ...core.commands.command import Environment
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox, Unreachable, Unsupported
 from ...core.permission import allow_volume
 from ...core.sandboxes.disposable import (
+    NO_IMAGE,
     Disposable,
     DisposableRules,
     NeedsHeaders,
@@ -66,7 +67,7 @@ class OpenSandboxProvider:
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
         request = request_of(disposable_id, order, self.rules, self._mark)
         if not request.image and not request.snapshot:
-            raise BadArgument("unable to create a sandbox: no image was named, and no default_image is configured")
+            raise BadArgument(f"unable to create a sandbox: {NO_IMAGE}")
         begun = time.time()
         try:
             key, request = await self._make(request, order)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ...core.errors import Unreachable, Unsupported
+from ...core.errors import CUT, Unreachable, Unsupported
 from ...core.sandboxes.machine import Machine
 from ...core.sandboxes.sandbox import Capabilities, Description
 from ...far import program
@@ -43,6 +43,8 @@ LANE_BUFFER = 1 << 20
 LANE_WINDOW = 4 << 20
 # How long a shell may take that is asked why it did not run our program.
 PROBE_S = 3.0
+# How often, and how long apart, such a shell is asked for again where sshd grants no session for it.
+REFUSALS, REFUSED_S = 10, 0.1
 SLOW_SHELL = (
     "its login shell took longer than connect_timeout_s, {:g} s: lines of its start-up files (~/.bashrc) are slow or "
     "wait for something; have only interactive shells run them (case $- in *i*) ...;; esac), or raise connect_timeout_s"
@@ -198,14 +200,27 @@ async def why_no_answer(gate: LoginGate, connection: asyncssh.SSHClientConnectio
 
     token, said = secrets.token_hex(8), b""
     try:
-        process = await within(connection.create_process(f"echo {token}", encoding=None), PROBE_S)
+        process = await within(_when_granted(connection, f"echo {token}"), PROBE_S)
         process.stdin.write_eof()
         said = await within(process.stdout.read(), PROBE_S)
     except (asyncio.TimeoutError, TimeoutError):
         return SLOW_SHELL.format(gate.deadline_s)
-    except (OSError, asyncssh.Error):
-        return "it does not answer any more"
+    except (OSError, asyncssh.Error) as problem:
+        is_full = isinstance(problem, asyncssh.ChannelOpenError) and not connection.is_closed()
+        return "" if is_full else "it does not answer any more"
     return "" if token.encode() in said else OTHER_SHELL
+
+
+async def _when_granted(connection: asyncssh.SSHClientConnection, line: str) -> asyncssh.SSHClientProcess[bytes]:
+    """Start a program; an sshd with MaxSessions 1 may still count the session that has just ended, so ask again."""
+    import asyncssh
+
+    for _ in range(REFUSALS):
+        try:
+            return await connection.create_process(line, encoding=None)
+        except asyncssh.ChannelOpenError:
+            await asyncio.sleep(REFUSED_S)
+    return await connection.create_process(line, encoding=None)
 
 
 async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> OutpostClient:
@@ -310,9 +325,16 @@ async def start_program(
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
-        raise Unreachable(f"{name}: no session could be opened: {problem}") from None
+        raise no_session(gate, connection, str(problem)) from None
     process.channel.set_write_buffer_limits(LANE_BUFFER)
     return ProgramLine(process, closed)
+
+
+def no_session(gate: LoginGate, connection: asyncssh.SSHClientConnection, why: str) -> Unreachable:
+    """The error for a further session that could not be had; it says whether the whole connection was cut."""
+    is_cut = connection.is_closed()
+    why = "the connection was cut" if is_cut else why or f"{gate.machine.python} ended at once, and did not say why"
+    return Unreachable(f"{gate.machine.name}: no further session could be started: {why}", CUT if is_cut else "")
 
 
 async def open_lane(
@@ -347,7 +369,7 @@ async def open_session(
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{machine.name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
-        raise Unreachable(f"{machine.name}: no session could be opened: {problem}") from None
+        raise no_session(gate, connection, str(problem)) from None
     process.channel.set_write_buffer_limits(LANE_BUFFER)
     greeting = near(LaneLine(connection, process, closed), machine.name)
     try:
@@ -358,8 +380,7 @@ async def open_session(
         if isinstance(problem, asyncio.TimeoutError):
             raise SlowStart(f"{machine.name}: no further session could be started: {too_slow(gate)}") from None
         if isinstance(problem, (OSError, NoOutpost)):
-            said = str(problem) or f"{machine.python} ended at once, and did not say why"
-            raise Unreachable(f"{machine.name}: no further session could be started: {said}") from None
+            raise no_session(gate, connection, str(problem)) from None
         raise
     return greeting
 

@@ -145,10 +145,10 @@ class CommandPlace:
 
 @dataclass(frozen=True)
 class LocalPlace:
-    """The `local` sandbox on this computer: bubblewrap around a private home folder.
+    """The `local` sandbox on this computer: walls around a private home folder.
 
     `image` is a folder with a root file system, or empty for the host's own; both are read-only. `shm_mb` is the size
-    of /dev/shm, 0 for the default.
+    of /dev/shm, 0 for the default. `walls` pins what it is walled in by: bubblewrap or landlock.
     """
 
     name: str = "local"
@@ -157,3 +157,4 @@ class LocalPlace:
     image: str = ""
     limits: Limits = field(default_factory=Limits)
     shm_mb: int = 0
+    walls: str = ""

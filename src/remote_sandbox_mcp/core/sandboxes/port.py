@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ..check import in_range, text_argument
 from ..errors import BadArgument, SandboxError
+from ..jobs.cards import CardRequest
 
 LONGEST_WAIT_S = 3600.0
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: |\r?\n)")
@@ -88,6 +89,9 @@ class DeployOrder:
     cwd: str = ""
     # Empty: a name is made up.
     session: str = ""
+    # GPUs for itself, and machines of which the best is taken; empty for `sandbox`.
+    cards: CardRequest | None = None
+    places: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         text_argument("command", self.command)
@@ -126,6 +130,8 @@ class Deployment:
     problem: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    # UUIDs of the cards that it has leased.
+    cards: tuple[str, ...] = ()
 
     @property
     def is_over(self) -> bool:

@@ -88,6 +88,7 @@ class Sandbox(Protocol):
         The command's own timeout ends its whole tree: TERM, two seconds, KILL. Cancelling this call stops the run.
         After a cut we reconnect and return the true result; the command never starts twice. A cut that comes before
         the end of a streamed input stops the run, because the rest could not be given to it (LostContact).
+        A command for another `user` runs as that one if the sandbox's own user is root, or sudo allows it there.
         Raises NotStarted, or LostContact where the outcome cannot be learned in time.
         """
         ...
@@ -108,10 +109,11 @@ class Sandbox(Protocol):
         """Read a part of a regular file. Raises FileProblem."""
         ...
 
-    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+    async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
         """Put a file in place at once (temporary name, rename), keeping its mode; follows no symlink at `path`.
 
         With `expected`, refuses (FileProblem, reason "stale") a file whose version is another; "" expects no file.
+        Without `force`, refuses (reason "read_only") a file whose owner may not write it, also as root.
         """
         ...
 

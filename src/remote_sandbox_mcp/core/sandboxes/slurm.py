@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -88,6 +89,16 @@ def _read_value(name: str, value: object) -> str | bool:
             f"slurm option {name} has a value that sbatch cannot be given; write it as in sbatch's manual"
         )
     return text
+
+
+def in_slurms_words(gpus: int, run_for_s: float, priority: int) -> Options:
+    """Translate what a job asks of any machine; a lower priority is Slurm's nice.
+
+    >>> in_slurms_words(2, 28800.0, -3)
+    {'gpus': '2', 'time': '480', 'nice': '3'}
+    """
+    options = {"gpus": str(gpus or ""), "time": str(math.ceil(run_for_s / 60) or ""), "nice": str(max(0, -priority))}
+    return {name: value for name, value in options.items() if value not in ("", "0")}
 
 
 def words(options: Options) -> list[str]:

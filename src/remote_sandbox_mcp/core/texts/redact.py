@@ -18,7 +18,7 @@ LONGEST_TEXT, LONGEST_ARGUMENTS = 1_000, 4_000
 MOST_ITEMS, DEEPEST = 20, 4
 
 # Arguments that hold the content of a file, or what is typed into a program: only their size is kept.
-CONTENTS = frozenset({"content", "old_text", "new_text", "text"})
+CONTENTS = frozenset({"content", "old_text", "new_text", "text", "input"})
 # All that is below these names is hidden: variables of a sandbox, and addresses whose path is often their key.
 HIDDEN_BELOW = frozenset({"env", "webhook_url"})
 

@@ -37,6 +37,7 @@ LARGEST_SEARCHED = 32 << 20
 MOST_PROBLEMS = 20
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
 WORKER_S = 60
+READ_ONLY = "%s is read-only (mode %04o), so it is not replaced; pass force=true to replace it all the same"
 
 
 class Refused(Exception):
@@ -98,7 +99,7 @@ def read_lines(file: "Any", first: int, count: int, limit: int) -> "tuple[int, b
 
 def write(order: "WriteOrder", raw: bytes, request: int, listener: Listener) -> None:
     path = to_path(str(order["path"]))
-    old = check_target(path, order.get("expected"))
+    old = check_target(path, order.get("expected"), order.get("force"))
     os.makedirs(os.path.dirname(path), exist_ok=True)
     fresh = os.path.join(os.path.dirname(path), b".remote-sandbox-" + os.urandom(8).hex().encode())
     fd = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666 if old is None else 0o600)
@@ -111,7 +112,7 @@ def write(order: "WriteOrder", raw: bytes, request: int, listener: Listener) -> 
             os.fsync(file.fileno())
         with open_locked(os.path.dirname(path)):
             # Again, because the file may have changed while the new one was written.
-            check_target(path, order.get("expected"))
+            check_target(path, order.get("expected"), order.get("force"))
             os.rename(fresh, path)
     except BaseException:
         os.unlink(fresh)
@@ -138,10 +139,10 @@ def open_locked(folder: bytes) -> "Any":
         os.close(fd)
 
 
-def check_target(path: bytes, expected: "object") -> "os.stat_result | None":
+def check_target(path: bytes, expected: "object", force: "object") -> "os.stat_result | None":
     """The file at `path`, None if there is none. Raises Refused if it must not be replaced.
 
-    `expected` is the version that the caller has read, "" for no file, None for any.
+    `expected` is the version that the caller has read, "" for no file, None for any. `force`: even a read-only one.
     """
     try:
         found = os.lstat(path)
@@ -158,6 +159,8 @@ def check_target(path: bytes, expected: "object") -> "os.stat_result | None":
         raise Refused("exists", "%s exists already" % to_text(path))
     if expected is not None and expected != version_of(found):
         raise Refused("stale", "%s has changed since it was read; read it again, then repeat" % to_text(path))
+    if not found.st_mode & stat.S_IWUSR and not force:
+        raise Refused("read_only", READ_ONLY % (to_text(path), stat.S_IMODE(found.st_mode)))
     return found
 
 

@@ -519,7 +519,6 @@ def keep(folder: str, name: str, lock: int, ready: int) -> None:
     try:
         os.ftruncate(lock, 0)
         os.write(lock, ("%d %s" % (os.getpid(), born(os.getpid()))).encode())
-        guard_supervisor()
         os.chdir(folder)
         os.umask(0o077)
         if os.path.lexists(SOCKET):
@@ -528,6 +527,8 @@ def keep(folder: str, name: str, lock: int, ready: int) -> None:
         listener.bind(SOCKET)
         listener.listen(16)
         listener.setblocking(False)
+        # After the socket is bound: where a supervisor makes such calls, it could not read a process that is closed.
+        guard_supervisor()
         supervisor = Supervisor(folder, name, listener)
     except OSError as problem:
         os.write(ready, str(problem).encode()[:900])

@@ -20,7 +20,7 @@ from ...local.processes import descriptors
 from ...services import session
 from ...views.live.service import Live
 from ..mcp.clients import HttpSessions
-from ..mcp.server import SandboxServer, build
+from ..mcp.server import SandboxServer, build, prepare
 from ..mcp.stdio import close, leave
 from ..mcp.watchdog import revive
 from ..page.app import PageApp
@@ -68,6 +68,7 @@ async def _serve(app: App, listener: socket.socket, terms: Terms, without_hub: W
     live = Live(app, lambda: {"without_hub": without_hub.why} if without_hub else {})
     # Its folder is not that of a client.
     session.begin(session.Session(is_over_http=True))
+    await prepare(app)
     server = build(app, HttpSessions())
     http = HttpServer(server, listener, terms, live)
     ends: list[asyncio.Future[Any]] = [http.begin(), asyncio.ensure_future(stopped.wait())]

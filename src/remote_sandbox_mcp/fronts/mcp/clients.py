@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from mcp.server.mcpserver import Context
 
-from ...core.client import STRANGER, Client, client_named, introduced
+from ...core.client import OURS, STRANGER, Client, client_named, introduced
 from ...services.session import Session, current
 
 STATE = "remote_sandbox_mcp.services.session"
@@ -40,7 +40,9 @@ def client_of(context: Context[None, Any] | None) -> Client:
     name = named_client(context)
     if heard := introduced.get():
         heard(name)
-    return client_named(name)
+    if context is None:
+        return OURS
+    return client_named(name, "progress_token" in (context.request_context.meta or {}))
 
 
 def room() -> int:

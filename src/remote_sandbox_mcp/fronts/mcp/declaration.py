@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,8 @@ class Declaration:
     is_first: bool = False
     # Clients that render MCP Apps show its results as cards.
     is_card: bool = False
+    # Fields that the same tool of an earlier program has besides, from the arguments and the fields of a result.
+    earlier: Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]] | None = None
     # The page may call it.
     is_on_page: bool = False
 

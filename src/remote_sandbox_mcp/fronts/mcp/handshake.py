@@ -49,8 +49,14 @@ def first_memory(state: Path, config: Path | None) -> AnswerMemory:
     sdk = find_spec("mcp")
     makers = [*sorted(Path(__file__).parent.rglob("*.py")), *([Path(sdk.origin)] if sdk and sdk.origin else [])]
     # The configuration also decides which tools there are.
-    settings = [file for file in {config or paths.config_file(), paths.config_file()} if file.is_file()]
-    fingerprint = fingerprint_of([*makers, *sorted(settings)], __version__, os.environ.get(ADVANCED, ""))
+    usual = paths.config_file()
+    # So does a project's file that was accepted, which also says what the server is called.
+    accepted, brought = state / paths.ACCEPTED, Path(paths.PROJECT_FILE)
+    project = {accepted, brought} if accepted.is_file() and brought.is_file() else set()
+    settings = sorted({config or usual, usual, usual.with_name(brought.name)} | project)
+    fingerprint = fingerprint_of(
+        [*makers, *(file for file in settings if file.is_file())], __version__, os.environ.get(ADVANCED, "")
+    )
     return AnswerMemory(state / "first-answers.json", fingerprint)
 
 

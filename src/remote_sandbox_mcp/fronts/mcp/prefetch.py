@@ -31,7 +31,9 @@ OPENERS = {
     "list_remote_files": "",
     "search_remote_files": "",
 }
-_turn = threading.Lock()
+# Held by whoever imports many modules. One at a time: two that change pydantic at once would not both put back what was
+# there before, and two threads that each hold a module for which the other waits would fail.
+turn = threading.Lock()
 
 
 async def serve(source: ConfigSource, handshake: Handshake | None, loaded: Callable[[], None]) -> None:
@@ -123,8 +125,7 @@ def sandbox_in(call: dict[str, Any]) -> str | None:
 
 def load(module: str) -> ModuleType:
     """Import a module of this package, and with it the SDK."""
-    # One at a time: two that change pydantic at once would not both put back what was there before.
-    with _turn, validators_made_when_used():
+    with turn, validators_made_when_used():
         return importlib.import_module(module, __package__)
 
 

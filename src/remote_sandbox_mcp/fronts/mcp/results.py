@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from mcp_types import CallToolResult, ImageContent, InputRequiredResult, TextContent
 
 from ...app import App
+from ...core.client import JSON
 from ...core.errors import BadArgument, SandboxError
 from ...core.sandboxes.files import FileSlice, Span
 from ...core.texts.image import MOST_BYTES, Image, recognise
 from ...core.texts.shown import each_text, shown, values_in_use
 from ...core.texts.text import visible
 from ...services.hub_contact.hello import ABOUT_ERROR
-from ...views.results import CUT, all_visible, error_fields, fit, lean, sentence, shorten, warning_of, with_fate
+from ...views.results import (
+    CUT,
+    all_visible,
+    as_json,
+    error_fields,
+    fit,
+    lean,
+    sentence,
+    shorten,
+    warning_of,
+    with_fate,
+)
 from ...views.texts import one_line
 from .clients import calling
+from .declaration import Declaration
 
 T = TypeVar("T")
 Answer = CallToolResult | InputRequiredResult
@@ -32,13 +45,13 @@ def reply(
 ) -> CallToolResult:
     """Every result passes here: invisible characters are shown, and it is cut to what the client accepts.
 
-    `whole`: an unknown client gets all of it, because a program asked for these very bytes.
+    `whole`: it is not cut, because the caller asked for these very bytes.
     """
     client = calling.get()
     fields, text = all_visible(redacted(structured)), redacted(text)
     if warning := "" if client.hides_tokens else warning_of(fields):
         fields, text = fields | {"warning": warning}, f"{text}\n{warning}"
-    most = 1 << 30 if whole and not client.name else client.result_chars
+    most = 1 << 30 if whole else client.result_chars
     fitted = fit(fields, most)
     if fitted is not fields:
         fitted = {**fitted, "truncated": True, "cut": CUT}
@@ -51,12 +64,23 @@ def reply(
     )
 
 
-def with_images_seen(answer: Answer) -> Answer:
-    """The answer without its structured part where that would hide its images from the client's model."""
-    if not isinstance(answer, CallToolResult) or not calling.get().drops_images:
+def as_shown(answer: Answer, tool: Declaration, given: Mapping[str, Any]) -> Answer:
+    """The answer in the form that is right for its client; every answer passes here last."""
+    if not isinstance(answer, CallToolResult):
         return answer
-    has_images = any(isinstance(block, ImageContent) for block in answer.content)
-    return answer.model_copy(update={"structured_content": None}) if has_images else answer
+    client, (first, *others), fields = calling.get(), answer.content, answer.structured_content
+    assert isinstance(first, TextContent)
+    if answer.is_error:
+        # Codex would show its model these fields in place of the sentence, so known clients do not get them.
+        fields = {"error": first.text, **about_error(answer)} if client.is_stranger else None
+    elif client.is_stranger and fields and tool.earlier:
+        fields = fields | tool.earlier(given, fields)
+    if client.text == JSON and fields and not answer.is_error:
+        first = TextContent(type="text", text=as_json(fields))
+    if client.drops_images and any(isinstance(block, ImageContent) for block in others):
+        # It would hide the images from the client's model.
+        fields = None
+    return answer.model_copy(update={"content": [first, *others], "structured_content": fields})
 
 
 def redacted(value: T) -> T:

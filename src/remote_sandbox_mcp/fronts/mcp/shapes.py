@@ -38,7 +38,8 @@ class ActiveShape(TypedDict):
     active_sandbox: str
     kind: str
     connection_alive: bool
-    connection_error: NotRequired[str]
+    # Why there is none. Of an error it is true.
+    connection_error: NotRequired[Any]
 
 
 class OutcomeShape(TypedDict, total=False):
@@ -121,7 +122,7 @@ class SyncShape(TypedDict, total=False):
     mode: str
     skipped_files: int
     problems: list[ProblemShape]
-    task_id: str
+    task_id: int
     status: str
     result: dict[str, Any]
 
@@ -136,7 +137,7 @@ class PullShape(SyncShape, total=False):
 
 
 class TransferShape(TypedDict, total=False):
-    task_id: str
+    task_id: int
     status: str
     stale: bool
     progress: dict[str, Any]
@@ -147,15 +148,16 @@ class TransferShape(TypedDict, total=False):
 
 
 class CancelledShape(TypedDict):
-    task_id: str
+    task_id: int
     status: str
     error: NotRequired[str]
 
 
 class StartedShape(TypedDict):
-    status: Literal["started", "submitted"]
+    status: Literal["started", "submitted", "pending"]
     tmux_session: str
-    log_file: str
+    # Not of a job that has not started.
+    log_file: NotRequired[str]
     sandbox: str
     watch_id: NotRequired[int]
     notes: NotRequired[list[str]]
@@ -207,7 +209,7 @@ class ProgressShape(TypedDict):
     log_tail: NotRequired[str]
     checkpoint: NotRequired[dict[str, Any]]
     live: NotRequired[dict[str, Any]]
-    connection_error: NotRequired[str]
+    connection_error: NotRequired[Any]
 
 
 class WatchdogShape(TypedDict, total=False):

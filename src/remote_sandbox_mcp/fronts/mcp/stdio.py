@@ -20,7 +20,7 @@ from ...services.fleet import Member
 from ...services.session import KeptSelection, Session
 from .clients import OneClient
 from .handshake import Handshake, Learner
-from .server import SandboxServer, build
+from .server import SandboxServer, build, prepare
 from .upkeep import Upkeep
 from .watchdog import revive
 
@@ -52,6 +52,8 @@ async def serve(
     who = handshake.who if handshake else {}
     session = Session(selection, name=str(who.get("session", "")))
     session.versions.restore(who.get("versions") or ())
+    session.is_served = lambda: not (ended.is_set() or stopped.is_set())
+    await prepare(app)
     server = build(app, OneClient(session))
     Upkeep(server, source, stock, members)
     serving = asyncio.ensure_future(_converse(server, handshake, ended))

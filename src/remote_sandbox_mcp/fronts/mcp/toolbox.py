@@ -79,6 +79,9 @@ class Toolbox(ToolManager):
     def offer(self, offer: OfferedTool) -> None:
         self._offers[offer.function.__name__] = offer
 
+    def withdraw(self, name: str) -> None:
+        del self._offers[name]
+
     def has(self, name: str) -> bool:
         return name in self._offers
 
@@ -139,8 +142,11 @@ def _without_empty_default(parameter: dict[str, Any]) -> dict[str, Any]:
 
 
 def listed_output(schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A result's fields without our classes' docstrings, which are for readers of the source."""
-    return _without(slim(dict(schema or {})), "description")
+    """A result's fields without our classes' docstrings, which are for readers of the source.
+
+    None is required: an error, too, may have fields, and clients throw away what is not as the schema says.
+    """
+    return _without(slim(dict(schema or {})), "description", "required")
 
 
 def slim(schema: Any, shapes: Mapping[str, Any] | None = None) -> Any:

@@ -7,14 +7,19 @@ import time
 from collections.abc import Callable, Sequence
 
 from ...app import Stock
-from ...config.schema import Configuration
+from ...config.schema import Configuration, Settings
 from ...config.source import ConfigSource
 from ...local.waiting import Chores
 from ...services.fleet import Member
-from .server import SandboxServer, build
+from .server import SandboxServer, build, prepare
 
 # Files are checked when a call comes, at most this often; and now and then without one.
 CHECK_S, IDLE_CHECK_S = 1.0, 4.0
+
+
+def _offered(settings: Settings) -> object:
+    """Settings that decide which tools there are."""
+    return settings.expose_advanced_tools, settings.extensions
 
 
 class Upkeep:
@@ -60,16 +65,19 @@ class Upkeep:
 
     async def _follow(self, fresh: Configuration) -> None:
         server, app = self._server, self._server.app
-        listed, advanced = set(app.fleet.names), app.settings.expose_advanced_tools
+        listed, before_it = set(app.fleet.names), _offered(app.settings)
         members, before = self._stock.take(fresh), self._members
         self._members = members
         await app.reconfigure(fresh, members)
         self._chores.start(self._give_back(before))
-        has_other_tools = app.settings.expose_advanced_tools != advanced
+        has_other_tools = _offered(app.settings) != before_it
         if has_other_tools:
+            await prepare(app)
             server.take_tools_of(build(app, server.clients))
+        server.take_name()
         self.changed()
-        await server.announce_changes(tools=has_other_tools, resources=set(app.fleet.names) != listed)
+        has_other_resources = has_other_tools or set(app.fleet.names) != listed
+        await server.announce_changes(tools=has_other_tools, resources=has_other_resources)
 
     async def _give_back(self, members: Sequence[Member]) -> None:
         """Return them once no call and no transfer that began before the change can be using them."""

@@ -6,20 +6,12 @@ import asyncio
 import logging
 
 from ...app import App
-from ...config import paths
 from ...core.errors import SandboxError
 
 log = logging.getLogger(__name__)
 
 # Delayed, so as not to slow a client's first questions.
 ADOPT_S, REVIVE_S = 1.5, 3.5
-
-
-async def start_watchdog(app: App) -> str:
-    """Make sure that the watchdog runs; returns why it does not, or nothing."""
-    from ...services.watchdog.ensure import ensure_running
-
-    return await ensure_running(paths.state_folder(), app.jobs.config_file, begin=app.begin_watching)
 
 
 async def revive(app: App) -> None:
@@ -29,7 +21,7 @@ async def revive(app: App) -> None:
         await app.transfers.take_up()
         await app.disposables.adopt()
         await asyncio.sleep(REVIVE_S)
-        if await asyncio.to_thread(app.jobs.registry.is_anything_watched) and (why := await start_watchdog(app)):
+        if await asyncio.to_thread(app.jobs.registry.is_anything_watched) and (why := await app.ensure_watchdog()):
             log.warning("%s", why)
     except SandboxError as problem:
         log.warning("%s", problem)

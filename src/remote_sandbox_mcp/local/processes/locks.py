@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -39,7 +40,9 @@ class Lock:
 
     def sign(self) -> None:
         """Write this process into the file. A child that inherits the lock signs it itself."""
-        process.sign(self.fd)
+        # The lock holds without it: on a full disk nobody learns by whom it is held, and that is all.
+        with contextlib.suppress(OSError):
+            process.sign(self.fd)
 
     def release(self) -> None:
         """Release it; a child that has inherited the lock keeps it."""

@@ -367,9 +367,9 @@ class Tended:
         async with self._life.use():
             return await self._sandbox.read(path, span)
 
-    async def write(self, path: str, data: bytes, *, expected: str | None = None) -> Written:
+    async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
         async with self._life.use():
-            return await self._sandbox.write(path, data, expected=expected)
+            return await self._sandbox.write(path, data, expected=expected, force=force)
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
         async with self._life.use():

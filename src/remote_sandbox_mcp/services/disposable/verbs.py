@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core import check
-from ...core.errors import ConfigError
+from ...core.errors import BadArgument, ConfigError
+from ...core.jobs.cards import CardRequest
+from ...core.jobs.placement import ANY
 from ...core.lazy import lazy
-from ...core.sandboxes.disposable import Disposable, DisposableRules, Offer, ProviderChoice, SandboxOrder
+from ...core.sandboxes.disposable import Disposable, DisposableRules, Limits, Offer, ProviderChoice, SandboxOrder
 from ...local.waiting import Chores
 from ..fleet import Fleet, Member
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from ...local.store.disposables import DisposableRows
     from .changes import Announce
     from .service import DisposableService
+
+# Chooses the one of these machines that has such cards free.
+Best = Callable[[Sequence[str], "CardRequest | None"], Awaitable[str]]
 
 __all__ = ["Disposables"]
 
@@ -43,6 +48,7 @@ class Disposables:
         mark: Callable[[], Path] | None = None,
         clock: Callable[[], float] = time.time,
         configuration: str = "",
+        best: Best | None = None,
     ) -> None:
         """`mark` (store.mark) is a file that exists while any lives; without it, no database is opened.
 
@@ -55,6 +61,7 @@ class Disposables:
         self._mark = mark
         self._clock = clock
         self._configuration = configuration
+        self._best = best
         self._listeners: list[Callable[[], None]] = []
         self._followers = Chores("following the disposable sandboxes")
         fleet.find = self.find_member
@@ -125,7 +132,18 @@ class Disposables:
 
     async def create(self, order: SandboxOrder) -> Disposable:
         """A new one, ready for use or pending. Raises BadArgument, ConfigError, and what its provider says."""
+        if order.provider == ANY:
+            order = replace(order, provider=await self._best_machine(order.limits))
         return await self._service.create(order)
+
+    async def _best_machine(self, limits: Limits) -> str:
+        """The machine on which sandboxes can be made that has what is asked for. Raises BadArgument or NoCards."""
+        machines = dict.fromkeys(offer.traits.machine for offer in self._offers.values() if offer.traits.machine)
+        if limits.cards:
+            raise BadArgument("on any takes a number of GPUs; cards and types are named on a machine of your choice")
+        if self._best is None or not machines:
+            raise BadArgument("on any stands for machines with docker, podman or slurm, and there is none")
+        return await self._best(list(machines), CardRequest(limits.gpus) if limits.gpus else None)
 
     async def await_start(self, name: str, seconds: float, announce: Callable[[str], None]) -> Disposable:
         """Wait while it is pending, so long at most; `tell` is told why it still is. Raises UnknownSandbox."""

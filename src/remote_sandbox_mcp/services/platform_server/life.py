@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ...config.schema import Configuration
 from ...config.secrets import key_in
 from ...core.errors import ConfigError
 from ...core.texts.text import last_line
@@ -27,6 +28,8 @@ START_S, LOADING_S = 60.0, 300.0
 # The server gives its own calls five seconds at its end.
 END_S, KILL_S = 8.0, 3.0
 ANSWER_S = 5.0
+# The address of a server in its makers' documents, and how long its answer may take.
+USUAL, USUAL_S = "http://localhost:8080", 1.5
 KEY_HEADER = "OPEN-SANDBOX-API-KEY"
 # Further sandboxes are counted, not named.
 PAGE = 200
@@ -220,6 +223,23 @@ async def list_sandboxes(url: str, key: str) -> Sandboxes | None:
             return _read(answer.json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return None
+
+
+async def find_usual(configuration: Configuration) -> str:
+    """The usual address of such a server, if nothing is configured and one answers there, on this computer."""
+    import httpx
+
+    if configuration.machines or configuration.commands or configuration.settings.platform.server_url:
+        return ""
+    asked = f"{USUAL.replace('localhost', HOST)}/v1/sandboxes"
+    try:
+        async with httpx.AsyncClient(timeout=USUAL_S, trust_env=False) as client:
+            answer = await client.get(asked, params={"pageSize": 1})
+            page = answer.json()
+            is_one = page["code"] == "MISSING_API_KEY" if answer.status_code == 401 else "pagination" in page
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return ""
+    return USUAL if is_one else ""
 
 
 def _read(page: Any) -> Sandboxes:

@@ -200,7 +200,7 @@ class Live:
         is_whole = all(snapshots is not None for snapshots in parts)
         if not self._board.knows(JOBS) and not is_whole and time.monotonic() < self._jobs_wait_until:
             return
-        snapshots = shown_first(once(snapshot for part in parts for snapshot in part or ()))
+        snapshots = shown_first(once(snapshot for part in (*parts, self._state.waiting) for snapshot in part or ()))
         before, secrets, now = self._board.rows(JOBS), self._secrets(), time.time()
         found = [watcher.checkpoints.found for watcher, _ in self._watchers.values()]
         checkpoints = {id: checkpoint for part in found for id, checkpoint in part.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...app import App
@@ -17,6 +17,7 @@ from ...local.store.database import STATE_FILE, Database
 from ...local.store.history import HistoryRows, WantedCalls
 from ...local.store.watches import Watches
 from ...local.waiting import Chores
+from ...services.jobs.values import JobSnapshot
 from .board import Board
 from .rows import Secrets, by_id, call_row, disposable_row, event_row, transfer_row, workspace_row
 
@@ -36,6 +37,8 @@ class StateFile:
     def __init__(self, app: App, board: Board, secrets: Callable[[], Secrets]) -> None:
         """`known` gives the secrets that are not to be shown."""
         self.watches: Mapping[int, Watch] = {}
+        # Jobs that no machine has: they wait for one, or ended before.
+        self.waiting: Sequence[JobSnapshot] = ()
         self._app = app
         self._board = board
         self._secrets = secrets
@@ -61,6 +64,7 @@ class StateFile:
             return False
         watches, events, calls = await asyncio.to_thread(self._read, self._secrets())
         self.watches = watches
+        self.waiting = await self._app.jobs.waiting.list()
         self._board.put(EVENTS, by_id(events))
         self._board.put(CALLS, by_id(calls))
         await self._refresh_transfers()

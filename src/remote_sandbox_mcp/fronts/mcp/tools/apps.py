@@ -10,6 +10,7 @@ from mcp.types import CallToolResult
 from pydantic import Field
 
 from ....core.commands.command import Running
+from ....core.jobs.placement import place_of, read_request
 from ....core.sandboxes.port import DeployOrder
 from ....core.suites.report import TestReport
 from ....views.app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
@@ -18,7 +19,7 @@ from ..clients import room
 from ..declaration import Declaration
 from ..reporting import Reporting, beats
 from ..results import reply
-from ..server import SandboxServer
+from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
 from .containers import GET, SandboxId
 from .exec import RUN, RUNS, STARTS, patience
@@ -43,6 +44,8 @@ def run_suite(server: SandboxServer) -> Any:
         path: Annotated[str, Field(description="The project's folder; default: home")] = "",
         timeout: Annotated[float, Field(description="Seconds, default 600")] = 600,
         tmux_session: Annotated[str, Field(description="Of a suite that came back as running: its results")] = "",
+        gpus: Gpus = 0,
+        gpu_memory: GpuMemory = "",
     ) -> Annotated[CallToolResult, SuiteShape]:
         """Run a project's tests (pytest, unittest, node, vitest, jest, go, cargo, anything with JUnit XML) and return
         counts, failing ids with message and place, coverage. A crash is told as problem, never as 0 failed."""
@@ -56,6 +59,7 @@ def run_suite(server: SandboxServer) -> Any:
                 timeout_s=timeout,
                 patience_s=patience(server, ctx),
                 progress=beats(reporting),
+                cards=read_request(gpus, gpu_memory),
             )
         return suite_reply(report)
 
@@ -73,18 +77,23 @@ def suite_reply(report: TestReport | Running) -> CallToolResult:
 
 def deploy(server: SandboxServer) -> Any:
     async def deploy_app(
-        sandbox_id: SandboxId,
+        sandbox_id: Annotated[Places, Field(description="An id or name, or as in exec_bash_background")],
         command: Annotated[str, Field(description="Starts it and stays in the foreground")],
         port: Annotated[int, Field(description="That it listens on", ge=1, le=65535)],
         ctx: Context[None, Any],
         health_path: Annotated[str, Field(description="Such as /health; waited for")] = "",
         timeout: Annotated[float, Field(description="Seconds to become healthy, default 60")] = 60,
         cwd: Annotated[str, Field(description="Default: home")] = "",
+        gpus: Gpus = 0,
+        gpu_memory: GpuMemory = "",
     ) -> Annotated[CallToolResult, DeployedShape]:
         """Start an app as a background job, wait for its port, and return a URL that opens on the user's machine."""
         async with Reporting(ctx) as reporting:
+            sandbox, places = place_of(sandbox_id)
             order = DeployOrder(
-                sandbox=server.app.fleet.member(sandbox_id).name,
+                sandbox="" if places else server.app.fleet.member(sandbox).name,
+                places=places,
+                cards=read_request(gpus, gpu_memory),
                 command=command,
                 port=port,
                 cwd=cwd,

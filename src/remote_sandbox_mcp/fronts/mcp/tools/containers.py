@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import functools
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ from ....core.sandboxes.network import EVERY_HOST, unlisted
 from ....core.sandboxes.slurm import read_options
 from ....services.session import absolute, current
 from ....views.app_results import disposable_fields
-from ....views.results import exec_fields, exec_text, plain_text, sentence
+from ....views.results import exec_fields, exec_text, lean, plain_text, sentence
 from ....views.sync_results import MOST_SHOWN, copied_fields, problem_fields
 from ....views.texts import fields_text, files_text, taken_text
 from ..clients import calling, own_front, room
@@ -44,7 +45,7 @@ from ..results import ResultImages, read_slice, reply
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
 from ..toolbox import UNLISTED
-from .exec import RUN, RUNS_COMMAND, patience
+from .exec import RUN, RUNS_COMMAND, patience, raw
 from .files import READS, WRITES
 from .sync import ask_about_secrets
 
@@ -52,7 +53,8 @@ MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_
 GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
 END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 
-USUAL_BYTES = 1_000_000
+USUAL_BYTES, MOST_BYTES = 1_000_000, 16_000_000
+CUT = "what is truncated: {}local_dir copies it whole"
 
 Cards = Annotated[str, Field(pattern="[0-9]")]
 SandboxId = Annotated[str, Field(description="An id or name, also of an SSH machine")]
@@ -92,7 +94,9 @@ def create(server: SandboxServer) -> Any:
         gpu: Annotated[int | Cards, Field(description='How many; "0,2": these cards of a machine; "a100:2"')] = 0,
         network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts, as pypi.org")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
-        on: Annotated[str, Field(description="A machine with docker, podman or slurm; default: as configured")] = "",
+        on: Annotated[
+            str, Field(description="A machine with docker, podman or slurm; any; default: as configured")
+        ] = "",
         slurm: Annotated[Mapping[str, str | int | bool], Field(description="sbatch options, as partition")] = {},
         # Accepted for old configurations: every sandbox outlives its process anyway.
         keep: Annotated[bool, UNLISTED] = False,
@@ -175,6 +179,8 @@ def run(server: SandboxServer) -> Any:
         sandbox_id: LastCreated = "",
         timeout: Annotated[float, Field(description="Seconds, default 120")] = 120,
         cwd: Annotated[str, Field(description="Default: home")] = "",
+        input: Annotated[str, UNLISTED] = "",
+        env: Annotated[Mapping[str, str], UNLISTED] = {},
     ) -> Annotated[CallToolResult, CommandShape]:
         """Run a command in a sandbox, as exec_bash does."""
         async with Reporting(ctx) as reporting:
@@ -186,6 +192,8 @@ def run(server: SandboxServer) -> Any:
                 patience_s=patience(server, ctx),
                 room=room(),
                 progress=beats(reporting),
+                input=raw(input),
+                env=env,
             )
         fields = {"stdout": "", "stderr": "", "duration": round(getattr(report.seen, "seconds", 0.0), 3)}
         return reply(fields | exec_fields(report), exec_text(report))
@@ -223,27 +231,29 @@ def download(server: SandboxServer) -> Any:
         sandbox_id: SandboxId,
         paths: Annotated[Sequence[str], Field(description="Files there; with local_dir also folders")],
         local_dir: Annotated[str, Field(description="Folder of the user's machine to copy into instead")] = "",
-        max_bytes: Annotated[
-            int, Field(description="Of each file, default 1000000", ge=1, le=16_000_000)
-        ] = USUAL_BYTES,
-        encoding: Annotated[Literal["", "base64"], Field(description="base64: of images, too")] = "",
+        content: Annotated[bool, Field(description="Whole content, 16 MB each, also of images")] = False,
+        max_bytes: Annotated[int, Field(description="Of each file", ge=0, le=MOST_BYTES)] = 0,
+        encoding: Annotated[Literal["", "base64"], UNLISTED] = "",
     ) -> Annotated[CallToolResult, FilesShape]:
         """Take files out of a sandbox: images are shown, others come as base64 or, with local_dir, all are copied
         (folders, too) without passing by you."""
-        # Clients cut results for their model, and truncated base64 is useless.
-        each = max_bytes if not calling.get().name else min(max_bytes, room() * 3 // 4 // max(1, len(paths)))
+        is_whole = content or calling.get().is_stranger
+        # Known clients cut results for their model, and truncated base64 is useless.
+        room_each = MOST_BYTES if is_whole else room() * 3 // 4 // max(1, len(paths))
         images = None if encoding else ResultImages()
+        taking = functools.partial(take, server, sandbox_id, max_bytes=max_bytes, is_whole=is_whole, images=images)
         done, problems = [], []
         for path in paths:
             try:
-                taken = await take(server, sandbox_id, path, local_dir, max_bytes, images)
-                done.append(fitting(taken, each))
+                done.append(fitting(await taking(path, local_dir), room_each))
             except FileProblem as problem:
                 problems.append(Problem(path, sentence(problem)))
         if problems and not done:
             raise FileProblem("; ".join(problem.reason for problem in problems[:MOST_SHOWN]))
-        fields = {"files": done} | problem_fields(tuple(problems), len(problems))
-        return reply(fields, taken_text(fields), whole=True, images=images.blocks if images else ())
+        is_cut = any(file.get("truncated") for file in done)
+        note = CUT.format("" if is_whole else "content=true returns up to 16 MB of it, ") if is_cut else ""
+        fields = {"files": done} | problem_fields(tuple(problems), len(problems)) | lean(note=note)
+        return reply(fields, taken_text(fields), whole=is_whole, images=images.blocks if images else ())
 
     return download_files
 
@@ -277,16 +287,27 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
 
 
 async def take(
-    server: SandboxServer, sandbox: str, path: str, local_dir: str, most: int, images: ResultImages | None
+    server: SandboxServer,
+    sandbox: str,
+    path: str,
+    local_dir: str,
+    *,
+    max_bytes: int,
+    is_whole: bool,
+    images: ResultImages | None,
 ) -> dict[str, Any]:
     if local_dir:
         place, outcome = await server.app.transfers.copy_out(path, local_dir, name=sandbox)
         return copied_fields(path, outcome) | {"local_path": place}
-    found, image = await read_slice(server.app, path, usual=USUAL_BYTES, limit=most, name=sandbox)
+    usual = MOST_BYTES if is_whole else USUAL_BYTES
+    found, image = await read_slice(server.app, path, usual=usual, limit=max_bytes or usual, name=sandbox)
+    fields: dict[str, Any] = {"path": plain_text(path), "size": found.size}
+    is_shown = image is not None and images is not None
     if image and images:
-        return {"path": plain_text(path)} | images.add(image, found)
-    fields = {"path": plain_text(path), "size": found.size, "content": base64.b64encode(found.data).decode()}
-    return fields | ({"truncated": True} if found.more else {})
+        fields |= images.add(image, found)
+    if is_whole or not is_shown:
+        fields |= {"content": base64.b64encode(found.data).decode()} | lean(truncated=found.more)
+    return fields
 
 
 def fitting(taken: dict[str, Any], most: int) -> dict[str, Any]:

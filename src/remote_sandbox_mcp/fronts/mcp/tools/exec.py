@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -50,15 +50,18 @@ def run_command(server: SandboxServer) -> Any:
         ] = None,
         as_root: Annotated[bool, Field(description="By sudo, where the operator allows it")] = False,
         session: Annotated[str, Field(description="A shell that keeps folder, variables and functions")] = "",
+        input: Annotated[str, Field(description="Standard input")] = "",
+        env: Annotated[Mapping[str, str], Field(description="Variables")] = {},
     ) -> Annotated[CallToolResult, ExecShape]:
         """Run a command in a new shell, or in a session's, and return its exit code and output.
 
-        One that outlasts the call returns running=true and a tmux_session for check_background_task, and goes on."""
+        One that outlasts the call (50 to 280 s, by client) returns running=true and a tmux_session for
+        check_background_task, and goes on."""
         if sandbox_names is not None:
             if sandbox_name:
                 raise BadArgument("sandbox_name and sandbox_names were both given; pass one of them")
             several = functools.partial(run_on_several, server, ctx, sandbox_names, command, cwd, timeout_s)
-            return await several(max_output_chars, as_root, session)
+            return await several(max_output_chars, as_root, session, raw(input), env)
         async with Reporting(ctx) as reporting:
             report = await server.app.commands.run(
                 command,
@@ -71,6 +74,8 @@ def run_command(server: SandboxServer) -> Any:
                 progress=beats(reporting),
                 as_root=as_root,
                 session=session,
+                input=raw(input),
+                env=env,
             )
         return reply(exec_fields(report), exec_text(report))
 
@@ -87,6 +92,8 @@ async def run_on_several(
     limit: int,
     as_root: bool,
     session: str,
+    input: bytes,
+    env: Mapping[str, str],
 ) -> CallToolResult:
     """Run a command on several sandboxes at once."""
     members = await server.app.commands.several(names)
@@ -104,8 +111,18 @@ async def run_on_several(
             progress=progress.of,
             as_root=as_root,
             session=session,
+            input=input,
+            env=env,
         )
     return reply(rows_fields(rows, room()), rows_text(rows))
+
+
+def raw(input: str) -> bytes:
+    """Standard input as bytes; a lone surrogate from U+DC80 to U+DCFF stands for one that is not UTF-8."""
+    try:
+        return input.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise BadArgument("input holds half of a surrogate pair, which is no text; send valid Unicode") from None
 
 
 def patience(server: SandboxServer, ctx: Context[None, Any]) -> float:

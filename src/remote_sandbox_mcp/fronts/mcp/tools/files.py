@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -25,6 +26,7 @@ from ..declaration import Declaration, WorkspacePart
 from ..results import ResultImages, read_slice, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
+from ..toolbox import UNLISTED
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
@@ -116,12 +118,14 @@ def write_file(server: SandboxServer) -> Any:
         encoding: Annotated[Literal["text", "base64"], Field(description="How content is given")] = "text",
         create_only: Annotated[bool, Field(description="Refuse if the file exists")] = False,
         sandbox_name: SandboxName = "",
+        force: Annotated[bool, UNLISTED] = False,
     ) -> Annotated[CallToolResult, WrittenShape]:
         """Create or replace a file at once, keeping its mode; missing folders are made.
 
         Refused if the file changed since you read it."""
         data = decode(content, encoding)
-        written = await server.app.files.write(remote_path, data, create_only=create_only, name=sandbox_name)
+        files = server.app.files
+        written = await files.write(remote_path, data, create_only=create_only, name=sandbox_name, force=force)
         return reply({"size": written.size} | lean(created=written.created), f"{counted(written.size, 'byte')} written")
 
     return write_remote_file
@@ -134,12 +138,13 @@ def edit_file(server: SandboxServer) -> Any:
         new_text: Annotated[str, Field(description="Put in its place")],
         replace_all: Annotated[bool, Field(description="Wherever it occurs")] = False,
         sandbox_name: SandboxName = "",
+        force: Annotated[bool, UNLISTED] = False,
     ) -> Annotated[CallToolResult, WrittenShape]:
         """Replace an exact text in a file.
 
         Refused if it is not there, is not unique, or the file changed since you read it."""
-        app = server.app
-        written, count = await app.files.edit(remote_path, old_text, new_text, every=replace_all, name=sandbox_name)
+        edit = functools.partial(server.app.files.edit, every=replace_all, name=sandbox_name, force=force)
+        written, count = await edit(remote_path, old_text, new_text)
         return reply(
             {"size": written.size, "replacements": count}, f"{count} replaced, {counted(written.size, 'byte')}"
         )

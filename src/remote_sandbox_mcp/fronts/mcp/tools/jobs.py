@@ -10,7 +10,9 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
+from ....core.jobs.alerts import with_run_for
 from ....core.jobs.job import JobWait
+from ....core.jobs.placement import place_of, read_request
 from ....core.jobs.watch import WatchOrder
 from ....core.task import TaskState, outcome_of
 from ....core.texts.text import harmless
@@ -18,6 +20,7 @@ from ....services.jobs.service import LONGEST_WAIT_S, Wanted, Which
 from ....services.jobs.values import Ensure
 from ....views.job_results import (
     begun_fields,
+    begun_text,
     screen_fields,
     session_fields,
     snapshot_fields,
@@ -28,10 +31,9 @@ from ..clients import asked_by, room
 from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting, beats
 from ..results import reply
-from ..server import SandboxName, SandboxServer
+from ..server import GpuMemory, Gpus, Places, SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
 from ..toolbox import UNLISTED
-from ..watchdog import start_watchdog
 from .exec import ASK, END, RUN, STARTS, patience
 
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
@@ -64,6 +66,8 @@ EventCommand = Annotated[str, Field(description="A hook's name")]
 Metadata = Annotated[str, Field(description="Kept with it")]
 CodexWakeup = Annotated[bool, Field(description="The hook codex")]
 CodexCommand = Annotated[str, Field(description="Another hook")]
+Alerts = Annotated[dict[str, Any], Field(description="silent, gpu_idle (as 30m), stop (after run_for)")]
+NO_ALERTS: dict[str, Any] = {}
 STARTS_JOB = Declaration(starts=True, names_its_work=True, workspace=STARTS)
 ASKS = Declaration(workspace=WorkspacePart(brings=True, handle="tmux_session"))
 NO_CURSOR = -1
@@ -96,8 +100,14 @@ def start(server: SandboxServer) -> Any:
         session_name: Annotated[str, Field(description="Name of its tmux session; default bg-...")] = "",
         log_file: Annotated[str, Field(description="Default .codex_logs/SESSION.log under cwd or home")] = "",
         cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
-        sandbox_name: SandboxName = "",
+        sandbox_name: Places = "",
         slurm: Slurm = None,
+        gpus: Gpus = 0,
+        gpu_memory: GpuMemory = "",
+        wait_for_gpus: Annotated[bool, Field(description="Else an error if none are free")] = True,
+        after: Annotated[Sequence[str], Field(description="Jobs that must succeed first")] = (),
+        priority: Annotated[int, Field(description="Higher first")] = 0,
+        run_for: Annotated[str, Field(description="As 8h")] = "",
         watch: Annotated[bool, Field(description="Have the watchdog look after it")] = True,
         ensure_watchdog: EnsureWatchdog = True,
         run_id: RunId = "",
@@ -119,10 +129,12 @@ def start(server: SandboxServer) -> Any:
         metadata_json: Metadata = "",
         codex_wakeup: CodexWakeup = False,
         codex_command: CodexCommand = "",
+        alerts: Alerts = NO_ALERTS,
     ) -> Annotated[CallToolResult, StartedShape]:
         """Start a long job in tmux and return at once; it survives disconnects and this conversation.
 
         Then wait_background_task, or check_background_task. A job that ended is never resumed."""
+        given, run_for_s = with_run_for(alerts, run_for)
         order = WatchOrder(
             run_id=run_id,
             name=watch_name,
@@ -143,21 +155,28 @@ def start(server: SandboxServer) -> Any:
             codex_wakeup=codex_wakeup,
             codex_command=codex_command,
             log_lines=max_log_lines,
+            alerts=given,
         )
+        sandbox, places = place_of(sandbox_name)
         wanted = Wanted(
             command=command,
             session=session_name,
             log_file=log_file,
             cwd=cwd,
-            sandbox=sandbox_name,
+            sandbox=sandbox,
             slurm=slurm,
             watch=order if watch else None,
+            places=places,
+            cards=read_request(gpus, gpu_memory),
+            run_for_s=run_for_s,
+            after=tuple(after),
+            priority=priority,
+            waits=wait_for_gpus,
         )
         begun = await server.app.jobs.start(wanted, ensure(server) if ensure_watchdog else None)
         fields = begun_fields(begun)
-        how = f"{fields['status']} {fields['tmux_session']} {'to the queue of' if begun.started.is_queued else 'on'}"
-        first = f"{how} {begun.sandbox}; its log is {fields['log_file']}"
-        return reply(fields, fields_text(first, fields, without=("status", "tmux_session", "log_file", "sandbox")))
+        without = ("status", "tmux_session", "log_file", "sandbox", "queue")
+        return reply(fields, fields_text(begun_text(begun), fields, without=without))
 
     return exec_bash_background
 
@@ -315,4 +334,4 @@ def cursor(given: int) -> int | None:
 
 
 def ensure(server: SandboxServer) -> Ensure:
-    return lambda: start_watchdog(server.app)
+    return server.app.ensure_watchdog

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ToolAnnotations
-from pydantic import BeforeValidator, Field
+from pydantic import Field, StrictInt
+from pydantic.json_schema import SkipJsonSchema
 
 from ....core.check import in_range
 from ....core.errors import BadArgument
 from ....core.sync.transfer import Headway, Listener, Order, Outcome, Place
 from ....core.texts.text import counted
+from ....views import originals
 from ....views.results import lean, plain_text
 from ....views.sync_results import (
     cancelled_fields,
@@ -59,18 +61,15 @@ Confirm = Annotated[bool, Field(description="For delete_extras in home or from a
 DryRun = Annotated[bool, Field(description="Only show what would be done, and why")]
 
 
-def task_name(given: Any) -> Any:
-    """Restore a task's id that a client has sent as a number: without its prefix, and with digits only."""
-    return f"tr-{given:08d}" if isinstance(given, int) and not isinstance(given, bool) else given
-
-
-TaskId = Annotated[str, BeforeValidator(task_name), Field(description="As a sync returned it")]
+# Earlier versions returned texts.
+Number = StrictInt | SkipJsonSchema[str]
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(push(server), title="Copy to a sandbox", annotations=SYNC, declaration=COPIES)
-    server.offer(pull(server), title="Copy from a sandbox", annotations=SYNC, declaration=COPIES)
-    waits = Declaration(only_waits=True)
+    pushes, pulls = (replace(COPIES, earlier=earlier) for earlier in (originals.pushed, originals.pulled))
+    server.offer(push(server), title="Copy to a sandbox", annotations=SYNC, declaration=pushes)
+    server.offer(pull(server), title="Copy from a sandbox", annotations=SYNC, declaration=pulls)
+    waits = Declaration(only_waits=True, earlier=originals.transferred)
     server.offer(check_task(server), title="Ask after a transfer", annotations=ASK, declaration=waits)
     cancel = Declaration(is_on_page=True)
     server.offer(cancel_task(server), title="Cancel a transfer", annotations=END, declaration=cancel)
@@ -173,7 +172,7 @@ def push_in_background(server: SandboxServer) -> Any:
 
 def check_task(server: SandboxServer) -> Any:
     async def check_file_transfer_task(
-        task_id: Annotated[str, BeforeValidator(task_name), Field(description="Default: list the latest")] = "",
+        task_id: Annotated[Number, Field(description="Default: list the latest")] = 0,
         last_n_lines: Annotated[int, Field(description="Of its log", ge=0, le=1000)] = 20,
         wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55", ge=0)] = 0,
     ) -> Annotated[CallToolResult, TransferShape]:
@@ -194,7 +193,7 @@ def check_task(server: SandboxServer) -> Any:
 
 def cancel_task(server: SandboxServer) -> Any:
     async def cancel_file_transfer_task(
-        task_id: TaskId,
+        task_id: Annotated[Number, Field(description="As a sync returned it")],
         force_kill_after_s: Annotated[float, Field(description="At most 45")] = 5,
     ) -> Annotated[CallToolResult, CancelledShape]:
         """End a transfer. Files that have arrived stay; of each other file the old one is still there."""

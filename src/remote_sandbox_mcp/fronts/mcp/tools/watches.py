@@ -16,11 +16,13 @@ from ....core.texts.text import harmless
 from ....services.jobs.records import watch_outcome
 from ....services.jobs.service import Which
 from ....services.session import current
+from ....views import originals
 from ....views.app_results import dated
 from ....views.job_results import checkpoint_fields, event_fields, fit_log, seen_fields, state_text, watch_fields
 from ....views.results import lean, sentence
 from ....views.texts import fields_text, rows_text
 from ..clients import room
+from ..declaration import Declaration
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
@@ -38,19 +40,21 @@ def offer(server: SandboxServer) -> None:
     """Listed only where the operator asks for them."""
     if not server.app.settings.expose_advanced_tools:
         return
-    server.offer(watch_job(server), title="Watch a job that runs", annotations=RUN)
+    watched = Declaration(earlier=originals.watched)
+    server.offer(watch_job(server), title="Watch a job that runs", annotations=RUN, declaration=watched)
     server.offer(start_watched(server), title="Start a watched job", annotations=RUN, declaration=jobs.STARTS_JOB)
-    for make, title in (
-        (list_watches, "List watches"),
-        (get_watch, "Show a watch"),
-        (list_events, "List events of watches"),
-        (get_progress, "Show a watched job's progress"),
-        (read_log, "Read a watched job's log"),
-        (read_checkpoint, "Read a watched job's checkpoint"),
-        (watchdog_status, "Show the watchdog's state"),
+    for make, title, earlier in (
+        (list_watches, "List watches", originals.watches),
+        (get_watch, "Show a watch", originals.watch),
+        (list_events, "List events of watches", None),
+        (get_progress, "Show a watched job's progress", originals.progress),
+        (read_log, "Read a watched job's log", originals.log),
+        (read_checkpoint, "Read a watched job's checkpoint", originals.checkpoint),
+        (watchdog_status, "Show the watchdog's state", None),
     ):
-        server.offer(make(server), title=title, annotations=ASK)
-    server.offer(cancel_watch(server), title="Stop watching a job", annotations=SET)
+        server.offer(make(server), title=title, annotations=ASK, declaration=Declaration(earlier=earlier))
+    plain = Declaration(earlier=originals.watch)
+    server.offer(cancel_watch(server), title="Stop watching a job", annotations=SET, declaration=plain)
     # Old names of the same tool, for clients that know them.
     for name in ("install_watchdog", "install_macos_watchdog"):
         server.offer(named(install(server), name), title="Install the watchdog", annotations=SET)
@@ -90,6 +94,7 @@ def watch_job(server: SandboxServer) -> Any:
         metadata_json: jobs.Metadata = "",
         codex_wakeup: Annotated[bool, UNLISTED] = False,
         codex_command: Annotated[str, UNLISTED] = "",
+        alerts: jobs.Alerts = jobs.NO_ALERTS,
     ) -> Annotated[CallToolResult, WatchShape]:
         """Have a job watched that runs already, also one that was started by hand in tmux."""
         order = WatchOrder(
@@ -112,6 +117,7 @@ def watch_job(server: SandboxServer) -> Any:
             codex_wakeup=codex_wakeup,
             codex_command=codex_command,
             log_lines=max_log_lines,
+            alerts=alerts,
         )
         which = Which(session=tmux_session, log_file=log_file, sandbox=sandbox_name)
         ensure = jobs.ensure(server) if ensure_watchdog else None
@@ -214,7 +220,7 @@ def read_log(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ProgressShape]:
         """The end of a watched job's log."""
         watch = await server.app.jobs.watching.get(watch_id)
-        fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
+        fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
         try:
             seen, rest = fit_log(await server.app.jobs.watching.inspect(watch, lines=last_n_lines), room())
         except UnknownSandbox as problem:
@@ -222,7 +228,8 @@ def read_log(server: SandboxServer) -> Any:
             fields |= lean(log_tail=kept) | {"connection_error": sentence(problem)}
             return watch_reply(fields, "it could not be asked; this is what was seen last")
         text = harmless(seen.log).rstrip("\n")
-        return watch_reply(fields | rest | lean(log_tail=text), f"the log of watch {watch.id}")
+        fields |= {"running": seen.is_running} | rest | lean(log_tail=text)
+        return watch_reply(fields, f"the log of watch {watch.id}")
 
     return read_background_watch_log
 
@@ -233,13 +240,13 @@ def read_checkpoint(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's checkpoint as it is now."""
         watch = await server.app.jobs.watching.get(watch_id)
-        fields: dict[str, Any] = {"watch": {"id": watch.id, "status": watch.status.value}}
+        fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
         try:
             seen = await server.app.jobs.watching.inspect(watch, lines=1)
         except UnknownSandbox as problem:
             kept = lean(text=watch.last_checkpoint[-max_bytes:])
             shown = fields | lean(checkpoint=kept or None) | {"connection_error": sentence(problem)}
-            return reply(shown, f"{kept.get('text', 'it has no checkpoint')} ({sentence(problem)})")
+            return watch_reply(shown, "it could not be asked; this is what was seen last")
         if seen.checkpoint:
             fields["checkpoint"] = end_of_checkpoint(seen.checkpoint, watch, max_bytes)
         return watch_reply(fields, "its checkpoint" if seen.checkpoint else "it has no checkpoint")
@@ -249,7 +256,8 @@ def read_checkpoint(server: SandboxServer) -> Any:
 
 def end_of_checkpoint(checkpoint: Checkpoint, watch: Watch, most: int) -> dict[str, Any]:
     found = checkpoint_fields(checkpoint, watch.policy.checkpoint_format)
-    return found | lean(text=str(found.get("text", ""))[-most:])
+    text = str(found.get("text", ""))
+    return found | lean(text=text[-most:], truncated=len(text) > most)
 
 
 def watchdog_status(server: SandboxServer) -> Any:

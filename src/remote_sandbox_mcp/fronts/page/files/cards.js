@@ -10,6 +10,8 @@ import { t } from "./words.js";
 // Decisions
 
 const HOT_C = 85;
+// Characters of a reason in the row of a job.
+const LONGEST_REASON = 40;
 
 // "free", "busy", "unknown" or "held": full of somebody's model that does not compute now. The server decides.
 export function gpuState(gpu) {
@@ -358,7 +360,9 @@ export function jobCard(row, now) {
 }
 
 function waitsFor(row) {
-  return jobState(row) === "pending" && row.queue?.reason ? row.queue.reason : "";
+  const why = jobState(row) === "pending" && row.queue?.reason ? said(row.queue.reason) : "";
+  // A job that waits for GPUs has a sentence for each machine; all of them are where the job is shown alone.
+  return why.length > LONGEST_REASON ? `${why.slice(0, LONGEST_REASON - 1)}…` : why;
 }
 
 function progress_(bar, row) {

@@ -11,6 +11,7 @@ import { t } from "./words.js";
 const LOOKS = {
   succeeded: "ended", failed: "failed", stopped: "gone", completed: "ended", running_restored: "running", resume_started: "running", interrupted: "gone",
   ssh_unreachable: "unknown", resume_failed: "failed", config_missing: "failed", exhausted: "failed",
+  gpu_idle: "gone", silent: "gone", lease_over: "gone",
 };
 
 export function mount(root, { feed }) {
