@@ -59,6 +59,8 @@ class Tab:
             self.complaints.append(message.text)
 
     async def open(self, address: str, view: str = "") -> None:
+        # One behind another gets few frames, or none.
+        await self.page.bring_to_front()
         await self.page.goto(address)
         await self.live()
         if view:
@@ -101,7 +103,6 @@ Opener = Callable[..., Awaitable[Tab]]
 @asynccontextmanager
 async def fresh(tab: Tab) -> AsyncIterator[Tab]:
     """A tab that stays open, loaded anew on its first view: that takes a third of the work of a new one."""
-    # One behind another draws seldom.
     await tab.page.bring_to_front()
     await tab.go("fleet")
     await tab.page.reload()

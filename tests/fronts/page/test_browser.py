@@ -461,7 +461,10 @@ async def show(tab: Tab, *, is_hidden: bool) -> None:
     await tab.page.evaluate(script, is_hidden)
 
 
-async def test_two_tabs_live_and_a_theme_is_for_both(new_tab: Opener, shown: Dashboard) -> None:
+async def test_two_tabs_live_and_a_theme_is_for_both(
+    new_tab: Opener, shown: Dashboard, agent: Caller, machine: Sshd
+) -> None:
+    await agent.run("echo seen by both", sandbox_name=machine.name)
     tab, other = await new_tab(), await new_tab()
     await tab.open(shown.address)
     await other.open(shown.page)
@@ -472,7 +475,14 @@ async def test_two_tabs_live_and_a_theme_is_for_both(new_tab: Opener, shown: Das
     await tab.until("() => document.documentElement.dataset.theme === 'dark'")
     await tab.page.close()
     await other.go("calls")
-    await other.shows("summary.call")
+    await other.shows("summary.call", "echo seen by both")
+
+
+async def test_a_page_without_frames_is_drawn(new_tab: Opener, shown: Dashboard) -> None:
+    tab = await new_tab()
+    await tab.page.add_init_script("window.requestAnimationFrame = () => 1")
+    await tab.open(shown.address)
+    await tab.until("() => document.querySelector('.machine-name')")
 
 
 async def test_an_hour_asleep_changes_nothing(new_tab: Opener, shown: Dashboard, agent: Caller, machine: Sshd) -> None:

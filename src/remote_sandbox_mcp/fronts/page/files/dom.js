@@ -96,15 +96,21 @@ export function attempt(work) {
 }
 
 const waiting = new Set();
+const LATE_MS = 500;
 let frame = 0;
+let late = 0;
 
-// Run once in the next frame, however often it is asked for.
+// Run once in the next frame, however often it is asked for; a tab behind another gets no frames, and runs it later.
 export function soon(work) {
   waiting.add(work);
-  if (!frame) frame = requestAnimationFrame(flush);
+  if (frame) return;
+  frame = requestAnimationFrame(flush);
+  late = setTimeout(flush, LATE_MS);
 }
 
 function flush() {
+  cancelAnimationFrame(frame);
+  clearTimeout(late);
   const now = [...waiting];
   waiting.clear();
   frame = 0;
