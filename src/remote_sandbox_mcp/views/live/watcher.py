@@ -72,8 +72,8 @@ class Checkpoints:
 SAMPLE_S, DOWN_S = 4.0, 30.0
 # A slow one is left alone for so many times as long as it took to answer.
 REST_AFTER_ANSWER = 3.0
-# Without a looker: how often those that are connected are asked, and for how long.
-SELDOM_S, AFTERWARDS_S = 60.0, 3600.0
+# How long what was seen is remembered here when nobody looks any more.
+AFTERWARDS_S = 3600.0
 JOBS_S = 5.0
 
 
@@ -97,8 +97,6 @@ class Attention:
 
     def pause_after(self, took_s: float, *, is_up: bool) -> float:
         """Return how long to wait before a machine is asked again."""
-        if not self.has_viewer:
-            return SELDOM_S
         return max(SAMPLE_S, REST_AFTER_ANSWER * took_s) if is_up else max(DOWN_S, took_s)
 
 
@@ -132,6 +130,8 @@ class SandboxPoller:
         self._jobs_changed = jobs_changed
         self._is_machine = not DISPOSABLE_ID.match(member.name)
         self._points: tuple[Point, ...] = ()
+        # How often points were filled in between: lookers are sent all of them then.
+        self._filled = 0
         self._sample_at = self._jobs_at = 0.0
         # Empty: it has not been asked yet, or it answers.
         self._trouble = ""
@@ -153,6 +153,15 @@ class SandboxPoller:
             with suppress(asyncio.TimeoutError):
                 await within(self._stirred.wait(), self._pause())
 
+    def remember(self, points: Sequence[Point]) -> None:
+        """Fill in what was seen while nobody looked here."""
+        self._points = recent(sorted({*points, *self._points}, key=lambda point: point[0]), time.time())
+        self._filled += 1
+        self._show_trend()
+
+    def _show_trend(self) -> None:
+        self._board.put_row(TRENDS, self.member.name, {"points": self._points, "filled": self._filled})
+
     def remove(self) -> None:
         """Take its rows from the board."""
         for topic in (MACHINES, TRENDS) if self._is_machine else ():
@@ -161,19 +170,22 @@ class SandboxPoller:
     # When
 
     async def _ask(self) -> None:
+        if not self._attention.has_viewer:
+            return
         if self._trouble and self._is_open:
             # Another caller has just opened it.
             self._sample_at = 0.0
         if self._is_machine and time.monotonic() >= self._sample_at:
             await self._sample()
-        if self._attention.has_viewer and time.monotonic() >= self._jobs_at:
+        if time.monotonic() >= self._jobs_at:
             await self._list_jobs()
-        if self._attention.has_viewer and self._may_ask and not self._trouble:
+        if self._may_ask and not self._trouble:
             await self._refresh_checkpoints()
 
     def _pause(self) -> float:
-        jobs_at = self._jobs_at if self._attention.has_viewer else math.inf
-        due = min(self._sample_at if self._is_machine else math.inf, jobs_at) - time.monotonic()
+        if not self._attention.has_viewer:
+            return POLL_EVERY_S
+        due = min(self._sample_at if self._is_machine else math.inf, self._jobs_at) - time.monotonic()
         return max(LEAST_PAUSE_S, min(due, POLL_EVERY_S))
 
     @property
@@ -186,7 +198,7 @@ class SandboxPoller:
 
     @property
     def _may_ask(self) -> bool:
-        if not self._attention.has_viewer or not self._is_machine:
+        if not self._is_machine:
             return self._is_open
         return self.member.may_open_unasked
 
@@ -206,7 +218,8 @@ class SandboxPoller:
         if view.usage is not None:
             now = time.time()
             self._points = recent((*self._points, point_of(view.usage, now)), now)
-            self._board.put_row(TRENDS, self.member.name, {"points": self._points})
+            self._app.machine_history.record(self.member, view.usage)
+            self._show_trend()
         self._show(view, "up" if is_up else "down")
         now = time.monotonic()
         self._sample_at = now + self._attention.pause_after(now - begun, is_up=is_up)
