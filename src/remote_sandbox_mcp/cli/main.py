@@ -56,19 +56,7 @@ VERBS = {
 # Verbs that the hub carries out, with its connections.
 BY_HUB = frozenset(
     {
-        *(
-            "exec",
-            "shell",
-            "jobs",
-            "sandboxes",
-            "sessions",
-            "create",
-            "delete",
-            "clean",
-            "events",
-            "calls",
-            "top",
-        ),
+        *("exec", "shell", "jobs", "sandboxes", "sessions", "create", "delete", "clean", "events", "calls", "top"),
         *("forward", "push", "pull", "transfers", "link", "unlink", "workspaces", "usage"),
     }
 )

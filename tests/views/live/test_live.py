@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -283,8 +284,14 @@ async def test_calls_events_and_transfers_of_any_process_are_noticed(tmp_path: P
         order = Order(source=Place("", str(data), True), target=Place(sshd.name, "copied"))
         moved = await other.transfers.sync(order, wait_s=10, background=True)
         begun = await other.jobs.start(Wanted(command="true", sandbox=sshd.name, watch=WatchOrder(notify_local=False)))
+        running = replace(call, outcome="running", arguments={"command": f"PASSWORD={SECRET} sleep 9"})
+        other.history.begin(running)
+        shown = await view.row("running", str(running.number))
+        assert (shown["tool"], shown["outcome"], shown["client"]) == ("exec_bash", "running", "a client")
+        other.history.note(replace(running, outcome="done"))
         await other.close()
-        (found,) = await view.until(lambda topics: [*topics.get("calls", {}).values()], "the call")
+        await view.until(lambda topics: topics.get("running") == {}, "its end")
+        found = (await view.until(lambda topics: [*topics.get("calls", {}).values()], "the call"))[0]
         assert (found["tool"], found["client"], found["began"]) == ("exec_bash", "a client", begun_at)
         assert SECRET not in "".join(view.told)
         row = await view.row("transfers", getattr(moved, "id", ""))
@@ -384,9 +391,7 @@ async def test_a_workspace_that_is_busy_holds_up_no_other(
         await view.row("workspaces", busy.id, lambda row: row["state"] == "changed")
 
 
-async def test_curves_do_not_begin_when_somebody_looks(
-    tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_curves_do_not_begin_when_somebody_looks(tmp_path: Path, sshd: Sshd) -> None:
     async with looked_at(tmp_path, sshd, topics=("machines", "usage")) as (app, view):
         await view.row("machines", sshd.name, lambda row: row["state"] == "up")
         live, history = view.live, app.machine_history
@@ -406,8 +411,6 @@ async def test_curves_do_not_begin_when_somebody_looks(
                     points += [*rows.get("points", ()), *rows.get("add", ())]
         assert [point for point in points if point[3] == (1.0,)]
         assert use["ann"]["week"] == round(4 / 60, 2)
-        monkeypatch.setattr(watcher, "AFTERWARDS_S", -1.0)
-        live._end()
         while len(live._following):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)

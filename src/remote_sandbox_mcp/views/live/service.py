@@ -28,7 +28,7 @@ from ..results import plain_text, sentence
 from .board import Board, Change, Row, Viewer
 from .rows import Secrets, broken_job_row, call_row, job_id, job_row
 from .topics import CALLS, EVENTS, SANDBOXES, TRANSFERS, WORKSPACES, StateFile, WorkspaceTopic, refresh_disposables
-from .watcher import MACHINES, TRENDS, Attention, SandboxPoller
+from .watcher import MACHINES, TRENDS, SandboxPoller
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,6 @@ class Live:
         self._about = about
         self._began = time.time()
         self._board = Board()
-        self._attention = Attention()
         self._watchers: dict[str, tuple[SandboxPoller, asyncio.Future[None]]] = {}
         self._state = StateFile(app, self._board, self._secrets)
         self._workspaces = WorkspaceTopic(app, self._board)
@@ -100,7 +99,7 @@ class Live:
     def stir(self) -> None:
         """Refresh jobs and other rows now, after something was done in this process."""
         for watcher, _ in self._watchers.values():
-            watcher.stir(all=False)
+            watcher.stir()
         self._news.set()
 
     def clients(self) -> list[Mapping[str, Any]]:
@@ -126,11 +125,8 @@ class Live:
     # While anybody looks
 
     def _begin(self) -> None:
-        self._attention.begin()
         self._is_remembered = False
         self._jobs_wait_until = time.monotonic() + FIRST_JOBS_S
-        for watcher, _ in self._watchers.values():
-            watcher.stir()
         loops = (
             (self._refresh_fleet, POLL_EVERY_S),
             (self._refresh_state, POLL_EVERY_S),
@@ -142,8 +138,9 @@ class Live:
             self._looking.start(self._repeat(query, every_s))
 
     def _end(self) -> None:
-        self._attention.end()
         self._looking.cancel()
+        self._following.cancel()
+        self._watchers.clear()
         self._workspaces.cancel()
 
     async def _repeat(self, query: Callable[[], Awaitable[None]], every_s: float) -> None:
@@ -174,9 +171,7 @@ class Live:
                 del self._watchers[name]
         for name, member in members.items():
             if name not in self._watchers:
-                watcher = SandboxPoller(
-                    self._app, member, self._board, self._attention, self._show_jobs_soon, self._watch_of
-                )
+                watcher = SandboxPoller(self._app, member, self._board, self._show_jobs_soon, self._watch_of)
                 self._watchers[name] = watcher, self._following.start(watcher.follow())
         await self._remember()
         for topic in (MACHINES, TRENDS):
@@ -229,7 +224,7 @@ class Live:
             self._showing = None
         parts = [watcher.snapshots for watcher, _ in self._watchers.values()]
         is_whole = all(snapshots is not None for snapshots in parts)
-        if not self._board.knows(JOBS) and not is_whole and time.monotonic() < self._jobs_wait_until:
+        if not is_whole and time.monotonic() < self._jobs_wait_until:
             return
         snapshots = shown_first(once(snapshot for part in (*parts, self._state.waiting) for snapshot in part or ()))
         before, secrets, now = self._board.rows(JOBS), self._secrets(), time.time()
