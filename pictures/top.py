@@ -12,14 +12,16 @@ from .terminal import Terminal, as_svg, terminal
 
 TARGET = Path(__file__).parent.parent / "docs/top.svg"
 CHECK_S = 0.5
+COLUMNS, ROWS = 120, 30
 
 
 def main() -> int:
     with lab() as here:
         work(here)
-        with terminal(here.home, here.environment) as shown:
+        with terminal(here.home, here.environment, COLUMNS, ROWS) as shown:
             play(shown)
-        TARGET.write_text(renamed(here, as_svg(shown.frames, "Machines, their GPUs and jobs in a terminal")), "utf-8")
+        svg = as_svg(shown.frames, "Machines, their GPUs and jobs in a terminal", COLUMNS, ROWS)
+        TARGET.write_text(renamed(here, svg), "utf-8")
     return 0
 
 

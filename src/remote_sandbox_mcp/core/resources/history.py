@@ -17,7 +17,7 @@ SOMEBODY = "unknown"
 
 @dataclass(frozen=True)
 class Owner:
-    """Who uses a GPU, and for which job; empty where no job of ours has leased it."""
+    """User of a GPU, and the job it is for; empty where no job of ours has leased it."""
 
     user: str
     job: str = ""
@@ -45,7 +45,7 @@ class GpuHours:
 
 
 def owners(usage: Usage) -> dict[Owner, float]:
-    """Who uses how many GPUs now; users of one card share it."""
+    """Find who uses how many GPUs now; users of one card share it."""
     found: dict[Owner, float] = {}
     for gpu in usage.gpus[:MOST_CARDS]:
         users = _owners_of(gpu)
@@ -62,18 +62,18 @@ def _owners_of(gpu: Gpu) -> set[Owner]:
 
 
 def mean_owners(seen: Sequence[Mapping[Owner, float]]) -> dict[Owner, float]:
-    """How many GPUs each used on average."""
+    """Average how many GPUs each used."""
     return {owner: sum(it.get(owner, 0.0) for it in seen) / len(seen) for owner in {one for it in seen for one in it}}
 
 
 def mean_point(points: Sequence[Point]) -> Point:
-    """The mean of some points, at the time of the last one."""
+    """Average some points, at the time of the last one."""
     # The last of so many stays as it is, and is the only one that is left out of their mean.
     return thinned((*points, points[-1]), 2)[0] if len(points) > 1 else points[0]
 
 
 def packed(point: Point) -> bytes:
-    """The shares of a point, without its time.
+    """Pack the shares of a point, without its time.
 
     >>> unpacked(60.0, packed((60.0, 0.5, None, (1.0, 0.0))))
     (60.0, 0.5, None, (1.0, 0.0))
@@ -88,7 +88,7 @@ def unpacked(time: float, shares: bytes) -> Point:
 
 
 def total(rows: Iterable[GpuHours], *by: str) -> dict[tuple[str, ...], float]:
-    """GPU-hours by these fields, most first; days in their order."""
+    """Add up GPU-hours by these fields, most first; days in their order."""
     sums: dict[tuple[str, ...], float] = {}
     for row in rows:
         key = tuple(str(getattr(row, name)) for name in by)

@@ -191,7 +191,7 @@ class PageApp:
         return answer_json({"events": await self._live.older_events(before, limit)})
 
     async def _machine(self, request: PageRequest) -> PageAnswer:
-        """What the stream of rows does not tell of a machine: its history, sessions and forwarded ports."""
+        """Answer with the history of a machine, its sessions and its forwarded ports."""
         member, span_s = self._app.fleet.member(request.query.get("name", "")), _span(request)
         history, is_open = self._app.machine_history, member.sandbox is not None and member.sandbox.is_open
         points = (await history.points(span_s, member.name)).get(member.name, ())

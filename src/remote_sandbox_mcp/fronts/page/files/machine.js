@@ -7,7 +7,7 @@ import { clock, disk, duration, gigabytes, moment, percent, ranges, share } from
 import { choice, confirmed, copyButton, doing, icon, remembered, say } from "./parts.js";
 import { portLinks, runPanel } from "./sandboxes.js";
 import { said } from "./sentences.js";
-import { hours, summed } from "./usage.js";
+import { LEAST_HOURS, hours, summed } from "./usage.js";
 import { t } from "./words.js";
 
 const RANGES = [["1", "1 h"], ["24", "24 h"], ["168", "7 d"], ["720", "30 d"], ["2160", "90 d"]];
@@ -56,11 +56,11 @@ export function mount(root, { feed, id }) {
     trouble.hidden = Boolean(row) || !feed.has("machines");
     if (!trouble.hidden) put(trouble, t("No machine has this name (any more)."));
     if (row) drawRow(row, say_, where, ssh, trouble);
-    const trend = feed.rows("trends").get(name)?.points || [];
-    // The last hour is at hand, point by point; more is asked for.
-    const points = chosen.range === "1" ? trend : joined(known?.points || [], trend);
     const end = feed.now();
     const span = 3600 * Number(chosen.range);
+    const trend = feed.rows("trends").get(name)?.points || [];
+    // The last hour is at hand, point by point; more is asked for.
+    const points = chosen.range === "1" ? trend : joined(known?.points || [], trend, span / 240);
     const shown = points.filter(([at]) => at >= end - span);
     curves[0].update(shown.map(([at, cpu]) => [at, [cpu]]), end, span);
     curves[1].update(shown.map(([at, , memory]) => [at, [memory]]), end, span);
@@ -132,10 +132,20 @@ function drawRow(row, verdict, where, ssh, trouble) {
   trouble.hidden = !trouble.textContent;
 }
 
-// Points that were kept, and those of the last hour, without what both have.
-function joined(kept, trend) {
+// Points that were kept, and those of the last hour that came later, as their mean over each `step`.
+function joined(kept, trend, step) {
   const last = kept.length ? kept[kept.length - 1][0] : 0;
-  return [...kept, ...trend.filter(([at]) => at > last)];
+  const groups = new Map();
+  for (const point of trend) {
+    const key = Math.floor(point[0] / step);
+    if (point[0] > last) groups.set(key, [...(groups.get(key) || []), point]);
+  }
+  const mean = (group, of) => meanOf(group.map(of).filter(Number.isFinite));
+  const means = [...groups.values()].map((group) => {
+    const end = group[group.length - 1];
+    return [end[0], mean(group, (point) => point[1]), mean(group, (point) => point[2]), (end[3] || []).map((_, at) => mean(group, (point) => point[3]?.[at]))];
+  });
+  return [...kept, ...means];
 }
 
 // Curves
@@ -272,6 +282,6 @@ function callList(found, name, now) {
 
 function hoursTable(rows, name) {
   const sums = summed(rows, ({ user, job }) => `${user}\n${job}`);
-  const lines = [...sums].slice(0, 12).map(([key, sum]) => [...key.split("\n"), sum]).map(([user, job, sum]) => h("tr", {}, h("th", { scope: "row" }, user), h("td", {}, job ? h("a.name-link", { href: jobAddress(`${name}/${job}`) }, job) : h("span.quiet", {}, t("without a lease"))), h("td.number", {}, hours(sum))));
+  const lines = [...sums].filter(([, sum]) => sum >= LEAST_HOURS).slice(0, 12).map(([key, sum]) => [...key.split("\n"), sum]).map(([user, job, sum]) => h("tr", {}, h("th", { scope: "row" }, user), h("td", {}, job ? h("a.name-link", { href: jobAddress(`${name}/${job}`) }, job) : h("span.quiet", {}, t("without a lease"))), h("td.number", {}, hours(sum))));
   return h("table.plain", {}, h("tbody", {}, lines));
 }

@@ -6,6 +6,8 @@ import { t } from "./words.js";
 
 const RANGES = [["7", "7 d"], ["30", "30 d"], ["90", "90 d"]];
 const COLOURS = 6;
+// Less is 0.0 in a table.
+export const LEAST_HOURS = 0.05;
 
 export const hours = (count) => (count >= 100 ? String(Math.round(count)) : count.toFixed(1));
 
@@ -39,7 +41,7 @@ export function mount(root, { feed }) {
     const rank = new Map([...totals.keys()].map((name, at) => [name, Math.min(at, COLOURS - 1)]));
     const all = [...totals.values()].reduce((sum, one) => sum + one, 0);
     replace(days, h("h2", {}, t("By day")), byDay(rows, rank));
-    replace(sums, h("h2", {}, t("{n} GPU-hours", { n: hours(all) })), table([...totals], rank, all, chosen.by));
+    replace(sums, h("h2", {}, t("{n} GPU-hours", { n: hours(all) })), table([...totals].filter(([, sum]) => sum >= LEAST_HOURS), rank, all, chosen.by));
     replace(node, h("section.panel", {}, days), h("section.panel", {}, sums));
   }
 
