@@ -116,7 +116,7 @@ def lab() -> Iterator[Lab]:
         for name, machine in named.items():
             person, host = NAMES.get(name, "ann"), f"{name}.example.org"
             here.shown |= {machine.user: person, f"{HOST}:{machine.port}": host}
-            here.shown |= {f"{machine.user}@{HOST}": f"{person}@{host}"}
+            here.shown |= {f"{machine.user}@{HOST}{port}": f"{person}@{host}" for port in ("", f":{machine.port}")}
             here.shown |= {f"ssh -p {machine.port} {machine.user}@{HOST}": f"ssh {person}@{host}"}
             here.shown[str(machine.home)] = "/home/ann"
         here.shown[str(home)] = "/home/ann"

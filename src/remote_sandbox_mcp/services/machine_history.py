@@ -7,7 +7,7 @@ import contextvars
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..config import paths
 from ..core.errors import SandboxError
@@ -22,6 +22,7 @@ from .probe.measure import measure
 if TYPE_CHECKING:
     from ..local.store.machines import MachineRows
 
+T = TypeVar("T")
 MINUTE_S, TIDY_EVERY_S = 60.0, 3600.0
 # A machine that was not seen for a moment is credited with the minutes in between, but not for longer.
 LONGEST_GAP = 2
@@ -47,13 +48,9 @@ class MachineHistory:
 
         return MachineRows(Database(paths.state_folder() / STATE_FILE))
 
-    def _exists(self) -> bool:
-        """Whether there is a state file; makes none."""
-        return (paths.state_path() / STATE_FILE).exists()
-
     def record(self, member: Member, usage: Usage) -> None:
         """Keep what was seen; it is written when its minute is over."""
-        now, member.measured_at = time.time(), time.monotonic()
+        now, member.rests_until = time.time(), time.monotonic() + FRESH_S
         self._seen.setdefault((int(now // MINUTE_S), member.name), []).append((point_of(usage, now), owners(usage)))
         if not self._writing:
             # In an empty context: that of a caller would keep its session.
@@ -86,15 +83,15 @@ class MachineHistory:
 
     async def points(self, since_s: float, machine: str = "") -> dict[str, tuple[Point, ...]]:
         """The points of all machines, or of one, of the last so many seconds. Raises ConfigError."""
-        if not self._exists():
-            return {}
-        return await asyncio.to_thread(lambda: self._rows.points(time.time() - since_s, machine))
+        return await self._read(lambda: self._rows.points(time.time() - since_s, machine), {})
 
     async def gpu_hours(self, since_s: float, machine: str = "") -> list[GpuHours]:
         """The GPU-hours of the last so many seconds. Raises ConfigError."""
-        if not self._exists():
-            return []
-        return await asyncio.to_thread(lambda: self._rows.hours(time.time() - since_s, machine))
+        return await self._read(lambda: self._rows.hours(time.time() - since_s, machine), [])
+
+    async def _read(self, ask: Callable[[], T], nothing: T) -> T:
+        """Ask the rows; no state file is made for this."""
+        return await asyncio.to_thread(ask) if (paths.state_path() / STATE_FILE).exists() else nothing
 
     async def close(self) -> None:
         """Write what is left."""
@@ -108,7 +105,7 @@ class MachineHistory:
 
     async def watch(self, members: Callable[[], Iterable[Member]]) -> None:
         """Look at machines that are connected, for a call, a job or a watch; none is logged in to for this."""
-        turn, resting = asyncio.Semaphore(MOST_AT_ONCE), dict[int, float]()
+        turn = asyncio.Semaphore(MOST_AT_ONCE)
 
         async def look(member: Member) -> None:
             async with turn:
@@ -116,12 +113,12 @@ class MachineHistory:
                 if member.sandbox is not None and member.sandbox.is_open:
                     with suppress(SandboxError):
                         self.record(member, await measure(member.sandbox, cluster=member.slurm))
-                resting[id(member)] = begun + REST_AFTER_ANSWER * (time.monotonic() - begun)
+                rest = REST_AFTER_ANSWER * (time.monotonic() - begun)
+                member.rests_until = max(member.rests_until, begun + rest)
 
         while True:
             await asyncio.sleep(MINUTE_S)
-            now = time.monotonic()
-            due = [it for it in members() if now > max(it.measured_at + FRESH_S, resting.get(id(it), 0.0))]
+            due = [it for it in members() if time.monotonic() > it.rests_until]
             for problem in await asyncio.gather(*map(look, due), return_exceptions=True):
                 if problem is not None:
                     unforeseen(problem, "looking at machines")

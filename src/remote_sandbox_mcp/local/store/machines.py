@@ -56,8 +56,7 @@ class MachineRows:
         with self.database.reading() as connection:
             given = {"name": clean(machine), "after": int(after) // HOUR_S}
             rows = connection.execute(statements("machines")["hours"], given).fetchall()
-        names = {"day": "day", "machine": "name", "user": "user", "job": "job", "hours": "hours"}
-        return [GpuHours(**{field: row[column] for field, column in names.items()}) for row in rows]
+        return [GpuHours(**dict(row)) for row in rows]
 
     def tidy(self, now: float) -> None:
         """Thin what is old, and drop what is too old. Raises ConfigError."""

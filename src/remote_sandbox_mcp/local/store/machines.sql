@@ -18,7 +18,7 @@ WHERE (:name = '' OR name = :name) AND minute > :after
 ORDER BY id, minute;
 
 -- name: hours
-SELECT date(hour * 3600, 'unixepoch', 'localtime') AS day, name, user, job, SUM(seconds) / 3600 AS hours
+SELECT date(hour * 3600, 'unixepoch', 'localtime') AS day, name AS machine, user, job, SUM(seconds) / 3600 AS hours
 FROM gpu_use JOIN machines ON machine = id
 WHERE hour > :after AND (:name = '' OR name = :name)
 GROUP BY day, name, user, job ORDER BY day, name;
