@@ -16,8 +16,7 @@ const [WIDTH, HEIGHT] = [600, 110];
 const MOST_JOBS = 30;
 const MOST_CALLS = 15;
 
-export function mount(root, { feed, id }) {
-  const name = named(id);
+export function mount(root, { feed, id: name }) {
   const chosen = remembered(`machine ${name}`, { range: "24", run: false });
   const say_ = h("span.verdict");
   const where = h("p.quiet");
@@ -87,14 +86,6 @@ export function mount(root, { feed, id }) {
     clearInterval(timer);
     asked = -1;
   };
-}
-
-function named(id) {
-  try {
-    return decodeURIComponent(id);
-  } catch {
-    return id;
-  }
 }
 
 function section(title, ...content) {
