@@ -447,8 +447,8 @@ class Setup:
                 entry["args"] = [*program.arguments]
             self._show_lines(json.dumps({"mcpServers": {clients.NAME: entry}}, indent=2, ensure_ascii=False))
         for client in found:
-            planned = clients.plan(client, program)
-            await self._print_client(await self._moved(planned), is_named=client.key in wanted)
+            for planned in clients.plans(client, program):
+                await self._print_client(await self._moved(planned), is_named=client.key in wanted)
         if any(row["state"] == "added" for row in self._done.clients) and is_in_cache(sys.executable):
             self._done.leave(CACHED)
 
@@ -593,8 +593,6 @@ class Setup:
 
 def _program() -> str:
     """Our own command as a person can type it in any terminal."""
-    from .render import command_path
-
     return shlex.quote(command_path())
 
 

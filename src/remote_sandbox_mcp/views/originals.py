@@ -43,7 +43,8 @@ def watches(given: Given, fields: Fields) -> Fields:
 
 def _with_plan(found: Fields) -> Fields:
     plan = {name: found[name] for name in PLAN if found[name]}
-    return found | {"resume_plan": plan, "resume_due_ts": int(found.get("resume_ts", 0))}
+    run_id = found["run_id"] or found["tmux_session"]
+    return found | {"run_id": run_id, "resume_plan": plan, "resume_due_ts": int(found.get("resume_ts", 0))}
 
 
 def watched(given: Given, fields: Fields) -> Fields:
