@@ -7,10 +7,8 @@ from typing import Any
 
 Fields = dict[str, Any]
 Given = Mapping[str, Any]
-PLAN = (
-    *("launch_command", "resume_command", "checkpoint_path", "checkpoint_format", "checkpoint_command"),
-    "tmux_session",
-)
+CHECKPOINT = ("checkpoint_path", "checkpoint_format", "checkpoint_command")
+PLAN = ("launch_command", "resume_command", *CHECKPOINT, "tmux_session")
 STORED = ("last_state", "last_summary", "last_error", "last_log_tail")
 
 

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -208,14 +209,13 @@ def plans(client: McpClient, program: StartCommand) -> Iterator[ClientPlan]:
     Each is made when its turn comes: the one before may have changed the file.
     """
     yield plan(client, program)
-    try:
-        projects: Any = json_text.read(files.read(client.file) or "").get("projects") if not client.is_toml else None
-    except (ConfigError, NotEditable):
-        return
+    projects: Any = None
+    with suppress(ConfigError, NotEditable):
+        projects = {} if client.is_toml else json_text.read(files.read(client.file) or "").get("projects")
     for folder in json_text.keys_of(projects):
-        servers = json_text.value_at(projects[folder], client.table)
-        if any(_is_original(servers[name]) for name in json_text.keys_of(servers)):
-            title, table = f"{client.title} in {folder}", ("projects", folder, *client.table)
+        title, table = f"{client.title} in {folder}", ("projects", folder, *client.table)
+        # Few have servers of their own, and the file may be large.
+        if json_text.value_at(projects[folder], client.table):
             planned = plan(replace(client, title=title, table=table, plugins=None), program)
             yield from [planned] if planned.is_original else []
 

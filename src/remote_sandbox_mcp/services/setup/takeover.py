@@ -323,8 +323,8 @@ def take_machines(found: Takeover, config: Path | None, journal: SetupJournal | 
     try:
         for machine in found.new_machines:
             kept = {it.key: keeping.keep(machine.name, it, target, is_written=True) for it in machine.secrets}
-            changes += [secret.change for secret in kept.values()]
-            references = {key: secret.reference for key, secret in kept.items()}
+            changes += kept.values()
+            references = {key: keeping.reference_of(secret) for key, secret in kept.items()}
             machines.append(config_file.NewMachine(machine.name, {**machine.fields, **references}))
         if machines:
             # A key that is not there any more is no reason to lose a machine.
