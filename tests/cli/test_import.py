@@ -91,6 +91,20 @@ def test_a_watchdog_that_may_still_run_keeps_its_watches(cli: Cli, database: Pat
     assert any("has left watches in" in problem for problem in cli("doctor", "--json").json["problems"])
 
 
+def test_a_list_of_machines_that_is_named_is_taken_from_there(cli: Cli, tmp_path: Path) -> None:
+    machine = {"name": "gpu1", "host": "gpu1.example.org", "port": 22, "user": "me", "password": PASSWORD}
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"schema_version": 1, "saved_at": 1, "sandboxes": [machine]}))
+    (problem,) = cli("--config", str(file), "doctor", "--json").json["problems"]
+    assert f"in plain text in {file}, which do not count yet" in problem
+    assert "run remote-sandbox-mcp import with the same --config" in problem
+    assert cli("--config", str(file), "import", "--yes").code == 0
+    assert "gpu1.example.org" in paths.config_file().read_text()
+    assert not file.exists()
+    assert cli("import", "--undo").code == 0
+    assert json.loads(file.read_text())["sandboxes"][0]["password"] == PASSWORD
+
+
 def test_a_foreign_folder_is_refused(cli: Cli, database: Path, state: Path, tmp_path: Path) -> None:
     state.rename(tmp_path / "elsewhere")
     state.symlink_to(tmp_path / "elsewhere")

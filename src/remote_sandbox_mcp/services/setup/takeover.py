@@ -431,7 +431,8 @@ def _put_back(change: SetupChange) -> str:
     path, text, how = Path(change.path), change.value, "; launchd loads it at the next login"
     if path.exists():
         return f"{path} is there again already."
-    if path.name == original.MACHINES:
+    # Whatever its name was; the file of an agent is XML.
+    if text.startswith("{"):
         document = json.loads(text)
         for raw, key in _secrets_in(document):
             raw[key] = resolve_secret(raw[key]).reveal()
