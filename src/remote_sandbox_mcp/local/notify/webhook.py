@@ -63,9 +63,13 @@ async def post(url: str, form: str, secret: str, watch: Watch, event: Event) -> 
     """Send an event to an allowed address. Raises Unsent, whose text shows only the host of the address."""
     address = read_address(url)
     form = _HOSTS.get(address.host, "json") if form == "auto" else form
-    parcel = _PACKERS[form](watch, event, secret)
+    judge(address, form, await send(address, _PACKERS[form](watch, event, secret)))
+
+
+async def send(address: Address, parcel: Parcel) -> WebhookReply:
+    """The receiver's reply, whatever it is. Raises Unsent, whose text shows only the host of the address."""
     try:
-        answer = await within(_send(address, parcel), LIMIT_S)
+        return await within(_send(address, parcel), LIMIT_S)
     except (asyncio.TimeoutError, httpx.TimeoutException):
         raise Unsent(f"{address.origin} did not answer within {LIMIT_S:g} s", passing=True) from None
     except httpx.TransportError as error:
@@ -73,7 +77,6 @@ async def post(url: str, form: str, secret: str, watch: Watch, event: Event) -> 
         raise Unsent(f"{address.origin} could not be reached ({type(error).__name__})", passing=True) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unsent(f"{address.origin} could not be asked ({type(error).__name__})") from None
-    judge(address, form, answer)
 
 
 async def _send(address: Address, parcel: Parcel) -> WebhookReply:
