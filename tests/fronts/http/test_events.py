@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,12 +19,16 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import Request, Result
 
 from remote_sandbox_mcp.app import App
+from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.jobs.watch import Decision, Event, EventType, Watch
 from remote_sandbox_mcp.core.permission import Notify
-from remote_sandbox_mcp.fronts.mcp import events
-from remote_sandbox_mcp.fronts.mcp.events import PAUSES_S, SubscriptionParams, Subscriptions
+from remote_sandbox_mcp.fronts.mcp.events import EventDesk, EventParams
+from remote_sandbox_mcp.local.notify.announcer import Announcer
+from remote_sandbox_mcp.local.store import subscriptions
+from remote_sandbox_mcp.local.store.subscriptions import Subscription
 from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.jobs.effects import Effects
 from remote_sandbox_mcp.services.session import Session, begin
 from tests.fronts.http.conftest import connected, service
 from tests.support.server import Caller, entry
@@ -134,7 +139,9 @@ async def test_the_end_of_a_job_is_sent_to_a_subscriber_once(
 async def test_without_the_switch_there_are_no_events(tmp_path: Path, subscriber: Subscriber) -> None:
     with service(tmp_path / "home") as served:
         async with connected(served) as caller:
-            with pytest.raises(MCPError, match="events are off; the operator can allow them: mcp_events = true"):
+            with pytest.raises(
+                MCPError, match="events are off; the operator can allow them over HTTP: mcp_events = true"
+            ):
                 await ask(caller, "list")
 
 
@@ -142,29 +149,43 @@ async def test_without_the_switch_there_are_no_events(tmp_path: Path, subscriber
 
 
 class Desk:
-    """Subscriptions over rows of a state file, and what a watchdog writes there."""
+    """The desk of subscribers over rows of a state file, and what a watchdog writes there and sends."""
 
     def __init__(self, *webhooks: str) -> None:
         self.app = App(Fleet([]), settings=Settings(notify=Notify(mcp_events=True, webhooks=webhooks)))
-        self.subscriptions = Subscriptions(self.app)
+        self.events = EventDesk(self.app)
         self.watch = self.add_watch("train")
+        self.now = time.time()
 
     def add_watch(self, name: str, configuration: str | None = None) -> Watch:
         owner = self.app.identity if configuration is None else configuration
-        policy = Watch(name=name, sandbox="gpu1", session=name, configuration=owner)
-        return self.app.jobs.registry.watches.add(policy)
+        watch = Watch(name=name, sandbox="gpu1", session=name, configuration=owner)
+        return self.app.jobs.registry.watches.add(watch)
 
     def happens(self, kind: EventType = EventType.SILENT, watch: Watch | None = None) -> None:
         watches = self.app.jobs.registry.watches
         found = watches.get((watch or self.watch).id)
         assert found
-        assert watches.commit(Decision(found, (Event(type=kind, summary="it printed nothing"),)), 1.0)
+        assert watches.commit(Decision(found, (Event(type=kind, summary="it printed nothing"),)), self.now)
 
     async def subscribe(self, subscriber: Subscriber, **changes: Any) -> dict[str, Any]:
-        return await self.subscriptions._subscribe(SubscriptionParams.model_validate(wanted(subscriber, **changes)))
+        return await self.events.subscribe(EventParams.model_validate(wanted(subscriber, **changes)))
 
     async def send(self) -> None:
-        await self.subscriptions._deliver_all(self.subscriptions._rows.numbers())
+        """A round of the watchdog, by a process that has just begun."""
+        registry = self.app.jobs.registry
+        announcer = Announcer(self.app.settings.notify, paths.state_folder(), {})
+
+        async def nowhere(watch: Watch) -> Any:
+            raise AssertionError(watch)
+
+        effects = Effects(registry.watches, registry.records, nowhere, announcer.announce, lambda: self.now)
+        await effects.carry_out("gpu1")
+        await effects.settle_down()
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        return list(self.events._rows.all())
 
 
 @pytest.fixture
@@ -189,7 +210,7 @@ async def test_what_happened_before_and_to_jobs_of_others_is_not_sent(desk: Desk
 
 
 async def test_what_does_not_arrive_is_sent_again_with_the_same_id_and_what_is_gone_is_forgotten(
-    desk: Desk, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, subscriber: Subscriber
 ) -> None:
     await desk.subscribe(subscriber)
     desk.happens()
@@ -197,37 +218,40 @@ async def test_what_does_not_arrive_is_sent_again_with_the_same_id_and_what_is_g
     await desk.send()
     await desk.send()
     assert len(subscriber.got) == 1, "it is not tried again at once"
-    now = [events.time.time()]
-    monkeypatch.setattr(events.time, "time", lambda: now[0])
-    now[0] += PAUSES_S[0] + 1
+    desk.now += 11
     subscriber.status = 200
-    # A process that begins anew goes on with it.
-    desk.subscriptions = Subscriptions(desk.app)
     await desk.send()
     await desk.send()
     assert [told["eventId"] for told in subscriber.got] == [subscriber.got[0]["eventId"]] * 2
     subscriber.status = 410
     desk.happens()
     await desk.send()
-    assert not desk.subscriptions._rows.numbers()
+    assert not desk.subscriptions
 
 
 async def test_it_ends_by_itself_and_with_the_permission(
     desk: Desk, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.subscribe(subscriber, ttlMs=1)
-    (file,) = desk.subscriptions._rows._folder.glob("*.json")
+    await desk.subscribe(subscriber, ttlMs=1)
+    (file,) = (paths.state_folder() / "subscriptions").glob("*.json")
     assert file.stat().st_mode & 0o777 == 0o600
-    desk.happens()
-    now = events.time.time() + 3601
-    monkeypatch.setattr(events.time, "time", lambda: now)
-    await desk.send()
-    assert (subscriber.got, desk.subscriptions._rows.numbers()) == ([], [])
-    await desk.subscribe(subscriber)
+    (kept,) = desk.subscriptions
+    assert SECRET not in repr(kept)
     desk.happens()
     desk.app.settings = Settings(notify=Notify(mcp_events=True))
     await desk.send()
-    assert (subscriber.got, desk.subscriptions._rows.numbers()) == ([], [])
+    desk.app.settings = Settings(notify=Notify(webhooks=(subscriber.url,)))
+    desk.happens()
+    await desk.send()
+    then = time.time() + 3601
+    monkeypatch.setattr(subscriptions.time, "time", lambda: then)
+    desk.app.settings = Settings(notify=Notify(mcp_events=True, webhooks=(subscriber.url,)))
+    desk.happens()
+    await desk.send()
+    assert not subscriber.got
+    desk.events._rows.prune()
+    assert not desk.subscriptions
 
 
 @pytest.mark.parametrize(
@@ -251,11 +275,8 @@ async def test_what_is_no_subscription_is_refused(
     if (delivery := changes.get("delivery")) and delivery["url"] == "{url}":
         delivery["url"] = subscriber.url
     with pytest.raises(MCPError, match=why):
-        await desk.subscriptions._if_on(desk.subscriptions._subscribe)(
-            None,  # type: ignore[arg-type]
-            SubscriptionParams.model_validate(wanted(subscriber, **changes)),
-        )
-    assert (subscriber.challenged, desk.subscriptions._rows.numbers()) == (0, [])
+        await desk.events._if_on(desk.events.subscribe)(None, EventParams.model_validate(wanted(subscriber, **changes)))
+    assert (subscriber.challenged, desk.subscriptions) == (0, [])
 
 
 @pytest.mark.parametrize(("status", "echoes"), [(200, False), (404, True)])
@@ -266,4 +287,4 @@ async def test_an_address_that_does_not_answer_the_challenge_gets_nothing(
     with pytest.raises(MCPError) as refusal:
         await desk.subscribe(subscriber)
     assert (refusal.value.error.code, refusal.value.error.data) == (-32015, {"reason": "challenge_failed"})
-    assert not desk.subscriptions._rows.numbers()
+    assert not desk.subscriptions

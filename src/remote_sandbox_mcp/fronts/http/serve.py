@@ -109,7 +109,6 @@ class HttpServer:
     ) -> None:
         """`unfinished` is passed where several servers share their limits. Without a key there is no page."""
         self._listener = listener
-        self._events = server.events
         self._manager = StreamableHTTPSessionManager(
             server._lowlevel_server,
             max_request_body_size=LARGEST_REQUEST,
@@ -122,7 +121,6 @@ class HttpServer:
 
     def begin(self) -> asyncio.Future[None]:
         """Serve until wind_down; the future ends earlier only if serving fails."""
-        self._events.begin()
         self._serving = asyncio.ensure_future(self._run())
         return self._serving
 
@@ -133,7 +131,6 @@ class HttpServer:
     async def wind_down(self) -> BaseException | None:
         """Accept no more, send pending answers, then cancel every call in progress together with its command."""
         assert self._serving is not None
-        self._events.end()
         web, serving = self._web, self._serving
         # uvicorn looks at this flag ten times a second.
         web.should_exit = True

@@ -47,7 +47,7 @@ from ...views.results import sentence
 from .arguments import sentence_about
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
 from .declaration import PLAIN, Declaration
-from .events import Subscriptions
+from .events import EventDesk
 from .forms import Forms
 from .journal import Journal, is_kept, note
 from .outside import learn_roots, make_way
@@ -160,7 +160,7 @@ class SandboxServer(MCPServer[None]):
         self._announcing = Chores("telling a client of a change", expected=(asyncio.TimeoutError, TimeoutError))
         self._follows = False
         self.waker = Waker(app)
-        self.events = Subscriptions(app)
+        self.events = EventDesk(app)
         self.events.offer(self._lowlevel_server)
         self._lowlevel_server.middleware.append(self._attend)
         self._lowlevel_server.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)

@@ -19,6 +19,7 @@ import httpx
 from ...core.jobs.watch import Event, Unsent, Watch
 from ...core.permission import Address, read_address
 from ...core.task import event_outcome
+from ..store.subscriptions import EVENT, KEY, Subscription
 from ..waiting import within
 from . import messages
 
@@ -148,6 +149,21 @@ def _pack_json(watch: Watch, event: Event, secret: str) -> Parcel:
     return Parcel(body, headers)
 
 
+def pack_subscribed(to: Subscription, watch: Watch, event: Event) -> Parcel:
+    """An event as MCP Events wants it; its id is the same for every attempt."""
+    number, data = f"job-event-{event.id}-{event.created:.0f}", messages.as_json(watch, event)
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event.created))
+    return sign_parcel(to, number, {"eventId": number, "name": EVENT, "timestamp": at, "data": data, "cursor": None})
+
+
+def sign_parcel(to: Subscription, number: str, fields: Mapping[str, Any]) -> Parcel:
+    """Sign by the rules of Standard Webhooks."""
+    body, at = messages.encode(fields), f"{time.time():.0f}"
+    signature = _sign(base64.b64decode(to.secret.removeprefix(KEY)), f"{number}.{at}.{body}")
+    headers = {"webhook-id": number, "webhook-timestamp": at, "webhook-signature": f"v1,{signature}"}
+    return Parcel(body.encode(), {**headers, "X-MCP-Subscription-Id": to.id})
+
+
 def _pack_slack(watch: Watch, event: Event, secret: str) -> Parcel:
     text = _text(watch, event).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _packed({"text": text})
@@ -159,13 +175,13 @@ def _pack_feishu(watch: Watch, event: Event, secret: str) -> Parcel:
     fields: dict[str, Any] = {"msg_type": "text", "content": {"text": text}}
     if secret:
         now = str(int(time.time()))
-        fields |= {"timestamp": now, "sign": _sign(f"{now}\n{secret}", "")}
+        fields |= {"timestamp": now, "sign": _sign(f"{now}\n{secret}".encode(), "")}
     return _packed(fields)
 
 
 def _pack_dingtalk(watch: Watch, event: Event, secret: str) -> Parcel:
     now = str(int(time.time() * 1000))
-    parameters = {"timestamp": now, "sign": _sign(secret, f"{now}\n{secret}")} if secret else {}
+    parameters = {"timestamp": now, "sign": _sign(secret.encode(), f"{now}\n{secret}")} if secret else {}
     return _packed({"msgtype": "text", "text": {"content": _text(watch, event)}}, parameters)
 
 
@@ -188,8 +204,8 @@ def _text(watch: Watch, event: Event) -> str:
     return f"{messages.title(watch, event)}\n{messages.body(event)}\nwatch {event.watch_id or watch.id}"
 
 
-def _sign(key: str, message: str) -> str:
-    return base64.b64encode(hmac.new(key.encode(), message.encode(), hashlib.sha256).digest()).decode()
+def _sign(key: bytes, message: str) -> str:
+    return base64.b64encode(hmac.new(key, message.encode(), hashlib.sha256).digest()).decode()
 
 
 _PACKERS: dict[str, Callable[[Watch, Event, str], Parcel]] = {
