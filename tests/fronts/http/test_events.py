@@ -202,11 +202,14 @@ async def test_what_happened_before_and_to_jobs_of_others_is_not_sent(desk: Desk
     await desk.subscribe(subscriber, arguments={"watch_id": desk.watch.id})
     desk.happens(watch=other)
     desk.happens(EventType.SSH_UNREACHABLE)
-    desk.happens(watch=desk.add_watch("foreign", "somebody else's configuration"))
     desk.happens(EventType.GPU_IDLE)
     await desk.send()
     await desk.send()
     assert [told["data"]["event_type"] for told in subscriber.got] == ["gpu_idle"]
+    await desk.subscribe(subscriber)
+    desk.happens(watch=desk.add_watch("foreign", "somebody else's configuration"))
+    await desk.send()
+    assert len(subscriber.got) == 1
 
 
 async def test_what_does_not_arrive_is_sent_again_with_the_same_id_and_what_is_gone_is_forgotten(

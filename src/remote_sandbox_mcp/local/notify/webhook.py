@@ -175,13 +175,13 @@ def _pack_feishu(watch: Watch, event: Event, secret: str) -> Parcel:
     fields: dict[str, Any] = {"msg_type": "text", "content": {"text": text}}
     if secret:
         now = str(int(time.time()))
-        fields |= {"timestamp": now, "sign": _sign(f"{now}\n{secret}".encode(), "")}
+        fields |= {"timestamp": now, "sign": _sign(f"{now}\n{secret}", "")}
     return _packed(fields)
 
 
 def _pack_dingtalk(watch: Watch, event: Event, secret: str) -> Parcel:
     now = str(int(time.time() * 1000))
-    parameters = {"timestamp": now, "sign": _sign(secret.encode(), f"{now}\n{secret}")} if secret else {}
+    parameters = {"timestamp": now, "sign": _sign(secret, f"{now}\n{secret}")} if secret else {}
     return _packed({"msgtype": "text", "text": {"content": _text(watch, event)}}, parameters)
 
 
@@ -204,7 +204,8 @@ def _text(watch: Watch, event: Event) -> str:
     return f"{messages.title(watch, event)}\n{messages.body(event)}\nwatch {event.watch_id or watch.id}"
 
 
-def _sign(key: bytes, message: str) -> str:
+def _sign(key: str | bytes, message: str) -> str:
+    key = key.encode() if isinstance(key, str) else key
     return base64.b64encode(hmac.new(key, message.encode(), hashlib.sha256).digest()).decode()
 
 
