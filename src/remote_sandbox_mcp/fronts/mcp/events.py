@@ -20,7 +20,7 @@ from pydantic import Field
 
 from ...app import App
 from ...config import paths
-from ...core.errors import BadArgument, SandboxError
+from ...core.errors import SandboxError
 from ...core.jobs.watch import Unsent
 from ...core.permission import allow_webhook, read_address
 from ...local.store.subscriptions import EVENT, KEY, Subscription, Subscriptions
@@ -93,11 +93,11 @@ class EventDesk:
         return {"events": [DEFINITION]}
 
     async def subscribe(self, params: EventParams) -> dict[str, Any]:
-        """Write a subscription, or renew it. Raises BadArgument; MCPError for an address that does not answer."""
+        """Write a subscription, or renew it. Raises SandboxError and MCPError."""
         wanted = self._read(params, is_new=True)
         await asyncio.to_thread(self._rows.prune)
         if await asyncio.to_thread(lambda: len(list(self._rows.all()))) >= MOST_SUBSCRIPTIONS:
-            raise BadArgument(f"there are {MOST_SUBSCRIPTIONS} subscriptions already; unsubscribe first")
+            raise MCPError(INVALID_PARAMS, f"there are {MOST_SUBSCRIPTIONS} subscriptions already; unsubscribe first")
         await _verify(wanted)
         await asyncio.to_thread(self._rows.put, wanted)
         until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wanted.expires))
@@ -108,21 +108,21 @@ class EventDesk:
         return {}
 
     def _read(self, params: EventParams, *, is_new: bool) -> Subscription:
-        """The subscription that is meant; one that ends need not be allowed any more. Raises BadArgument."""
+        """The subscription that is meant; one that ends need not be allowed now. Raises SandboxError and MCPError."""
         given, delivery = params.arguments or {}, params.delivery or {}
         watch_id, url, secret = given.get("watch_id"), delivery.get("url"), delivery.get("secret")
         if params.name != EVENT:
-            raise BadArgument(f"there is one event, {EVENT}; events/list describes it")
+            raise MCPError(INVALID_PARAMS, f"there is one event, {EVENT}; events/list describes it")
         if set(given) - {"watch_id"} or type(watch_id) not in (int, type(None)):
-            raise BadArgument("arguments take only watch_id, a number")
+            raise MCPError(INVALID_PARAMS, "arguments take only watch_id, a number")
         if delivery.get("mode") != "webhook" or not isinstance(url, str):
-            raise BadArgument("delivery needs mode, which is webhook, and url")
+            raise MCPError(INVALID_PARAMS, "delivery needs mode, which is webhook, and url")
         if is_new and not (isinstance(secret, str) and SECRET.fullmatch(secret)):
-            raise BadArgument(f"delivery.secret must be {KEY} and 24 to 64 bytes in base64")
+            raise MCPError(INVALID_PARAMS, f"delivery.secret must be {KEY} and 24 to 64 bytes in base64")
         try:
             url = allow_webhook(url, self._app.settings.notify.webhooks) if is_new else str(read_address(url))
         except ValueError as problem:
-            raise BadArgument(f"delivery.url {problem}") from None
+            raise MCPError(INVALID_PARAMS, f"delivery.url {problem}") from None
         said = json.dumps([self._app.identity, url, watch_id])
         seconds = LONGEST_S if params.ttl_ms is None else min(max(SHORTEST_S, params.ttl_ms / 1000), LONGEST_S)
         return Subscription(
