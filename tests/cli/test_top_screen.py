@@ -178,7 +178,7 @@ def test_every_gpu_has_its_state_before_a_cluster_has_its_partitions() -> None:
     cluster["resources"] |= {"cluster": {"partitions": partitions, "my_jobs": {}}}
     made = state(cluster, machine("a", 0.5, held, *(gpu(n, 0.0) for n in range(1, 8))), jobs=(job("t"),))
     text = shown(made, rows=40, columns=120)
-    assert "held leased by ann (train-7)" in text
+    assert "leased by ann (train-7)" in text
     assert text.count(" free ") == 7
     assert "part29" not in text
 

@@ -152,9 +152,10 @@ def gpu_words(gpu: Row) -> tuple[str, str]:
     """A GPU's state and whose it is, with a style: free, held (full, but idle) by someone, or in use by someone."""
     if is_free(gpu):
         return "free", "bold green"
-    state = "held" if gpu.get("state") == "held" else ""
+    is_held = gpu.get("state") == "held"
+    state = "held" if is_held and not gpu.get("lease") else ""
     words = " ".join(filter(None, (state, gpu_users(gpu)))) or str(gpu.get("state") or "unknown")
-    return words, "magenta" if state else "yellow"
+    return words, "magenta" if is_held else "yellow"
 
 
 def compact(row: Row, widths: Widths) -> Text:
