@@ -317,7 +317,7 @@ def rows_text(rows: Sequence[Fields], nothing: str) -> str:
 
 
 def gpu_users(gpu: Mapping[str, Any]) -> str:
-    """Who has leased a GPU, and its users, each once, with their programs; from the fields of a GPU."""
+    """Name who has leased a GPU, and its users, each once, with their programs."""
     found: dict[str, list[str]] = {}
     for process in gpu.get("processes", ()):
         found.setdefault(process.get("user") or "somebody", []).append(process.get("name") or f"pid {process['pid']}")
