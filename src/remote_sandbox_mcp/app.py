@@ -323,7 +323,7 @@ class App:
     def pythons(self) -> PythonService:
         from .services.sessions.python import PythonService
 
-        return PythonService(self.fleet, self.jobs.commands, self.jobs.registry.sessions(PYTHON))
+        return PythonService(self.fleet, self.jobs, self.jobs.registry.sessions(PYTHON))
 
     @functools.cached_property
     def sessions(self) -> Sessions:
