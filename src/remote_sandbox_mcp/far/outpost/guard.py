@@ -47,7 +47,7 @@ ALLOW, REFUSE, SUPERVISE = 0x7FFF0000, 0x00050000, 0x7FC00000
 RECEIVE, SEND, IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 CONTINUE = 1
 AT_CWD, AT_EMPTY, AT_NOFOLLOW = -100, 0x1000, 0x100
-FAST_OPEN = 0x20000000
+FAST_OPEN, NEW_USER_NAMESPACE = 0x20000000, 0x10000000
 LONGEST_PATH, LONGEST_ADDRESS = 4096, 128
 O_PATH = 0o10000000
 LAST_NUMBER = 0x3FFFFFFF
@@ -99,6 +99,9 @@ NUMBERS = {
     "pidfd_open": (434, 434),
     "pidfd_getfd": (438, 438),
     "io_uring_setup": (425, 425),
+    "unshare": (272, 97),
+    "clone": (56, 220),
+    "clone3": (435, 435),
 }
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0xC00000F3, 1)}
 # Extended attributes are refused as file systems do that have none: copying programs go on without them.
@@ -239,6 +242,10 @@ def make_filter(version: int, network: bool, supervised: "Collection[str]") -> b
     if "kill" in supervised:
         parts += [refused(name, errno.ENOSYS) for name in ("pidfd_send_signal", "tkill")]
         parts += [refused(name, errno.EPERM) for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo")]
+    # In a mount namespace of its own, a path would mean another file to the supervisor. clone3 has its flags in memory.
+    for name in ("unshare", "clone"):
+        parts.append(refused_with(name, 0, NEW_USER_NAMESPACE, NEW_USER_NAMESPACE, errno.EPERM))
+    parts.append(refused("clone3", errno.ENOSYS))
     parts += [of_call(name, step(RETURN, SUPERVISE)) for name in supervised]
     return b"".join(parts) + step(RETURN, ALLOW)
 
