@@ -128,7 +128,9 @@ export function machineCard(row, trend) {
 function head_(parts, row) {
   put(parts.name, row.name);
   const place = row.host ? `${row.user ? `${row.user}@` : ""}${row.host}${row.port && row.port !== 22 ? `:${row.port}` : ""}` : "";
-  put(parts.where, [place, row.kind === "ssh" ? "" : row.kind].filter(Boolean).join(" · "));
+  const folders = row.writable;
+  const walls = folders === "nothing" ? t("read-only") : folders ? t("only {folders} writable", { folders }) : "";
+  put(parts.where, [place, row.kind === "ssh" ? "" : row.kind, walls].filter(Boolean).join(" · "));
   const state = stateOf(row);
   const [all, free] = [gpusOf(row).length, freeGpus(row).length];
   if (state === "down" || state === "unasked") verdict(parts, state, t(state));

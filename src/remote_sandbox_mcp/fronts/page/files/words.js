@@ -48,6 +48,8 @@ const ZH = {
   "{free} of {total} free": "{free}/{total} 空闲",
   "all free": "全部空闲",
   "none free": "无空闲",
+  "read-only": "只读",
+  "only {folders} writable": "仅 {folders} 可写",
   "Free now": "当前空闲",
   "No GPU is free.": "没有空闲的 GPU。",
   "machines up": "台机器在线",
