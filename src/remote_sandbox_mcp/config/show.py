@@ -60,6 +60,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
         slurm=_cluster(machine.slurm) if machine.slurm else None,
         transport="" if machine.transport == AUTO else machine.transport,
         forward_agent=machine.forward_agent or None,
+        writable=machine.writable_words,
     )
 
 
