@@ -86,6 +86,7 @@ NOTIFY_READERS: dict[str, Reader] = {
     "webhooks": readers.texts,
     "webhook_format": readers.webhook_format,
     "claude_channel": readers.automatic,
+    "mcp_events": readers.flag,
 }
 WATCH_READERS: dict[str, Reader] = {"gpu_idle": readers.span, "silent": readers.span}
 HOOK_READERS: dict[str, Reader] = {
