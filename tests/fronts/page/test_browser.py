@@ -292,7 +292,7 @@ async def test_anything_is_found_by_ctrl_k(tab: Tab, agent: Caller, machine: Ssh
     await start(agent, machine, "to-find", "true")
     await tab.until("() => document.querySelector('.machine[data-state=up]')")
     await tab.page.keyboard.press("Control+k")
-    await tab.page.keyboard.type("gpu1 run")
+    await tab.page.keyboard.type("run a command on gpu1")
     await tab.shows("[role=option]", "Run a command on gpu1")
     await tab.page.keyboard.press("Enter")
     await tab.until("() => document.activeElement.closest('.run-box')")

@@ -193,11 +193,11 @@ class PageApp:
     async def _machine(self, request: PageRequest) -> PageAnswer:
         """Answer with the history of a machine, its sessions and its forwarded ports."""
         member, span_s = self._app.fleet.member(request.query.get("name", "")), _span(request)
-        history, is_open = self._app.machine_history, member.sandbox is not None and member.sandbox.is_open
+        history = self._app.machine_history
         points = (await history.points(span_s, member.name)).get(member.name, ())
         used = await history.gpu_hours(span_s, member.name)
         # A machine is not logged in to for this.
-        sessions = await self._app.sessions.list(member.name) if is_open else ()
+        sessions = await self._app.sessions.list(member.name) if member.is_connected else ()
         ports = [{"port": it.port, "url": it.url} for it in self._app.apps.forwarded() if it.sandbox == member.name]
         return answer_json(
             {

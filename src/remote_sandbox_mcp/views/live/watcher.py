@@ -143,7 +143,7 @@ class SandboxPoller:
     # When
 
     async def _ask(self) -> None:
-        if self._trouble and self._is_open:
+        if self._trouble and self.member.is_connected:
             # Another caller has just opened it.
             self._sample_at = 0.0
         if self._is_machine and time.monotonic() >= self._sample_at:
@@ -158,17 +158,13 @@ class SandboxPoller:
         return max(LEAST_PAUSE_S, min(due, POLL_EVERY_S))
 
     @property
-    def _is_open(self) -> bool:
-        return self.member.sandbox is not None and self.member.sandbox.is_open
-
-    @property
     def _is_active(self) -> bool:
         return self.member.name == self._app.fleet.default
 
     @property
     def _may_ask(self) -> bool:
         if not self._is_machine:
-            return self._is_open
+            return self.member.is_connected
         return self.member.may_open_unasked
 
     @property
