@@ -24,9 +24,9 @@ from ...services.jobs.service import once
 from ...services.jobs.values import JobSnapshot
 from ..results import plain_text, sentence
 from .board import Board, Change, Row, Viewer
-from .rows import Secrets, broken_job_row, job_id, job_row
+from .rows import Secrets, broken_job_row, end_fields, job_id, job_row
 from .topics import CALLS, EVENTS, SANDBOXES, TRANSFERS, WORKSPACES, StateFile, WorkspaceTopic, refresh_disposables
-from .watcher import MACHINES, TRENDS, Attention, SandboxPoller
+from .watcher import MACHINES, TRENDS, Attention, LogEnd, SandboxPoller
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,9 @@ class Live:
         for id, snapshot in [*snapshots.items()][:MOST_JOBS]:
             watch = self._watch_of(snapshot)
             checkpoint = checkpoints.get(watch.id) if watch else None
-            rows[id] = self._job_row(snapshot, watch, now, before.get(id), secrets, checkpoint)
+            watcher, _ = self._watchers.get(snapshot.sandbox, (None, None))
+            end = watcher.ends.of(snapshot) if watcher else LogEnd()
+            rows[id] = self._job_row(snapshot, watch, now, before.get(id), secrets, checkpoint, end)
         self._jobs_left_out = len(snapshots) - len(rows)
         self._board.put(JOBS, rows)
 
@@ -220,10 +222,12 @@ class Live:
         before: Row | None,
         secrets: Secrets,
         checkpoint: Checkpoint | None,
+        end: LogEnd,
     ) -> Row:
         """The row of one job; what was not foreseen is a trouble of this job alone."""
         try:
-            return job_row(snapshot, watch, now, before, secrets, checkpoint)
+            row = job_row(snapshot, watch, now, before, secrets, checkpoint)
+            return row | end_fields(row, end.error, end.left_s, now, before)
         except Exception as problem:
             why = f"its row could not be made ({type(problem).__name__}); the log says more"
             # Once, not with each look.

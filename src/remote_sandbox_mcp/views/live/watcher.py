@@ -7,18 +7,22 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from ...app import App
 from ...core.errors import ConnectError, LostContact, SandboxError, Unsupported
-from ...core.jobs.job import Checkpoint, JobQuery, JobState
+from ...core.jobs.curves import Curves
+from ...core.jobs.job import Checkpoint, JobQuery, JobSeen, JobState
 from ...core.jobs.lifecycle import ask_checkpoint
+from ...core.jobs.log import last_error
 from ...core.jobs.watch import Watch
 from ...core.resources.usage import Point, point_of, recent
 from ...core.sandboxes.disposable import DISPOSABLE_ID
 from ...core.sandboxes.sandbox import Sandbox
+from ...core.task import TaskState
 from ...local.waiting import within
 from ...services.fleet import Member, unforeseen
-from ...services.jobs.values import JobSnapshot
+from ...services.jobs.values import JOB, JobSnapshot
 from ...services.probe.measure import measure
 from ...services.survey import UNASKED, View
 from .board import Board
@@ -66,6 +70,69 @@ class Checkpoints:
         watch = watch_of(snapshot) if snapshot.state == JobState.RUNNING.value else None
         has_one = watch and (watch.policy.checkpoint_path or watch.policy.checkpoint_command)
         return watch if has_one else None
+
+
+# How often the end of a running job's log is read, how many ends at once, and how much of one.
+TAIL_S, MOST_TAILS, TAIL_LINES, TAIL_BYTES = 15.0, 20, 40, 8192
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """The end of a log: the line that says why its job failed, and seconds until the job's end."""
+
+    error: str = ""
+    left_s: float | None = None
+
+
+class LogEnds:
+    """Ends of the logs of one sandbox, by job: of one that has failed it is read once, of a running one repeatedly."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, LogEnd] = {}
+        self._due: dict[str, float] = {}
+
+    async def refresh(self, sandbox: Sandbox, snapshots: Sequence[JobSnapshot]) -> bool:
+        """Returns whether any was read. What fails is asked for again later."""
+        jobs = {f"{it.id} {it.state}": it for it in snapshots if it.seen and it.kind == JOB and _has_end(it)}
+        self.found = {id: end for id, end in self.found.items() if id in jobs}
+        now = time.monotonic()
+        due = [id for id in jobs if now >= self._due.get(id, 0.0)][:MOST_TAILS]
+        if not due:
+            return False
+        with suppress(SandboxError, asyncio.TimeoutError):
+            seen = await within(sandbox.jobs.inspect([_end_query(jobs[id]) for id in due]), CHECK_S)
+            self.found |= {id: log_end(it) for id, it in zip(due, seen, strict=True)}
+        rest = max(TAIL_S, REST_AFTER_SCAN * (time.monotonic() - now))
+        self._due = {id: at for id, at in self._due.items() if id in jobs}
+        self._due |= {id: now + rest if jobs[id].state == JobState.RUNNING.value else math.inf for id in due}
+        return True
+
+    def of(self, snapshot: JobSnapshot) -> LogEnd:
+        return self.found.get(f"{snapshot.id} {snapshot.state}", LogEnd())
+
+
+def _has_end(snapshot: JobSnapshot) -> bool:
+    return snapshot.outcome.state in (TaskState.RUNNING, TaskState.FAILED, TaskState.INTERRUPTED)
+
+
+def _end_query(snapshot: JobSnapshot) -> JobQuery:
+    seen = snapshot.seen
+    assert seen is not None
+    return JobQuery(
+        job_id=seen.job_id,
+        session=seen.session,
+        log_file=seen.log_file if seen.foreign else "",
+        lines=TAIL_LINES,
+        most_bytes=TAIL_BYTES,
+    )
+
+
+def log_end(seen: JobSeen) -> LogEnd:
+    if not seen.is_running:
+        return LogEnd(last_error(seen.log))
+    curves = Curves()
+    curves.feed(seen.log.decode("utf-8", "replace"))
+    return LogEnd(left_s=curves.metrics(seen.seconds, seen.silent_s).left_s)
 
 
 # How often a machine is asked while it is looked at, and again after it did not answer.
@@ -124,6 +191,7 @@ class SandboxPoller:
         """`jobs_changed` is called when `sights` or `checkpoints` are new; `watch_of` gives the watch of a job."""
         self.member = member
         self.checkpoints = Checkpoints()
+        self.ends = LogEnds()
         self._watch_of = watch_of
         self.snapshots: Sequence[JobSnapshot] | None = None
         self._app = app
@@ -252,7 +320,8 @@ class SandboxPoller:
     async def _refresh_checkpoints(self) -> None:
         if self.snapshots and self.member.sandbox is not None:
             sandbox = getattr(self.member.sandbox, "unnoticed", self.member.sandbox)
-            if await self.checkpoints.refresh(sandbox, self.snapshots, self._watch_of):
+            is_new = await self.checkpoints.refresh(sandbox, self.snapshots, self._watch_of)
+            if await self.ends.refresh(sandbox, self.snapshots) or is_new:
                 self._jobs_changed()
 
     async def _ask_for_jobs(self) -> Sequence[JobSnapshot]:

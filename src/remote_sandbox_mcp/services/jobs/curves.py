@@ -1,0 +1,113 @@
+"""Curves of jobs: logs are read once, piece by piece, and what was read is kept for the next look."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...core.errors import SandboxError
+from ...core.jobs.curves import Curves, JobMetrics, left_of
+from ...core.jobs.job import JobQuery, JobSeen
+from ...core.jobs.progress import parsed, progress_of
+from ...core.sandboxes.sandbox import Sandbox
+from ...core.texts.text import harmless
+from ...local.waiting import within
+
+# Jobs whose curves are kept; what is read of a log for a call, and for a picture of all of it; and at once.
+MOST_KEPT, CALL_BYTES, WHOLE_BYTES, PIECE_BYTES = 64, 256 << 10, 8 << 20, 512 << 10
+# A call waits no longer for the numbers.
+CALL_S = 5.0
+
+
+class ReadLog:
+    """The curves of one job, and how far its log was read for them."""
+
+    def __init__(self) -> None:
+        self.curves = Curves()
+        self.begun = self.cursor = 0
+        self.lock = asyncio.Lock()
+        self._rest = b""
+        # The first share that a checkpoint said, and after how many seconds: a resumed job does not begin with nothing.
+        self._first: tuple[float, float] | None = None
+
+    def begin(self, at: int) -> None:
+        """Read from there on."""
+        self.curves, self._rest, self.begun, self.cursor = Curves(), b"", at, at
+
+    def feed(self, data: bytes) -> None:
+        lines, end, rest = (self._rest + data).rpartition(b"\n")
+        # A progress bar goes on in one line for hours.
+        if len(rest) > PIECE_BYTES:
+            lines, rest = lines + end + rest, b""
+        self.cursor += len(data)
+        self._rest = rest
+        self.curves.feed(lines.decode("utf-8", "replace"))
+
+    def metrics(self, seen: JobSeen) -> JobMetrics:
+        curves = self.curves
+        if self._rest:
+            curves.feed(self._rest.rpartition(b"\r")[0][-4096:].decode("utf-8", "replace"))
+        share = None
+        if seen.checkpoint and not seen.checkpoint.problem:
+            text = harmless(seen.checkpoint.text)
+            value = parsed(text)
+            curves.feed_checkpoint(value)
+            progress = progress_of(value, text)
+            share = progress.share if progress else None
+        found = curves.metrics(seen.seconds, seen.silent_s)
+        if not seen.is_running:
+            return replace(found, left_s=None)
+        return found if share is None else replace(found, left_s=self._left(share, seen.seconds) or found.left_s)
+
+    def _left(self, share: float, seconds: float) -> float | None:
+        first = self._first = self._first or (share, seconds)
+        return left_of(share, seconds - first[1], first[0]) if share > first[0] else left_of(share, seconds)
+
+
+class CurveBook:
+    """Curves of the jobs that somebody asked about lately."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[Sequence[str], ReadLog] = OrderedDict()
+
+    async def with_metrics(self, sandbox: Sandbox, query: JobQuery, seen: JobSeen) -> JobSeen:
+        """The job with its numbers in short, if the end of its log has any."""
+        end = Curves()
+        end.feed(seen.log.decode("utf-8", "replace"))
+        if seen.recalled or not (end.curves or end.share or seen.checkpoint):
+            return seen
+        with contextlib.suppress(SandboxError, asyncio.TimeoutError):
+            log = await within(self.read(sandbox, query, seen), CALL_S)
+            return replace(seen, metrics=log.metrics(seen))
+        return seen
+
+    async def read(self, sandbox: Sandbox, query: JobQuery, seen: JobSeen, most: int = CALL_BYTES) -> ReadLog:
+        """Read what is new in its log, or at first its last part. Raises SandboxError."""
+        log = self._log(sandbox, seen)
+        async with log.lock:
+            if seen.log_size < log.cursor or (log.begun and most > CALL_BYTES) or not log.cursor:
+                log.begin(max(0, seen.log_size - most))
+            plain = replace(query, lines=0, usage=False, checkpoint_path="", checkpoint_command="")
+            while log.cursor < seen.log_size:
+                begun = seen.cursor - len(seen.log)
+                data = seen.log[log.cursor - begun :] if begun <= log.cursor < seen.cursor else b""
+                if not data:
+                    size = min(PIECE_BYTES, seen.log_size - log.cursor)
+                    (part,) = await sandbox.jobs.inspect([replace(plain, cursor=log.cursor, most_bytes=size)])
+                    data = part.log
+                if not data:
+                    break
+                # Another thread, so that nobody else waits meanwhile.
+                await asyncio.to_thread(log.feed, data)
+        return log
+
+    def _log(self, sandbox: Sandbox, seen: JobSeen) -> ReadLog:
+        key = (sandbox.description.name, seen.job_id, seen.session, seen.log_file)
+        log = self._logs.setdefault(key, ReadLog())
+        self._logs.move_to_end(key)
+        while len(self._logs) > MOST_KEPT:
+            self._logs.popitem(last=False)
+        return log
