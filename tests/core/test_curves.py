@@ -91,10 +91,10 @@ def test_lines_with_a_time_have_it() -> None:
     [
         # The bar's own word, less the time since.
         (HF, 95),
-        # 120 of 4000 is the first thing that a resumed job says: it has done 20 since 110, in 99 s.
-        ("step 120/4000 loss=2.31\nstep 130/4000 loss=2.2\n", 3870 * 99 / 20),
-        ("Epoch 1/10, Loss: 0.7\nEpoch 2/10, Loss: 0.6\n", 8 * 99 / 2),
-        (KERAS, 99 / 2),
+        # 120 of 4000 is the first thing that a resumed job says: it has done 20 since 110, in 100 s.
+        ("step 120/4000 loss=2.31\nstep 130/4000 loss=2.2\n", 3870 * 100 / 20),
+        ("Epoch 1/10, Loss: 0.7\nEpoch 2/10, Loss: 0.6\n", 8 * 100 / 2),
+        (KERAS, 100 / 2),
         # Of an epoch, of which nobody knows how many there are.
         (LIGHTNING, None),
         (TORCHVISION, None),

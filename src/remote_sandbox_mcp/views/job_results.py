@@ -19,6 +19,7 @@ from ..core.jobs.watch import Event, Watch
 from ..core.task import Outcome, Report, TaskSeen, event_end, job_outcome, outcome_of
 from ..core.texts.shown import values_in_use
 from ..core.texts.text import harmless, span, without_broken_end, without_broken_start
+from ..services.jobs.curves import ReadLog
 from ..services.jobs.records import watch_outcome
 from ..services.jobs.service import Begun, JobSnapshot
 from ..services.jobs.values import COMMAND
@@ -164,6 +165,13 @@ def metrics_fields(metrics: JobMetrics) -> dict[str, Any]:
     }
     eta = {} if metrics.left_s is None else {"eta": span(metrics.left_s), "eta_s": round(metrics.left_s)}
     return lean(metrics=dict([*numbers.items()][:MOST_METRICS]) or None) | eta
+
+
+def curves_fields(seen: JobSeen, log: ReadLog) -> dict[str, Any]:
+    """All curves of a job, as lists of points [step, value, time]."""
+    short = metrics_fields(log.metrics(seen))
+    curves = {plain_text(name): curve.points for name, curve in log.curves.curves.items() if curve.points}
+    return {"curves": curves, "is_over": seen.is_over} | short
 
 
 def _rounded(value: float) -> float | str | None:

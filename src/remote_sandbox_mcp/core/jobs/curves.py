@@ -192,12 +192,15 @@ class Curves:
         first, second = self._firsts if len(self._firsts) == 2 else (0.0, 0.0)
         return 2 * first - second if first > 1.5 * (second - first) > 0 else 0.0
 
-    def metrics(self, running_s: float, silent_s: float = 0.0) -> JobMetrics:
-        """In short, the loss first; the time left is what the job says itself, or follows from its steps so far."""
+    def metrics(self, running_s: float, silent_s: float = 0.0, *, is_whole: bool = True) -> JobMetrics:
+        """In short, the loss first; the time left is what the job says itself, or follows from its steps so far.
+
+        `is_whole`: the beginning of the log was read, too.
+        """
         names = sorted(self.curves, key=lambda name: (not name.endswith("loss"), len(name)))
         left = None if self.left_s is None else max(0.0, self.left_s - silent_s)
         if left is None and self.share is not None and self._total:
-            left = left_of(self.share, running_s - silent_s, self._begun / self._total)
+            left = left_of(self.share, running_s, self._begun / self._total if is_whole else 0.0)
         return JobMetrics({name: self.curves[name].metric for name in names}, left)
 
 

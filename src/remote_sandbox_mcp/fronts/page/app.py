@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ...config import paths
@@ -13,10 +13,13 @@ from ...core.sandboxes.disposable import ProviderChoice, SandboxOrder
 from ...core.sandboxes.secret import Secret
 from ...local.store.history import WantedCalls
 from ...local.waiting import within
+from ...services.jobs.values import Which
+from ...views.job_results import curves_fields
 from ...views.live.service import Live
 from ...views.results import sentence
 from ..mcp.server import SandboxServer
 from .allowing import Allowing
+from .browsing import Files
 from .calls import ToolCaller
 from .conflicts import Conflicts
 from .entering import Door
@@ -36,9 +39,11 @@ from .http import (
     send_answer,
 )
 from .logs import LogStream
-from .streams import EVENTS, PLAIN, EventStreams, changes
+from .streams import BYTES, EVENTS, PLAIN, EventStreams, changes
+from .terminals import MOST_TYPED, Terminals
 
 LARGEST_KEY, LARGEST_PLACE, LARGEST_CALL = 4 << 10, 64 << 10, 1 << 20
+LARGEST_TYPED = 2 * MOST_TYPED
 # For a stranger's request to come to its end.
 ENTER_S = 5.0
 MOST_OLDER = 500
@@ -48,6 +53,10 @@ LEFT_FILE = "page.left"
 ASK_FOR_KEY = "enter the key of this server again"
 WRONG_KEY = "that is not the key of this server; remote-sandbox-mcp dashboard opens the page with the right one"
 ONLY_HERE = "a folder is allowed on its own computer alone, on this page there or by: remote-sandbox-mcp allow PATH"
+
+
+# What a stream sends, and of which type it is.
+Source = tuple[AsyncGenerator[bytes, None], bytes]
 
 
 class PageApp:
@@ -60,10 +69,13 @@ class PageApp:
         self._caller = ToolCaller(server)
         self._conflicts = Conflicts(server.app)
         self._allowing = Allowing(server.app)
+        self._files = Files(server.app)
+        self._terminals = Terminals(server.app)
         self._streams = EventStreams()
         self._routes: Mapping[tuple[str, str], Callable[[PageRequest], Awaitable[PageAnswer]]] = {
             ("GET", "log/part"): self._log_part,
             ("GET", "log/search"): self._log_search,
+            ("GET", "log/line"): self._log_line,
             ("GET", "calls"): self._calls,
             ("GET", "events"): self._events,
             ("GET", "choices"): self._choices,
@@ -72,6 +84,18 @@ class PageApp:
             ("POST", "allow"): self._allow,
             ("POST", "disallow"): self._disallow,
             ("POST", "call"): self._call,
+            ("GET", "curves"): self._curves,
+            ("POST", "folder"): self._folder,
+            ("POST", "terminal/type"): self._type,
+            ("POST", "terminal/size"): self._resize,
+        }
+
+        self._sources: Mapping[tuple[str, str], Callable[[PageRequest, str], Awaitable[Source]]] = {
+            ("GET", "stream"): self._changes,
+            ("GET", "log"): self._follow_log,
+            ("GET", "log/whole"): self._whole_log,
+            ("POST", "download"): self._download,
+            ("POST", "terminal"): self._terminal,
         }
 
     def end(self) -> None:
@@ -95,15 +119,11 @@ class PageApp:
         """Answer a request; None where the answer was a stream."""
         if not request.path.startswith(API):
             return await self._answer_stranger(request)
-        until_over = functools.partial(self._door.until_over, self._check(request))
+        cookie = self._check(request)
         name = request.path.removeprefix(API)
-        if (request.method, name) == ("GET", "stream"):
-            await self._streams.run(changes(self._live), until_over, receive, send)
-            return None
-        if (request.method, name) in (("GET", "log"), ("GET", "log/whole")):
-            log = await self._log(request)
-            kind, source = (PLAIN, log.whole()) if name == "log/whole" else (EVENTS, log.events())
-            await self._streams.run(source, until_over, receive, send, kind)
+        if begin := self._sources.get((request.method, name)):
+            source, kind = await begin(request, cookie)
+            await self._streams.run(source, functools.partial(self._door.until_over, cookie), receive, send, kind)
             return None
         if route := self._routes.get((request.method, name)):
             return await route(request)
@@ -153,7 +173,39 @@ class PageApp:
         self._door.leave(self._check(request))
         return answer_json({}, 200, (b"set-cookie", self._door.set_cookie("").encode()), CLOSING)
 
-    # With one
+    # With one: streams
+
+    async def _changes(self, _: PageRequest, cookie: str) -> Source:
+        return changes(self._live), EVENTS
+
+    async def _follow_log(self, request: PageRequest, _: str) -> Source:
+        return (await self._log(request)).events(), EVENTS
+
+    async def _whole_log(self, request: PageRequest, _: str) -> Source:
+        return (await self._log(request)).whole(), PLAIN
+
+    async def _download(self, request: PageRequest, _: str) -> Source:
+        return await self._files.pieces(await request.json(LARGEST_PLACE)), BYTES
+
+    async def _terminal(self, request: PageRequest, cookie: str) -> Source:
+        return self._terminals.events(await request.json(LARGEST_PLACE), cookie), EVENTS
+
+    # With one: answers
+
+    async def _type(self, request: PageRequest) -> PageAnswer:
+        await self._terminals.type(await request.json(LARGEST_TYPED), self._check(request))
+        return answer_json({})
+
+    async def _resize(self, request: PageRequest) -> PageAnswer:
+        self._terminals.resize(await request.json(LARGEST_KEY), self._check(request))
+        return answer_json({})
+
+    async def _folder(self, request: PageRequest) -> PageAnswer:
+        return answer_json(await self._files.folder(await request.json(LARGEST_PLACE)))
+
+    async def _curves(self, request: PageRequest) -> PageAnswer:
+        which = Which(session=request.query.get("job", ""), sandbox=request.query.get("sandbox", ""))
+        return answer_json(curves_fields(*await self._app.jobs.curves(which)))
 
     async def _log(self, request: PageRequest) -> LogStream:
         log = LogStream(self._app, request.query.get("sandbox", ""), request.query.get("job", ""))
@@ -169,6 +221,10 @@ class PageApp:
         if not words or len(words) > LONGEST_SEARCH:
             raise PageRefusal(400, f"give up to {LONGEST_SEARCH} characters to search for")
         return answer_json(await (await self._log(request)).search(words, request.number("at", 0, 1 << 62)))
+
+    async def _log_line(self, request: PageRequest) -> PageAnswer:
+        number, at = request.number("line", 0, 1 << 62), request.number("at", 0, 1 << 62)
+        return answer_json(await (await self._log(request)).line(number, at))
 
     async def _calls(self, request: PageRequest) -> PageAnswer:
         query = request.query

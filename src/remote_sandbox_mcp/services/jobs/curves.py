@@ -57,7 +57,7 @@ class ReadLog:
             curves.feed_checkpoint(value)
             progress = progress_of(value, text)
             share = progress.share if progress else None
-        found = curves.metrics(seen.seconds, seen.silent_s)
+        found = curves.metrics(seen.seconds, seen.silent_s, is_whole=not self.begun)
         if not seen.is_running:
             return replace(found, left_s=None)
         return found if share is None else replace(found, left_s=self._left(share, seen.seconds) or found.left_s)

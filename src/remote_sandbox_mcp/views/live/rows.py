@@ -105,6 +105,7 @@ def job_row(
     for name in ("status", "started_ts", "seconds", "connection_error", "command", "resume", "fate", "error"):
         fields.pop(name, None)
     fields |= {"state": state} | lean(command=hidden(command, secrets), trouble=sentence(snapshot.trouble))
+    fields |= lean(cwd=plain_text(seen.cwd) if seen else "")
     # One reason for every place where its end is shown; the log of people's jobs is read on the page, not in its file.
     outcome = snapshot.outcome
     fields |= lean(reason=plain_text(outcome.reason) if outcome.is_over and not snapshot.trouble else "")

@@ -132,7 +132,8 @@ def log_end(seen: JobSeen) -> LogEnd:
         return LogEnd(last_error(seen.log))
     curves = Curves()
     curves.feed(seen.log.decode("utf-8", "replace"))
-    return LogEnd(left_s=curves.metrics(seen.seconds, seen.silent_s).left_s)
+    is_whole = seen.cursor == len(seen.log)
+    return LogEnd(left_s=curves.metrics(seen.seconds, seen.silent_s, is_whole=is_whole).left_s)
 
 
 # How often a machine is asked while it is looked at, and again after it did not answer.

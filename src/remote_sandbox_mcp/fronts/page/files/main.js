@@ -6,6 +6,7 @@ import { jobState } from "./cards.js";
 import { attribute, h, put, soon } from "./dom.js";
 import * as events from "./events.js";
 import { feed } from "./feed.js";
+import * as files from "./files.js";
 import * as fleet from "./fleet.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
@@ -13,6 +14,7 @@ import { help, listen } from "./keys.js";
 import { icon, say } from "./parts.js";
 import * as sandboxes from "./sandboxes.js";
 import * as transfers from "./transfers.js";
+import * as terminal from "./terminal.js";
 import { current, speak, t } from "./words.js";
 import * as workspaces from "./workspaces.js";
 
@@ -24,7 +26,10 @@ const VIEWS = [
   { name: "transfers", key: "t", title: "Transfers", view: transfers },
   { name: "events", key: "e", title: "Events", view: events },
   { name: "calls", key: "c", title: "Calls", view: calls },
+  { name: "files", key: "o", title: "Files", view: files },
 ];
+// Views that other views lead to.
+const INNER = [{ name: "terminal", title: "Terminal", view: terminal }];
 const THEME = "remote-sandbox-theme";
 const THEMES = ["system", "light", "dark"];
 
@@ -90,8 +95,8 @@ function count(link, number, state = "") {
 // Addresses: #/fleet, #/jobs/NAME
 
 function route(isAnew = false) {
-  const [, name = "", id = ""] = /^#\/(\w+)(?:\/(.*))?$/.exec(location.hash) || [];
-  const view = VIEWS.find((one) => one.name === name) || VIEWS[0];
+  const [, name = "", id = "", line = ""] = /^#\/(\w+)(?:\/([^?]*))?(?:\?line=(\d{1,12}))?$/.exec(location.hash) || [];
+  const view = [...VIEWS, ...INNER].find((one) => one.name === name) || VIEWS[0];
   const wanted = feed.phase === "key" ? "door" : `${view.name}/${id}`;
   if (wanted === shown && !isAnew) return;
   const isMove = shown && shown !== wanted;
@@ -100,7 +105,7 @@ function route(isAnew = false) {
   shown = wanted;
   main.replaceChildren();
   if (wanted === "door") main.append(door(feed, () => route()));
-  else endView = open(view, decoded(id));
+  else endView = open(view, decoded(id), Number(line));
   for (const link of document.querySelectorAll(".nav-link")) attribute(link, "aria-current", link.getAttribute("href") === `#/${view.name}` ? "page" : null);
   document.title = `${id ? decoded(id) : t(view.title)} · remote-sandbox`;
   if (isMove) {
@@ -117,9 +122,9 @@ function decoded(id) {
   }
 }
 
-function open({ name, view }, id) {
-  if (name === "jobs" && id.includes("/")) return job.mount(main, { feed, id, keys: (found) => (log = found) });
-  return view.mount(main, { feed });
+function open({ name, view }, id, line) {
+  if (name === "jobs" && id.includes("/")) return job.mount(main, { feed, id, at: line, keys: (found) => (log = found) });
+  return view.mount(main, { feed, id });
 }
 
 // Theme and language
