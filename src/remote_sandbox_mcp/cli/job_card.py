@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ..core.jobs.job import JobSeen
 from ..core.jobs.log import without_exit_line
@@ -12,12 +12,12 @@ from ..core.jobs.progress import progress_of
 from ..core.jobs.queue import pending_text, queue_text
 from ..core.task import LIVE, Report, TaskSeen, TaskState, name_of, outcome_of
 from ..core.texts.text import harmless, span
-from ..views.job_results import metrics_fields
 from .render import COMMAND, Page, one_line, size, styled
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from ..core.jobs.curves import JobMetrics
     from ..core.jobs.job import Checkpoint, JobUsage
     from ..core.jobs.watch import Watch
 
@@ -59,7 +59,7 @@ def _rows(page: Page, seen: TaskSeen, watch: Watch | None) -> Iterator[tuple[str
     yield "waits", one_line(waits)
     yield "queue", one_line(queue_text(seen, now))
     yield from _progress(page, seen.checkpoint, watch)
-    yield from _metrics(seen)
+    yield from _metrics(seen.metrics) if seen.metrics else ()
     yield "uses", _usage(seen.usage) if seen.usage and outcome.state is TaskState.RUNNING else ""
     yield "watched", _watched(watch, now) if watch and not outcome.is_over else ""
 
@@ -75,16 +75,12 @@ def _progress(page: Page, found: Checkpoint | None, watch: Watch | None) -> Iter
         yield "checkpoint", one_line(text[-200:])
 
 
-def _metrics(seen: JobSeen) -> Iterator[tuple[str, str]]:
-    fields = metrics_fields(seen.metrics) if seen.metrics else {}
-    numbers = [f"{one_line(name)} {_number(each)}" for name, each in fields.get("metrics", {}).items()]
-    yield "numbers", "; ".join(numbers[:4])
-    yield "left", f"about {fields['eta']}" if "eta" in fields else ""
-
-
-def _number(fields: Mapping[str, Any]) -> str:
-    more = [f"min {fields['min']}" if "min" in fields else "", fields.get("trend", "")]
-    return f"{fields.get('last', 'nan')} ({', '.join(filter(None, more))})"
+def _metrics(metrics: JobMetrics) -> Iterator[tuple[str, str]]:
+    numbers = [
+        f"{one_line(name)} {each.last:g} (min {each.min:g}) {each.trend}" for name, each in metrics.values.items()
+    ]
+    yield "numbers", "; ".join(number.strip() for number in numbers[:4])
+    yield "left", "" if metrics.left_s is None else f"about {span(metrics.left_s)}"
 
 
 def _usage(usage: JobUsage) -> str:

@@ -368,9 +368,11 @@ async def test_a_conflict_is_read_and_decided(tab: Tab, shown: Dashboard, agent:
     await tab.go("workspaces")
     await tab.shows(".conflict", "a.txt")
     await tab.page.get_by_role("button", name="Compare").click()
-    await tab.shows(".side .differs", "mine")
-    await tab.shows(".side .differs", "theirs")
-    assert not await tab.find(".side .differs", "both").count()
+    await tab.shows(".diff-line[data-mark='-']", "mine")
+    await tab.shows(".diff-line[data-mark='+']", "theirs")
+    assert not await tab.find(".diff-line[data-mark]", "both").count()
+    # Each side says when it was written.
+    assert await tab.find(".side-head", "ago").count() == 2
     await tab.page.get_by_role("button", name="Keep theirs").click()
     await tab.page.locator("dialog .danger").click()
     await tab.gone(".conflict")

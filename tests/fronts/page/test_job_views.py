@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.fronts.http.conftest import connected
 from tests.support.chromium import Opener, Tab, chromium, fresh, require_chromium, tabs
 from tests.support.dashboards import Dashboard, dashboard
+from tests.support.page import HOST, SOON_S, Stream
+from tests.support.page import Browser as Asker
 from tests.support.server import Caller, entry
 from tests.support.sshd import Fleet, Sshd
 
@@ -157,7 +163,7 @@ async def test_jobs_are_ordered_grouped_and_stopped_together(tab: Tab, agent: Ca
     assert await names.all_text_contents() == ["sweep-1", "sweep-2", "sweep-10"]
     await tab.page.get_by_role("button", name="Job", exact=True).click()
     await tab.until("() => document.querySelector('.rows .job-name').textContent === 'sweep-10'")
-    await tab.page.get_by_label("Group by").select_option("name")
+    await tab.page.get_by_label("Group by").select_option("by name")
     await tab.shows(".job-group-name", re.compile("sweep.*3 jobs"))
     await picture(tab, "grouped")
     await tab.page.get_by_role("button", name="Stop these 3").click()
@@ -196,6 +202,13 @@ async def test_a_shell_in_the_browser_ends_with_its_view(tab: Tab, agent: Caller
     text = await tab.page.locator(".xterm-rows").inner_text()
     columns = int(re.search(r"42-\d+ (\d+)", text)[1])  # type: ignore[index]
     assert columns > 90
+    # What a program says is drawn, and does nothing else.
+    await tab.page.keyboard.type(
+        "printf '\\033]0;hacked\\007\\033]52;c;aGFja2Vk\\007<img src=x onerror=alert(1)>'; echo do''ne\n"
+    )
+    await tab.until("() => document.querySelector('.xterm-rows').textContent.includes('done')")
+    assert "hacked" not in await tab.page.title()
+    assert not await tab.find("main img").count()
     await picture(tab, "terminal")
     await tab.page.set_viewport_size({"width": 700, "height": 500})
     await tab.page.keyboard.type(f"clear; until [ $(tput cols) -lt {columns} ]; do sleep 0.1; done; echo smal''ler\n")
@@ -219,3 +232,104 @@ async def test_a_running_job_is_entered(tab: Tab, agent: Caller, machine: Sshd) 
     seen = await agent.call("check_background_task", tmux_session="asks", sandbox_name=machine.name)
     assert seen["running"]
     await agent.call("stop_background_task", tmux_session="asks", sandbox_name=machine.name, grace_s=1)
+
+
+# Attacks on files and terminals
+
+NEW = [
+    ("GET", "curves"), ("GET", "log/line"), ("POST", "folder"), ("POST", "download"), ("POST", "terminal"),
+    ("POST", "terminal/type"), ("POST", "terminal/size"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), NEW)
+def test_nobody_else_gets_in(shown: Dashboard, method: str, path: str) -> None:
+    asker, stranger = Asker(shown.port), Asker(shown.port)
+    asker.enter(shown.key)
+    body = {"sandbox": "gpu1", "rows": 24, "columns": 80} if method == "POST" else None
+    at = f"/ui/api/{path}"
+    assert stranger.ask(method, at, body).status == 401
+    assert asker.ask(method, at, body, X_Page_Token="").status == 401
+    assert asker.ask(method, at, body, Cookie="").status == 401
+    assert asker.ask(method, at, body, Origin="http://evil.example.org").status == 403
+    assert asker.ask(method, at, body, Origin="null").status == 403
+    assert asker.ask(method, at, body, Sec_Fetch_Site="cross-site").status == 403
+    # A form of another page can send only this; and no address alone opens anything.
+    if body:
+        assert asker.ask(method, at, b"{}", Content_Type="text/plain").status == 415
+        assert asker.ask("GET", at).status == 404
+
+
+@contextmanager
+def terminal(asker: Asker, **wanted: Any) -> Iterator[Stream]:
+    connection = http.client.HTTPConnection(HOST, asker.port, timeout=SOON_S)
+    try:
+        connection.request("POST", "/ui/api/terminal", json.dumps(wanted).encode(), asker.headers(True, {}))
+        assert connection.sock is not None
+        yield Stream(connection.getresponse(), connection.sock)
+    finally:
+        connection.close()
+
+
+def test_a_terminal_belongs_to_the_tab_that_opened_it(shown: Dashboard, machine: Sshd) -> None:
+    asker, other = Asker(shown.port), Asker(shown.port)
+    asker.enter(shown.key)
+    other.enter(shown.key)
+    with terminal(asker, sandbox=machine.name, rows=24, columns=80) as stream:
+        events = stream.events()
+        name, data = next(events)
+        assert name == "opened"
+        typed = {"id": data["id"], "data": base64.b64encode(b"echo $((6*7))-here; exit\n").decode()}
+        # Another browser that has the key opens terminals of its own.
+        assert other.ask("POST", "/ui/api/terminal/type", typed).status == 404
+        assert asker.ask("POST", "/ui/api/terminal/type", typed | {"id": "0" * 32}).status == 404
+        assert asker.ask("POST", "/ui/api/terminal/type", typed | {"data": "?"}).status == 400
+        assert asker.ask("POST", "/ui/api/terminal/size", {"id": data["id"], "rows": "1"}).status == 400
+        assert asker.ask("POST", "/ui/api/terminal/type", typed).status == 200
+        said = b""
+        for name, data in events:
+            said += base64.b64decode(data) if name == "output" else b""
+        assert (name, data) == ("end", {"trouble": ""})
+        assert b"42-here" in said
+    (call,) = asker.ask("GET", "/ui/api/calls?tool=terminal&limit=1").json["calls"]
+    assert (call["client"], call["arguments"]["sandbox_name"]) == ("page", machine.name)
+    assert "echo" not in json.dumps(call)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"sandbox": "nowhere", "rows": 24, "columns": 80},
+        {"sandbox": "gpu1", "job": "no-such-job", "rows": 24, "columns": 80},
+        {"sandbox": "gpu1", "rows": "24", "columns": None},
+    ],
+)
+def test_a_terminal_that_cannot_be_opened_says_why(shown: Dashboard, wanted: dict[str, Any]) -> None:
+    asker = Asker(shown.port)
+    asker.enter(shown.key)
+    with terminal(asker, **wanted) as stream:
+        ((name, data),) = stream.events()
+    assert name == "end"
+    assert len(data["trouble"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status"),
+    [
+        ({"path": "/etc/passwd"}, 400),
+        ({"sandbox": "", "path": "/etc/passwd"}, 400),
+        ({"sandbox": "..", "path": "/etc/passwd"}, 404),
+        ({"sandbox": ["gpu1"], "path": "/"}, 400),
+        ({"sandbox": "gpu1", "path": "a\0b"}, 404),
+        ({"sandbox": "gpu1", "path": "\ud800"}, 404),
+        ({"sandbox": "gpu1", "path": "data", "most": 1 << 60}, 400),
+        ({"sandbox": "gpu1", "path": "data", "most": True}, 400),
+        ({"sandbox": "gpu1", "path": "/dev/zero"}, 502),
+    ],
+)
+def test_only_files_of_sandboxes_are_given(
+    shown: Dashboard, agent: Caller, wanted: dict[str, Any], status: int
+) -> None:
+    asker = Asker(shown.port)
+    asker.enter(shown.key)
+    assert asker.ask("POST", "/ui/api/download", wanted).status == status

@@ -54,7 +54,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """What a job's curves say in short, and seconds until its end; None where that cannot be told."""
+    """Curves of a job in short, and seconds until its end; None where that cannot be told."""
 
     values: Mapping[str, Metric] = field(default_factory=dict)
     left_s: float | None = None
@@ -193,7 +193,7 @@ class Curves:
         return 2 * first - second if first > 1.5 * (second - first) > 0 else 0.0
 
     def metrics(self, running_s: float, silent_s: float = 0.0, *, is_whole: bool = True) -> JobMetrics:
-        """In short, the loss first; the time left is what the job says itself, or follows from its steps so far.
+        """Sum up the curves, the loss first; the time left is what the job says, or follows from its steps so far.
 
         `is_whole`: the beginning of the log was read, too.
         """

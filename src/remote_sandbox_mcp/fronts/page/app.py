@@ -40,10 +40,9 @@ from .http import (
 )
 from .logs import LogStream
 from .streams import BYTES, EVENTS, PLAIN, EventStreams, changes
-from .terminals import MOST_TYPED, Terminals
+from .terminals import Terminals
 
 LARGEST_KEY, LARGEST_PLACE, LARGEST_CALL = 4 << 10, 64 << 10, 1 << 20
-LARGEST_TYPED = 2 * MOST_TYPED
 # For a stranger's request to come to its end.
 ENTER_S = 5.0
 MOST_OLDER = 500
@@ -82,14 +81,17 @@ class PageApp:
             ("GET", "conflict"): self._conflict,
             ("GET", "allowed"): self._allowed,
             ("POST", "allow"): self._allow,
-            ("POST", "disallow"): self._disallow,
-            ("POST", "call"): self._call,
             ("GET", "curves"): self._curves,
-            ("POST", "folder"): self._folder,
-            ("POST", "terminal/type"): self._type,
-            ("POST", "terminal/size"): self._resize,
         }
 
+        # With a body, which each of them is given with the cookie.
+        self._posts: Mapping[str, Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]]] = {
+            "call": self._call,
+            "disallow": self._disallow,
+            "folder": self._files.folder,
+            "terminal/type": self._terminals.type,
+            "terminal/size": self._terminals.resize,
+        }
         self._sources: Mapping[tuple[str, str], Callable[[PageRequest, str], Awaitable[Source]]] = {
             ("GET", "stream"): self._changes,
             ("GET", "log"): self._follow_log,
@@ -125,6 +127,8 @@ class PageApp:
             source, kind = await begin(request, cookie)
             await self._streams.run(source, functools.partial(self._door.until_over, cookie), receive, send, kind)
             return None
+        if request.method == "POST" and (work := self._posts.get(name)):
+            return answer_json(await work(await request.json(LARGEST_CALL), cookie))
         if route := self._routes.get((request.method, name)):
             return await route(request)
         raise PageRefusal(404, f"there is no {request.method} {request.path[:100]}")
@@ -192,17 +196,6 @@ class PageApp:
 
     # With one: answers
 
-    async def _type(self, request: PageRequest) -> PageAnswer:
-        await self._terminals.type(await request.json(LARGEST_TYPED), self._check(request))
-        return answer_json({})
-
-    async def _resize(self, request: PageRequest) -> PageAnswer:
-        self._terminals.resize(await request.json(LARGEST_KEY), self._check(request))
-        return answer_json({})
-
-    async def _folder(self, request: PageRequest) -> PageAnswer:
-        return answer_json(await self._files.folder(await request.json(LARGEST_PLACE)))
-
     async def _curves(self, request: PageRequest) -> PageAnswer:
         which = Which(session=request.query.get("job", ""), sandbox=request.query.get("sandbox", ""))
         return answer_json(curves_fields(*await self._app.jobs.curves(which)))
@@ -258,13 +251,13 @@ class PageApp:
             raise PageRefusal(403, ONLY_HERE)
         return answer_json(await asyncio.to_thread(self._allowing.allow, await request.json(LARGEST_PLACE)))
 
-    async def _disallow(self, request: PageRequest) -> PageAnswer:
-        return answer_json(await asyncio.to_thread(self._allowing.take_back, await request.json(LARGEST_PLACE)))
-
-    async def _call(self, request: PageRequest) -> PageAnswer:
-        answer = await self._caller.call(await request.json(LARGEST_CALL))
+    async def _call(self, wanted: Mapping[str, Any], _: str) -> dict[str, Any]:
+        answer = await self._caller.call(wanted)
         self._live.stir()
-        return answer_json(answer)
+        return answer
+
+    async def _disallow(self, wanted: Mapping[str, Any], _: str) -> dict[str, Any]:
+        return await asyncio.to_thread(self._allowing.take_back, wanted)
 
 
 def _refuse_other_sites(request: PageRequest) -> None:

@@ -25,7 +25,7 @@ class Files:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    async def folder(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    async def folder(self, wanted: Mapping[str, Any], _: str) -> dict[str, Any]:
         """Raises PageRefusal, SandboxError."""
         sandbox, path = await self._place(wanted)
         found = await sandbox.list(path, limit=MOST_ENTRIES)

@@ -104,7 +104,7 @@ class LogStream:
         }
 
     async def line(self, number: int, at: int) -> dict[str, Any]:
-        """Where a line begins, the first one being 1; or, without a number, which line a byte is in.
+        """Find where a line begins, the first one being 1; or, without a number, which line a byte is in.
 
         Raises SandboxError.
         """

@@ -25,8 +25,8 @@ from .calls import CLIENT
 from .http import PageRefusal
 from .streams import HEARTBEAT, HEARTBEAT_S, event
 
-# At once; what one request may type; and how long a program that reads nothing holds it up.
-MOST_TERMINALS, MOST_TYPED, TYPE_S = 16, 64 << 10, 10.0
+# At once; and how long a program that reads nothing holds up who types.
+MOST_TERMINALS, TYPE_S = 16, 10.0
 # The size of a terminal, and of one event.
 MOST_ROWS, MOST_COLUMNS, PIECE_BYTES = 500, 1000, 64 << 10
 
@@ -88,19 +88,21 @@ class Terminals:
             del self._open[id]
             await attached.close()
 
-    async def type(self, wanted: Mapping[str, Any], cookie: str) -> None:
+    async def type(self, wanted: Mapping[str, Any], cookie: str) -> dict[str, Any]:
         """Raises PageRefusal, SandboxError."""
         try:
             data = base64.b64decode(str(wanted.get("data", "")), validate=True)
         except ValueError:
-            raise PageRefusal(400, "data must be base64") from None
+            raise PageRefusal(400, "data is not encoded as it must be") from None
         try:
             await within(self._of(wanted, cookie).type(data), TYPE_S)
         except asyncio.TimeoutError:
             raise PageRefusal(504, "the program in the terminal does not read what is typed") from None
+        return {}
 
-    def resize(self, wanted: Mapping[str, Any], cookie: str) -> None:
+    async def resize(self, wanted: Mapping[str, Any], cookie: str) -> dict[str, Any]:
         self._of(wanted, cookie).resize(window_of(wanted))
+        return {}
 
     def _of(self, wanted: Mapping[str, Any], cookie: str) -> Attached:
         found = self._open.get((cookie, str(wanted.get("id", ""))))

@@ -30,8 +30,6 @@ class ReadLog:
         self.begun = self.cursor = 0
         self.lock = asyncio.Lock()
         self._rest = b""
-        # The first share that a checkpoint said, and after how many seconds: a resumed job does not begin with nothing.
-        self._first: tuple[float, float] | None = None
 
     def begin(self, at: int) -> None:
         """Read from there on."""
@@ -47,24 +45,16 @@ class ReadLog:
         self.curves.feed(lines.decode("utf-8", "replace"))
 
     def metrics(self, seen: JobSeen) -> JobMetrics:
-        curves = self.curves
-        if self._rest:
-            curves.feed(self._rest.rpartition(b"\r")[0][-4096:].decode("utf-8", "replace"))
-        share = None
+        self.curves.feed(self._rest.rpartition(b"\r")[0][-4096:].decode("utf-8", "replace"))
+        left_s = None
         if seen.checkpoint and not seen.checkpoint.problem:
             text = harmless(seen.checkpoint.text)
             value = parsed(text)
-            curves.feed_checkpoint(value)
+            self.curves.feed_checkpoint(value)
             progress = progress_of(value, text)
-            share = progress.share if progress else None
-        found = curves.metrics(seen.seconds, seen.silent_s, is_whole=not self.begun)
-        if not seen.is_running:
-            return replace(found, left_s=None)
-        return found if share is None else replace(found, left_s=self._left(share, seen.seconds) or found.left_s)
-
-    def _left(self, share: float, seconds: float) -> float | None:
-        first = self._first = self._first or (share, seconds)
-        return left_of(share, seconds - first[1], first[0]) if share > first[0] else left_of(share, seconds)
+            left_s = left_of(progress.share, seen.seconds) if progress else None
+        found = self.curves.metrics(seen.seconds, seen.silent_s, is_whole=not self.begun)
+        return replace(found, left_s=(left_s or found.left_s) if seen.is_running else None)
 
 
 class CurveBook:

@@ -122,7 +122,7 @@ def job_row(
 def end_fields(
     row: Mapping[str, Any], error: str, left_s: float | None, now: float, before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Why it failed, in the words of its log; and when it will have ended, which stays where it has hardly moved."""
+    """Say why it failed, in the words of its log; and when it will have ended, which moves seldom."""
     progress = row.get("checkpoint", {}).get("progress")
     if row["state"] != "running":
         return lean(error_line=plain_text(shown(error)))

@@ -5,6 +5,7 @@ import { duration } from "./format.js";
 import { choice, select } from "./parts.js";
 import { t } from "./words.js";
 
+const TRENDS = { falling: "falling", rising: "rising", flat: "flat", nan: "nan" };
 const [WIDTH, HEIGHT, AGAIN_MS] = [600, 160, 5000];
 
 export function curvesPanel(feed, sandbox, job) {
@@ -49,8 +50,8 @@ export function curvesPanel(feed, sandbox, job) {
     put(right, frame ? (chosen.x === "step" ? number(frame.x1) : duration(frame.x1)) : "");
     const told = mine.metrics?.[name];
     const words = [[name, mine], ...(theirs ? [[chosen.other, theirs]] : [])].map(([label, { metrics }], at) => h(`span.curve-name.${at ? "other" : "one"}`, {}, `${label} ${number(metrics?.[name]?.last)}`));
-    replace(legend, words, told?.trend ? h("span.quiet", {}, `${t(told.trend)} · ${t("min {n}", { n: number(told.min) })}`) : "");
-    attribute(picture, "aria-label", `${name}: ${number(told?.last)}, ${t("min {n}", { n: number(told?.min) })}${told?.trend ? `, ${t(told.trend)}` : ""}; ${say[1].textContent} – ${say[0].textContent}`);
+    replace(legend, words, told?.trend ? h("span.quiet", {}, `${t(TRENDS[told.trend])} · ${t("min {n}", { n: number(told.min) })}`) : "");
+    attribute(picture, "aria-label", `${name}: ${number(told?.last)}, ${t("min {n}", { n: number(told?.min) })}${told?.trend ? `, ${t(TRENDS[told.trend])}` : ""}; ${say[1].textContent} – ${say[0].textContent}`);
   }
 
   ask();

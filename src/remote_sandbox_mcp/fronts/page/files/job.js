@@ -10,7 +10,6 @@ import { canRepeat, repeat } from "./job_order.js";
 import { LogView } from "./log.js";
 import { button, confirmed, doing, done, icon, say } from "./parts.js";
 import { said } from "./sentences.js";
-import { terminalLink } from "./terminal.js";
 import { WholeLog } from "./whole.js";
 import { t } from "./words.js";
 
@@ -31,7 +30,7 @@ export function mount(root, { feed, id, keys, at = 0 }) {
   const resume = button(t("Resume"), () => resumeJob(feed, resume, sandbox, job, row), "primary");
   const again = button(t("Run again"), () => repeat(feed, row, false));
   const clone = button(t("Clone"), () => repeat(feed, row, true));
-  const enter = h("a.button", { href: terminalLink(sandbox, job) }, t("Terminal"));
+  const enter = h("a.button", { href: `#/terminal/${encodeURIComponent(id)}` }, t("Terminal"));
   const left = h("span.quiet");
   const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, sandbox)), h("div.tools", {}, state, time, left, enter, again, clone, resume, stop));
   const details = h("details.facts-box", { open: innerWidth > 700 }, h("summary", {}, t("Command")), progress.node, facts);

@@ -24,10 +24,10 @@ export function nextName(name, taken) {
 export function repeat(feed, row, isChanged) {
   const taken = new Set([...feed.rows("jobs").values()].map((one) => one.tmux_session));
   const field = (label, node) => h("label.field", {}, h("span", {}, label), node);
-  const name = h("input.text-input", { value: nextName(row.tmux_session, taken), autocomplete: "off", spellcheck: "false" });
+  const name = h("input.input", { value: nextName(row.tmux_session, taken), autocomplete: "off", spellcheck: "false" });
   const machine = h("select.select", {}, [...new Set([row.sandbox, ...feed.rows("machines").keys()])].map((one) => h("option", { value: one }, one)));
-  const folder = h("input.text-input", { value: row.cwd || "", autocomplete: "off", spellcheck: "false" });
-  const command = h("textarea.text-input.code", { rows: "6", spellcheck: "false", value: canRepeat(row) ? row.command : "" });
+  const folder = h("input.input", { value: row.cwd || "", autocomplete: "off", spellcheck: "false" });
+  const command = h("textarea.input.code", { rows: "6", spellcheck: "false", value: canRepeat(row) ? row.command : "" });
   for (const node of [machine, folder, command]) node.disabled = !isChanged;
   const start = h("button.button.primary", { type: "submit" }, t("Start"));
   const close = button(t("Cancel"), () => dialog.close());
@@ -74,7 +74,7 @@ export const ORDERS = {
 
 // What a job is grouped by: its machine, its state, or its name without the number at its end, as a sweep has them.
 export const GROUPS = {
-  machine: (row) => row.sandbox,
-  state: (row) => jobState(row),
-  name: (row) => row.tmux_session.replace(/[-_.]?\d+$/, "") || row.tmux_session,
+  "by machine": (row) => row.sandbox,
+  "by state": (row) => jobState(row),
+  "by name": (row) => row.tmux_session.replace(/[-_.]?\d+$/, "") || row.tmux_session,
 };

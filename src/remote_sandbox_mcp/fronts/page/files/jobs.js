@@ -22,7 +22,7 @@ export function mount(root, { feed }) {
   const rows = h("ul.rows.jobs", { "aria-label": t("Jobs") });
   const titles = h("div.job.titles", { role: "group", "aria-label": t("Order") }, Object.keys(ORDERS).map((title) => h("button.title", { type: "button", onclick: () => order(title) }, t(title))));
   const groups = select(t("Group by"), t("no groups"), chosen.group, change("group"));
-  groups.update(Object.keys(GROUPS), (name) => t(`by ${name}`));
+  groups.update(Object.keys(GROUPS), t);
   const visit = Number(localStorage.getItem(VISIT)) || Infinity;
   const news = toggle(t("new failures"), chosen.isNews, change("isNews"));
   const stop = button(t("Stop"), () => stopShown(), "small.danger");

@@ -34,7 +34,7 @@ export class LogView {
     // [line, byte] where pieces begin that begin a line.
     this._marks = [];
     // [line, its number in the whole log], where that is known; and what tells errors, where only they are shown.
-    this._counted = null;
+    this._base = null;
     this._chosen = null;
     this._errors = null;
     this.reached = null;
@@ -82,7 +82,7 @@ export class LogView {
 
   // Number the lines: this one is the nth of the whole log.
   count(line, n) {
-    this._counted = n - line;
+    this._base = n - line;
     this._nodes.clear();
     soon(this._draw);
   }
@@ -107,7 +107,7 @@ export class LogView {
     this._rows = [];
     this._dropped = 0;
     this._marks = [];
-    this._counted = null;
+    this._base = null;
     this.reached = null;
     this._nodes.clear();
     this._again();
@@ -301,7 +301,7 @@ export class LogView {
     const { line, from, to } = row;
     const node = h("div.log-line");
     node.row = row;
-    if (this._counted !== null) node.append(this._number(line, from));
+    if (this._base !== null) node.append(this._number(line, from));
     for (const [text, look, isMarked] of pieces(line, from, to, this._found(line))) {
       const piece = look || isMarked ? document.createElement(isMarked ? "mark" : "span") : null;
       if (look) paint(piece, look);
@@ -315,7 +315,7 @@ export class LogView {
 
   // The number of a line, which leads to it; it is chosen and read aloud with the line, but never copied with it.
   _number(line, from) {
-    const number = line.number + this._counted;
+    const number = line.number + this._base;
     const node = h("a.log-number", from ? { "aria-hidden": "true" } : { href: `${location.hash.split("?")[0]}?line=${number}`, tabindex: "-1", "data-n": number, "aria-label": t("Line {n}", { n: number }) });
     node.addEventListener("click", (event) => {
       event.preventDefault();

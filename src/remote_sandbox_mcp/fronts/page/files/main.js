@@ -14,7 +14,6 @@ import { help, listen } from "./keys.js";
 import { icon, say } from "./parts.js";
 import * as sandboxes from "./sandboxes.js";
 import * as transfers from "./transfers.js";
-import * as terminal from "./terminal.js";
 import { current, speak, t } from "./words.js";
 import * as workspaces from "./workspaces.js";
 
@@ -28,6 +27,14 @@ const VIEWS = [
   { name: "calls", key: "c", title: "Calls", view: calls },
   { name: "files", key: "o", title: "Files", view: files },
 ];
+// Loaded when it is opened.
+const terminal = {
+  mount(root, given) {
+    let end = null;
+    import("./terminal.js").then(({ mount }) => end || (end = mount(root, given)));
+    return () => ((end ||= () => {})());
+  },
+};
 // Views that other views lead to.
 const INNER = [{ name: "terminal", title: "Terminal", view: terminal }];
 const THEME = "remote-sandbox-theme";

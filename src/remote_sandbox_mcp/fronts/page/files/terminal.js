@@ -7,10 +7,6 @@ import { t } from "./words.js";
 
 const [RESIZE_MS, MOST_TYPED] = [150, 40_000];
 
-export function terminalLink(sandbox, job = "") {
-  return `#/terminal/${encodeURIComponent(job ? `${sandbox}/${job}` : sandbox)}`;
-}
-
 export function mount(root, { feed, id = "" }) {
   const slash = id.indexOf("/");
   const [sandbox, job] = slash < 0 ? [id, ""] : [id.slice(0, slash), id.slice(slash + 1)];

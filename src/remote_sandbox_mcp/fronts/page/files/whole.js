@@ -138,7 +138,7 @@ export class WholeLog {
     const line = this._log.nextLine;
     this._log.write(after.text, after.from, after.to);
     this._log.choose(line);
-    this._go(this._log.words);
+    if (this._log.words) this._go(this._log.words);
   }
 
   // From the end, which is followed, to a part that stays.
