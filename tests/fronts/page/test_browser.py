@@ -371,7 +371,9 @@ async def test_a_conflict_is_read_and_decided(tab: Tab, shown: Dashboard, agent:
     await tab.shows(".diff-line[data-mark='-']", "mine")
     await tab.shows(".diff-line[data-mark='+']", "theirs")
     assert not await tab.find(".diff-line[data-mark]", "both").count()
-    # Each side says when it was written.
+    # Below each other, and each side says when it was written.
+    tops = "() => new Set([...document.querySelectorAll('.diff-line')].map((line) => line.offsetTop)).size"
+    assert await tab.page.evaluate(tops) == await tab.find(".diff-line").count()
     assert await tab.find(".side-head", "ago").count() == 2
     await tab.page.get_by_role("button", name="Keep theirs").click()
     await tab.page.locator("dialog .danger").click()

@@ -380,7 +380,8 @@ export function etaWords(row, now) {
 
 // The largest unit alone.
 function rough(seconds) {
-  return duration(seconds).split(" ")[0];
+  const [size, unit] = [[86400, "{n}d"], [3600, "{n}h"], [60, "{n}m"]].find(([size]) => seconds >= size) || [];
+  return unit ? t(unit, { n: Math.floor(seconds / size) }) : duration(seconds);
 }
 
 function waitsFor(row) {

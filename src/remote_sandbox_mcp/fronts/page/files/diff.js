@@ -65,7 +65,7 @@ export function diffView(mine, theirs, label) {
     folded = [];
     if (!lines.length) return;
     const more = button(t("{n} lines alike", { n: lines.length }), () => more.replaceWith(...lines), "small");
-    node.append(more, "\n");
+    node.append(more);
   };
   all.forEach(([mark, line], at) => {
     const numbers = `${mark === "+" ? "" : ++left}`.padStart(5) + `${mark === "-" ? "" : ++right}`.padStart(5);
