@@ -79,6 +79,20 @@ def test_other_numbers_make_no_curve(text: str) -> None:
     assert not read(text).curves
 
 
+BAR = "{}%|##  | {}/{} [00:03<00:04, 12.50it/s, loss={}]\n"
+
+
+def test_bars_without_epochs_are_counted_on_and_an_evaluation_in_between_is_not() -> None:
+    mapped = "Map: 100%|##| 25000/25000 [00:05<00:00, 5000 examples/s]\n"
+    epochs = [(50, 50, 100, 3.0), (100, 100, 100, 2.0), (50, 50, 100, 1.5)]
+    curves = read(mapped + "".join(BAR.format(*bar) for bar in epochs))
+    assert [point[:2] for point in curves.curves["loss"].points] == [(50, 3.0), (100, 2.0), (150, 1.5)]
+    assert curves.metrics(10.0).left_s is None
+    between = read(BAR.format(1, 10, 1000, 3.0) + BAR.format(100, 79, 79, 0) + "{'eval_loss': 2.5}\n")
+    assert [point[:2] for point in between.curves["eval_loss"].points] == [(10, 2.5)]
+    assert between.metrics(10.0).left_s == 4
+
+
 def test_lines_with_a_time_have_it() -> None:
     first, second = (point[2] for point in read(STAMPED).curves["loss"].points)
     assert first is not None
@@ -121,7 +135,10 @@ def test_checkpoints_have_numbers_too() -> None:
     assert [point[:2] for point in curves.curves["loss"].points] == [(10, 3.0), (20, 2.0)]
     assert [point[:2] for point in curves.curves["best_metric"].points] == [(25, 0.5)]
     curves.feed_checkpoint([1])
-    curves.feed_checkpoint({"step": math.inf, "loss": 1.0})
+    for odd in (math.inf, math.nan, 10**400, True, "7", None, {}):
+        curves.feed_checkpoint({"step": odd, "loss": 1.0})
+        curves.feed_checkpoint({"step": 30, "loss": odd})
+    assert len(curves.curves["loss"].points) == 2
 
 
 def test_a_long_log_keeps_its_ends() -> None:

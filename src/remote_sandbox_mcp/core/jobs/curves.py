@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from .log import without_sequences
 
@@ -75,8 +76,11 @@ class Curve:
             return
         self.min = value if math.isnan(self.min) else min(self.min, value)
         # A job that goes on from an earlier checkpoint draws its curve anew from there.
-        while self.points and self.points[-1][0] >= step:
+        while self.points and self.points[-1][0] > step:
             self.points.pop()
+        if self.points and self.points[-1][0] == step:
+            self.points[-1] = (step, value, time)
+            return
         self._count += 1
         if self._count % self._every == 0:
             self.points.append((step, value, time))
@@ -111,6 +115,9 @@ class Curves:
         self._epoch: tuple[float, float] | None = None
         self._step = 0.0
         self._total: float | None = None
+        # Bars by their ends: what earlier ones came to, and where this one is; and the end of the last bar.
+        self._bars: dict[float, tuple[float, float]] = {}
+        self._end = 0.0
         # The first two steps that it said.
         self._firsts: list[float] = []
 
@@ -132,10 +139,11 @@ class Curves:
             history = value.get("log_history") if depth else None
             for each in history if isinstance(history, list) else ():
                 self.feed_checkpoint(each, 0)
-            step = next((value[name] for name in ("step", "global_step", "iteration", "epoch") if name in value), None)
-            if isinstance(step, int | float) and not isinstance(step, bool) and math.isfinite(step):
-                pairs = ((_name("", str(name)), number) for name, number in value.items() if _is_worth(str(name)))
-                self._add([(name[:60], float(number)) for name, number in pairs if type(number) in (int, float)], step)
+            names = ("step", "global_step", "iteration", "epoch")
+            step: Any = next((value[name] for name in names if name in value), None)
+            if _is_finite(step):
+                found = (name for name, number in value.items() if _is_finite(number) and _is_worth(str(name)))
+                self._add([(str(name).lower()[:60], float(value[name])) for name in found], float(step))
 
     def _line(self, line: str) -> None:
         if found := _MOMENT.search(line):
@@ -173,13 +181,23 @@ class Curves:
     def _set_inner(self, at: float, of: float, left: str | None) -> None:
         """Batch `at` of `of`: of the job or, where epochs are counted, of this epoch."""
         if self._epoch is None:
-            self._step, self._total = at, of
-            self.left_s = _seconds(left) if left else None
+            self._set_bar(at, of, left)
             return
         number, epochs = self._epoch
         # "Epoch 1/10" is the first one, and so is "Epoch 0".
         before = max(0.0, math.ceil(number) - 1 if epochs else math.floor(number))
         self._step, self._total, self.left_s = before * of + at, epochs * of or None, None
+
+    def _set_bar(self, at: float, of: float, left: str | None) -> None:
+        """Many bars with one end are epochs that nobody counts; one that begins before another ended evaluates."""
+        base, before = self._bars.get(of, (0.0, 0.0))
+        is_open = self._bars.get(self._end, (0.0, 0.0))[1] < self._end
+        if (is_open and of != self._end) or len(self._bars) > MOST_NAMES:
+            return
+        base += of if at < before else 0.0
+        self._bars[of], self._end = (base, at), of
+        self._step, self._total = base + at, None if base else of
+        self.left_s = _seconds(left) if left and not base else None
 
     def _add(self, pairs: Sequence[tuple[str, float]], step: float) -> None:
         for name, number in pairs:
@@ -212,6 +230,10 @@ def left_of(share: float, running_s: float, begun_at: float = 0.0) -> float | No
     """
     done = share - begun_at if share > begun_at else share
     return (1 - share) * running_s / done if done > 0 and running_s > 0 else None
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300
 
 
 def _is_worth(name: str) -> bool:

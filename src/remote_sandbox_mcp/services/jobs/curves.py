@@ -18,6 +18,8 @@ from ...local.waiting import within
 
 # Jobs whose curves are kept; what is read of a log for a call, and for a picture of all of it; and at once.
 MOST_KEPT, CALL_BYTES, WHOLE_BYTES, PIECE_BYTES = 64, 256 << 10, 8 << 20, 512 << 10
+# The end of a log, which says whether there is anything to read.
+END_BYTES = 16 << 10
 # A call waits no longer for the numbers.
 CALL_S = 5.0
 
@@ -27,13 +29,14 @@ class ReadLog:
 
     def __init__(self) -> None:
         self.curves = Curves()
-        self.begun = self.cursor = 0
+        self.begun = self.cursor = self.most = 0
         self.lock = asyncio.Lock()
         self._rest = b""
 
-    def begin(self, at: int) -> None:
-        """Read from there on."""
-        self.curves, self._rest, self.begun, self.cursor = Curves(), b"", at, at
+    def begin(self, size: int, most: int) -> None:
+        """Read the last part of a log of this size, and what comes."""
+        self.curves, self._rest, self.most = Curves(), b"", most
+        self.begun = self.cursor = max(0, size - most)
 
     def feed(self, data: bytes) -> None:
         lines, end, rest = (self._rest + data).rpartition(b"\n")
@@ -66,7 +69,7 @@ class CurveBook:
     async def with_metrics(self, sandbox: Sandbox, query: JobQuery, seen: JobSeen) -> JobSeen:
         """The job with its numbers in short, if the end of its log has any."""
         end = Curves()
-        end.feed(seen.log.decode("utf-8", "replace"))
+        end.feed(seen.log[-END_BYTES:].decode("utf-8", "replace"))
         if seen.recalled or not (end.curves or end.share or seen.checkpoint):
             return seen
         with contextlib.suppress(SandboxError, asyncio.TimeoutError):
@@ -78,8 +81,8 @@ class CurveBook:
         """Read what is new in its log, or at first its last part. Raises SandboxError."""
         log = self._log(sandbox, seen)
         async with log.lock:
-            if seen.log_size < log.cursor or (log.begun and most > CALL_BYTES) or not log.cursor:
-                log.begin(max(0, seen.log_size - most))
+            if seen.log_size < log.cursor or (log.begun and most > log.most) or not log.cursor:
+                log.begin(seen.log_size, most)
             plain = replace(query, lines=0, usage=False, checkpoint_path="", checkpoint_command="")
             while log.cursor < seen.log_size:
                 begun = seen.cursor - len(seen.log)
