@@ -59,7 +59,8 @@ const began = (row) => row.began ?? row.started_ts ?? 0;
 
 const RANK = { running: 0, pending: 1, unknown: 2 };
 const rank = (row) => RANK[jobState(row)] ?? 3;
-const text = (value) => (one, other) => value(one).localeCompare(value(other), undefined, { numeric: true });
+const names = new Intl.Collator(undefined, { numeric: true });
+const text = (value) => (one, other) => names.compare(value(one), value(other));
 
 // The columns of the list, by which it can be ordered.
 export const ORDERS = {
