@@ -132,6 +132,9 @@ async def test_a_failure_says_why_and_leads_to_its_line(tab: Tab, agent: Caller,
     await tab.page.get_by_role("button", name="Errors only").click()
     await tab.page.get_by_role("button", name="First error").click()
     await tab.shows(".log-line.current", "Traceback")
+    await tab.page.locator(".log").focus()
+    await tab.page.keyboard.press("l")
+    assert tab.page.url.endswith("?line=3")
     await tab.page.locator(".log-number[data-n='5']").click()
     assert tab.page.url.endswith("?line=5")
     await tab.page.reload()
@@ -214,6 +217,10 @@ async def test_a_shell_in_the_browser_ends_with_its_view(tab: Tab, agent: Caller
     await tab.page.keyboard.type(f"clear; until [ $(tput cols) -lt {columns} ]; do sleep 0.1; done; echo smal''ler\n")
     await tab.until("() => document.querySelector('.xterm-rows').textContent.includes('smaller')")
     await tab.page.set_viewport_size({"width": 1280, "height": 800})
+    # Programs in it have the keys of the page, too.
+    await tab.page.keyboard.press("Escape")
+    assert await tab.page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    await tab.page.keyboard.press("Control+u")
     await tab.page.keyboard.type("exec env MARK=of-the-page sleep 1000\n")
     await agent.run("until pgrep -f '^sleep 1000$'; do sleep 0.1; done", sandbox_name=machine.name)
     await tab.go("jobs")

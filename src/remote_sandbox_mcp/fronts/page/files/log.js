@@ -144,7 +144,7 @@ export class LogView {
 
   // The page's own keys, while a log is shown.
   key(name) {
-    const found = { f: () => this.toggleFollow(), w: () => this.toggleWrap(), n: () => this._step(1), N: () => this._step(-1) }[name];
+    const found = { f: () => this.toggleFollow(), w: () => this.toggleWrap(), l: () => this._link(), n: () => this._step(1), N: () => this._step(-1) }[name];
     found?.();
     return Boolean(found);
   }
@@ -316,13 +316,19 @@ export class LogView {
   // The number of a line, which leads to it; it is chosen and read aloud with the line, but never copied with it.
   _number(line, from) {
     const number = line.number + this._base;
-    const node = h("a.log-number", from ? { "aria-hidden": "true" } : { href: `${location.hash.split("?")[0]}?line=${number}`, tabindex: "-1", "data-n": number, "aria-label": t("Line {n}", { n: number }) });
+    const node = h("a.log-number", from ? { "aria-hidden": "true" } : { href: lineAddress(number), tabindex: "-1", "data-n": number, "aria-label": t("Line {n}", { n: number }) });
     node.addEventListener("click", (event) => {
       event.preventDefault();
-      history.replaceState(null, "", node.href);
-      copied(node.href);
+      this._link(line.number);
     });
     return node;
+  }
+
+  // Copy the address of a line: of this one, of the one that was gone to, or of the first one that is seen.
+  _link(line = this._matches[this._at] ?? this._chosen ?? this._window.firstElementChild?.row.line.number) {
+    if (this._base === null || line === undefined) return;
+    history.replaceState(null, "", lineAddress(line + this._base));
+    copied(location.href);
   }
 
   // Following
@@ -483,6 +489,10 @@ export class LogView {
     event.clipboardData.setData("text/plain", whole);
     event.preventDefault();
   }
+}
+
+function lineAddress(number) {
+  return `${location.hash.split("?")[0]}?line=${number}`;
 }
 
 // Cut a line into rows of so many columns, and add them.

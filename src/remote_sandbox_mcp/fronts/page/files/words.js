@@ -358,6 +358,7 @@ const ZH = {
   "Errors only": "仅错误",
   "First error": "首个错误",
   "There is no error in this log.": "此日志中没有错误。",
+  "In a log: copy the address of a line": "日志：复制某一行的地址",
   "Line {n}": "第 {n} 行",
   "Files": "文件",
   "choose a sandbox": "选择沙箱",
