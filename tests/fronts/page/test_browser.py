@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser
 
 DATA = Path(__file__).parents[2] / "services/probe/data"
-VIEWS = ("fleet", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls")
+VIEWS = ("fleet", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls", "files")
 BUSY = (DATA / "h200-busy.csv").read_text().rstrip()
 FREE = "1, GPU-0f, NVIDIA H200, 580.159.04, 0, 0, 143771, 4, 143153, 31, 76.1, 700.00, Default, Disabled"
 # Two cards, of which the second one is free.

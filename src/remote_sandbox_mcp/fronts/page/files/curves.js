@@ -32,7 +32,8 @@ export function curvesPanel(feed, sandbox, job) {
     draw();
     // A tab that nobody sees asks for nothing.
     const again = () => (document.hidden ? (timer = setTimeout(again, AGAIN_MS)) : ask());
-    if (!mine?.is_over || (theirs && !theirs.is_over)) timer = setTimeout(again, AGAIN_MS);
+    // What has no curves, such as a command, is asked seldom.
+    if (!mine?.is_over || (theirs && !theirs.is_over)) timer = setTimeout(again, mine ? AGAIN_MS : 10 * AGAIN_MS);
   }
 
   function draw() {

@@ -85,8 +85,11 @@ export function mount(root, { feed }) {
   draw();
   const end = feed.listen(["jobs", "about"], () => soon(draw));
   const clock = setInterval(() => list.near((card) => card.tick(feed.now())), 1000);
+  const leave = () => localStorage.setItem(VISIT, String(feed.now()));
+  addEventListener("pagehide", leave);
   return () => {
-    localStorage.setItem(VISIT, String(feed.now()));
+    leave();
+    removeEventListener("pagehide", leave);
     end();
     clearInterval(clock);
     list.end();
