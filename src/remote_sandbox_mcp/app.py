@@ -129,7 +129,8 @@ def machine_member(machine: Machine) -> Member:
 
     def describe() -> Description:
         current = gates[0].machine if gates else machine
-        return Description(current.name, "ssh", current.host, current.port, current.login.user)
+        where = current.host, current.port, current.login.user
+        return Description(current.name, "ssh", *where, writable=current.writable_words)
 
     return Member(
         machine.name, describe, opener, prepare=prepare,
@@ -323,7 +324,7 @@ class App:
     def pythons(self) -> PythonService:
         from .services.sessions.python import PythonService
 
-        return PythonService(self.fleet, self.jobs.commands, self.jobs.registry.sessions(PYTHON))
+        return PythonService(self.fleet, self.jobs, self.jobs.registry.sessions(PYTHON))
 
     @functools.cached_property
     def sessions(self) -> Sessions:

@@ -163,7 +163,8 @@ def test_before_anything_is_known_it_says_so() -> None:
 
 
 def test_every_gpu_has_its_state_before_a_cluster_has_its_partitions() -> None:
-    held = gpu(0, 90.0, util_pct=0.0, state="held", processes=[{"user": "ann", "name": "python"}])
+    lease = {"user": "ann", "job": "train-7"}
+    held = gpu(0, 90.0, util_pct=0.0, state="held", processes=[{"user": "ann", "name": "python"}], lease=lease)
     partitions = [
         {
             "name": f"part{n}",
@@ -177,7 +178,7 @@ def test_every_gpu_has_its_state_before_a_cluster_has_its_partitions() -> None:
     cluster["resources"] |= {"cluster": {"partitions": partitions, "my_jobs": {}}}
     made = state(cluster, machine("a", 0.5, held, *(gpu(n, 0.0) for n in range(1, 8))), jobs=(job("t"),))
     text = shown(made, rows=40, columns=120)
-    assert "held ann python" in text
+    assert "leased by ann (train-7)" in text
     assert text.count(" free ") == 7
     assert "part29" not in text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.resources.usage import thinned
-from ..views.texts import cluster_lines
+from ..views.texts import cluster_lines, gpu_users
 from .render import EMPTY, FILLED, ago, count, knows, one_line
 from .top_state import Row, TopState, gpu_share, is_free, who
 
@@ -152,9 +152,10 @@ def gpu_words(gpu: Row) -> tuple[str, str]:
     """A GPU's state and whose it is, with a style: free, held (full, but idle) by someone, or in use by someone."""
     if is_free(gpu):
         return "free", "bold green"
-    state = "held" if gpu.get("state") == "held" else ""
-    words = " ".join(filter(None, (state, users(gpu)))) or str(gpu.get("state") or "unknown")
-    return words, "magenta" if state else "yellow"
+    is_held = gpu.get("state") == "held"
+    state = "held" if is_held and not gpu.get("lease") else ""
+    words = " ".join(filter(None, (state, gpu_users(gpu)))) or str(gpu.get("state") or "unknown")
+    return words, "magenta" if is_held else "yellow"
 
 
 def compact(row: Row, widths: Widths) -> Text:
@@ -204,14 +205,6 @@ def gpu_line(gpu: Row, points: Sequence[Share], widths: Widths) -> Text:
 def cluster_lines_of(cluster: Row) -> list[Text]:
     """Return the lines that an agent gets for a cluster's partitions and queue: they are a table already."""
     return [styled((f"   {line}", "dim")) for line in cluster_lines(cluster)]
-
-
-def users(gpu: Row) -> str:
-    """List the GPU's users, each once, with their programs."""
-    found: dict[str, list[str]] = {}
-    for process in gpu.get("processes", ()):
-        found.setdefault(str(process.get("user") or "somebody"), []).append(str(process.get("name", "")))
-    return "  ".join(f"{user} {', '.join(filter(None, dict.fromkeys(names)))}" for user, names in found.items())
 
 
 # Jobs

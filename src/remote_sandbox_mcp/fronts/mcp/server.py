@@ -47,6 +47,7 @@ from ...views.results import sentence
 from .arguments import sentence_about
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
 from .declaration import PLAIN, Declaration
+from .events import EventDesk
 from .forms import Forms
 from .journal import Journal, is_kept, note
 from .outside import learn_roots, make_way
@@ -98,6 +99,8 @@ SEVERAL = "sandbox_names"
 MOVED = "the configuration has just changed, so this was not begun; send it once more"
 # The first messages of clients that want change notifications; since 2026-07-28 they have to ask for them.
 CAN_BE_NOTIFIED = frozenset({"initialize", "subscriptions/listen"})
+# Their answers say what the server can do.
+GREETINGS = frozenset({"initialize", "server/discover"})
 MOST_SUBSCRIBED = 1000
 # How many places of this computer the user is asked about for one call.
 MOST_ASKED = 4
@@ -157,6 +160,8 @@ class SandboxServer(MCPServer[None]):
         self._announcing = Chores("telling a client of a change", expected=(asyncio.TimeoutError, TimeoutError))
         self._follows = False
         self.waker = Waker(app)
+        self.events = EventDesk(app)
+        self.events.offer(self._lowlevel_server)
         self._lowlevel_server.middleware.append(self._attend)
         self._lowlevel_server.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)
         self._lowlevel_server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe)
@@ -172,9 +177,11 @@ class SandboxServer(MCPServer[None]):
         if self.offer_rest and ctx.method.startswith(ABOUT_THE_REST):
             self.offer_rest()
             self.offer_rest = None
-        if ctx.method == "initialize":
+        if ctx.method in GREETINGS:
             client, answer = self.clients.session(None), await call_next(ctx)
-            return self.waker.welcome(ctx.params or {}, ctx.session._connection, client, answer)
+            if ctx.method == "initialize":
+                answer = self.waker.welcome(ctx.params or {}, ctx.session._connection, client, answer)
+            return self.events.declare(answer)
         if ctx.method not in UP_TO_DATE:
             return await call_next(ctx)
         await self.before_call()

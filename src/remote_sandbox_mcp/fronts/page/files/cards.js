@@ -3,7 +3,7 @@
 
 import { bar, spark } from "./chart.js";
 import { arrange, attribute, h, put, replace } from "./dom.js";
-import { disk, duration, gigabytes, percent, ranges, share } from "./format.js";
+import { clock, disk, duration, gigabytes, percent, ranges, share } from "./format.js";
 import { said } from "./sentences.js";
 import { t } from "./words.js";
 
@@ -128,7 +128,9 @@ export function machineCard(row, trend) {
 function head_(parts, row) {
   put(parts.name, row.name);
   const place = row.host ? `${row.user ? `${row.user}@` : ""}${row.host}${row.port && row.port !== 22 ? `:${row.port}` : ""}` : "";
-  put(parts.where, [place, row.kind === "ssh" ? "" : row.kind].filter(Boolean).join(" · "));
+  const folders = row.writable;
+  const walls = folders === "nothing" ? t("read-only") : folders ? t("only {folders} writable", { folders }) : "";
+  put(parts.where, [place, row.kind === "ssh" ? "" : row.kind, walls].filter(Boolean).join(" · "));
   const state = stateOf(row);
   const [all, free] = [gpusOf(row).length, freeGpus(row).length];
   if (state === "down" || state === "unasked") verdict(parts, state, t(state));
@@ -228,11 +230,18 @@ function holders(gpu, state) {
   const users = [...new Set((gpu.processes || []).map((process) => process.user).filter(Boolean))];
   const first = gpu.processes?.[0];
   const words = [users.join(", "), users.length < 2 ? first?.name : ""].filter(Boolean).join(" · ");
-  return words || t(state === "held" ? "held" : "in use");
+  return [leased(gpu), words].filter(Boolean).join(" · ") || t(state === "held" ? "held" : "in use");
+}
+
+// Who has leased it, by which job.
+function leased({ lease }) {
+  if (!lease) return "";
+  return lease.job ? t("leased by {name} ({list})", { name: lease.user, list: lease.job }) : t("leased by {name}", { name: lease.user });
 }
 
 function gpuTitle(gpu, state) {
   const lines = [`${t("GPU {n}", { n: gpu.index })}: ${gpu.name || ""} (${t(state === "held" ? "held, not computing" : state)})`];
+  if (gpu.lease) lines.push([leased(gpu), gpu.lease.until ? t("by plan until {at}", { at: clock(Date.parse(gpu.lease.until) / 1000) }) : ""].filter(Boolean).join(", "));
   for (const process of gpu.processes || [])
     lines.push([process.user, process.name, process.pid, Number.isFinite(process.mem_mb) ? `${gigabytes(process.mem_mb)} GB` : "", process.elapsed].filter(Boolean).join("  "));
   if (gpu.more_processes) lines.push(t("and {n} more", { n: gpu.more_processes }));
