@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .local.store.disposables import DisposableRows
     from .services.apps.service import AppService
     from .services.disposable.verbs import Disposables
+    from .services.machine_history import MachineHistory
     from .services.sessions.python import PythonService
     from .services.sessions.shell import ShellService
     from .services.suites.service import SuiteService
@@ -300,6 +301,12 @@ class App:
         )
 
     @lazy
+    def machine_history(self) -> MachineHistory:
+        from .services.machine_history import MachineHistory
+
+        return MachineHistory()
+
+    @lazy
     def apps(self) -> AppService:
         from .services.apps.service import AppService
 
@@ -460,6 +467,8 @@ class App:
         await self.transfers.close()
         await self.jobs.close()
         await self.history.close()
+        if machines := App.machine_history.made(self):
+            await machines.close()
         await asyncio.gather(*(member.close() for member in self._outdated), return_exceptions=True)
         await self.fleet.close()
 

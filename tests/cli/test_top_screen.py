@@ -57,6 +57,17 @@ def test_a_machine_is_shown_with_what_is_used_and_by_whom() -> None:
     assert "ann python  57°" in shown(made)
 
 
+def test_whose_a_gpu_is_and_who_used_how_many_hours_is_shown() -> None:
+    leased = gpu(0, 80.0, lease={"user": "ann", "job": "llama-7b"}, processes=[{"user": "root", "name": "python"}])
+    made = state(machine("gpu1", 0.25, leased), jobs=(job("t"),))
+    assert "GPU-hours" not in shown(made)
+    rows = {name: {"user": name, "today": today, "week": 80.0} for name, today in (("bob", 1.0), ("ann", 12.34))}
+    made.take("usage", rows, (), True)
+    text = shown(made, rows=30, columns=120)
+    assert "ann llama-7b" in text
+    assert "GPU-hours today (7 d)  ann 12.3 (80)  bob 1.0 (80)" in text
+
+
 def test_where_not_all_gpus_have_room_a_machine_has_them_in_one_line_and_the_first_ones_are_whole() -> None:
     held = gpu(0, 90.0, processes=[{"user": "ann", "name": "python"}])
     eight = [held, *(gpu(number, 0.0) for number in range(1, 8))]

@@ -49,7 +49,7 @@ from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, o
 from .declaration import PLAIN, Declaration
 from .events import EventDesk
 from .forms import Forms
-from .journal import Journal, is_kept, note
+from .journal import Journal, begun, ended, is_kept
 from .outside import learn_roots, make_way
 from .results import as_shown, code_of, failure, with_sandbox
 from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, as_meant
@@ -282,25 +282,27 @@ class SandboxServer(MCPServer[None]):
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         # If no answer comes, the call was cancelled.
-        begun, outcome, answer = time.monotonic(), "cancelled", None
+        outcome, answer, call = "cancelled", None, None
+        since = time.monotonic()
         called_by = calling.set(self._client(context))
         session = self.clients.session(context)
         if session:
             begin(session)
             session.client = calling.get().name
+        takes, declaration = {*self._toolbox.parameters(name).all, *OTHER_NAMES}, self._toolbox.declaration(name)
         try:
+            call = begun(self.app.history, context, name, arguments, takes)
             await learn_roots(context)
             async with self._turn(session, name):
                 answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
-            return as_shown(answer, self._toolbox.declaration(name), arguments)
+            return as_shown(answer, declaration, arguments)
         finally:
             calling.reset(called_by)
-            takes = {*self._toolbox.parameters(name).all, *OTHER_NAMES}
-            seconds, declaration = time.monotonic() - begun, self._toolbox.declaration(name)
-            note(self.app.history, context, name, arguments, answer, outcome, seconds, takes, declaration)
+            if call is not None:
+                ended(self.app.history, call, answer, outcome, declaration)
             if log.isEnabledFor(logging.INFO):
-                log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+                log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - since)
 
     async def call_as(self, front: str, name: str, arguments: dict[str, Any]) -> CallToolResult | InputRequiredResult:
         """A call that a front end of ours makes in the current session; it is kept in the history under that name."""

@@ -85,7 +85,7 @@ export function ranFor(job, now) {
 
 export function machineCard(row, trend) {
   const parts = {
-    name: h("h2.machine-name"),
+    name: h("a.name-link", {}),
     where: h("span.machine-where"),
     verdict: h("span.verdict"),
     score: h("span.score", { title: t("How free a machine is: 1 is all GPUs free, 0 is busy") }),
@@ -99,7 +99,7 @@ export function machineCard(row, trend) {
   };
   const meters = { cpu: meter(t("CPU")), memory: meter(t("Memory")), disk: meter(t("Disk")) };
   parts.meters.append(meters.cpu.node, meters.memory.node, meters.disk.node);
-  const head = h("header.machine-head", {}, h("span.dot", { "aria-hidden": "true" }), h("div.machine-title", {}, parts.name, parts.where), h("div.machine-say", {}, parts.verdict, parts.score));
+  const head = h("header.machine-head", {}, h("span.dot", { "aria-hidden": "true" }), h("div.machine-title", {}, h("h2.machine-name", {}, parts.name), parts.where), h("div.machine-say", {}, parts.verdict, parts.score));
   const node = h("article.machine", {}, head, parts.trouble, parts.meters, parts.cards, parts.gpus, parts.processes, parts.cluster, parts.foot);
   const gpus = [];
   const card = {
@@ -127,6 +127,7 @@ export function machineCard(row, trend) {
 
 function head_(parts, row) {
   put(parts.name, row.name);
+  attribute(parts.name, "href", `#/machines/${encodeURIComponent(row.name)}`);
   const place = row.host ? `${row.user ? `${row.user}@` : ""}${row.host}${row.port && row.port !== 22 ? `:${row.port}` : ""}` : "";
   const folders = row.writable;
   const walls = folders === "nothing" ? t("read-only") : folders ? t("only {folders} writable", { folders }) : "";

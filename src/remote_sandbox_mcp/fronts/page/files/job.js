@@ -8,8 +8,9 @@ import { curvesPanel } from "./curves.js";
 import { bytes, clock, duration, gigabytes } from "./format.js";
 import { canRepeat, repeat } from "./job_order.js";
 import { LogView } from "./log.js";
-import { button, confirmed, doing, done, icon, say } from "./parts.js";
+import { button, confirmed, doing, done, icon, machineLink, say } from "./parts.js";
 import { said } from "./sentences.js";
+import { tellButton } from "./tell.js";
 import { WholeLog } from "./whole.js";
 import { t } from "./words.js";
 
@@ -22,6 +23,7 @@ export function mount(root, { feed, id, keys, at = 0 }) {
   let row = listed;
   const slash = id.indexOf("/");
   const [sandbox, job] = [id.slice(0, slash), id.slice(slash + 1)];
+  const tell = tellButton(id);
   const state = h("span.state");
   const time = h("span.job-clock");
   const progress = bar(t("Progress"));
@@ -32,7 +34,7 @@ export function mount(root, { feed, id, keys, at = 0 }) {
   const clone = button(t("Clone"), () => repeat(feed, row, true));
   const enter = h("a.button", { href: `#/terminal/${encodeURIComponent(id)}` }, t("Terminal"));
   const left = h("span.quiet");
-  const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, sandbox)), h("div.tools", {}, state, time, left, enter, again, clone, resume, stop));
+  const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, machineLink(sandbox))), h("div.tools", {}, state, time, left, tell.node, enter, again, clone, resume, stop));
   const details = h("details.facts-box", { open: innerWidth > 700 }, h("summary", {}, t("Command")), progress.node, facts);
   const log = new LogView();
   const curves = curvesPanel(feed, sandbox, job);
@@ -50,6 +52,7 @@ export function mount(root, { feed, id, keys, at = 0 }) {
     enter.hidden = now !== "running";
     again.hidden = clone.hidden = !row || row.kind === "command" || Boolean(BEGINS[now]);
     again.disabled = Boolean(row) && !canRepeat(row);
+    tell.update(row);
     resume.hidden = !row?.can_resume || Boolean(BEGINS[now]);
     // What has ended well needs nothing more.
     resume.classList.toggle("primary", now !== "ended");

@@ -63,14 +63,16 @@ export function mount(root, { feed }) {
     news.hidden = !fresh && !chosen.isNews;
     put(news, t("{n} failed since your last visit", { n: fresh }));
     const way = chosen.isUp ? -1 : 1;
-    const shown = all.filter(([, row]) => isWanted(row, chosen) && (!chosen.isNews || isNew(row))).sort(([, one], [, other]) => way * ORDERS[chosen.order](one, other) || ORDERS.State(one, other));
+    // An address may say anything.
+    const by = Object.hasOwn(ORDERS, chosen.order) ? ORDERS[chosen.order] : ORDERS.State;
+    const shown = all.filter(([, row]) => isWanted(row, chosen) && (!chosen.isNews || isNew(row))).sort(([, one], [, other]) => way * by(one, other) || ORDERS.State(one, other));
     running = shown.map(([, row]) => row).filter((row) => ["running", "pending"].includes(jobState(row)));
     const isSome = Boolean(chosen.search || chosen.sandbox || chosen.state !== "all");
     stop.hidden = running.length < 2 || !isSome;
     put(stop, t("Stop these {n}", { n: running.length }));
     [...titles.children].forEach((title, at) => attribute(title, "data-order", Object.keys(ORDERS)[at] === chosen.order ? (chosen.isUp ? "up" : "down") : null));
     [...titles.children].forEach((title) => attribute(title, "aria-pressed", String(title.hasAttribute("data-order"))));
-    list.show(GROUPS[chosen.group] ? grouped(shown, GROUPS[chosen.group]) : shown);
+    list.show(Object.hasOwn(GROUPS, chosen.group) ? grouped(shown, GROUPS[chosen.group]) : shown);
     titles.hidden = !shown.length;
     // The server tells only the newest of those that have ended.
     const count = feed.rows("about").get("hub")?.jobs_left_out;

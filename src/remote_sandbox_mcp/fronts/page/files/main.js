@@ -11,9 +11,13 @@ import * as fleet from "./fleet.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
 import { help, listen } from "./keys.js";
+import * as machine from "./machine.js";
+import { findAnything } from "./palette.js";
 import { icon, say } from "./parts.js";
 import * as sandboxes from "./sandboxes.js";
+import { entitle, tellOfEnds } from "./tell.js";
 import * as transfers from "./transfers.js";
+import * as usage from "./usage.js";
 import { current, speak, t } from "./words.js";
 import * as workspaces from "./workspaces.js";
 
@@ -25,6 +29,7 @@ const VIEWS = [
   { name: "transfers", key: "t", title: "Transfers", view: transfers },
   { name: "events", key: "e", title: "Events", view: events },
   { name: "calls", key: "c", title: "Calls", view: calls },
+  { name: "usage", key: "u", title: "Usage", view: usage },
   { name: "files", key: "o", title: "Files", view: files },
 ];
 // Loaded when it is opened.
@@ -35,8 +40,9 @@ const terminal = {
     return () => ((end ||= () => {})());
   },
 };
-// Views that other views lead to.
-const INNER = [{ name: "terminal", title: "Terminal", view: terminal }];
+// Reached by the names of machines; and from a job, or from files.
+const MACHINE = { name: "machines", title: "Machine", view: machine };
+const INNER = [MACHINE, { name: "terminal", title: "Terminal", view: terminal }];
 const THEME = "remote-sandbox-theme";
 const THEMES = ["system", "light", "dark"];
 
@@ -102,7 +108,7 @@ function count(link, number, state = "") {
 // Addresses: #/fleet, #/jobs/NAME
 
 function route(isAnew = false) {
-  const [, name = "", id = "", line = ""] = /^#\/(\w+)(?:\/([^?]*))?(?:\?line=(\d{1,12}))?$/.exec(location.hash) || [];
+  const [, name = "", id = ""] = /^#\/(\w+)(?:\/([^?]*))?/.exec(location.hash) || [];
   const view = [...VIEWS, ...INNER].find((one) => one.name === name) || VIEWS[0];
   const wanted = feed.phase === "key" ? "door" : `${view.name}/${id}`;
   if (wanted === shown && !isAnew) return;
@@ -112,9 +118,9 @@ function route(isAnew = false) {
   shown = wanted;
   main.replaceChildren();
   if (wanted === "door") main.append(door(feed, () => route()));
-  else endView = open(view, decoded(id), Number(line));
-  for (const link of document.querySelectorAll(".nav-link")) attribute(link, "aria-current", link.getAttribute("href") === `#/${view.name}` ? "page" : null);
-  document.title = `${id ? decoded(id) : t(view.title)} · remote-sandbox`;
+  else endView = open(view, decoded(id));
+  for (const link of document.querySelectorAll(".nav-link")) attribute(link, "aria-current", link.getAttribute("href") === `#/${view.name === MACHINE.name ? "fleet" : view.name}` ? "page" : null);
+  entitle(id ? decoded(id) : t(view.title));
   if (isMove) {
     scrollTo(0, 0);
     main.querySelector("h1")?.focus({ preventScroll: true });
@@ -129,7 +135,8 @@ function decoded(id) {
   }
 }
 
-function open({ name, view }, id, line) {
+function open({ name, view }, id) {
+  const line = Number(/\?line=(\d{1,12})$/.exec(location.hash)?.[1]);
   if (name === "jobs" && id.includes("/")) return job.mount(main, { feed, id, at: line, keys: (found) => (log = found) });
   return view.mount(main, { feed, id });
 }
@@ -184,11 +191,20 @@ async function start() {
   window.addEventListener("hashchange", async () => {
     const found = await enterByAddress();
     if (found) say(found, true);
-    route();
+    // What a view writes into its address is no such event; another address of the same view is.
+    route(location.hash.includes("?"));
   });
   // Another tab has switched the theme.
   window.addEventListener("storage", (event) => event.key === THEME && applyTheme());
   listen({ views: VIEWS, go: (name) => (location.hash = `#/${name}`), log: () => log });
+  tellOfEnds(feed);
+  findAnything(feed, () => [
+    ...VIEWS.map(({ name, title, key }) => ({ kind: t("Go to"), words: t(title), more: `g ${key}`, go: () => (location.hash = `#/${name}`) })),
+    { kind: t("Command"), words: t("Theme"), go: () => (switchTheme(), frame()) },
+    { kind: t("Command"), words: current() === "zh" ? "English" : "中文", go: switchLanguage },
+    { kind: t("Command"), words: t("Keys"), more: "?", go: () => help(VIEWS) },
+    { kind: t("Command"), words: t("Leave"), go: () => feed.leave() },
+  ]);
 }
 
 start();

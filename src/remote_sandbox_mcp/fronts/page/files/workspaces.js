@@ -6,7 +6,7 @@ import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { diffView } from "./diff.js";
 import { filesLink } from "./files.js";
 import { bytes, clock, duration, moment } from "./format.js";
-import { button, confirmed, doing, done, empty, heading, icon, say } from "./parts.js";
+import { button, confirmed, doing, done, empty, heading, icon, machineLink, say } from "./parts.js";
 import { said } from "./sentences.js";
 import { t } from "./words.js";
 
@@ -42,7 +42,7 @@ function conflictsOf(row) {
 
 function workspaceCard(first, feed) {
   const folder = h("h2.path");
-  const remote = h("a.path.remote");
+  const remote = h("p.path.remote");
   const state = h("span.state");
   const facts = h("p.quiet");
   const trouble = h("p.trouble");
@@ -56,8 +56,8 @@ function workspaceCard(first, feed) {
       const word = row.state || row.status || "unknown";
       attribute(node, "data-state", LOOKS[word] || "unknown");
       put(folder, row.folder);
-      put(remote, `${row.sandbox}:${row.remote_folder || row.remote || ""}`);
-      attribute(remote, "href", filesLink(row.sandbox, row.remote_folder || row.remote));
+      const there = row.remote_folder || row.remote || "";
+      replace(remote, machineLink(row.sandbox), ":", h("a", { href: filesLink(row.sandbox, there) }, there));
       const found = conflictsOf(row);
       put(state, found.length ? t("{n} conflicts", { n: found.length }) : t(word));
       put(facts, factsOf(row, feed));
