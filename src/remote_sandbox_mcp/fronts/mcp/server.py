@@ -291,6 +291,7 @@ class SandboxServer(MCPServer[None]):
             calling.reset(called_by)
             takes = {*self._toolbox.parameters(name).all, *OTHER_NAMES}
             seconds, declaration = time.monotonic() - begun, self._toolbox.declaration(name)
+            self.app.history.tally.add(name if self._toolbox.has(name) else "unknown", outcome, seconds)
             note(self.app.history, context, name, arguments, answer, outcome, seconds, takes, declaration)
             if log.isEnabledFor(logging.INFO):
                 log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
