@@ -74,10 +74,12 @@ clients: tools ## Every tool through the Inspector, SDKs and adapters; Claude Co
 	@scripts/system-packages chromium:chromium
 	@$(BIN)/python -m clients $(ARGS)
 
-bench: tools ## Speed against OpenSSH and the published peer, as ratios
+bench: tools ## Speed against OpenSSH and the published peer, as ratios; a whole run writes docs/benchmarks.md
 	@scripts/system-packages openssh-server openssh-client bubblewrap rsync git gcc libc6-dev docker.io debootstrap iproute2
 	@scripts/system-packages docker-cli:docker
-	@$(BIN)/python -m bench $(ARGS)
+	@mkdir -p build
+	@$(BIN)/python -m bench --json build/bench.json $(ARGS)
+	@$(if $(ARGS),true,$(BIN)/python -m bench.document build/bench.json)
 
 screenshots: tools ## The pictures of the documentation, from real sessions
 	@scripts/system-packages openssh-server openssh-client tmux bubblewrap chromium munge slurmctld slurmd slurm-client \

@@ -133,7 +133,7 @@ def configuration(folder: Path, language: str, place: Path) -> str:
         f"  language: {language}",
         "  font: false",
         "  icon: {logo: material/server-network}",
-        "  features: [navigation.sections, navigation.top, content.code.copy, search.suggest, search.highlight, toc.follow]",
+        "  features: [navigation.sections, navigation.top, content.code.copy, search.suggest, search.highlight]",
         "  palette:",
         *palette("default", "weather-night", "slate"),
         *palette("slate", "weather-sunny", "default"),

@@ -1,7 +1,8 @@
 """Makes everything that a release consists of, in dist: python scripts/packages.py (or `make packages`).
 
-Wheel and source archive (built twice: the same bytes), an .mcpb bundle for Claude Desktop, server.json for the MCP registry, a Homebrew
-formula, a list of all parts (CycloneDX) with their licences, a statement of what it was made from, and the hashes of all of it.
+Wheel and source archive (built twice: the same bytes), an .mcpb bundle for Claude Desktop, server.json for the MCP
+registry, a Homebrew formula, a list of all parts (CycloneDX) with their licences, a statement of what it was made from,
+and the hashes of all of it.
 """
 
 from __future__ import annotations

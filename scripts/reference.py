@@ -49,7 +49,8 @@ def tools() -> str:
     """Every listed tool as a client sees it."""
     listed = asyncio.run(_listed())
     parts = [
-        "# Parameters of all tools\n\nMade from the server: what a client is told of each tool. [Tools](tools.md) explains them.\n"
+        "# Parameters of all tools\n\nMade from the server: what a client is told of each tool. "
+        "[Tools](tools.md) explains them.\n"
     ]
     for tool in listed:
         parts.append(f"\n## {tool.name}\n\n{_plain(tool.description or '')}\n\n{_table(tool)}")
@@ -94,7 +95,7 @@ def _shown(default: Any) -> str:
 def keys() -> str:
     """Every key of config.toml, and what is said of a value that it does not take."""
     parts = [
-        "# Keys of config.toml\n\nMade from the program's schema. [Configuration](configuration.md) explains them, and has examples.\n"
+        "# Keys of config.toml\n\nMade from the program's schema. [Configuration](configuration.md) explains them.\n"
     ]
     for table, readers in TABLES.items():
         parts.append(f"\n## `[{table}]`\n\n| key | what it takes |\n|---|---|\n")
@@ -116,7 +117,7 @@ def all_errors() -> str:
     """The tree of errors, the word that programs see for each, and every sentence that is raised as one."""
     tree = (errors.__doc__ or "").partition("\n\n")[2].rstrip()
     parts = [
-        "# Errors\n\nMade from the source. A failure is one sentence; programs find the code of its kind in the result. "
+        "# Errors\n\nMade from the source. A failure is one sentence; a result has the code of its kind, for programs. "
         "[Troubleshooting](troubleshooting.md) says what to do about the frequent ones.\n",
         f"\n## Kinds\n\n```\n{tree}\n```\n\n| kind | code |\n|---|---|\n",
     ]
@@ -149,16 +150,15 @@ def _raised(file: Path, kinds: set[str]) -> Iterator[tuple[str, str]]:
 
 def python() -> str:
     """The public classes of the Python API, with their methods."""
-    parts = [
-        "# Python API: all names\n\nMade from the source. [Python API](python-api.md) explains them, and has examples.\n"
-    ]
+    parts = ["# Python API: all names\n\nMade from the source. [Python API](python-api.md) explains them.\n"]
     for name, it in vars(api).items():
         if inspect.isclass(it) and it.__module__ == api.__name__ and not name.startswith("_"):
             parts.append(f"\n## {name}\n\n{_said(it)}\n")
             for method, function in vars(it).items():
                 if not method.startswith("_") and inspect.isroutine(function):
                     parts.append(
-                        f"\n### `{name}.{method}`\n\n```python\n{method}{_signature(function)}\n```\n\n{_said(function)}\n"
+                        f"\n### `{name}.{method}`\n\n```python\n{method}{_signature(function)}\n```\n\n"
+                        f"{_said(function)}\n"
                     )
     return "".join(parts)
 

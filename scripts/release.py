@@ -1,7 +1,7 @@
 """Makes a release: python scripts/release.py VERSION (or `make release VERSION=1.1.0`). CONTRIBUTING.md says more.
 
-Sets the version wherever it is written, dates the changelog, runs all checks, makes the packages, and commits and tags all of it. Nothing
-is published; if anything fails, the tree is as it was.
+Sets the version wherever it is written, dates the changelog, runs all checks, makes the packages, and commits and tags
+all of it. Nothing is published; if anything fails, the tree is as it was.
 """
 
 from __future__ import annotations
