@@ -84,8 +84,8 @@ def page(run: Measured, when: str, commit: str) -> str:
         "rows": f"{len(rows)}; in {len(behind)} of them we are behind",
     }
     parts = [
-        "# Benchmarks\n\n`make bench` writes this page. All that is compared in a row was measured in one run, in turns, on\n"
-        "one machine, so that whatever slows it down slows everybody down: read the ratios (ours divided by the other;\n"
+        "# Benchmarks\n\n`make bench` writes this page. What is compared in a row was measured in one run, in turns,\n"
+        "on one machine: whatever slows it down slows everybody down. So read the ratios (ours divided by the other;\n"
         "below 1 we are faster), not the times.\n\n| | |\n|---|---|\n",
         *(f"| {name} | {fact} |\n" for name, fact in facts.items()),
         *(_notice(run)),

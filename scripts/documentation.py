@@ -6,6 +6,7 @@ and Chinese are two sites with one look; both work from a disk, and ask no other
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -52,6 +53,7 @@ COPIED = {
     "CONTRIBUTING.md": "contributing",
     "examples/README.md": "examples",
 }
+SHIM = "https://unpkg.com/iframe-worker/shim"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -65,9 +67,11 @@ def main() -> int:
         config = BUILD / f"mkdocs.{language}.yml"
         config.write_text(configuration(folder, language, place), encoding="utf-8")
         words = [MKDOCS, "build", "--quiet", "--config-file", config]
-        done = subprocess.run([*words, *(["--strict"] if language == "en" else [])], check=False)
+        env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+        done = subprocess.run([*words, *(["--strict"] if language == "en" else [])], env=env, check=False)
         if done.returncode:
             return done.returncode
+        keep_to_this_site(place)
     write_for_models(english)
     print(f"the site is in {SITE.relative_to(ROOT)}; open {(SITE / 'index.html').relative_to(ROOT)}")
     return 0
@@ -152,6 +156,16 @@ def configuration(folder: Path, language: str, place: Path) -> str:
         "nav:",
     ]
     return "\n".join([*lines, *navigation(folder, language)]) + "\n"
+
+
+def keep_to_this_site(place: Path) -> None:
+    """The program with which a page on a disk can search comes from this site, and not from another host."""
+    shutil.copy(ROOT / "packaging/site/iframe-worker.js", place / "assets/javascripts")
+    for page in place.rglob("*.html"):
+        if place == SITE and page.is_relative_to(SITE / "zh"):
+            continue
+        text = page.read_text(encoding="utf-8")
+        page.write_text(text.replace(SHIM, "assets/javascripts/iframe-worker.js"), encoding="utf-8")
 
 
 def palette(scheme: str, icon: str, other: str) -> list[str]:

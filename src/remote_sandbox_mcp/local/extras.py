@@ -1,4 +1,4 @@
-"""What is installed only with an extra of the package."""
+"""Check for what is installed only with an extra of the package."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Operation:
         return f"{json.dumps(health)}\n".encode()
 
     async def _metrics(self) -> bytes:
-        """Whoever reads them counts as a viewer: machines are asked meanwhile."""
+        """Read the numbers as a viewer: machines are asked meanwhile."""
         until = time.monotonic() + FIRST_S
         with self._live.looking((MACHINES, JOBS)) as viewer:
             while not self._is_settled() and (rest := until - time.monotonic()) > 0:
