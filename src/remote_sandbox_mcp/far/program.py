@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
+from collections.abc import Sequence
 from importlib.resources import files
 
 from ..core import sync
@@ -43,6 +44,8 @@ CLUSTER_JOBS = (*JOBS, "jobs/queue", "jobs/submit", "jobs/fate", "jobs/cluster")
 BATCH_KEEPER = (*JOB_KEEPER, "jobs/batch")
 # The parent of a command that runs as root, read by root's Python.
 ROOT = ("outpost/family", "outpost/root")
+# What confines a line for the shell on a machine whose owner says what may be written there.
+WALLS = ("outpost/guard", "outpost/walls")
 # Pieces that are modules of core, because both sides must decide alike.
 OF_THE_CORE = ("secret_names", "ignore")
 
@@ -84,18 +87,29 @@ def packed(pieces: tuple[str, ...] = OUTPOST) -> bytes:
 
 
 def loader(pieces: tuple[str, ...] = OUTPOST) -> str:
+    return loader_of(len(packed(pieces)))
+
+
+def loader_of(size: int) -> str:
     """Python that reads exactly the packed program from its input and runs it.
 
     A reader with a buffer of one byte does not read ahead: the frames that follow stay for the program.
     It has no single quote, newline, backslash or exclamation mark, so any login shell passes it on unchanged.
     """
-    read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({len(packed(pieces))})"
-    return f'import io,zlib;__name__="__main__";exec(compile(zlib.decompress({read}),"outpost","exec"))'
+    read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({size})"
+    return f'import io,zlib;__name__="__main__";text=zlib.decompress({read});exec(compile(text,"outpost","exec"))'
 
 
 def start_line(python: str, token: str, pieces: tuple[str, ...] = OUTPOST, *words: str) -> str:
     """The command line that starts the loader, for a login shell of any kind; `words` need no quotes."""
     return " ".join((f"exec {quote_plainly(python)} -IS -c '{loader(pieces)}' {token}", *words))
+
+
+def walled(line: str, python: str, writable: Sequence[str]) -> tuple[str, bytes]:
+    """A line for the login shell that runs `line` within walls, and what must be sent to it first."""
+    build = f"{source(WALLS)}\nbuild({line!a}, {list(writable)!a})\n"
+    sent = zlib.compress(build.encode(), 9)
+    return f"exec {quote_plainly(python)} -IS -c '{loader_of(len(sent))}'", sent
 
 
 def quote_plainly(word: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ...core.errors import CUT, Unreachable, Unsupported
 from ...core.sandboxes.machine import Machine
@@ -17,8 +18,8 @@ from ...far import program
 from ...local.waiting import within
 from ..link.client import NoOutpost, OutpostClient
 from ..link.lane import OutpostLane
-from ..link.relay import RELAY, PortRelay
-from ..link.sandbox import OutpostSandbox
+from ..link.relay import RELAY, PortRelay, RelayPorts
+from ..link.sandbox import OutpostSandbox, Ports
 from .channels import ProgramLine
 from .connection import LoginGate
 from .plain import PlainSandbox
@@ -78,7 +79,8 @@ def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Descript
     """The description of a machine, as far as it is known before it is opened."""
     if capabilities is OUTPOST:
         capabilities = replace(OUTPOST, why_not_root="" if machine.sudo else NO_SUDO % machine.name)
-    return Description(machine.name, "ssh", machine.host, machine.port, machine.login.user, capabilities)
+    where = machine.host, machine.port, machine.login.user
+    return Description(machine.name, "ssh", *where, capabilities, writable=machine.writable_words)
 
 
 async def open_machine(machine: Machine, own_known_hosts: Path) -> OutpostSandbox | PlainSandbox:
@@ -110,13 +112,15 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
         except Unsupported:
             return await spares.open(opener)
 
-    ports = MachinePorts(machine.name, connection_of, lambda client: beside(client, open_relay))
+    def open_beside(client: OutpostClient) -> Awaitable[PortRelay]:
+        return beside(client, open_relay)
+
     sandbox = MachineSandbox(
         describe(machine),
         machine.environment,
         connect,
         lambda client: beside(client, open_lane),
-        ports,
+        ports_of(machine, open_beside),
         machine.sudo,
         machine.slurm.rate_s if machine.slurm else 0.0,
     )
@@ -130,6 +134,33 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
     except BaseException:
         await sandbox.close()
         raise
+
+
+def ports_of(machine: Machine, open_beside: Callable[[OutpostClient], Awaitable[PortRelay]]) -> Ports:
+    """The ports of a machine; what sshd itself connects to would be beyond the walls."""
+    if machine.writable is not None:
+        return RelayPorts(machine.name, open_beside)
+    return MachinePorts(machine.name, connection_of, open_beside)
+
+
+def why_no_walls(machine: Machine, said: str) -> str:
+    """Explain why a machine is refused where only some folders may be written."""
+    mark = "writable cannot be held there: "
+    return mark + (said.rpartition(mark)[2] or f"its {machine.python} did not start")
+
+
+async def start_line(
+    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, **options: Any
+) -> asyncssh.SSHClientProcess[bytes]:
+    """Start a line for the login shell, within walls where the operator wants them."""
+    if machine.writable is None:
+        return await connection.create_process(line, encoding=None, **options)
+    line, sent = program.walled(line, machine.python, machine.writable)
+    process = await connection.create_process(line, encoding=None, **options)
+    with contextlib.suppress(OSError):
+        # The reader notices that there is no Python.
+        process.stdin.write(sent)
+    return process
 
 
 async def open_plain(gate: LoginGate, connection: asyncssh.SSHClientConnection) -> PlainSandbox:
@@ -184,6 +215,10 @@ async def _open_outpost(gate: LoginGate) -> OutpostClient:
         if why := await why_no_answer(gate, connection):
             connection.abort()
             raise Unreachable(f"unable to open {gate.machine.name}: logged in, but {why}") from None
+        if gate.machine.writable is not None:
+            connection.abort()
+            why = why_no_walls(gate.machine, str(problem))
+            raise Unreachable.of_parts(f"unable to open {gate.machine.name}", why) from None
         raise NoPythonOnMachine(str(problem), connection) from None
     except BaseException:
         connection.abort()
@@ -226,7 +261,7 @@ async def _when_granted(connection: asyncssh.SSHClientConnection, line: str) -> 
 async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> OutpostClient:
     token, who = secrets.token_hex(16), f"unable to open {machine.name}"
     try:
-        process = await connection.create_process(program.start_line(machine.python, token), encoding=None)
+        process = await start_line(connection, machine, program.start_line(machine.python, token))
     except (OSError, asyncssh.Error) as problem:
         kind = CutAfterLogin if connection.is_closed() else Unreachable
         raise kind(f"{who}: logged in, but no session could be opened: {problem}") from None
@@ -321,7 +356,7 @@ async def start_program(
     """Start any program in a further session; open_session does that for our own."""
     name = gate.machine.name
     try:
-        process = await connection.create_process(line, encoding=None, window=LANE_WINDOW)
+        process = await start_line(connection, gate.machine, line, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
@@ -365,7 +400,7 @@ async def open_session(
     machine, token = gate.machine, secrets.token_hex(16)
     line = program.start_line(machine.python, token, pieces, *words)
     try:
-        process = await connection.create_process(line, encoding=None, window=LANE_WINDOW)
+        process = await start_line(connection, machine, line, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{machine.name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
