@@ -102,6 +102,13 @@ class Live:
             watcher.stir()
         self._news.set()
 
+    def knows(self, topic: str) -> bool:
+        return self._board.knows(topic)
+
+    def rows(self, topic: str) -> Mapping[str, Row]:
+        """The rows of a topic as they were last seen."""
+        return self._board.rows(topic)
+
     def clients(self) -> list[Mapping[str, Any]]:
         """The clients that are connected now, where this process knows them."""
         return [*self._about().get("clients", ())]
