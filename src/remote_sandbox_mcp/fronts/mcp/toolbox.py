@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp.server.mcpserver.tools import Tool, ToolManager
-from mcp.types import CallToolResult, Icon, ToolAnnotations
+from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from .declaration import PLAIN, Declaration
@@ -18,14 +18,6 @@ ToolFunction = Callable[..., Awaitable[CallToolResult]]
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
 # Clients that render MCP Apps show the results of these tools as cards; the others ignore the mark.
 CARDS = "ui://remote-sandbox/cards.html"
-# Two squares, as the page's icon has them: for lists of tools that a person looks at. Those with which work begins have
-# it; on all of them it would be a tenth of the list.
-ICONS = [
-    Icon(
-        src="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 2 2'%3E"
-        "%3Cpath d='M0 0h1v2h1V1H0z'/%3E%3C/svg%3E"
-    )
-]
 _MARK = "unlisted"
 # Marks a parameter that only old configurations send: still accepted, but not listed.
 UNLISTED = Field(json_schema_extra={_MARK: True})
@@ -121,7 +113,6 @@ class Toolbox(ToolManager):
             description=" ".join((offer.function.__doc__ or "").split()),
             annotations=offer.annotations,
             meta=meta_of(offer.declaration),
-            icons=ICONS if offer.declaration.is_first else None,
         )
         taken, required = made.parameters["properties"], made.parameters.get("required", ())
         # SandboxServer refuses unknown arguments, and the schema says so.
