@@ -11,7 +11,7 @@ WHICH := $(if $(ALL),--all)
 # Whatever the environment says: a suite that compiles its tests anew in each worker takes half a minute longer.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-.PHONY: run tour setup tools quick lint test coverage check clients bench screenshots chaos mutations docs packages image release pin clean
+.PHONY: run tour setup tools quick lint test coverage check clients suites bench screenshots chaos mutations docs packages image release pin clean
 
 run: setup ## The hub, the sandbox on this computer and the page, until Ctrl-C; the tour where nobody looks
 	@scripts/system-packages bubblewrap:bwrap
@@ -74,6 +74,12 @@ clients: tools ## Every tool through the Inspector, SDKs and adapters; Claude Co
 	@scripts/system-packages chromium:chromium
 	@$(BIN)/python -m clients $(ARGS)
 
+suites: tools ## Frameworks' own tests of sandboxes on our adapters, in environments of their own; ALL=1 on every kind
+	@scripts/system-packages openssh-server openssh-client bubblewrap busybox sudo adduser docker.io debootstrap iproute2 \
+		munge slurmctld slurmd slurm-client
+	@scripts/system-packages docker-cli:docker
+	@ALL=$(ALL) $(BIN)/python scripts/suites.py $(ARGS)
+
 bench: tools ## Speed against OpenSSH and the published peer, as ratios; a whole run writes docs/benchmarks.md
 	@scripts/system-packages openssh-server openssh-client bubblewrap rsync git gcc libc6-dev docker.io debootstrap iproute2
 	@scripts/system-packages docker-cli:docker
@@ -118,4 +124,4 @@ pin: tools ## Resolve requirements.txt and its two companions anew
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/pin --upgrade
 
 clean:
-	rm -rf $(VENV) $(PUBLISH) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .clients-cache
+	rm -rf $(VENV) $(PUBLISH) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .clients-cache .suites-cache

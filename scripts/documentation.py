@@ -27,7 +27,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
         *("jobs", "gpus", "workspaces", "sandboxes", "python", "sessions", "resume", "watchdog", "waking"),
         *("dashboard", "terminal", "cookbook", "examples"),
     ),
-    "Machines": ("doors", "second-factor", "slurm", "docker", "teams", "extensions"),
+    "Machines": ("doors", "second-factor", "slurm", "docker", "teams", "extensions", "frameworks"),
     "Reference": (
         "tools",
         "tool-parameters",

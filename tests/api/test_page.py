@@ -1,4 +1,4 @@
-"""Every program of docs/python-api.md: its types are right for its user, and it prints what the page says."""
+"""Programs of docs/python-api.md and examples/python_api: their types are right, and they print what the page says."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tests.support.sshd import Sshd
 
 _BLOCKS = blocks(ROOT / "docs" / "python-api.md")
 PROGRAMS = [(it.text, then.text) for it, then in pairwise(_BLOCKS) if it.language == "python"]
+# The same programs as files, each with a first line and a docstring before it.
+EXAMPLES = {file.read_text().partition('"""\n\n')[2]: file for file in (ROOT / "examples/python_api").iterdir()}
 DEADLINE_S = 180
 
 
@@ -28,6 +30,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def test_there_are_ten_programs_and_each_says_what_it_prints() -> None:
     assert len(PROGRAMS) >= 10
+    assert sorted(EXAMPLES) == sorted(source for source, _ in PROGRAMS)
     assert [it.language for it in _BLOCKS] == ["python", "text"] * len(PROGRAMS)
 
 
@@ -36,7 +39,7 @@ def test_a_program_prints_what_the_page_says(desk: Desk, sshd: Sshd, program: tu
     source, expected = program
     env = environment(desk.home, (entry(sshd, name="gpu1"),), {"REMOTE_SANDBOX_LOCAL": "0"})
     done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c", source],
+        [sys.executable, "-W", "error::ResourceWarning", str(EXAMPLES[source])],
         env=env,
         cwd=desk.home,
         stdin=subprocess.DEVNULL,
@@ -49,8 +52,8 @@ def test_a_program_prints_what_the_page_says(desk: Desk, sshd: Sshd, program: tu
 
 
 def test_users_can_check_their_types(tmp_path: Path) -> None:
-    for number, (source, _) in enumerate(PROGRAMS):
-        (tmp_path / f"program_{number}.py").write_text(source)
+    for source, file in EXAMPLES.items():
+        (tmp_path / file.name).write_text(source)
     (tmp_path / "wrong.py").write_text(
         "from remote_sandbox_mcp.blocking import Sandboxes\n"
         'with Sandboxes() as boxes:\n    boxes.open("a").run(1).exit_code.upper()\n'

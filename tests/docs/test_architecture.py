@@ -121,7 +121,7 @@ HUB = section(PROTOCOL, "## The hub's conversation")
 
 def test_the_page_on_the_protocol_has_every_hello_and_every_question() -> None:
     questions = re.findall(r'question == "(.+?)"', (SOURCE / "hub/serve.py").read_text(encoding="utf-8"))
-    hellos = {hello.SERVE, hello.HTTP, hello.LOGIN, hello.VERB, hello.ASK}
+    hellos = {hello.SERVE, hello.HTTP, hello.LOGIN, hello.VERB, hello.PROGRAM, hello.ASK}
     named = first_column(HUB)
     assert {*named} - {"question", "---"} == {*hellos, *questions}
 

@@ -480,7 +480,7 @@ def load_everything() -> None:
     import remote_sandbox_mcp
 
     for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
-        if "__main__" not in found.name and ".far" not in found.name:
+        if not any(part in found.name for part in ("__main__", ".far", ".frameworks")):
             importlib.import_module(found.name)
     load_what_is_loaded_late()
 

@@ -23,7 +23,7 @@ from ..core.client import introduced
 from ..core.errors import SandboxError
 from ..local.processes import descriptors, loading
 from ..local.waiting import within
-from ..services.hub_contact.hello import ASK, HTTP, LOGIN, SERVE, VERB, read
+from ..services.hub_contact.hello import ASK, HTTP, LOGIN, PROGRAM, SERVE, VERB, read
 from ..services.hub_contact.place import HubPlace, NoHub, check_peer
 
 if TYPE_CHECKING:
@@ -223,6 +223,10 @@ class Hub:
             from .verbs import serve_verb
 
             await serve_verb(self._houses, said, reader, writer)
+        elif said.get("hello") == PROGRAM:
+            from .programs import serve_program
+
+            await serve_program(self._houses, said, reader, writer, self._stopped)
         elif said.get("hello") == HTTP:
             from .http_service import HttpServices
 
@@ -404,7 +408,7 @@ async def load_everything() -> None:
     await asyncio.sleep(LOAD_AFTER_S)
     from ..fronts.mcp.prefetch import turn
 
-    skipped = ("__main__", ".far", ".testing")
+    skipped = ("__main__", ".far", ".frameworks")
     try:
         for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):
             if not any(part in found.name for part in skipped):

@@ -305,12 +305,12 @@ class Tasks:
     async def _unknown(self, handle: Handle, sandbox: str, reason: str) -> UnknownTask:
         """The error for a task that nothing is known of, with the name that was probably meant."""
         where = f"{sandbox} knows no task {str(handle)!r}" if sandbox else f"there is no task {str(handle)!r}"
-        near = difflib.get_close_matches(str(handle), await self._names(), 1)
+        near = difflib.get_close_matches(str(handle), await self.names(), 1)
         hint = f"; did you mean {near[0]}?" if near and near[0] != str(handle) else ""
         says_where = "pass sandbox_name" in reason
         return UnknownTask(f"{where}: {reason}{'' if says_where else hint or '; list_background_tasks shows them'}")
 
-    async def _names(self) -> Sequence[str]:
+    async def names(self) -> Sequence[str]:
         """Names of tasks that are recorded here; no machine is asked."""
         recorded = self._jobs.registry
         if not recorded.exists():

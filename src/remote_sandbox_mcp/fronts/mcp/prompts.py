@@ -148,6 +148,8 @@ def completions(server: SandboxServer) -> Any:
         values: tuple[str, ...] = ()
         if argument.name in ("sandbox", "id"):
             values = tuple(server.app.fleet.names)
+        elif argument.name == "name" and not isinstance(reference, PromptReference):
+            values = tuple(await server.job_logs.names())
         elif argument.name == "image" and isinstance(reference, PromptReference):
             default = server.app.settings.rules.default_image
             values = (*([default] if default else []), *RUNTIMES)

@@ -1,4 +1,4 @@
-"""MCP resources: the list of sandboxes, the status of one, its last commands; and the cards of clients (MCP Apps)."""
+"""MCP resources: sandboxes, the status and the last commands of one, logs of jobs, and cards of clients (MCP Apps)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from mcp.server.apps import APP_MIME_TYPE
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from ... import __version__
-from ...core.errors import SandboxError, UnknownSandbox
+from ...core.errors import SandboxError, UnknownSandbox, UnknownTask
 from ...core.texts.shown import each_text, shown
 from ...core.texts.text import visible
 from ...views.app_results import disposable_fields, log_text
 from ...views.results import sandbox_fields, sentence
+from .job_logs import ADDRESS
 from .server import SandboxServer
 from .toolbox import CARDS
 from .tools.sandboxes import active_sandbox
@@ -59,6 +60,14 @@ def offer(server: SandboxServer) -> None:
         except SandboxError as problem:
             raise unread(problem) from None
 
+    @server.resource(ADDRESS, title="The log of a background job", mime_type=TEXT)
+    async def job_log(name: str) -> str:
+        """The end of a job's log; subscribe to hear when it grows."""
+        try:
+            return await server.job_logs.read(name)
+        except SandboxError as problem:
+            raise unread(problem) from None
+
     @server.resource(CARDS, title="Machines and jobs as cards", mime_type=APP_MIME_TYPE, meta=BORDERED)
     def cards() -> str:
         """Shows the results of list_sandboxes and check_background_task inside clients that render apps."""
@@ -67,7 +76,7 @@ def offer(server: SandboxServer) -> None:
 
 def unread(problem: SandboxError) -> ResourceError:
     """Explain why a resource cannot be read; for a sandbox that is not there, its address is an invalid parameter."""
-    kind = ResourceNotFoundError if isinstance(problem, UnknownSandbox) else ResourceError
+    kind = ResourceNotFoundError if isinstance(problem, (UnknownSandbox, UnknownTask)) else ResourceError
     return kind(sentence(problem))
 
 

@@ -28,7 +28,9 @@ from mcp.types import (
     CallToolResult,
     EmptyResult,
     GetPromptResult,
+    Icon,
     InputRequiredResult,
+    Resource,
     SubscribeRequestParams,
     ToolAnnotations,
     UnsubscribeRequestParams,
@@ -49,6 +51,7 @@ from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, o
 from .declaration import PLAIN, Declaration
 from .events import EventDesk
 from .forms import Forms
+from .job_logs import JobLogs
 from .journal import Journal, begun, ended, is_kept
 from .outside import learn_roots, make_way
 from .results import as_shown, code_of, failure, with_sandbox
@@ -87,6 +90,13 @@ then exec_bash; changes are sent first, and results come back by themselves.
 """
 
 NAME = "remote-sandbox-mcp"
+# Two squares, as the page's icon has them. Tools have none: with one on each, their list would be a tenth longer.
+ICONS = [
+    Icon(
+        src="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 2 2'%3E"
+        "%3Cpath d='M0 0h1v2h1V1H0z'/%3E%3C/svg%3E"
+    )
+]
 # Requests whose answers depend on the configuration.
 UP_TO_DATE = frozenset({"tools/call", "tools/list", "resources/list", "resources/read", "prompts/get"})
 # Requests about what is offered besides tools.
@@ -139,7 +149,7 @@ class SandboxServer(MCPServer[None]):
         with sdk_logs_nothing_of_its_own():
             # Without resources of its own: the one that it needs is offered with the rest, on first use.
             apps = [Apps()]
-            super().__init__(NAME, version=__version__, instructions=INSTRUCTIONS, extensions=apps)
+            super().__init__(NAME, version=__version__, instructions=INSTRUCTIONS, extensions=apps, icons=ICONS)
         self.app = app
         self.take_name()
         self.clients: Clients = clients or OneClient()
@@ -157,6 +167,7 @@ class SandboxServer(MCPServer[None]):
         self._connections: WeakSet[Connection] = WeakSet()
         # The resources that they have subscribed to.
         self._subscribed: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+        self.job_logs = JobLogs(app, lambda: {uri for uris in self._subscribed.values() for uri in uris})
         self._announcing = Chores("telling a client of a change", expected=(asyncio.TimeoutError, TimeoutError))
         self._follows = False
         self.waker = Waker(app)
@@ -182,6 +193,8 @@ class SandboxServer(MCPServer[None]):
             if ctx.method == "initialize":
                 answer = self.waker.welcome(ctx.params or {}, ctx.session._connection, client, answer)
             return self.events.declare(answer)
+        if ctx.method == "subscriptions/listen":
+            return await self._listen(ctx, call_next)
         if ctx.method not in UP_TO_DATE:
             return await call_next(ctx)
         await self.before_call()
@@ -193,6 +206,13 @@ class SandboxServer(MCPServer[None]):
             await asyncio.Event().wait()
         # Counted: after a change of the configuration, sandboxes are given back when these calls have ended.
         with self.calls.one(), session.calls.one():
+            return await call_next(ctx)
+
+    async def _listen(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Serve a stream of notifications; logs that it names are followed meanwhile."""
+        named = ((ctx.params or {}).get("notifications") or {}).get("resourceSubscriptions") or ()
+        with self.job_logs.heard([str(uri) for uri in named]):
+            self.job_logs.follow(self._announce_updates)
             return await call_next(ctx)
 
     async def run_over(self, incoming: Any, outgoing: Any) -> None:
@@ -220,11 +240,19 @@ class SandboxServer(MCPServer[None]):
         if len(subscribed) >= MOST_SUBSCRIBED:
             raise MCPError(INVALID_PARAMS, f"a client may subscribe to {MOST_SUBSCRIBED} resources; unsubscribe first")
         subscribed.add(str(params.uri))
+        self.job_logs.follow(self._announce_updates)
         return EmptyResult()
 
     async def _unsubscribe(self, ctx: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams) -> EmptyResult:
         self._subscribed.get(ctx.session._connection, set()).discard(str(params.uri))
         return EmptyResult()
+
+    async def _announce_updates(self, updated: Sequence[str]) -> None:
+        await self.announce_changes(tools=False, resources=False, updated=updated)
+
+    async def list_resources(self) -> list[Resource]:
+        """List also the logs of the latest jobs."""
+        return [*await super().list_resources(), *await self.job_logs.listed()]
 
     async def _announce_sandboxes(self, names: Collection[str]) -> None:
         """Disposable sandboxes with these ids and names were created, have ended, or changed state."""

@@ -19,8 +19,9 @@ VERSION_LINE = b'{"%s":' % VERSION.encode()
 # schema, and strict clients reject the whole answer otherwise.
 ABOUT_ERROR = "remote-sandbox/error"
 # For a session; for HTTP on a socket that is handed over; for a question of ours, which is answered in one line; for a
-# person who logs in to a machine at a terminal; for a verb of the command line, on streams that are handed over.
-SERVE, HTTP, ASK, LOGIN, VERB = "serve", "http", "ask", "login", "verb"
+# person who logs in to a machine at a terminal; for a verb of the command line, on streams that are handed over; for a
+# program that uses the Python API.
+SERVE, HTTP, ASK, LOGIN, VERB, PROGRAM = "serve", "http", "ask", "login", "verb", "program"
 
 
 def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
@@ -44,6 +45,12 @@ def say_login(name: str, environ: Mapping[str, str], folder: str, config: str) -
 def say_verb(argv: Sequence[str], can_ask: bool, environ: Mapping[str, str], folder: str) -> bytes:
     """`argv` are the words after the command's name; `can_ask` says whether a person sits at the terminal."""
     hello = {"hello": VERB, "argv": [*argv], "can_ask": can_ask, "environ": dict(environ), "folder": folder}
+    return json.dumps(hello).encode() + b"\n"
+
+
+def say_program(session: str, environ: Mapping[str, str], folder: str, config: str) -> bytes:
+    """`session` names the program's calls, also when another hub goes on with them."""
+    hello = {"hello": PROGRAM, "session": session, "environ": dict(environ), "folder": folder, "config": config}
     return json.dumps(hello).encode() + b"\n"
 
 
