@@ -173,9 +173,10 @@ async def open_outpost(gate: LoginGate) -> OutpostClient:
 
 async def _open_outpost(gate: LoginGate) -> OutpostClient:
     """Make one connection with one channel and one outpost, within the machine's deadline."""
+    gate.python.prepare()
     connection = await gate.enter()
     try:
-        return await within(_start(connection, gate.machine), gate.deadline_s)
+        return await within(_start(connection, gate), gate.deadline_s)
     except (asyncio.TimeoutError, TimeoutError):
         why = await why_no_answer(gate, connection) or too_slow(gate)
         connection.abort()
@@ -223,24 +224,34 @@ async def _when_granted(connection: asyncssh.SSHClientConnection, line: str) -> 
     return await connection.create_process(line, encoding=None)
 
 
-async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> OutpostClient:
-    token, who = secrets.token_hex(16), f"unable to open {machine.name}"
+async def _start(
+    connection: asyncssh.SSHClientConnection, gate: LoginGate, *, is_second_try: bool = False
+) -> OutpostClient:
+    machine, token, is_compiled = gate.machine, secrets.token_hex(16), gate.python.is_ours()
+    who = f"unable to open {machine.name}"
+    sent = await asyncio.to_thread(functools.partial(program.sent, is_compiled=is_compiled))
+    line = program.start_line(machine.python, token, is_compiled=is_compiled)
     try:
-        process = await connection.create_process(program.start_line(machine.python, token), encoding=None)
+        starting = _when_granted(connection, line) if is_second_try else connection.create_process(line, encoding=None)
+        process = await starting
     except (OSError, asyncssh.Error) as problem:
         kind = CutAfterLogin if connection.is_closed() else Unreachable
         raise kind(f"{who}: logged in, but no session could be opened: {problem}") from None
     client = OutpostClient(ChannelLine(connection, process), machine.name)
     try:
-        process.stdin.write(program.packed())
+        process.stdin.write(sent)
         await client.greet(token)
     except (OSError, NoOutpost) as problem:
         await process.wait_closed()
+        if is_compiled and not connection.is_closed():
+            gate.python.refuse()
+            return await _start(connection, gate, is_second_try=True)
         # Only a shell that exited by itself proves that there is no Python; one that was killed means a shutdown.
         if process.exit_status is None or not 0 <= process.exit_status <= 128:
             kind = CutAfterLogin if connection.is_closed() else Unreachable
             raise kind(f"{who}: logged in, but its shell was cut off") from None
         raise NoOutpost(str(problem)) from None
+    gate.python.note(client.hello.get("magic"))
     return client
 
 
@@ -362,8 +373,9 @@ async def open_session(
     words: tuple[str, ...] = (),
 ) -> G:
     """Start one of our programs in a further session; returns its near side after the greeting."""
-    machine, token = gate.machine, secrets.token_hex(16)
-    line = program.start_line(machine.python, token, pieces, *words)
+    machine, token, is_compiled = gate.machine, secrets.token_hex(16), gate.python.is_ours()
+    sent = await asyncio.to_thread(functools.partial(program.sent, pieces, is_compiled=is_compiled))
+    line = program.start_line(machine.python, token, pieces, *words, is_compiled=is_compiled)
     try:
         process = await connection.create_process(line, encoding=None, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
@@ -373,10 +385,13 @@ async def open_session(
     process.channel.set_write_buffer_limits(LANE_BUFFER)
     greeting = near(LaneLine(connection, process, closed), machine.name)
     try:
-        process.stdin.write(program.packed(pieces))
+        process.stdin.write(sent)
         await within(greeting.greet(token), gate.deadline_s)
     except BaseException as problem:
         process.close()
+        if is_compiled and isinstance(problem, (OSError, NoOutpost)) and not connection.is_closed():
+            gate.python.refuse()
+            return await open_session(gate, connection, closed, near, pieces, words)
         if isinstance(problem, asyncio.TimeoutError):
             raise SlowStart(f"{machine.name}: no further session could be started: {too_slow(gate)}") from None
         if isinstance(problem, (OSError, NoOutpost)):
