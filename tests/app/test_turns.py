@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from remote_sandbox_mcp.core.client import only_waits
-from remote_sandbox_mcp.services.session import MOST_ALONE, MOST_IN_ALL, MOST_AT_WORK, Turns
+from remote_sandbox_mcp.services.session import MOST_ALONE, MOST_AT_WORK, MOST_IN_ALL, Turns
 
 
 class Client:

@@ -39,8 +39,8 @@ CREATED = "created"
 # After so many refusals of questions of one kind, no more of that kind are asked.
 MOST_REFUSALS = 5
 # Further calls of the same client wait, so that a flood from one does not starve the others. The second limit is for
-# a client that is alone at work, and for many clients that cannot be told apart; the third includes calls that only wait
-# for a far side.
+# a client that is alone at work, and for many clients that cannot be told apart; the third also counts calls that only
+# wait for a far side.
 MOST_AT_WORK, MOST_ALONE, MOST_IN_ALL = 32, 128, 200
 
 
