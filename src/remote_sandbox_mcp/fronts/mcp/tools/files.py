@@ -40,6 +40,8 @@ WRITES = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, brings=Tru
 USUAL_BYTES, MOST_BYTES = 200_000, 10_000_000
 # Minimum per call, for files in which every byte takes many characters to show.
 LEAST_BYTES = 64
+# The fewest characters that an entry of a listing takes.
+LEAST_ENTRY = 70
 
 RemoteFile = Annotated[str, Field(description="The file")]
 Cursor = Annotated[str, Field(description="next_cursor, to go on")]
@@ -66,8 +68,9 @@ def list_files(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ListingShape]:
         """List a folder by name. Unreadable folders are reported in problems."""
         found = await server.app.files.list(
-            remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor
-        )
+            remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor,
+            most=room() // LEAST_ENTRY + 1,
+        )  # fmt: skip
         fields = listing_fields(found, room())
         return reply(fields, listing_text(fields, plain_text(found.folder)))
 
