@@ -36,7 +36,8 @@ SUBJECTS = (
         "opensandbox",
         "jobs",
     ),
-    *("slurm", "workspace", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
+    *("slurm", "workspace"),
+    *("sync-first", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
 )
 
 
