@@ -26,6 +26,8 @@ SUBJECTS = (
         "exec",
         "distance",
         "burst",
+        "fair",
+        "growth",
         "survey",
         "output",
         "start",
