@@ -208,7 +208,7 @@ def _warm_up(arena: Arena) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """The greatest ratios to `rsync -a` over a ControlMaster: for a sync into nothing, and for one with nothing to do."""
+    """The greatest ratios to rsync over a ControlMaster: of a sync into nothing, and of one with nothing to do."""
 
     first: float
     again: float

@@ -16,10 +16,12 @@ from tempfile import TemporaryDirectory
 from tests.support.line import ThreadedLine
 from tests.support.sshd import Fleet, Sshd
 
-from . import schedule, sessions
+from . import leases, schedule, sessions
 from .mutations import MUTATIONS, mutated
 from .scene import Missed, Scene
 from .schedule import mount_small, unmount
+
+KINDS = {"jobs": schedule.play, "hubs": sessions.play, "leases": leases.play}
 
 
 def main() -> int:
@@ -50,7 +52,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--at-once", type=int, default=6)
-    parser.add_argument("--only", choices=("jobs", "hubs"), help="by default every second schedule is one of hubs")
+    parser.add_argument("--only", choices=tuple(KINDS), help="by default one kind after the other")
     parser.add_argument("--faults", nargs="+", metavar="FAULT", help="strike only with these")
     parser.add_argument("--mutation", choices=MUTATIONS, help="put this defect into the program: it must be found")
     options = parser.parse_args()
@@ -92,7 +94,7 @@ def work(machine: Sshd, seeds: queue.SimpleQueue[int], wrong: dict[int, list[str
 
 
 def attempt(machine: Sshd, seed: int, what: Play) -> list[str]:
-    kind = what.only or ("jobs", "hubs")[seed % 2]
+    kind = what.only or tuple(KINDS)[seed % len(KINDS)]
     jobs = machine.home / ".local/state/remote-sandbox"
     with TemporaryDirectory(prefix="rsmcp-soak-") as folder, ThreadedLine(machine.port) as line:
         home = Path(folder)
@@ -104,7 +106,7 @@ def attempt(machine: Sshd, seed: int, what: Play) -> list[str]:
             os.chown(folder_of_user, machine.uid, machine.uid)
         jobs.chmod(0o700)
         try:
-            return (sessions.play if kind == "hubs" else schedule.play)(scene, seed, what.faults)
+            return KINDS[kind](scene, seed, what.faults)
         finally:
             scene.close()
             unmount(scene.state)

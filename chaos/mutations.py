@@ -1,4 +1,4 @@
-"""Three defects that chaos must find: each is put into a copy of the program, which a short run then strikes."""
+"""Five defects that chaos must find: each is put into a copy of the program, which a short run then strikes."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ MUTATIONS = {
         "        then = sandbox.forget(command.run_id) if is_whole else None\n",
         kind="hubs",
         faults=("kill_hub_before_answers",),
+    ),
+    "lease-without-lock": Mutation(
+        "far/jobs/cards.py",
+        "            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "",
+        kind="leases",
+        faults=("kill_keeper", "kill_sessions"),
+    ),
+    "start-under-another-id": Mutation(
+        "services/jobs/waiting.py",
+        "ready = replace(make_order(wanted), job_id=job.job_id)",
+        "ready = make_order(wanted)",
+        kind="leases",
+        faults=("kill_while_starting",),
     ),
 }
 

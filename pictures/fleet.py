@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,11 +18,17 @@ from tempfile import TemporaryDirectory
 from tests.support.slurm import running_cluster
 from tests.support.sshd import HOST, Fleet, Sshd
 
+from remote_sandbox_mcp.core.resources.history import Minute, Owner
+from remote_sandbox_mcp.local.store.database import Database
+from remote_sandbox_mcp.local.store.machines import MachineRows
+
 # Answers as nvidia-smi gives them; the lines are those of an H200 that trains, and of one that is idle.
 NVIDIA_SMI = """\
 #!/bin/sh
 case $* in
-*query-gpu*) cat ~/.gpus ;;
+*query-gpu*) awk -F', ' -v OFS=', ' -v t="$(date +%s)" '
+    $5 > 0 { $5 = int($5 + 7 * sin(t / 11 + $1) - 4); $10 = int(10 * ($10 + 25 * sin(t / 9 + 2 * $1))) / 10 }
+    1' ~/.gpus ;;
 *query-compute-apps*) while read -r pid uuid; do echo "$uuid, $pid, 118214, python3"; done <~/.gpu-users ;;
 esac
 """
@@ -31,6 +40,8 @@ IDLE = "{index}, GPU-{index}, NVIDIA H200, 580.159.04, 0, 0, 143771, 0, 143156, 
 HELD = (
     "{index}, GPU-{index}, NVIDIA H200, 580.159.04, 0, 0, 143771, 92044, 51112, 38, 131.07, 700.00, Default, Disabled"
 )
+# People in the place of the machines' test users.
+NAMES = {"gpu1": "ann", "gpu2": "bob"}
 # A training run in a nutshell: a loss that falls, a progress bar, and a checkpoint.
 TRAIN = """\
 import json, math, pathlib, sys, time
@@ -62,26 +73,30 @@ class Lab:
         self.run("jobs", "start", "--sandbox", sandbox, "--name", name, *words)
 
     def use_cards(self) -> None:
-        """Say of each machine's training runs, by their real process ids, that they hold its busy cards."""
-        for machine in self.machines:
+        """Say of the training runs of both people, by their real process ids, that they hold the cards."""
+        for machine, other in zip(self.machines, reversed(self.machines), strict=True):
             found = subprocess.run(
                 ["pgrep", "-u", machine.user, "-f", "^python3 train"], capture_output=True, text=True
             )
-            cards = [
-                row.split(", ")[1] for row in (machine.home / ".gpus").read_text().splitlines() if ", 0, 0, " not in row
-            ]
+            rows_of = (machine.home / ".gpus").read_text().splitlines()
+            cards = [row.split(", ")[1] for row in rows_of if ", 0, 0, " not in row]
             pids = found.stdout.split() or ["1"]
+            theirs = subprocess.run(["pgrep", "-u", other.user, "-f", "^python3 train"], capture_output=True, text=True)
+            held = [row.split(", ")[1] for row in rows_of if ", 92044, " in row]
+            # A few of the cards, and the one that a notebook holds, are the other person's.
+            pids = [*pids, *theirs.stdout.split()[:1]]
             rows = [f"{pids[number * len(pids) // len(cards)]} {card}" for number, card in enumerate(cards)]
+            rows += [f"{pids[-1]} {card}" for card in held]
             (machine.home / ".gpu-users").write_text("\n".join(rows) + "\n")
 
-    def run(self, *words: str) -> str:
+    def run(self, *words: str, check: bool = True) -> str:
         done = subprocess.run(
             ["remote-sandbox-mcp", *words],
             env=self.environment,
             cwd=self.home,
             capture_output=True,
             text=True,
-            check=True,
+            check=check,
         )
         return done.stdout.strip()
 
@@ -99,10 +114,45 @@ def lab() -> Iterator[Lab]:
         named = {**{machine.name: machine for machine in machines}, "cluster": cluster.login}
         settings.write_text("\n".join(_table(name, machine) for name, machine in named.items()), encoding="utf-8")
         for name, machine in named.items():
-            here.shown |= {machine.user: "ann", f"{HOST}:{machine.port}": f"{name}.example.org"}
+            person, host = NAMES.get(name, "ann"), f"{name}.example.org"
+            here.shown |= {machine.user: person, f"{HOST}:{machine.port}": host}
+            here.shown |= {f"{machine.user}@{HOST}{port}": f"{person}@{host}" for port in ("", f":{machine.port}")}
+            here.shown |= {f"ssh -p {machine.port} {machine.user}@{HOST}": f"ssh {person}@{host}"}
             here.shown[str(machine.home)] = "/home/ann"
         here.shown[str(home)] = "/home/ann"
+        remember(home / ".state/remote-sandbox-mcp/state.db", named)
         yield here
+
+
+def remember(file: Path, machines: dict[str, Sshd]) -> None:
+    """Write the days before, as the hub would have: training with its pauses, a notebook, nights without anybody."""
+    file.parent.mkdir(parents=True, mode=0o700)
+    rows = MachineRows(Database(file))
+    now = float(int(time.time()) // 60 * 60)
+    chance, (ann, bob) = random.Random(7), (machines[name].user for name in NAMES)
+    for ago in [*range(7 * 96 * 15, 24 * 60, -15), *range(24 * 60, 0, -1)]:
+        at = now - 60 * ago
+        minutes = []
+        for number, machine in enumerate(machines):
+            hour = ago / 60 + 5 * number
+            day = 0.5 + 0.5 * math.sin(hour / 24 * 2 * math.pi)
+            pause = 0.25 if (ago + 60) % (110 + 20 * number) < 9 else 1.0
+            busy = (0.86 + 0.1 * math.sin(hour)) * pause
+            cards = tuple(
+                min(
+                    1.0,
+                    max(
+                        0.0,
+                        (busy if card < 6 - 3 * number else 0.3 * day if card == 6 else 0.0) + chance.gauss(0, 0.02),
+                    ),
+                )
+                for card in range(0 if machine == "cluster" else 8)
+            )
+            point = (at, 0.35 + 0.2 * day + chance.random() * 0.08, 0.06 + 0.03 * day, cards)
+            used = {Owner(ann, "llama-7b"): 4.0 - 2 * number, Owner(bob, "whisper-ft"): 3.0 * day, Owner("chen"): 0.7}
+            minutes.append(Minute(machine, point, used if cards else {}, 900.0 if ago > 24 * 60 else 60.0))
+        rows.write(minutes)
+    rows.database.close()
 
 
 def _give_cards(machine: Sshd, busy: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,8 +64,19 @@ def work(here: Lab) -> None:
     here.start("gpu2", "eval-mmlu", "--", "echo accuracy 0.712")
     here.start("gpu2", "prep-data", "--", "echo 'no space left on device' >&2; exit 1")
     here.start("cluster", "sweep-lr", "--", "sleep 600")
+    interrupt(here, "vit-large")
     here.use_cards()
     asyncio.run(agent(here))
+
+
+def interrupt(here: Lab, job: str) -> None:
+    """Kill a training run, and resume the job as its user would."""
+    machine = here.machines[0]
+    found = subprocess.run(["pgrep", "-u", machine.user, "-f", f"train.py.*{job}"], capture_output=True, text=True)
+    for pid in found.stdout.split():
+        os.kill(int(pid), signal.SIGKILL)
+    here.run("jobs", "wait", job, "--sandbox", machine.name, check=False)
+    here.run("jobs", "resume", job, "--sandbox", machine.name)
 
 
 async def agent(here: Lab) -> None:
@@ -98,6 +111,8 @@ async def take_all(here: Lab, address: str) -> None:
         await picture(here, looked, "dashboard-fleet.png")
         for theme, size, view, name in (
             ("dark", WIDE, "#/jobs", "dashboard-jobs.png"),
+            ("dark", WIDE, "#/machines/gpu1", "dashboard-machine.png"),
+            ("light", WIDE, "#/usage", "dashboard-usage.png"),
             ("light", WIDE, "#/calls", "dashboard-calls.png"),
             ("dark", PHONE, "#/fleet", "dashboard-phone.png"),
         ):

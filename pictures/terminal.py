@@ -46,6 +46,8 @@ class Terminal:
     """A terminal that is watched. What a person would type is given to `type`."""
 
     socket: str
+    columns: int = COLUMNS
+    rows: int = ROWS
     frames: list[Frame] = field(default_factory=list)
 
     def tmux(self, *arguments: str) -> str:
@@ -53,7 +55,7 @@ class Terminal:
         return done.stdout
 
     def lines(self) -> tuple[str, ...]:
-        return tuple(self.tmux("capture-pane", "-e", "-p", "-t", "0").split("\n")[:ROWS])
+        return tuple(self.tmux("capture-pane", "-e", "-p", "-t", "0").split("\n")[: self.rows])
 
     def look(self, seconds: float) -> None:
         """Add what is there now; the same as before lasts longer."""
@@ -93,13 +95,15 @@ class Terminal:
 
 
 @contextmanager
-def terminal(folder: Path, environment: Mapping[str, str]) -> Iterator[Terminal]:
+def terminal(
+    folder: Path, environment: Mapping[str, str], columns: int = COLUMNS, rows: int = ROWS
+) -> Iterator[Terminal]:
     """A shell of its own in a folder, with this environment and no start-up files."""
     socket = f"pictures-{os.getpid()}"
     shell = ["env", "-i", *(f"{name}={value}" for name, value in environment.items())]
     shell += [f"PS1={PROMPT}", "TERM=xterm-256color", "LANG=C.UTF-8", "bash", "--norc", "--noprofile"]
-    here = Terminal(socket)
-    here.tmux("-f", os.devnull, "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), "-c", str(folder), *shell)
+    here = Terminal(socket, columns, rows)
+    here.tmux("-f", os.devnull, "new-session", "-d", "-x", str(columns), "-y", str(rows), "-c", str(folder), *shell)
     try:
         deadline = time.monotonic() + READY_S
         while not here.lines()[0].startswith(PROMPT.strip()):
@@ -111,9 +115,9 @@ def terminal(folder: Path, environment: Mapping[str, str]) -> Iterator[Terminal]
         here.tmux("kill-server")
 
 
-def as_svg(frames: list[Frame], title: str) -> str:
+def as_svg(frames: list[Frame], title: str, columns: int = COLUMNS, rows: int = ROWS) -> str:
     """All frames side by side on a strip that moves by whole frames; lines that return are drawn once."""
-    width, height = round(COLUMNS * CELL_W + 2 * MARGIN), ROWS * CELL_H + 2 * MARGIN
+    width, height = round(columns * CELL_W + 2 * MARGIN), rows * CELL_H + 2 * MARGIN
     known: dict[str, int] = {}
     strip, steps, at = [], [], 0.0
     total = sum(frame.seconds for frame in frames) + LAST_S

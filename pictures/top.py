@@ -8,18 +8,21 @@ from pathlib import Path
 
 from .fleet import Lab, lab
 from .page import work
-from .terminal import Terminal, as_svg, terminal
+from .terminal import Frame, Terminal, as_svg, terminal
 
 TARGET = Path(__file__).parent.parent / "docs/top.svg"
 CHECK_S = 0.5
+COLUMNS, ROWS = 120, 30
 
 
 def main() -> int:
     with lab() as here:
         work(here)
-        with terminal(here.home, here.environment) as shown:
+        with terminal(here.home, here.environment, COLUMNS, ROWS) as shown:
             play(shown)
-        TARGET.write_text(renamed(here, as_svg(shown.frames, "Machines, their GPUs and jobs in a terminal")), "utf-8")
+        frames = [Frame(renamed(here, frame.lines), frame.seconds) for frame in shown.frames]
+        svg = as_svg(frames, "Machines, their GPUs and jobs in a terminal", COLUMNS, ROWS)
+        TARGET.write_text(svg, "utf-8")
     return 0
 
 
@@ -41,10 +44,10 @@ def watch(shown: Terminal, seconds: float) -> None:
         shown.look(CHECK_S)
 
 
-def renamed(here: Lab, svg: str) -> str:
+def renamed(here: Lab, lines: tuple[str, ...]) -> tuple[str, ...]:
     for name, shown in sorted(here.shown.items(), key=lambda pair: -len(pair[0])):
-        svg = svg.replace(name, shown)
-    return svg
+        lines = tuple(line.replace(name, shown) for line in lines)
+    return lines
 
 
 if __name__ == "__main__":

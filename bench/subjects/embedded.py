@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.commands.command import Command
-from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder, new_disposable_id
 
 from ..measure import in_turns, timed
 from ..mux import spawn_and_wait
@@ -20,11 +20,14 @@ from ..stage import Stage
 from .local import PLAIN
 
 AT_MOST = Target(60)
+NO_LONGER = Target(1.0, of_ratio=True)
+WALLS = ("bubblewrap", "landlock")
 
 
 def rows(stage: Stage) -> Iterator[Row]:
     folder = Path(mkdtemp(prefix="disposable-", dir=stage.folder))
-    created, first, deleted = asyncio.run(_lives(folder, stage.rounds(20, 4)))
+    taken = asyncio.run(_lives(folder, stage.rounds(20, 4)))
+    created, first, deleted = taken["bubblewrap"]
     plain = in_turns({"bwrap": timed(lambda: spawn_and_wait(PLAIN))}, rounds=stage.rounds(20, 4))["bwrap"]
     yield Row(
         "embedded",
@@ -36,17 +39,32 @@ def rows(stage: Stage) -> Iterator[Row]:
         note=f"create itself takes {created:.1f} ms; the provider is called directly",
     )
     yield Row("embedded", "disposable sandbox: delete it, with all that ran in it", deleted)
+    yield Row(
+        "embedded",
+        "disposable sandbox by Landlock: create it and run `true`",
+        taken["landlock"][1],
+        baseline=first,
+        against="by bubblewrap",
+        target=NO_LONGER,
+    )
 
 
-async def _lives(folder: Path, rounds: int) -> tuple[float, float, float]:
-    """Medians in milliseconds, after a first one that tries out what this machine offers."""
-    provider = EmbeddedProvider(folder)
+async def _lives(folder: Path, rounds: int) -> dict[str, tuple[float, float, float]]:
+    """Medians in milliseconds with each kind of walls, in turns, after a first one that tries out what there is."""
+    providers = {walls: EmbeddedProvider(folder / walls, rules=DisposableRules(walls=walls)) for walls in WALLS}
+    taken: dict[str, list[tuple[float, float, float]]] = {walls: [] for walls in WALLS}
     try:
-        await _life(provider)
-        taken = [await _life(provider) for _ in range(rounds)]
+        for _ in range(rounds + 1):
+            for walls, provider in providers.items():
+                taken[walls].append(await _life(provider))
     finally:
-        await provider.close()
-    created, first, deleted = (median(column) * 1000 for column in zip(*taken, strict=True))
+        for provider in providers.values():
+            await provider.close()
+    return {walls: _medians(lives[1:]) for walls, lives in taken.items()}
+
+
+def _medians(lives: list[tuple[float, float, float]]) -> tuple[float, float, float]:
+    created, first, deleted = (median(column) * 1000 for column in zip(*lives, strict=True))
     return created, first, deleted
 
 

@@ -80,6 +80,6 @@ def _first(stage: Stage) -> Iterator[Row]:
         ("alone", "first command, opens the machine, --no-hub", None),
     ):
         yield Row(
-            "exec", name, times[what].p50_ms, baseline=times["ssh"].p50_ms, against="ssh, new connection", target=target,
-            note=f"p99 {times[what].p99_ms:.0f} ms",
+            "exec", name, times[what].p50_ms, baseline=times["ssh"].p50_ms, against="ssh, new connection",
+            target=target, note=f"p99 {times[what].p99_ms:.0f} ms",
         )  # fmt: skip

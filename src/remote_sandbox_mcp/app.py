@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .local.store.disposables import DisposableRows
     from .services.apps.service import AppService
     from .services.disposable.verbs import Disposables
+    from .services.machine_history import MachineHistory
     from .services.sessions.python import PythonService
     from .services.sessions.shell import ShellService
     from .services.suites.service import SuiteService
@@ -129,7 +130,8 @@ def machine_member(machine: Machine) -> Member:
 
     def describe() -> Description:
         current = gates[0].machine if gates else machine
-        return Description(current.name, "ssh", current.host, current.port, current.login.user)
+        where = current.host, current.port, current.login.user
+        return Description(current.name, "ssh", *where, writable=current.writable_words)
 
     return Member(
         machine.name, describe, opener, prepare=prepare,
@@ -299,6 +301,12 @@ class App:
         )
 
     @lazy
+    def machine_history(self) -> MachineHistory:
+        from .services.machine_history import MachineHistory
+
+        return MachineHistory()
+
+    @lazy
     def apps(self) -> AppService:
         from .services.apps.service import AppService
 
@@ -323,7 +331,7 @@ class App:
     def pythons(self) -> PythonService:
         from .services.sessions.python import PythonService
 
-        return PythonService(self.fleet, self.jobs.commands, self.jobs.registry.sessions(PYTHON))
+        return PythonService(self.fleet, self.jobs, self.jobs.registry.sessions(PYTHON))
 
     @functools.cached_property
     def sessions(self) -> Sessions:
@@ -459,6 +467,8 @@ class App:
         await self.transfers.close()
         await self.jobs.close()
         await self.history.close()
+        if machines := App.machine_history.made(self):
+            await machines.close()
         await asyncio.gather(*(member.close() for member in self._outdated), return_exceptions=True)
         await self.fleet.close()
 

@@ -16,6 +16,7 @@ from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PortContract, PythonContract
+from tests.support.means import IS_ROOT
 
 
 @pytest.fixture(scope="module")
@@ -34,4 +35,4 @@ def opener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
 
 
 class TestLandlock(Contract, JobContract, PythonContract, PortContract):
-    pass
+    terminals = IS_ROOT

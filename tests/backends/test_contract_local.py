@@ -11,6 +11,7 @@ from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from tests.backends.contract import Contract, JobContract, Opener, PythonContract
+from tests.support.means import IS_ROOT, bubblewrap_runs
 
 
 @pytest.fixture(scope="module")
@@ -26,4 +27,4 @@ def opener(tmp_path_factory: pytest.TempPathFactory) -> Opener:
 
 
 class TestLocal(Contract, JobContract, PythonContract):
-    pass
+    terminals = IS_ROOT or bubblewrap_runs()

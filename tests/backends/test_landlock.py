@@ -89,6 +89,9 @@ def attempt(what):
         print("done:", what())
     except OSError as problem:
         print("refused:", problem.errno)
+def beside(address, family, port):
+    own = socket.create_server((address, port), family=family)
+    return socket.create_connection(("127.0.0.1", port), 5)
 """
 # Each of these changes something outside, or reads it, where nothing holds it: they belong to the same user.
 WAYS_OUT = {
@@ -120,6 +123,8 @@ WAYS_OUT = {
     "datagrams from a pair": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
     "a port of this computer": "socket.create_connection(('127.0.0.1', PORT), 5)",
     "its port on all addresses": "socket.create_connection(('0.0.0.0', PORT), 5)",
+    "its port beside one of one's own": "beside('127.0.0.2', socket.AF_INET, PORT)",
+    "its port beside one of version 6": "beside('::1', socket.AF_INET6, PORT)",
     "another computer": "socket.create_connection(('192.0.2.1', 80), 5)",
     "datagrams": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
     "fast open": "socket.socket().sendto(b'x', 0x20000000, ('127.0.0.1', PORT))",
@@ -269,7 +274,8 @@ def test_arguments_that_make_no_sense_do_not_end_the_supervisor(confined: Confin
     assert confined.run(TRY + NONSENSE).split() == ["-1"] * 9 + ["0o100640"]
 
 
-async def test_a_network_that_cannot_be_held_is_refused(tmp_path: Path) -> None:
+async def test_a_network_that_cannot_be_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "REACHABLE", tmp_path / "reachable")
     place = LocalPlace(network=Network(Reach.OUTSIDE), walls="landlock")
     with pytest.raises(Unsupported, match="cannot have a network of its own where namespaces are forbidden"):
         await open_local(place, tmp_path)

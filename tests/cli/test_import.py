@@ -16,11 +16,13 @@ from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.local.store.database import STATE_FILE, Database
 from remote_sandbox_mcp.local.store.watches import Watches
 from tests.cli.conftest import Cli, entry
-from tests.support.original import PASSPHRASE, PASSWORD, Original, lay_out, statuses
+from tests.support.original import PASSPHRASE, PASSWORD, Original, install_once, lay_out, statuses
 from tests.support.sshd import Sshd, wait_until
 
 # Generous: an import starts a hub, and this machine may be busy.
 LONG_S = 120.0
+# The package is installed first.
+pytestmark = pytest.mark.timeout(400)
 # In a shell of its own: after a plain `exit`, the original's script writes no exit code.
 JOB = "sh -c 'until [ -e go ]; do sleep 0.1; done; echo over; exit 3'"
 
@@ -63,8 +65,10 @@ def test_no_secret_is_told_or_written_where_others_look(cli: Cli, database: Path
     assert [it["name"] for it in done.json["found"] if it["kind"] == "watch"] == list("1234567")
     assert cli("doctor", "--json").json["problems"]
     assert cli("import", "--yes").stdout.startswith("Nothing is left to take over")
+    assert "would be given back" in cli("import", "--undo", "--dry-run").stdout
     back = cli("import", "--undo")
     assert back.code == 0
+    assert len(set(back.stdout.splitlines())) == len(back.stdout.splitlines())
     assert "7 watches and 2 transfers of 0.x are the original's again." in back.stdout
     assert json.loads((state / "config.json").read_text())["sandboxes"][0]["password"] == PASSWORD
     assert cli("import", "--undo").stdout == "Nothing was taken over that could be given back.\n"
@@ -87,6 +91,20 @@ def test_a_watchdog_that_may_still_run_keeps_its_watches(cli: Cli, database: Pat
     assert any("has left watches in" in problem for problem in cli("doctor", "--json").json["problems"])
 
 
+def test_a_list_of_machines_that_is_named_is_taken_from_there(cli: Cli, tmp_path: Path) -> None:
+    machine = {"name": "gpu1", "host": "gpu1.example.org", "port": 22, "user": "me", "password": PASSWORD}
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"schema_version": 1, "saved_at": 1, "sandboxes": [machine]}))
+    (problem,) = cli("--config", str(file), "doctor", "--json").json["problems"]
+    assert f"in plain text in {file}, which do not count yet" in problem
+    assert "run remote-sandbox-mcp import with the same --config" in problem
+    assert cli("--config", str(file), "import", "--yes").code == 0
+    assert "gpu1.example.org" in paths.config_file().read_text()
+    assert not file.exists()
+    assert cli("import", "--undo").code == 0
+    assert json.loads(file.read_text())["sandboxes"][0]["password"] == PASSWORD
+
+
 def test_a_foreign_folder_is_refused(cli: Cli, database: Path, state: Path, tmp_path: Path) -> None:
     state.rename(tmp_path / "elsewhere")
     state.symlink_to(tmp_path / "elsewhere")
@@ -107,7 +125,7 @@ def test_the_old_daemon_ends_with_a_sentence(cli: Cli, database: Path) -> None:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
-    return Original(tmp_path_factory.mktemp("original") / "venv")
+    return Original(install_once(tmp_path_factory))
 
 
 def row(database: Path, number: int) -> dict[str, Any]:
@@ -153,6 +171,23 @@ def test_jobs_that_the_original_watched_are_watched_here_and_resumed_once(
         before = last_scan(database)
         wait_until(lambda: last_scan(database) > before + 2, what="rounds of the old watchdog", seconds=LONG_S)
     assert (home / "resumed").read_text() == "once\n"
+
+
+def test_an_old_watchdog_that_was_started_by_hand_is_named(cli: Cli, original: Original, state: Path) -> None:
+    database = lay_out(state)
+    before = last_scan(database) if has_scan(database) else 0
+    with original.daemon(state, by_hand=True) as daemon:
+        wait_until(lambda: has_scan(database) and last_scan(database) > before, what="its watchdog", seconds=LONG_S)
+        done = cli("import", "--yes")
+        assert done.code == 1
+        assert f"kill {daemon.pid}" in done.stdout
+        assert daemon.poll() is None
+    assert statuses(database)[5] == "active"
+
+
+def has_scan(database: Path) -> bool:
+    with closing(sqlite3.connect(database)) as connection:
+        return bool(connection.execute("SELECT count(*) FROM daemon_meta WHERE key = 'last_scan'").fetchone()[0])
 
 
 def last_scan(database: Path) -> int:

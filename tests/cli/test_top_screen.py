@@ -57,6 +57,17 @@ def test_a_machine_is_shown_with_what_is_used_and_by_whom() -> None:
     assert "ann python  57°" in shown(made)
 
 
+def test_whose_a_gpu_is_and_who_used_how_many_hours_is_shown() -> None:
+    leased = gpu(0, 80.0, lease={"user": "ann", "job": "llama-7b"}, processes=[{"user": "root", "name": "python"}])
+    made = state(machine("gpu1", 0.25, leased), jobs=(job("t"),))
+    assert "GPU-hours" not in shown(made)
+    rows = {name: {"user": name, "today": today, "week": 80.0} for name, today in (("bob", 1.0), ("ann", 12.34))}
+    made.take("usage", rows, (), True)
+    text = shown(made, rows=30, columns=120)
+    assert "ann llama-7b" in text
+    assert "GPU-hours today (7 d)  ann 12.3 (80)  bob 1.0 (80)" in text
+
+
 def test_where_not_all_gpus_have_room_a_machine_has_them_in_one_line_and_the_first_ones_are_whole() -> None:
     held = gpu(0, 90.0, processes=[{"user": "ann", "name": "python"}])
     eight = [held, *(gpu(number, 0.0) for number in range(1, 8))]
@@ -163,7 +174,8 @@ def test_before_anything_is_known_it_says_so() -> None:
 
 
 def test_every_gpu_has_its_state_before_a_cluster_has_its_partitions() -> None:
-    held = gpu(0, 90.0, util_pct=0.0, state="held", processes=[{"user": "ann", "name": "python"}])
+    lease = {"user": "ann", "job": "train-7"}
+    held = gpu(0, 90.0, util_pct=0.0, state="held", processes=[{"user": "ann", "name": "python"}], lease=lease)
     partitions = [
         {
             "name": f"part{n}",
@@ -177,7 +189,7 @@ def test_every_gpu_has_its_state_before_a_cluster_has_its_partitions() -> None:
     cluster["resources"] |= {"cluster": {"partitions": partitions, "my_jobs": {}}}
     made = state(cluster, machine("a", 0.5, held, *(gpu(n, 0.0) for n in range(1, 8))), jobs=(job("t"),))
     text = shown(made, rows=40, columns=120)
-    assert "held ann python" in text
+    assert "leased by ann (train-7)" in text
     assert text.count(" free ") == 7
     assert "part29" not in text
 

@@ -42,6 +42,19 @@ BAD_ENTRIES = [
     pytest.param({"host": "h", "docker": "tcp://h:2375"}, "docker must be true, false, or a list", id="an address"),
     pytest.param({"host": "h", "podman": []}, "podman must be true, false, or a list", id="no words"),
     pytest.param({"host": "h", "docker": ["-H", "x"]}, "docker must be true, false, or a list", id="option first"),
+    pytest.param({"host": "h", "writable": "project"}, "writable must be folders such as", id="a folder of nowhere"),
+    pytest.param(
+        {"host": "h", "writable": "~/a/../.."}, "writable must be folders such as", id="a way out of a folder"
+    ),
+    pytest.param({"host": "h", "writeable": "~/a"}, '"writeable" is not known here, and walls', id="walls misspelt"),
+    pytest.param({"host": "h", "readonly": True}, '"readonly" is not known here, and walls', id="walls misspelt too"),
+    pytest.param(
+        {"host": "h", "read_only": True, "writable": "~/a"}, "writable contradict each other", id="nothing and a folder"
+    ),
+    pytest.param(
+        {"host": "h", "writable": "~/a", "docker": True}, "docker makes programs write", id="walls and docker"
+    ),
+    pytest.param({"host": "h", "read_only": True, "sudo": "nopasswd"}, "sudo makes programs", id="walls and sudo"),
     pytest.param({"host": "h", "slurm": "gpu"}, "slurm must be true, false, or a table", id="a partition alone"),
     pytest.param({"host": "h", "slurm": {"partion": "g"}}, "did you mean partition?", id="unknown option of Slurm"),
     pytest.param(

@@ -75,6 +75,8 @@ KEYS: dict[str, Key] = {
     "podman": Key("true", Engine("podman", ("podman",)), lambda it: it.engine),
     "slurm": Key('{ partition = "gpu" }', {"partition": "gpu"}, lambda it: it.slurm and dict(it.slurm.defaults)),
     "forward_agent": Key("true", True, lambda it: it.forward_agent),
+    "writable": Key('["~/project"]', ("~/project",), lambda it: it.writable),
+    "read_only": Key("true", (), lambda it: it.writable),
     "transport": Key('"asyncssh"', "asyncssh", lambda it: it.transport),
     "password": Key('"hidden"', "hidden", lambda it: revealed(it.login.password)),
     "key_passphrase": Key('"hidden"', "hidden", lambda it: revealed(it.login.key_passphrase)),

@@ -116,6 +116,7 @@ def test_everything_is_shown_but_secrets(tmp_path: Path) -> None:
             "notify.webhook_format": {"value": "auto", "source": "default"},
             "notify.webhook_secret": {"value": "hidden", "source": str(path)},
             "notify.claude_channel": {"value": "auto", "source": "default"},
+            "notify.mcp_events": {"value": False, "source": "default"},
             "watch.gpu_idle": {"value": "30 min", "source": "default"},
             "watch.silent": {"value": "0 s", "source": "default"},
             "hooks.codex": {"value": "codex (60 s)", "source": str(path)},

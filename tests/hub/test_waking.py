@@ -37,8 +37,12 @@ def tidy(machine: Sshd) -> Iterator[None]:
     machine.reset()
 
 
-def introduce(client: Wire, name: str = CLAUDE) -> dict[str, Any]:
+def introduce(client: Wire, name: str = CLAUDE, *, asks_first: bool = False) -> dict[str, Any]:
     who = {"name": name, "version": "2.1.80"}
+    if asks_first:
+        meta = {"protocolVersion": "2026-07-28", "clientInfo": who, "clientCapabilities": {}}
+        said = {"_meta": {f"io.modelcontextprotocol/{key}": value for key, value in meta.items()}}
+        assert client.ask("server/discover", said)["error"]["code"] == -32601
     answer = client.ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": who})
     client.send("notifications/initialized", answered=False)
     return dict(answer["result"])
@@ -172,7 +176,7 @@ def test_what_nobody_was_there_for_is_told_to_the_next_session_of_the_project(de
 
 def test_a_hub_that_is_killed_tells_nothing_twice_and_the_next_one_goes_on(desk: Desk, machine: Sshd) -> None:
     with desk.client(entry(machine)) as client:
-        introduce(client)
+        introduce(client, asks_first=True)
         begin(client, "one")
         begin(client, "two")
         (machine.home / "one").touch()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,13 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.original import install
 from tests.support.pace import Deadline
 from tests.support.server import Entry, Wire, entry
 from tests.support.sshd import Fleet, closed_port
 
 FILE = Path(__file__).with_name("shapes-0.7.6.json")
-PACKAGE = "remote-sandbox-mcp==0.7.6"
-INSTALL_S = 300
 # Few enough for a transfer in the background, for the original and for us.
 SETTINGS = {"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1", "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES": "5"}
 # They change the computer that runs the test.
@@ -30,10 +28,6 @@ INSTALLERS = ("install_macos_watchdog", "uninstall_macos_watchdog")
 
 Fields = dict[str, Any]
 Call = Callable[..., Fields]
-
-
-class NoPackage(Exception):
-    """The package cannot be had, and why."""
 
 
 def walk(call: Call, folder: Path) -> Iterator[tuple[str, Fields]]:
@@ -150,20 +144,6 @@ def machines(fleet: Fleet) -> Iterator[list[Entry]]:
     sshd = fleet.machine("gpu1")
     with closed_port() as port:
         yield [entry(sshd), entry(sshd, name="gone", port=port)]
-
-
-def install(folder: Path) -> Path:
-    """The folder of the programs of an environment with the package. Raises NoPackage."""
-    options = ("--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "15", "--no-compile")
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", *options, PACKAGE]
-    for words in ([sys.executable, "-m", "venv", "--without-pip", str(folder)], pip):
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-        except (OSError, subprocess.TimeoutExpired) as problem:
-            raise NoPackage(f"{PACKAGE} could not be installed: {problem}") from None
-        if done.returncode:
-            raise NoPackage(f"{PACKAGE} could not be installed: {done.stderr.strip()[-300:]}")
-    return folder / "bin"
 
 
 @contextmanager

@@ -7,10 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from mcp.types import Implementation
+
 from tests.fronts.http.conftest import connected, service
 from tests.support.server import Caller, Entry, error_of, serve, text_of
 
 TRANSPORTS = ("stdio", "http")
+# What the Python SDK calls itself, and with it all programs that do not say otherwise.
+PROGRAM = Implementation(name="mcp", version="0.1.0")
 
 
 @asynccontextmanager
@@ -23,9 +27,12 @@ async def session(
     cwd: Path | None = None,
     local: bool = True,
 ) -> AsyncIterator[Caller]:
-    """A client of the installed command; over HTTP at an address without a path, as the guide has it."""
+    """A client of the installed command: a program over stdio, an agent over HTTP.
+
+    Over HTTP it is at an address without a path, as the guide has it.
+    """
     if transport == "stdio":
-        async with serve(home, *entries, env=env, config=config, cwd=cwd, local=local) as server:
+        async with serve(home, *entries, env=env, config=config, cwd=cwd, local=local, who=PROGRAM) as server:
             yield server
         return
     with service(home, entries=entries, env=env, config=config, cwd=cwd, local=local) as served:

@@ -90,7 +90,8 @@ async def serves_on_its_port(home: Path) -> object:
 async def refuses_another_key(home: Path) -> object:
     async with over_http(home) as url, httpx2.AsyncClient(headers={"apiKey": "another"}, verify=False) as line:
         answer = await line.post(url, json={})
-    return answer.status_code == 401 and "Authorization: Bearer" in answer.text
+    told = ("Authorization: Bearer KEY", 'in .mcp.json: "headers": {"Authorization": "Bearer KEY"}')
+    return answer.status_code == 401 and all(words in answer.text for words in told)
 
 
 async def has_the_port_of_the_guide(home: Path) -> object:

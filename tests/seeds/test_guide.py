@@ -59,7 +59,7 @@ async def use(scene: Scene) -> None:
     script = {"path": f"{folder}/script.py", "content": encoded(SCRIPT)}
     await scene.do("put", "upload_files", **which, files=[script])
     await scene.do("script", "run_command", command=f"python3 {folder}/script.py")
-    await scene.do("got", "download_files", **which, paths=[f"{folder}/script.py"], encoding="base64")
+    await scene.do("got", "download_files", **which, paths=[f"{folder}/script.py"])
     heard: list[str] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -111,8 +111,17 @@ def file(scene: Scene) -> dict[str, Any]:
     return dict(scene["got"]["files"][0])
 
 
+def time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 def is_time(text: str) -> bool:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).utcoffset() is not None
+    return time(text).utcoffset() is not None
+
+
+def lives(made: dict[str, Any]) -> float:
+    """Seconds from the beginning of a sandbox to its end."""
+    return (time(made["expires_at"]) - time(made["created_at"])).total_seconds()
 
 
 CHECKS: dict[str, Check] = {
@@ -130,7 +139,7 @@ CHECKS: dict[str, Check] = {
     "create_sandbox.status": lambda it: it["made"]["status"] == "running",
     "create_sandbox.created_at": lambda it: is_time(it["made"]["created_at"]),
     "create_sandbox env": lambda it: it["variable"]["stdout"] == "3.11\n",
-    "create_sandbox timeout": lambda it: is_time(it["made"]["expires_at"]),
+    "create_sandbox timeout": lambda it: lives(it["made"]) == 600,
     "run_command.exit_code": lambda it: it["variable"]["exit_code"] == 4,
     "run_command.stdout": lambda it: (it["variable"]["stdout"], it["quiet"]["stdout"]) == ("3.11\n", ""),
     "run_command.stderr": lambda it: (it["variable"]["stderr"], it["quiet"]["stderr"]) == ("err\n", ""),

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.test_jobs import end_watchdog
 from tests.seeds import record
+from tests.support.original import install_once
 from tests.support.server import Wire, wire
 from tests.support.sshd import Fleet
 
@@ -85,10 +86,12 @@ def test_every_difference_that_is_named_is_one(ours: dict[str, Any]) -> None:
     assert {reason for reason, _ in DIFFERENT.values()} <= {SAFER, TRUER, IMPOSSIBLE}
 
 
+def test_a_watch_without_a_run_id_has_its_sessions_name(ours: dict[str, Any]) -> None:
+    assert ours["watch_background_task"]["watch"]["run_id"] == "bare"
+
+
 @pytest.mark.timeout(600)
-def test_the_recorded_shapes_are_those_of_the_published_package(fleet: Fleet, tmp_path: Path) -> None:
-    try:
-        programs = record.install(tmp_path / "original")
-    except record.NoPackage as problem:
-        pytest.skip(str(problem))
-    assert record.record(programs, fleet, tmp_path) == RECORDED
+def test_the_recorded_shapes_are_those_of_the_published_package(
+    fleet: Fleet, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert record.record(install_once(tmp_path_factory), fleet, tmp_path) == RECORDED

@@ -43,6 +43,14 @@ async def test_a_pull_without_a_local_path_goes_to_remote_mirror(tools: Caller, 
     assert files_in(project / "remote_mirror") == {"result"}
 
 
+async def test_a_pull_brings_the_logs_of_jobs_and_no_other_hidden_folder(tools: Caller, project: Path) -> None:
+    """exec_bash_background writes to .codex_logs of the folder that it runs in."""
+    write(project / "there", ".codex_logs/train.log", ".codex_logs/.state", ".hidden/x", ".codex/config.toml")
+    done = await tools.call("sync_remote_to_local", remote_path=str(project / "there"))
+    assert files_in(project / "remote_mirror") == {".codex_logs/train.log"}
+    assert {it["path"] for it in done["problems"]} == {".codex", ".codex_logs/.state", ".hidden"}
+
+
 async def test_a_pull_says_that_it_fetched(tools: Caller, project: Path) -> None:
     write(project / "there", "result")
     given = {"remote_path": str(project / "there"), "local_path": "back"}

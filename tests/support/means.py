@@ -84,7 +84,7 @@ def require_namespaces() -> None:
 
 
 @cache
-def _bubblewrap_runs() -> bool:
+def bubblewrap_runs() -> bool:
     program, abi = shutil.which("bwrap"), seccomp.abi_here()
     ways = bwrap.footings(program, abi, os.geteuid() == 0) if program and abi else ()
     return any(not bwrap.try_out(way) for way in ways)
@@ -92,7 +92,7 @@ def _bubblewrap_runs() -> bool:
 
 def require_bubblewrap() -> None:
     """For what opens a sandbox on this machine. Ends the test as skipped where bubblewrap cannot run."""
-    if not MUST_RUN and not _bubblewrap_runs():
+    if not MUST_RUN and not bubblewrap_runs():
         pytest.skip("bubblewrap cannot run here")
 
 

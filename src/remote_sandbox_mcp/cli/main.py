@@ -41,6 +41,7 @@ VERBS = {
     "forward": "bring a port of a sandbox to this computer",
     "events": "what happened to watched jobs, newest last",
     "calls": "what agents have done: every tool call, newest last",
+    "usage": "GPU-hours: who used the machines' GPUs, and for how long",
     "allow": "let agents use a folder or file of this computer",
     "disallow": "take back what was allowed",
     "watchdog": "the process that monitors background jobs",
@@ -56,7 +57,7 @@ VERBS = {
 BY_HUB = frozenset(
     {
         *("exec", "shell", "jobs", "sandboxes", "sessions", "create", "delete", "clean", "events", "calls", "top"),
-        *("forward", "push", "pull", "transfers", "link", "unlink", "workspaces"),
+        *("forward", "push", "pull", "transfers", "link", "unlink", "workspaces", "usage"),
     }
 )
 # Verbs whose file is named after another one.

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..core.resources.checkup import address
+from ..core.resources.usage import gpu_fields
 from ..core.sandboxes.cluster import cluster_fields
-from ..views.texts import cluster_lines
+from ..views.texts import cluster_lines, gpu_users
 from .render import Page, print_json, styled
 from .verb import add_json, opened_app
 
@@ -115,7 +116,12 @@ def _usage_rows(page: Page, usage: Usage) -> Iterator[tuple[Text | str, ...]]:
         used = disk.used_pct / 100
         yield "disk", page.bar(used), f"{disk.free_gb:.0f} GB free", styled((disk.path, "dim"))
     for gpu in usage.gpus:
-        yield f"GPU {gpu.index}", page.bar(_share(gpu)), _gpu_use(gpu), styled((gpu.name, "dim"), (_users(gpu), ""))
+        yield (
+            f"GPU {gpu.index}",
+            page.bar(_share(gpu)),
+            _gpu_use(gpu),
+            styled((gpu.name, "dim"), (f"  {gpu_users(gpu_fields(gpu))}", "")),
+        )
 
 
 def _limited(usage: Usage) -> str:
@@ -137,12 +143,3 @@ def _gpu_use(gpu: Gpu) -> str:
     if gpu.mem_used_mb is not None and gpu.mem_total_mb:
         parts.append(_amount(gpu.mem_used_mb, gpu.mem_total_mb))
     return ", ".join(parts) or "unknown"
-
-
-def _users(gpu: Gpu) -> str:
-    """List the GPU's users, each once, with their programs."""
-    users: dict[str, list[str]] = {}
-    for process in gpu.processes:
-        users.setdefault(process.user or "somebody", []).append(process.name or f"pid {process.pid}")
-    shares = (f"{user} ({', '.join(dict.fromkeys(names))})" for user, names in users.items())
-    return "".join(f"  {who}" for who in shares)

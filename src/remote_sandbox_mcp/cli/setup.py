@@ -41,7 +41,6 @@ from .verb import NO_CONNECTION, add_json, no_choice
 
 if TYPE_CHECKING:
     from ..services.setup.journal import SetupChange
-    from ..services.setup.keeping import KeptSecret
     from ..services.setup.machines import Candidate, Trial
     from .setup_dialogue import SetupAnswers
 
@@ -246,7 +245,6 @@ class Setup:
 
     async def _settle(self, trial: Trial, finder: Finder) -> Chosen | None:
         """Ask what a machine needs: its host key accepted, a password. None where it is left out."""
-
         trial, secrets = await self._enter(trial, finder)
         is_usable = trial.standing in (Standing.READY, Standing.CODE)
         if trial.standing is Standing.FAILED and self._options.hosts:
@@ -260,7 +258,6 @@ class Setup:
 
     async def _enter(self, trial: Trial, finder: Finder) -> tuple[Trial, tuple[MachineSecret, ...]]:
         """Try again with what a person has answered, as long as that helps."""
-
         secrets: tuple[MachineSecret, ...] = ()
         tried = await self._accept_keys(trial)
         if tried.standing is Standing.PASSPHRASE:
@@ -386,41 +383,37 @@ class Setup:
 
     async def _write(self, chosen: Sequence[Chosen], projects: str = "", server: str = "") -> SetupChange:
         """Raises ConfigError; then no secret is kept, either."""
-        kept: list[KeptSecret] = []
+        kept: list[SetupChange] = []
         machines = []
         try:
             for one in chosen:
                 references = {}
                 for secret in one.secrets:
                     kept.append(await self._keep(one.trial.name, secret))
-                    references[secret.key] = kept[-1].reference
+                    references[secret.key] = keeping.reference_of(kept[-1])
                 machines.append(_machine(one, references))
             planned = config_file.plan(self._file, machines, projects, server)
             change = config_file.carry_out(planned, self._options.config)
         except BaseException:
             for each in kept:
-                keeping.forget(each.change)
+                keeping.forget(each)
             raise
-        for each in kept:
-            self._journal.add(each.change)
-        self._journal.add(change)
+        for each in (*kept, change):
+            self._journal.add(each)
         return change
 
-    async def _keep(self, name: str, secret: MachineSecret) -> KeptSecret:
+    async def _keep(self, name: str, secret: MachineSecret) -> SetupChange:
         """Raises ConfigError."""
-
         storing = asyncio.ensure_future(asyncio.to_thread(keeping.keep, name, secret, self._file))
         try:
             kept = await asyncio.shield(storing)
         except asyncio.CancelledError:
             # Ctrl-C does not end the thread: what it has stored is taken back.
             with contextlib.suppress(ConfigError):
-                keeping.forget((await storing).change)
+                keeping.forget(await storing)
             raise
-        if kept.change.path:
-            text = (
-                f"There is no keyring here, so the password of {name} is in {kept.change.path}, readable by you alone."
-            )
+        if kept.path:
+            text = f"There is no keyring here, so the password of {name} is in {kept.path}, readable by you alone."
             self._page.problems([text])
         return kept
 
@@ -447,8 +440,8 @@ class Setup:
                 entry["args"] = [*program.arguments]
             self._show_lines(json.dumps({"mcpServers": {clients.NAME: entry}}, indent=2, ensure_ascii=False))
         for client in found:
-            planned = clients.plan(client, program)
-            await self._print_client(await self._moved(planned), is_named=client.key in wanted)
+            for planned in clients.plans(client, program):
+                await self._print_client(await self._moved(planned), is_named=client.key in wanted)
         if any(row["state"] == "added" for row in self._done.clients) and is_in_cache(sys.executable):
             self._done.leave(CACHED)
 
@@ -593,8 +586,6 @@ class Setup:
 
 def _program() -> str:
     """Our own command as a person can type it in any terminal."""
-    from .render import command_path
-
     return shlex.quote(command_path())
 
 

@@ -151,11 +151,9 @@ class SetupAnswers(Protocol):
 
     def another(self, *, has_any: bool) -> str:
         """A further machine as user@host:port; empty for none."""
-        ...
 
     def projects(self, usual: str) -> str:
         """The folder where projects are, which may be the `usual` one; empty for none."""
-        ...
 
     def accepts_key(self, trial: Trial) -> bool: ...
 
@@ -163,21 +161,17 @@ class SetupAnswers(Protocol):
 
     def passphrase(self, trial: Trial, use: str) -> str:
         """The passphrase of its key; `use` says what is done with it."""
-        ...
 
     def keeps(self, trial: Trial) -> bool:
         """Whether a machine that does not work now is configured nevertheless."""
-        ...
 
     def wants_slurm(self, trial: Trial) -> bool: ...
 
     def confirms(self, question: str, *, is_named: bool) -> bool:
         """Whether a change that was shown is made; `is_named`: the command line asks for it."""
-        ...
 
     def replaces(self, title: str, there: str) -> bool:
         """Whether we take the place of another command in a client."""
-        ...
 
 
 class FromPerson:

@@ -32,7 +32,7 @@ def add_arguments(subparsers: Any) -> None:
         "import",
         description="Takes over what remote-sandbox-mcp 0.x has left in the state folder: machines (their secrets go "
         "to the keyring), watches and transfers under their numbers. It shows all of it first, and asks; it ends the "
-        "old watchdog before ours looks after anything. Without a terminal, --yes says yes.",
+        "old watchdog before ours watches anything. Without a terminal, --yes says yes.",
     )
     parser.add_argument("--yes", action="store_true", help="ask nothing, and take all")
     parser.add_argument("--dry-run", action="store_true", help="change nothing, only show")
@@ -114,7 +114,7 @@ class Taking:
             kept = "".join(f", with its {secret.key}" for secret in machine.secrets)
             yield not machine.why_not, "machine", machine.name, machine.why_not or f"{machine.address}{kept}"
         for it in self._found.watches:
-            how = "is looked after" if it.watch.status is Status.ACTIVE else f"is kept ({it.watch.last_state})"
+            how = "is watched from now on" if it.watch.status is Status.ACTIVE else f"is kept ({it.watch.last_state})"
             yield True, "watch", str(it.watch.id), f"{it.watch.session} on {it.watch.sandbox} {how}"
         for row in self._found.transfers:
             yield True, "transfer", str(row["id"]), f"{row['local_path']} to {row['sandbox_name']} is kept"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..views.live.service import Live
     from .top_state import Row, Wish
 
-TOPICS = ("machines", "trends", "jobs")
+TOPICS = ("machines", "trends", "jobs", "usage")
 # The clock is drawn anew after the first time, and nothing more often than after the second.
 TICK_S, LEAST_S = 1.0, 0.04
 ASKED_BY = "top"

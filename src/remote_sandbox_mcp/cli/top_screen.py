@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.resources.usage import thinned
-from ..views.texts import cluster_lines
+from ..views.texts import cluster_lines, gpu_users
 from .render import EMPTY, FILLED, ago, count, knows, one_line
 from .top_state import Row, TopState, gpu_share, is_free, who
 
@@ -76,7 +76,8 @@ def fleet(state: TopState, room: int, widths: Widths, now: float) -> list[Text]:
     """Machines, and below them jobs, in that many lines."""
     machines, jobs = state.shown_machines(), state.shown_jobs()
     least_jobs = min(max(1, len(jobs)), max(3, room // 3)) + 2
-    above = machine_lines(state, machines, room - least_jobs, widths)
+    used = usage_line(state)
+    above = [*machine_lines(state, machines, room - least_jobs - len(used), widths), *used]
     return [*above, plain(""), *job_lines(state, jobs, room - len(above) - 1, widths, now)]
 
 
@@ -102,6 +103,13 @@ def machine_lines(state: TopState, machines: Sequence[Row], room: int, widths: W
     if sum(map(len, shown)) <= room:
         return [line for lines in shown for line in lines]
     return some_lines([compact(row, widths) for row in machines], state.passed, room)
+
+
+def usage_line(state: TopState) -> list[Text]:
+    """GPU-hours of today, and of a week, by user."""
+    rows = sorted(state.usage.values(), key=lambda row: (-row["today"], -row["week"]))
+    texts = (((f"  {row['user']} ", "bold"), (f"{row['today']:.1f} ({row['week']:.0f})", "")) for row in rows)
+    return [styled((" GPU-hours today (7 d)", "dim"), *(part for text in texts for part in text))] if rows else []
 
 
 def some_lines(lines: list[Text], passed: int, room: int) -> list[Text]:
@@ -152,9 +160,10 @@ def gpu_words(gpu: Row) -> tuple[str, str]:
     """A GPU's state and whose it is, with a style: free, held (full, but idle) by someone, or in use by someone."""
     if is_free(gpu):
         return "free", "bold green"
-    state = "held" if gpu.get("state") == "held" else ""
-    words = " ".join(filter(None, (state, users(gpu)))) or str(gpu.get("state") or "unknown")
-    return words, "magenta" if state else "yellow"
+    is_held = gpu.get("state") == "held"
+    state = "held" if is_held and not gpu.get("lease") else ""
+    words = " ".join(filter(None, (state, gpu_users(gpu)))) or str(gpu.get("state") or "unknown")
+    return words, "magenta" if is_held else "yellow"
 
 
 def compact(row: Row, widths: Widths) -> Text:
@@ -204,14 +213,6 @@ def gpu_line(gpu: Row, points: Sequence[Share], widths: Widths) -> Text:
 def cluster_lines_of(cluster: Row) -> list[Text]:
     """Return the lines that an agent gets for a cluster's partitions and queue: they are a table already."""
     return [styled((f"   {line}", "dim")) for line in cluster_lines(cluster)]
-
-
-def users(gpu: Row) -> str:
-    """List the GPU's users, each once, with their programs."""
-    found: dict[str, list[str]] = {}
-    for process in gpu.get("processes", ()):
-        found.setdefault(str(process.get("user") or "somebody"), []).append(str(process.get("name", "")))
-    return "  ".join(f"{user} {', '.join(filter(None, dict.fromkeys(names)))}" for user, names in found.items())
 
 
 # Jobs

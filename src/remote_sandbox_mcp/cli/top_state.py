@@ -31,6 +31,8 @@ class TopState:
     machines: dict[str, Row] = field(default_factory=dict)
     trends: dict[str, list[Point]] = field(default_factory=dict)
     jobs: dict[str, Row] = field(default_factory=dict)
+    # GPU-hours by user.
+    usage: dict[str, Row] = field(default_factory=dict)
     # Whether they are known at all.
     is_loaded: bool = False
     sort: str = IDLE
@@ -51,7 +53,7 @@ class TopState:
         if topic == "trends":
             self._take_trends(put, gone)
             return
-        rows = {"machines": self.machines, "jobs": self.jobs}[topic]
+        rows = {"machines": self.machines, "jobs": self.jobs, "usage": self.usage}[topic]
         self.is_loaded = self.is_loaded or topic == "machines"
         if whole:
             rows.clear()

@@ -214,6 +214,7 @@ class Builder:
             is_by_pattern=entry.is_by_pattern,
             forward_agent=entry.forward_agent,
             transport=entry.transport,
+            writable=entry.writable,
         )
 
     def complete(self, entry: MachineEntry, report: Reporter) -> Machine:

@@ -36,14 +36,15 @@ def notice(environ: Mapping[str, str] = os.environ, own: Path | None = None) -> 
     """Tell what waits to be taken over, and how; "" for nothing. Looks at files only, for each start of a server."""
     state = paths.state_path(environ)
     taken = kinds_taken(state)
-    found = ["watches"] if WATCHES_TAKEN not in taken and (state / DATABASE).exists() else []
-    if MACHINES_TAKEN not in taken and machine_lists(environ, own):
-        found.append("machines with passwords in plain text")
+    found = [f"watches in {state}"] if WATCHES_TAKEN not in taken and (state / DATABASE).exists() else []
+    lists = machine_lists(environ, own) if MACHINES_TAKEN not in taken else []
+    found += [f"machines with passwords in plain text in {file}" for file in lists]
     if not found:
         return ""
+    is_named = own in lists and own != paths.config_file().with_name(MACHINES)
     return (
-        f"remote-sandbox-mcp 0.x has left {' and '.join(found)} in {state}, which do not count yet; to take them over, "
-        f"run {IMPORT}, which shows them first."
+        f"remote-sandbox-mcp 0.x has left {' and '.join(found)}, which do not count yet; to take them over, "
+        f"run {IMPORT}{' with the same --config' if is_named else ''}, which shows them first."
     )
 
 

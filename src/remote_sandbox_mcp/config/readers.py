@@ -129,6 +129,14 @@ def volumes(value: object) -> tuple[str, ...]:
     return found
 
 
+def remote_folders(value: object) -> tuple[str, ...]:
+    """Folders of a machine, from its root or from the home folder there."""
+    found = texts(value)
+    if any(not item.startswith(("/", "~/")) or ".." in item.split("/") for item in found):
+        raise Fault('must be folders such as "/data/out" or "~/project", without ".."')
+    return found
+
+
 def count(value: object) -> int:
     number = _digits(value)
     if number is None:
@@ -480,7 +488,9 @@ def read_table(
     values: dict[str, Any] = {}
     faults: list[str] = []
     for key, value in raw.items():
-        if key not in allowed:
+        if key not in allowed and _is_meant_for_walls(key):
+            faults.append(f"the key {quoted(key)} is not known here, and walls must not be left out")
+        elif key not in allowed:
             report_unknown(key, allowed, where, report)
         elif value is not None and value != "":
             try:
@@ -488,6 +498,12 @@ def read_table(
             except Fault as fault:
                 faults.append(f"{labels(key)} {fault}")
     return values, faults
+
+
+def _is_meant_for_walls(key: str) -> bool:
+    import difflib
+
+    return bool(difflib.get_close_matches(key.lower()[:60], ("writable", "read_only", "readonly"), 1, 0.75))
 
 
 def report_unknown(key: str, allowed: Iterable[str], where: str, report: Reporter) -> None:

@@ -86,6 +86,7 @@ NOTIFY_READERS: dict[str, Reader] = {
     "webhooks": readers.texts,
     "webhook_format": readers.webhook_format,
     "claude_channel": readers.automatic,
+    "mcp_events": readers.flag,
 }
 WATCH_READERS: dict[str, Reader] = {"gpu_idle": readers.span, "silent": readers.span}
 HOOK_READERS: dict[str, Reader] = {
@@ -157,7 +158,11 @@ _MACHINE_READERS: dict[str, Reader] = {
     "slurm": readers.cluster,
     "forward_agent": readers.flag,
     "transport": readers.transport,
+    "writable": readers.remote_folders,
+    "read_only": readers.flag,
 }
+# What makes other programs write in its place, which no walls around its own commands hold.
+_BEYOND_WALLS = ("sudo", "docker", "podman", "slurm", "forward_agent")
 MACHINE_KEYS = (*_MACHINE_READERS, *SECRET_KEYS)
 
 
@@ -287,6 +292,8 @@ class MachineEntry:
     slurm: Cluster | None = None
     forward_agent: bool = False
     transport: str = "auto"
+    # Empty: nothing may be written there; None: all that the login may.
+    writable: tuple[str, ...] | None = None
     is_by_pattern: bool = False
 
 
@@ -303,6 +310,7 @@ def read_entry(
     values, faults = read_table(raw, {**_MACHINE_READERS, **secrets}, where, report, labels)
     if not faults and not (values.get("host") or values.get("ssh_alias")):
         faults = [f"{labels('host')} is missing"]
+    faults += _faults_of_walls(values)
     if faults:
         report(f"{where} is left out: {', and '.join(faults)}.")
         return None
@@ -310,6 +318,20 @@ def read_entry(
     name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
     _report_doubts(raw, where, environ, report, labels)
     return MachineEntry(name=name, where=where, **values)
+
+
+def _faults_of_walls(values: dict[str, Any]) -> list[str]:
+    """Turn `read_only` into nothing writable; returns why what is to be writable could not be held."""
+    read_only, writable = values.pop("read_only", False), values.get("writable")
+    if read_only and writable:
+        return ["read_only and writable contradict each other; take one of them out"]
+    if read_only:
+        values["writable"] = ()
+    if values.get("writable") is None:
+        return []
+    beyond = [key for key in _BEYOND_WALLS if values.get(key) not in (None, False)]
+    why = "makes programs write there that no walls hold, so it cannot stand beside writable or read_only"
+    return [f"{key} {why}; take one of them out" for key in beyond]
 
 
 def _with_plain_name(raw: Mapping[str, Any], where: str, report: Reporter) -> Mapping[str, Any]:

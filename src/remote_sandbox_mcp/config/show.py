@@ -60,6 +60,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
         slurm=_cluster(machine.slurm) if machine.slurm else None,
         transport="" if machine.transport == AUTO else machine.transport,
         forward_agent=machine.forward_agent or None,
+        writable=machine.writable_words,
     )
 
 
@@ -119,6 +120,7 @@ def _notify(notify: Notify) -> dict[str, Any]:
         "notify.webhook_format": notify.webhook_format,
         "notify.webhook_secret": _hidden(notify.webhook_secret) or None,
         "notify.claude_channel": "auto" if notify.claude_channel is None else notify.claude_channel,
+        "notify.mcp_events": notify.mcp_events,
     } | {f"hooks.{name}": f"{hook.command[0]} ({hook.timeout_s:g} s)" for name, hook in notify.hooks.items()}
 
 

@@ -56,6 +56,8 @@ class Notify:
     webhook_secret: Secret | None = None
     # Whether sessions are told by channel messages of Claude Code; None: where the client is Claude Code.
     claude_channel: bool | None = None
+    # Whether clients over HTTP may subscribe to events, to be sent to one of `webhooks`.
+    mcp_events: bool = False
     hooks: Mapping[str, Hook] = field(default_factory=dict)
 
 

@@ -56,7 +56,8 @@ unused() {
 }
 
 dry=${1:-}
-for base in "/tmp/remote-sandbox-$uid" "/dev/shm/remote-sandbox-$uid" "$home/.cache/remote-sandbox"; do
+part=${REMOTE_SANDBOX_PLACE:+-$REMOTE_SANDBOX_PLACE}
+for base in "/tmp/remote-sandbox-$uid$part" "/dev/shm/remote-sandbox-$uid" "$home/.cache/remote-sandbox$part"; do
     is_ours "$base" || continue
     for path in "$base"/run-*; do ended run "$path"; done
     for path in "$base"/job-* "$base"/jobs/*/job-*; do ended job "$path"; done

@@ -6,6 +6,7 @@ import functools
 import marshal
 import threading
 import zlib
+from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
@@ -47,6 +48,8 @@ CLUSTER_JOBS = (*JOBS, "jobs/queue", "jobs/submit", "jobs/fate", "jobs/cluster")
 BATCH_KEEPER = (*JOB_KEEPER, "jobs/batch")
 # The parent of a command that runs as root, read by root's Python.
 ROOT = ("outpost/family", "outpost/root")
+# What confines a line for the shell on a machine whose owner says what may be written there.
+WALLS = ("outpost/guard", "outpost/walls")
 # Pieces that are modules of core, because both sides must decide alike.
 OF_THE_CORE = ("secret_names", "ignore")
 # The Python that compiled programs are for.
@@ -118,18 +121,21 @@ def sent(pieces: tuple[str, ...] = OUTPOST, *, is_compiled: bool = False) -> byt
 
 
 def loader(pieces: tuple[str, ...] = OUTPOST, *, is_compiled: bool = False) -> str:
+    return loader_of(len(sent(pieces, is_compiled=is_compiled)), is_compiled=is_compiled)
+
+
+def loader_of(size: int, *, is_compiled: bool = False) -> str:
     """Python that reads exactly the packed program from its input and runs it; another Python runs nothing compiled.
 
     A reader with a buffer of one byte does not read ahead: the frames that follow stay for the program.
     It has no single quote, newline, backslash or exclamation mark, so any login shell passes it on unchanged.
     """
-    length = len(sent(pieces, is_compiled=is_compiled))
-    read = f"zlib.decompress(io.BufferedReader(io.FileIO(0,closefd=False),1).read({length}))"
+    read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({size})"
     if not is_compiled:
-        return f'import io,zlib;__name__="__main__";exec(compile({read},"outpost","exec"))'
+        return f'import io,zlib;__name__="__main__";text=zlib.decompress({read});exec(compile(text,"outpost","exec"))'
     check = f'f.MAGIC_NUMBER.hex()=="{MAGIC}" or sys.exit(1)'
     modules = "io,marshal,sys,zlib,_frozen_importlib_external as f"
-    return f'import {modules};{check};__name__="__main__";exec(marshal.loads({read}))'
+    return f'import {modules};{check};__name__="__main__";exec(marshal.loads(zlib.decompress({read})))'
 
 
 def start_line(
@@ -138,6 +144,13 @@ def start_line(
     """The command line that starts the loader, for a login shell of any kind; `words` need no quotes."""
     load = loader(pieces, is_compiled=is_compiled)
     return " ".join((f"exec {quote_plainly(python)} -IS -c '{load}' {token}", *words))
+
+
+def walled(line: str, python: str, writable: Sequence[str]) -> tuple[str, bytes]:
+    """A line for the login shell that runs `line` within walls, and what must be sent to it first."""
+    build = f"{source(WALLS)}\nbuild({line!a}, {list(writable)!a})\n"
+    sent = zlib.compress(build.encode(), 9)
+    return f"exec {quote_plainly(python)} -IS -c '{loader_of(len(sent))}'", sent
 
 
 def quote_plainly(word: str) -> str:

@@ -501,9 +501,7 @@ class Remembering:
         return bool(self._memory.key(question)) and question["method"] in LISTS
 
     def learn(self, number: Any, answer: dict[str, Any]) -> None:
-        key = self.asked.pop(number)
-        if "result" in answer:
-            self._memory.learn(key, answer["result"])
+        self._memory.learn(self.asked.pop(number), answer)
 
 
 def remembered(place: HubPlace, config: str) -> Remembering:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..fronts.mcp.logs import SessionLog
     from ..fronts.mcp.server import SandboxServer
     from ..fronts.mcp.upkeep import Upkeep
+    from ..services.machine_history import MachineHistory
     from ..views.live.service import Live
 
 log = logging.getLogger(__name__)
@@ -187,6 +188,7 @@ class Houses:
         self._turn = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
         self._following = Chores("taking transfers over")
+        self._machine_history: MachineHistory | None = None
 
     async def enter(self, config: Path | None, session: Session, *, refresh: bool = False) -> House:
         """The house of a session's configuration, made if needed.
@@ -254,6 +256,13 @@ class Houses:
 
     # All houses
 
+    async def watch_machines(self) -> None:
+        """Keep how busy the machines are that are connected, whether or not anybody looks."""
+        from ..services.machine_history import MachineHistory
+
+        self._machine_history = MachineHistory()
+        await self._machine_history.watch(lambda: self.stock.members)
+
     def present(self, identity: str) -> App | None:
         """The app of a configuration that has a session now."""
         found = (it.app for it in self._houses if it.sessions and it.app.identity == identity)
@@ -301,6 +310,8 @@ class Houses:
     async def leave(self, limit_s: float) -> None:
         """Close what can be closed in that time."""
         closing = [*self._closing, *(asyncio.ensure_future(house.close()) for house in self._houses)]
+        if self._machine_history:
+            closing.append(asyncio.ensure_future(self._machine_history.close()))
         with contextlib.suppress(Exception):
             if closing:
                 await asyncio.wait(closing, timeout=limit_s)

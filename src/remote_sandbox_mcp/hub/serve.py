@@ -121,7 +121,7 @@ class Hub:
         log.info("hub %s began as process %d", __version__, os.getpid())
         if listener:
             await self._open(lock, listener)
-        chores = [self._check_needs(), self._tidy_up(), load_everything()]
+        chores = [self._check_needs(), self._tidy_up(), load_everything(), self._houses.watch_machines()]
         chores += [] if listener else [self._wait_for_place()]
         tasks = [asyncio.ensure_future(chore) for chore in chores]
         await self._stopped.wait()

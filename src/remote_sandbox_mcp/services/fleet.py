@@ -68,6 +68,8 @@ class Member:
     # Offered with many others by a pattern: it is opened only for a call that names it.
     is_by_pattern: bool = False
     sandbox: Sandbox | None = None
+    # Until this monotonic time its load need not be measured again.
+    rests_until: float = 0.0
     opening: asyncio.Task[Sandbox] | None = None
     # Until this monotonic time, a failed early opening is the answer to the next caller.
     preopened_until: float = 0.0

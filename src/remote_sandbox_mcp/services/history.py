@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import logging
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from ..config import paths
@@ -28,21 +29,24 @@ SOON_S, MOST_WAITING = 0.25, 1_000
 # How long a server that ends waits for the last ones.
 LEAVE_S = 1.0
 LONGEST_NAME, LONGEST_FOLDER = 80, 500
+# The outcome of a call that has not ended.
+RUNNING = "running"
 # A result's text before it is cut to its first line.
 MOST_TEXT = 30_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class MadeCall:
-    """A call that has ended, as it was made: with everything that must not be kept."""
+    """A call as it was made: with everything that must not be kept."""
 
     tool: str
     arguments: Mapping[str, Any] = field(repr=False)
     # Arguments that the tool has; of others nobody knows what they hold.
     takes: Collection[str] | None = None
-    outcome: str
-    begun: float
-    seconds: float
+    outcome: str = RUNNING
+    begun: float = field(default_factory=time.time)
+    seconds: float = 0.0
+    number: int = field(default_factory=itertools.count(1).__next__)
     # Texts, and not the session itself, which would live until the call is written.
     session: str = ""
     folder: str = ""
@@ -56,6 +60,9 @@ class MadeCall:
 
 class History:
     """Keeps calls. Writing never delays a call nor fails one: on a full disk only these rows are lost."""
+
+    # Calls that run now, of every configuration of this process.
+    running: ClassVar[dict[int, MadeCall]] = {}
 
     def __init__(self, days: float, configuration: str = "") -> None:
         self._days = days
@@ -78,8 +85,14 @@ class History:
 
         return HistoryRows(Database(paths.state_folder() / STATE_FILE))
 
+    def begin(self, call: MadeCall) -> None:
+        """Show a call while it runs, as far as calls are kept."""
+        if self._days > 0 and len(self.running) < MOST_WAITING:
+            self.running[call.number] = call
+
     def note(self, call: MadeCall) -> None:
         """Keep a call. Only puts it into a queue: secrets are hidden, and rows written, in another thread."""
+        self.running.pop(call.number, None)
         if len(self._waiting) >= MOST_WAITING or (self._days <= 0 and self._is_forgotten):
             return
         self._is_forgotten = self._days <= 0

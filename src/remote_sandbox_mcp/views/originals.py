@@ -7,10 +7,8 @@ from typing import Any
 
 Fields = dict[str, Any]
 Given = Mapping[str, Any]
-PLAN = (
-    *("launch_command", "resume_command", "checkpoint_path", "checkpoint_format", "checkpoint_command"),
-    "tmux_session",
-)
+CHECKPOINT = ("checkpoint_path", "checkpoint_format", "checkpoint_command")
+PLAN = ("launch_command", "resume_command", *CHECKPOINT, "tmux_session")
 STORED = ("last_state", "last_summary", "last_error", "last_log_tail")
 
 
@@ -43,7 +41,8 @@ def watches(given: Given, fields: Fields) -> Fields:
 
 def _with_plan(found: Fields) -> Fields:
     plan = {name: found[name] for name in PLAN if found[name]}
-    return found | {"resume_plan": plan, "resume_due_ts": int(found.get("resume_ts", 0))}
+    run_id = found["run_id"] or found["tmux_session"]
+    return found | {"run_id": run_id, "resume_plan": plan, "resume_due_ts": int(found.get("resume_ts", 0))}
 
 
 def watched(given: Given, fields: Fields) -> Fields:

@@ -108,6 +108,7 @@ def sentence(problem: SandboxError | str) -> str:
 def sandbox_fields(view: View) -> dict[str, Any]:
     what = view.description
     fields = lean(name=what.name, kind=what.kind, host=what.host, port=what.port or None, user=what.user)
+    fields |= lean(writable=what.writable)
     fields |= {"is_active": view.active, "connection_alive": view.alive}
     fields |= lean(connection_error=sentence(view.trouble), makes=view.makes)
     if view.usage is not None:

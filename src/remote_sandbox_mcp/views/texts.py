@@ -314,3 +314,14 @@ def rows_text(rows: Sequence[Fields], nothing: str) -> str:
         "\n".join(_inline({name: value for name, value in row.items() if value not in (None, "", {})}) for row in rows)
         or nothing
     )
+
+
+def gpu_users(gpu: Mapping[str, Any]) -> str:
+    """Name who has leased a GPU, and its users, each once, with their programs."""
+    found: dict[str, list[str]] = {}
+    for process in gpu.get("processes", ()):
+        found.setdefault(process.get("user") or "somebody", []).append(process.get("name") or f"pid {process['pid']}")
+    users = [f"{user} {', '.join(dict.fromkeys(names))}" for user, names in found.items()]
+    if lease := gpu.get("lease"):
+        users.insert(0, f"leased by {lease['user']}" + (f" ({lease['job']})" if lease.get("job") else ""))
+    return "  ".join(users)

@@ -31,11 +31,12 @@ async def test_every_sandbox_gets_the_command_and_a_row_in_the_order_of_the_name
 ) -> None:
     fake.answers, other.answers = {"make": Answer("built\n")}, {"make": Answer("", "no rule\n", 2)}
     done = await tools.run("make", sandbox_names=["other", "fake", "other"], cwd="/srv", timeout_s=7)
+    assert all(0 <= row.pop("duration") < 7 for row in done["results"])
     assert done == {
         "summary": "2 sandboxes: 1 exit 2, 1 exit 0",
         "results": [
-            {"sandbox": "other", "exit_code": 2, "stderr": "no rule\n", "duration": 0.0},
-            {"sandbox": "fake", "exit_code": 0, "stdout": "built\n", "duration": 0.0},
+            {"sandbox": "other", "exit_code": 2, "stderr": "no rule\n"},
+            {"sandbox": "fake", "exit_code": 0, "stdout": "built\n"},
         ],
     }
     assert [(it.script, it.cwd, it.timeout_s) for it in (*fake.commands, *other.commands)] == [("make", "/srv", 7)] * 2

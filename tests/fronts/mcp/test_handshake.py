@@ -86,6 +86,25 @@ def test_remembered_answers_are_the_sdks_own(tmp_path: Path, questions: list[dic
     assert (tmp_path / "first-answers.json").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("words", [(), ("--no-hub",)], ids=["the hub", "a server of its own"])
+def test_claude_code_is_sent_to_the_version_in_which_messages_reach_it(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """It asks for 2026-07-28 first, and leaves channels out where it gets that."""
+    claude = {"name": "claude-code", "version": "2.1.326"}
+    meta = META | {"io.modelcontextprotocol/clientInfo": claude}
+    greeting = LEGACY[0] | {"params": LEGACY[0]["params"] | {"clientInfo": claude}}
+    for _ in "not remembered", "remembered":
+        with talk(tmp_path, *words) as server:
+            refusal = server.ask({"method": "server/discover", "params": {"_meta": meta}})
+            assert refusal["error"]["code"] == -32601
+            answer = server.ask(greeting)["result"]
+            assert answer["capabilities"]["experimental"] == {"claude/channel": {}}
+            server.tell({"method": "notifications/initialized"})
+            called = {"name": "select_sandbox", "arguments": {"sandbox_name": "local"}}
+            assert "result" in server.ask({"method": "tools/call", "params": called})
+    kept = json.loads((tmp_path / "first-answers.json").read_text())
+    assert sorted(next(iter(answer)) for answer in kept["answers"].values()) == ["error", "result"]
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"stamp": 1}', '{"stamp": "other", "answers": {}}'])
 def test_a_damaged_memory_is_no_memory(tmp_path: Path, damage: str) -> None:
     (tmp_path / "first-answers.json").write_text(damage)
@@ -109,7 +128,8 @@ def test_what_is_remembered_wrongly_is_put_right_once_the_client_is_quiet(tmp_pa
 
     right = ask()
     kept = json.loads(file.read_text())
-    kept["answers"] = {key: it | ({"tools": []} if "tools" in it else {}) for key, it in kept["answers"].items()}
+    for answer in kept["answers"].values():
+        answer["result"] |= {"tools": []} if "tools" in answer["result"] else {}
     file.write_text(json.dumps(kept))
     assert ask()["result"]["tools"] == []
     assert ask() == right
@@ -121,7 +141,7 @@ def test_a_new_version_forgets(tmp_path: Path) -> None:
     before = fingerprint_of([code], "1.0")
     memory = AnswerMemory(tmp_path / "answers", before)
     question = LEGACY[0] | {"id": 7}
-    memory.learn(memory.key(question), {"x": 1})
+    memory.learn(memory.key(question), {"result": {"x": 1}})
     assert json.loads(AnswerMemory(tmp_path / "answers", before).answer(question)) == {
         "jsonrpc": "2.0",
         "id": 7,

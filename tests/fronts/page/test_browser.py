@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import re
 import threading
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser
 
 DATA = Path(__file__).parents[2] / "services/probe/data"
-VIEWS = ("fleet", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls")
+VIEWS = ("fleet", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls", "usage", "machines/gpu1")
 BUSY = (DATA / "h200-busy.csv").read_text().rstrip()
 FREE = "1, GPU-0f, NVIDIA H200, 580.159.04, 0, 0, 143771, 4, 143153, 31, 76.1, 700.00, Default, Disabled"
 # Two cards, of which the second one is free.
@@ -242,6 +243,91 @@ async def test_the_fleet_shows_which_gpu_is_free_and_why_a_machine_is_down(tab: 
     await tab.gone(".machine-name", "dead")
 
 
+async def test_a_machine_has_a_page_on_which_a_command_is_run(tab: Tab, machine: Sshd) -> None:
+    await (await tab.shows(".machine-name a", "gpu1")).click()
+    await tab.shows(".copy-line code", f"ssh -p {machine.port} {machine.user}@")
+    await tab.shows(".gpu-row[data-state=busy] .gpu-owner")
+    await tab.shows(".gpu-row[data-state=free] .gpu-owner", "free")
+    await tab.until("() => document.querySelector('.curve .spark-line').getAttribute('d')")
+    await tab.page.locator(".run-box input").fill("echo $((6*7)) on $HOME")
+    await tab.page.keyboard.press("Enter")
+    await tab.shows("dialog pre", "echo $((6*7)) on $HOME")
+    await tab.page.get_by_role("button", name="Cancel").click()
+    await tab.page.keyboard.press("Enter")
+    await tab.page.locator("dialog .primary").click()
+    await tab.shows(".output pre", f"42 on {machine.home}")
+    # It is a call as those of agents are.
+    await tab.shows(".call-lines li", "echo $((6*7))")
+    await (await tab.shows(".machine-section a", "All calls")).click()
+    await tab.shows("summary.call", "page")
+    await tab.go("machines/nobody")
+    await tab.shows(".trouble", "No machine has this name")
+
+
+async def test_the_fleet_fits_into_lines_and_a_table_and_addresses_say_so(tab: Tab) -> None:
+    await tab.shows(".machine-name", "gpu1")
+    await tab.page.get_by_role("button", name="Lines", exact=True).click()
+    line = await tab.shows(".fleet-line", "gpu1")
+    assert (await tab.page.locator(".lines .cell").first.bounding_box())["height"] == 28
+    await tab.page.get_by_role("button", name="Table", exact=True).click()
+    await tab.page.get_by_role("button", name="GPUs free").click()
+    assert await tab.page.evaluate("location.hash") == "#/fleet?as=table&column=GPUs+free"
+    # The same view, for whoever gets the address; and as it was, for who comes back.
+    await tab.go("calls?tool=exec_bash&failed=1")
+    await tab.shows("[aria-pressed=true]", "Only failed")
+    await tab.go("calls")
+    await tab.shows("[aria-pressed=true]", "Only failed")
+    await tab.go("calls?client=nobody")
+    await tab.shows(".empty", re.compile("Nothing fits|No calls"))
+    await tab.page.go_back()
+    await tab.go("fleet")
+    await tab.shows("[aria-sort=descending]", "GPUs free")
+    await tab.page.reload()
+    await tab.shows("[aria-sort=descending]", "GPUs free")
+    await tab.page.get_by_role("button", name="Cards", exact=True).click()
+    await line.wait_for(state="detached")
+
+
+async def test_anything_is_found_by_ctrl_k(tab: Tab, agent: Caller, machine: Sshd) -> None:
+    await start(agent, machine, "to-find", "true")
+    await tab.until("() => document.querySelector('.machine[data-state=up]')")
+    await tab.page.keyboard.press("Control+k")
+    await tab.page.keyboard.type("gpu1 run")
+    await tab.shows("[role=option]", "Run a command on gpu1")
+    await tab.page.keyboard.press("Enter")
+    await tab.until("() => document.activeElement.closest('.run-box')")
+    await tab.page.locator("h1").focus()
+    await tab.page.keyboard.press("Control+k")
+    await tab.page.keyboard.type("to-find")
+    await tab.shows("[role=option]", "to-find")
+    await tab.page.keyboard.press("ArrowDown")
+    await tab.page.keyboard.press("ArrowUp")
+    await tab.page.keyboard.press("Enter")
+    await tab.shows(".job-title h1", "to-find")
+    await tab.page.keyboard.press("Control+k")
+    await tab.shows("dialog.palette")
+    await tab.page.keyboard.press("Escape")
+    await tab.gone("dialog.palette")
+
+
+async def test_the_end_of_a_job_is_told_and_a_call_is_shown_while_it_runs(
+    tab: Tab, agent: Caller, machine: Sshd
+) -> None:
+    await tab.go(await start(agent, machine, "to-tell", "until [ -e told ]; do sleep 0.1; done; exit 3"))
+    await (await tab.shows(".tell", "Tell me")).click()
+    await tab.go("calls")
+    # A call that runs until the job has ended.
+    call = asyncio.ensure_future(
+        agent.run("until [ -e tell ]; do sleep 0.1; done; touch told", sandbox_name=machine.name)
+    )
+    await tab.shows("summary.call[data-state=running]", "touch told")
+    await agent.run("touch tell", sandbox_name=machine.name)
+    await call
+    await tab.gone("summary.call[data-state=running]")
+    await tab.shows(".message", "to-tell on gpu1: failed")
+    await tab.until("() => document.title.startsWith('● to-tell on gpu1: failed')")
+
+
 async def test_a_job_is_followed_and_stopped_after_a_question(tab: Tab, agent: Caller, machine: Sshd) -> None:
     printed = r"printf '\033[1;32mgreen\033[0m\nstep 1\rstep 2\n'"
     await start(agent, machine, "to-stop", f"{printed}; while sleep 0.2; do echo tick; done")
@@ -418,7 +504,7 @@ async def test_no_view_is_wider_than_a_phone_and_each_speaks_chinese(browser: Br
         await tab.shows(".machine-name", "gpu1")
         for view in VIEWS:
             await tab.go(view)
-            await tab.shows("main h1", re.compile("[\u4e00-\u9fff]"))
+            await tab.shows("main :is(h1, h2)", re.compile("[\u4e00-\u9fff]"))
             assert await tab.page.evaluate("document.documentElement.scrollWidth") <= 360, view
 
 

@@ -547,6 +547,20 @@ async def test_a_gpu_is_free_held_busy_or_unknown(tab: Tab) -> None:
     assert await ask(tab, "cards.js", "given.map(m.gpuState)", gpus) == [*GPU_STATES.values()]
 
 
+async def test_a_leased_gpu_says_by_whom_and_until_when(tab: Tab) -> None:
+    lease = {"user": "ann", "job": "train-7", "until": "2026-11-18T20:00:00Z"}
+    gpus = [CARD | {"state": "held", "lease": lease}, HELD | {"lease": {"user": "bob"}}]
+    script = """(() => {
+        const card = m.machineCard({name: "a", state: "up", resources: {gpu: given}}, {points: []});
+        document.body.append(card.node);
+        const gpus = [...card.node.querySelectorAll(".gpu")];
+        return gpus.map((gpu) => [gpu.querySelector(".gpu-who").textContent, gpu.title]);
+    })()"""
+    (idle, title), (used, _) = await ask(tab, "cards.js", script, gpus)
+    assert (idle, used) == ("leased by ann (train-7)", "leased by bob · ann · python")
+    assert "leased by ann (train-7), by plan until " in title
+
+
 JOBS = {
     "done": ({"state": "ended", "outcome": "succeeded"}, "ended"),
     "failed": ({"state": "ended", "outcome": "failed"}, "failed"),

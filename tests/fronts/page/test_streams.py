@@ -19,7 +19,19 @@ from tests.support.page import Browser
 from tests.support.server import entry
 from tests.support.sshd import Sshd, wait_until
 
-TOPICS = ("about", "machines", "trends", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls")
+TOPICS = (
+    "about",
+    "machines",
+    "trends",
+    "jobs",
+    "sandboxes",
+    "workspaces",
+    "transfers",
+    "events",
+    "calls",
+    "usage",
+    "running",
+)
 
 
 def resident(pid: int) -> int:

@@ -338,6 +338,31 @@ def test_an_entry_of_the_original_keeps_its_name_and_variables(home: Path, state
     assert json.loads(file.read_text())["mcpServers"] == {"gpus": UVX}
 
 
+def test_entries_of_the_original_in_projects_of_claude_code_are_found(home: Path, state: Path) -> None:
+    """`claude mcp add` keeps an entry for the folder that it is called in."""
+    projects = {
+        "/home/me/first": {"mcpServers": {"remote-sandbox": UVX}},
+        "/home/me/second": {"mcpServers": {"other": {"command": "other"}}},
+        "/home/me/third": {"mcpServers": {"gpus": UVX}},
+    }
+    file = write(client("claude-code").file, before := json.dumps({"projects": projects}))
+    titles = []
+    for planned in clients.plans(client("claude-code"), PROGRAM):
+        assert "hush" not in planned.lines
+        titles.append(planned.client.title)
+        SetupJournal(state).add(clients.carry_out(planned))
+    assert titles == ["Claude Code", "Claude Code in /home/me/first", "Claude Code in /home/me/third"]
+    after = json.loads(file.read_text())
+    for folder, name in (("/home/me/first", "remote-sandbox"), ("/home/me/third", "gpus")):
+        found = after["projects"][folder]["mcpServers"][name]
+        assert (found["command"], found["env"]) == (PROGRAM.name, UVX["env"])
+    assert after["projects"]["/home/me/second"] == projects["/home/me/second"]
+    assert after["mcpServers"]["remote-sandbox"]["command"] == PROGRAM.name
+    assert [planned.state for planned in clients.plans(client("claude-code"), PROGRAM)] == [State.REGISTERED]
+    assert all(it.is_done for it in undo(state))
+    assert file.read_text() == before
+
+
 def test_an_entry_of_the_original_in_codex_is_changed_line_by_line(home: Path, state: Path) -> None:
     file = write(home / ".codex/config.toml", TOML)
     planned = clients.plan(client("codex"), PROGRAM)
@@ -367,6 +392,8 @@ def test_variables_of_an_entry_can_be_taken_out(home: Path) -> None:
         ({"command": "/opt/bin/uvx", "args": ["remote-sandbox-mcp==0.7.6"]}, True),
         ({"command": "uv", "args": ["tool", "run", "remote-sandbox-mcp"]}, True),
         ({"command": "python3", "args": ["-m", "remote_sandbox_mcp.server"]}, True),
+        ({"command": "/home/me/project/.venv/bin/remote-sandbox-mcp", "env": {"REMOTE_HOST": "h"}}, True),
+        ({"command": "/home/me/other/bin/remote-sandbox-mcp", "args": ["--config", "mine.toml"]}, False),
         ({"command": "uvx", "args": ["--from", "/src/ours", "remote-sandbox-mcp"]}, False),
         ({"command": "uvx", "args": ["another-mcp"]}, False),
         ({"url": "https://gpu1.example.org/mcp"}, False),

@@ -70,7 +70,7 @@ def texts(folder: Path) -> str:
 def test_it_is_told_in_one_sentence_with_the_command(database: Path) -> None:
     (problem,) = load().problems
     assert "remote-sandbox-mcp import" in problem
-    assert "watches and machines with passwords in plain text" in problem
+    assert f"watches in {database.parent} and machines with passwords in plain text in {database.parent}" in problem
     assert PASSWORD not in problem
 
 

@@ -37,8 +37,8 @@ def add(config: Path, state: Path, name: str, *, password: str = "") -> None:
     fields = {"host": f"{name}.example.org", "user": "me"}
     if password:
         kept = keeping.keep(name, keeping.MachineSecret(keeping.PASSWORD, password), config)
-        SetupJournal(state).add(kept.change)
-        fields["password"] = kept.reference
+        SetupJournal(state).add(kept)
+        fields["password"] = keeping.reference_of(kept)
     SetupJournal(state).add(config_file.carry_out(config_file.plan(config, [NewMachine(name, fields)]), config))
 
 

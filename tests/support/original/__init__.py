@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-VERSION = "0.7.6"
+PACKAGE = "remote-sandbox-mcp==0.7.6"
 INSTALLING_S = 300
 PASSWORD, PASSPHRASE = "correct horse battery", "open sesame"
 CALL = """
@@ -49,16 +49,47 @@ def statuses(database: Path) -> dict[int, str]:
         return dict(connection.execute("SELECT id, status FROM watches ORDER BY id").fetchall())
 
 
-class Original:
-    """0.7.6 in an environment of its own."""
+class NoPackage(Exception):
+    """The package cannot be had, and why."""
 
-    def __init__(self, folder: Path) -> None:
-        self.python = folder / "bin/python"
-        venv.create(folder, with_pip=True)
-        words = [str(self.python), "-m", "pip", "install", "--quiet", f"remote-sandbox-mcp=={VERSION}"]
-        done = subprocess.run(words, capture_output=True, timeout=INSTALLING_S, check=False)
+
+def install(folder: Path) -> Path:
+    """The folder of the programs of an environment with the package, made once for all that ask. Raises NoPackage."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            _install(folder)
+            (folder / "done").touch()
+    return folder / "bin"
+
+
+def _install(folder: Path) -> None:
+    options = ("--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "15", "--no-compile")
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", *options, PACKAGE]
+    for words in ([sys.executable, "-m", "venv", "--without-pip", str(folder)], pip):
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=INSTALLING_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            raise NoPackage(f"{PACKAGE} could not be installed: {problem}") from None
         if done.returncode:
-            pytest.skip(f"the package index has no remote-sandbox-mcp {VERSION} for {sys.platform} now")
+            raise NoPackage(f"{PACKAGE} could not be installed: {done.stderr.strip()[-300:]}")
+
+
+def install_once(factory: pytest.TempPathFactory) -> Path:
+    """The same for a test, which is skipped without the package; workers of one run share it."""
+    shared = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
+    try:
+        return install(shared / "original")
+    except NoPackage as problem:
+        pytest.skip(str(problem))
+
+
+class Original:
+    """0.7.6, whose programs are in this folder."""
+
+    def __init__(self, programs: Path) -> None:
+        self.python = programs / "python"
 
     def call(self, tool: str, environ: Mapping[str, str], **arguments: Any) -> Any:
         """Call a tool in a process of its own, as a client's server would."""
@@ -68,10 +99,12 @@ class Original:
         return json.loads(done.stdout.splitlines()[-1])
 
     @contextmanager
-    def daemon(self, state: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """Its watchdog, started as launchd starts it."""
+    def daemon(self, state: Path, *, by_hand: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+        """Its watchdog, started as launchd starts it, or as a person does."""
         files = ["--config", str(state / "config.json"), "--db", str(state / "watchdog.sqlite3")]
         words = [str(self.python), "-m", "remote_sandbox_mcp.server", "daemon", *files, "--loop-sleep", "1"]
+        if by_hand:
+            words = [str(self.python.with_name("remote-sandbox-mcp")), "daemon", "--loop-sleep", "1"]
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             yield process

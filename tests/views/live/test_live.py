@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from remote_sandbox_mcp.app import App, compose
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.core.jobs.watch import WatchOrder
+from remote_sandbox_mcp.core.resources.history import Minute, Owner
 from remote_sandbox_mcp.core.sandboxes.disposable import SandboxOrder
 from remote_sandbox_mcp.core.sync.transfer import Order, Place
 from remote_sandbox_mcp.core.workspaces.workspace import LinkOrder
@@ -282,8 +284,14 @@ async def test_calls_events_and_transfers_of_any_process_are_noticed(tmp_path: P
         order = Order(source=Place("", str(data), True), target=Place(sshd.name, "copied"))
         moved = await other.transfers.sync(order, wait_s=10, background=True)
         begun = await other.jobs.start(Wanted(command="true", sandbox=sshd.name, watch=WatchOrder(notify_local=False)))
+        running = replace(call, outcome="running", arguments={"command": f"PASSWORD={SECRET} sleep 9"})
+        other.history.begin(running)
+        shown = await view.row("running", str(running.number))
+        assert (shown["tool"], shown["outcome"], shown["client"]) == ("exec_bash", "running", "a client")
+        other.history.note(replace(running, outcome="done"))
         await other.close()
-        (found,) = await view.until(lambda topics: [*topics.get("calls", {}).values()], "the call")
+        await view.until(lambda topics: topics.get("running") == {}, "its end")
+        found = (await view.until(lambda topics: [*topics.get("calls", {}).values()], "the call"))[0]
         assert (found["tool"], found["client"], found["began"]) == ("exec_bash", "a client", begun_at)
         assert SECRET not in "".join(view.told)
         row = await view.row("transfers", getattr(moved, "id", ""))
@@ -383,29 +391,26 @@ async def test_a_workspace_that_is_busy_holds_up_no_other(
         await view.row("workspaces", busy.id, lambda row: row["state"] == "changed")
 
 
-async def test_without_lookers_only_what_is_connected_is_asked_and_seldom(
-    tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watcher, "SELDOM_S", 0.3)
-    async with looked_at(tmp_path, sshd, topics=("machines",)) as (_, view):
+async def test_curves_do_not_begin_when_somebody_looks(tmp_path: Path, sshd: Sshd) -> None:
+    async with looked_at(tmp_path, sshd, topics=("machines", "usage")) as (app, view):
         await view.row("machines", sshd.name, lambda row: row["state"] == "up")
-        live = view.live
-        board = live._board
-        board.leave(view._looker)
+        live, history = view.live, app.machine_history
+        live._board.leave(view._looker)
         live._end()
-        first = len(board.rows("trends")[sshd.name]["points"])
-        live._watchers[sshd.name][0]._sample_at = 0.0
-        deadline = time.monotonic() + SOON_S
-        while len(board.rows("trends")[sshd.name]["points"]) < first + 2:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
-        assert not len(live._looking)
-        # A new looker has all points at once.
-        with live.looking(("trends",)) as looker:
-            (change,) = await looker.changes()
-            assert len(change.put[sshd.name]["points"]) >= first + 2
-        monkeypatch.setattr(watcher, "AFTERWARDS_S", -1.0)
-        live._end()
+        # The minutes of the machine while nobody looked, as the hub writes them.
+        now = time.time()
+        seen = [Minute(sshd.name, (now - 60 * ago, 0.5, 0.25, (1.0,)), {Owner("ann", "train"): 2.0}) for ago in (9, 5)]
+        await asyncio.to_thread(history._rows.write, seen)
+        with live.looking(("trends", "usage")) as looker:
+            deadline, points, use = time.monotonic() + SOON_S, [], {}
+            while len(points) < 3 or not use:
+                assert time.monotonic() < deadline
+                for change in await looker.changes():
+                    use = change.put if change.topic == "usage" else use
+                    rows = change.put.get(sshd.name, {})
+                    points += [*rows.get("points", ()), *rows.get("add", ())]
+        assert [point for point in points if point[3] == (1.0,)]
+        assert use["ann"]["week"] == round(4 / 60, 2)
         while len(live._following):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)

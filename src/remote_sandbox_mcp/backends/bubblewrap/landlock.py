@@ -213,8 +213,10 @@ class LoopbackDoor:
             try:
                 await asyncio.get_running_loop().sock_connect(connected, (host, port))
                 return await over_socket(connected, f"port {port} of {name}")
-            except OSError:
+            except BaseException as problem:
                 connected.close()
+                if not isinstance(problem, OSError):
+                    raise
         raise PortClosed(closed)
 
     def close(self) -> None:

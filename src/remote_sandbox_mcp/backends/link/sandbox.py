@@ -176,7 +176,8 @@ class OutpostSandbox:
         client = await self._connect()
         self._pace.opened()
         self._client, self._hello = client, client.hello
-        self.description = replace(self.description, python=str(client.hello.get("python", "")))
+        python, walls = (str(client.hello.get(name, "")) for name in ("python", "walls"))
+        self.description = replace(self.description, python=python, walls=walls)
         return client
 
     async def run(

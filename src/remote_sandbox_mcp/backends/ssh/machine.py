@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ...core.errors import CUT, Unreachable, Unsupported
 from ...core.sandboxes.machine import Machine
@@ -17,8 +18,8 @@ from ...far import program
 from ...local.waiting import within
 from ..link.client import NoOutpost, OutpostClient
 from ..link.lane import OutpostLane
-from ..link.relay import RELAY, PortRelay
-from ..link.sandbox import OutpostSandbox
+from ..link.relay import RELAY, PortRelay, RelayPorts
+from ..link.sandbox import OutpostSandbox, Ports
 from .channels import ProgramLine
 from .connection import LoginGate
 from .plain import PlainSandbox
@@ -78,7 +79,8 @@ def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Descript
     """The description of a machine, as far as it is known before it is opened."""
     if capabilities is OUTPOST:
         capabilities = replace(OUTPOST, why_not_root="" if machine.sudo else NO_SUDO % machine.name)
-    return Description(machine.name, "ssh", machine.host, machine.port, machine.login.user, capabilities)
+    where = machine.host, machine.port, machine.login.user
+    return Description(machine.name, "ssh", *where, capabilities, writable=machine.writable_words)
 
 
 async def open_machine(machine: Machine, own_known_hosts: Path) -> OutpostSandbox | PlainSandbox:
@@ -110,13 +112,15 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
         except Unsupported:
             return await spares.open(opener)
 
-    ports = MachinePorts(machine.name, connection_of, lambda client: beside(client, open_relay))
+    def open_beside(client: OutpostClient) -> Awaitable[PortRelay]:
+        return beside(client, open_relay)
+
     sandbox = MachineSandbox(
         describe(machine),
         machine.environment,
         connect,
         lambda client: beside(client, open_lane),
-        ports,
+        ports_of(machine, open_beside),
         machine.sudo,
         machine.slurm.rate_s if machine.slurm else 0.0,
     )
@@ -130,6 +134,33 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
     except BaseException:
         await sandbox.close()
         raise
+
+
+def ports_of(machine: Machine, open_beside: Callable[[OutpostClient], Awaitable[PortRelay]]) -> Ports:
+    """The ports of a machine; what sshd itself connects to would be beyond the walls."""
+    if machine.writable is not None:
+        return RelayPorts(machine.name, open_beside)
+    return MachinePorts(machine.name, connection_of, open_beside)
+
+
+def why_no_walls(machine: Machine, said: str) -> str:
+    """Explain why a machine is refused where only some folders may be written."""
+    mark = "writable cannot be held there: "
+    return mark + (said.rpartition(mark)[2] or f"its {machine.python} did not start")
+
+
+async def start_line(
+    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, **options: Any
+) -> asyncssh.SSHClientProcess[bytes]:
+    """Start a line for the login shell, within walls where the operator wants them."""
+    if machine.writable is None:
+        return await connection.create_process(line, encoding=None, **options)
+    line, sent = program.walled(line, machine.python, machine.writable)
+    process = await connection.create_process(line, encoding=None, **options)
+    with contextlib.suppress(OSError):
+        # The reader notices that there is no Python.
+        process.stdin.write(sent)
+    return process
 
 
 async def open_plain(gate: LoginGate, connection: asyncssh.SSHClientConnection) -> PlainSandbox:
@@ -185,6 +216,10 @@ async def _open_outpost(gate: LoginGate) -> OutpostClient:
         if why := await why_no_answer(gate, connection):
             connection.abort()
             raise Unreachable(f"unable to open {gate.machine.name}: logged in, but {why}") from None
+        if gate.machine.writable is not None:
+            connection.abort()
+            why = why_no_walls(gate.machine, str(problem))
+            raise Unreachable.of_parts(f"unable to open {gate.machine.name}", why) from None
         raise NoPythonOnMachine(str(problem), connection) from None
     except BaseException:
         connection.abort()
@@ -201,7 +236,8 @@ async def why_no_answer(gate: LoginGate, connection: asyncssh.SSHClientConnectio
 
     token, said = secrets.token_hex(8), b""
     try:
-        process = await within(_when_granted(connection, f"echo {token}"), PROBE_S)
+        asking = functools.partial(connection.create_process, f"echo {token}", encoding=None)
+        process = await within(_when_granted(asking), PROBE_S)
         process.stdin.write_eof()
         said = await within(process.stdout.read(), PROBE_S)
     except (asyncio.TimeoutError, TimeoutError):
@@ -212,16 +248,18 @@ async def why_no_answer(gate: LoginGate, connection: asyncssh.SSHClientConnectio
     return "" if token.encode() in said else OTHER_SHELL
 
 
-async def _when_granted(connection: asyncssh.SSHClientConnection, line: str) -> asyncssh.SSHClientProcess[bytes]:
+async def _when_granted(
+    start: Callable[[], Awaitable[asyncssh.SSHClientProcess[bytes]]],
+) -> asyncssh.SSHClientProcess[bytes]:
     """Start a program; an sshd with MaxSessions 1 may still count the session that has just ended, so ask again."""
     import asyncssh
 
     for _ in range(REFUSALS):
         try:
-            return await connection.create_process(line, encoding=None)
+            return await start()
         except asyncssh.ChannelOpenError:
             await asyncio.sleep(REFUSED_S)
-    return await connection.create_process(line, encoding=None)
+    return await start()
 
 
 async def _start(
@@ -232,8 +270,8 @@ async def _start(
     sent = await asyncio.to_thread(functools.partial(program.sent, is_compiled=is_compiled))
     line = program.start_line(machine.python, token, is_compiled=is_compiled)
     try:
-        starting = _when_granted(connection, line) if is_second_try else connection.create_process(line, encoding=None)
-        process = await starting
+        starting = functools.partial(start_line, connection, machine, line)
+        process = await (_when_granted(starting) if is_second_try else starting())
     except (OSError, asyncssh.Error) as problem:
         kind = CutAfterLogin if connection.is_closed() else Unreachable
         raise kind(f"{who}: logged in, but no session could be opened: {problem}") from None
@@ -332,7 +370,7 @@ async def start_program(
     """Start any program in a further session; open_session does that for our own."""
     name = gate.machine.name
     try:
-        process = await connection.create_process(line, encoding=None, window=LANE_WINDOW)
+        process = await start_line(connection, gate.machine, line, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
@@ -377,7 +415,7 @@ async def open_session(
     sent = await asyncio.to_thread(functools.partial(program.sent, pieces, is_compiled=is_compiled))
     line = program.start_line(machine.python, token, pieces, *words, is_compiled=is_compiled)
     try:
-        process = await connection.create_process(line, encoding=None, window=LANE_WINDOW)
+        process = await start_line(connection, machine, line, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{machine.name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:

@@ -15,6 +15,7 @@ from ...core.commands.shell import join
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, SandboxError, Unreachable, Unsupported
 from ...core.sandboxes.machine import Hop, Machine, OpenSsh
 from ...core.sandboxes.transport import TransportChoice, choose
+from ...far import program
 from ...local.processes.programs import find_helper
 from ...local.processes.variables import home_folder
 from ...local.waiting import within
@@ -171,7 +172,12 @@ class OpenSshWay:
         if not master:
             # Only a new login has to wait after a refused one.
             self.gate.check_pause()
-        return await LocalCommand(arguments(self.gate, ssh, master), variables_of(ssh)).open(shell_line)
+        machine, sent = self.gate.machine, b""
+        if machine.writable is not None:
+            shell_line, sent = program.walled(shell_line, machine.python, machine.writable)
+        line = await LocalCommand(arguments(self.gate, ssh, master), variables_of(ssh)).open(shell_line)
+        line.write(sent)
+        return line
 
     def explain(self, complaints: bytes) -> SandboxError | None:
         """Our error for what the client printed. After a refused login none is tried for a while."""

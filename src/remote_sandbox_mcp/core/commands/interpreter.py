@@ -12,7 +12,8 @@ from typing import Any
 
 from .. import check
 from ..errors import BadArgument
-from ..sandboxes.foreign import NONSENSE, Fields, read_json
+from ..jobs.cards import CardRequest, card_names
+from ..sandboxes.foreign import NONSENSE, Fields, read_json, to_text
 from ..texts.image import MOST_BYTES
 from ..texts.text import harmless, size, span
 from .command import Excerpt
@@ -24,9 +25,11 @@ LONGEST_PIECE = 60_000
 # A record that is larger, or comes later, is asked for by itself: until then what was printed ends as plain text.
 RECORD_ROOM, INLINE_S = 40_000, 4.0
 LARGEST_RECORD = 16 << 20
-MOST_IMAGES, MOST_SESSIONS = 4, 200
+MOST_IMAGES, MOST_SESSIONS, MOST_CARDS = 4, 200, 64
 ENDED = frozenset({"done", "error", "timed_out", "interrupted", "died", "lost"})
-NOT_RUN = frozenset({"absent", "no_session", "there", "begun", "busy", "other_python", "failed", "unknown"})
+NOT_RUN = frozenset(
+    {"absent", "no_session", "there", "begun", "busy", "other_python", "failed", "unknown", "no_cards", "fewer_cards"}
+)
 OTHERS = frozenset({"sessions", "status", "stopped"})
 
 
@@ -40,6 +43,8 @@ class PythonOrder:
     python: str = ""
     cwd: str = ""
     limit: int = 20_000
+    # GPUs that a new session gets for itself, until it ends.
+    cards: CardRequest | None = None
 
     def check(self) -> None:
         """Raises BadArgument."""
@@ -69,6 +74,8 @@ class PythonOrder:
             "python_given": bool(self.python),
             "cwd_given": bool(self.cwd),
             "inline": inline_s,
+            "cards": self.cards.count if self.cards else 0,
+            "card_mb": self.cards.memory_mb if self.cards else 0,
         }
 
 
@@ -107,6 +114,8 @@ class PythonRecord:
     folder: str = ""
     memory: int = 0
     gpu: int = 0
+    # The cards that its session has leased.
+    cards: tuple[str, ...] = ()
     # What was printed between the call before and this one.
     earlier: str = ""
     earlier_dropped: int = 0
@@ -189,6 +198,7 @@ def read_record(value: Any, call_id: str = "") -> PythonRecord:
         folder=_text(fields, "folder")[:4096],
         memory=_whole(fields, "memory"),
         gpu=_whole(fields, "gpu"),
+        cards=card_names(map(to_text, fields.list("cards")[:MOST_CARDS])) if fields.has("cards") else (),
         earlier=_text(fields, "earlier"),
         earlier_dropped=_whole(fields, "earlier_dropped"),
         seconds=_number(fields, "seconds"),

@@ -127,7 +127,7 @@ def as_resources(usage: Usage, score: float) -> dict[str, object]:
     home, *others = usage.disks or (None,)
     # Only a root disk that is nearly full is worth a line; the home's disk is always shown.
     full = [disk for disk in others if disk and disk.used_pct >= 90]
-    gpus = {"gpu": [_gpu_fields(gpu) for gpu in usage.gpus]}
+    gpus = {"gpu": [gpu_fields(gpu) for gpu in usage.gpus]}
     return gpus | _filled(
         cluster=cluster_fields(usage.cluster) if usage.cluster else {},
         measured_on="the login node" if usage.cluster else "",
@@ -182,7 +182,7 @@ def _disk_fields(disk: Disk | None) -> dict[str, object]:
     )
 
 
-def _gpu_fields(gpu: Gpu) -> dict[str, object]:
+def gpu_fields(gpu: Gpu) -> dict[str, object]:
     return _filled(
         index=gpu.index,
         name=gpu.name,

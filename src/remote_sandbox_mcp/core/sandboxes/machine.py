@@ -115,10 +115,17 @@ class Machine:
     # One of TRANSPORTS; `openssh` is None where that client is not installed, or not to be used.
     transport: str = AUTO
     openssh: OpenSsh | None = None
+    # The only folders there that what is started may write in; None: all that the login may.
+    writable: tuple[str, ...] | None = None
     asking: Callable[[], Machine] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         note_names(self.name, self.host, self.login.user)
+
+    @property
+    def writable_words(self) -> str:
+        """List what may be written there, in words; empty where nothing was said about it."""
+        return "" if self.writable is None else ", ".join(self.writable) or "nothing"
 
     def complete(self) -> Machine:
         """The machine with nothing left to ask. Raises ConfigError; call it in a thread."""

@@ -45,6 +45,10 @@ class Description:
     capabilities: Capabilities = Capabilities()
     # The version of the Python that runs our outpost in it; known when it is open, empty where it has none.
     python: str = ""
+    # What the operator lets be written in it, in words; empty where there is no such rule.
+    writable: str = ""
+    # What holds that; known when it is open.
+    walls: str = ""
 
 
 class Sandbox(Protocol):

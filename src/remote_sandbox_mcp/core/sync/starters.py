@@ -36,6 +36,8 @@ ACTING_ENDS = (
     *(b".mdc", b".instructions.md", b".code-workspace", b".sublime-project"),
     *(b".desktop", b".lnk", b".scf", b".url"),
 )
+# Where jobs write their logs by default: nothing reads a folder of this name by itself.
+JOB_LOGS = b".codex_logs"
 ALERTING = frozenset({*RUNS_ALONE, *RUNS_INSIDE, *SENDING_RULES})
 ALERTING_BYTES = frozenset(name.encode() for name in ALERTING)
 # Characters that HFS+ ignores in a name.
@@ -72,11 +74,12 @@ def _first_starter(names: tuple[str, ...], start: int, inside: tuple[str, ...]) 
 def acts(name: bytes) -> bool:
     """Whether an entry of this name makes a program or an agent do something just by being there.
 
-    >>> [acts(name) for name in (b".github", b"CLAUDE.md", b"p.code-workspace", b"main.py", b"weights.pth")]
+    >>> [acts(name) for name in (b".github", b"CLAUDE.md", b"p.code-workspace", b"main.py", b".codex_logs")]
     [True, True, True, False, False]
     """
     plain = name.lower() if name.isascii() else folded(name.decode("utf-8", "surrogateescape")).encode(errors="replace")
-    return plain[:1] == b"." or plain.endswith(ACTING_ENDS) or ACTING.fullmatch(plain) is not None
+    is_hidden = plain[:1] == b"." and plain != JOB_LOGS
+    return is_hidden or plain.endswith(ACTING_ENDS) or ACTING.fullmatch(plain) is not None
 
 
 def acting_part(path: bytes) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..commands.shell import quote
 from ..errors import SandboxError
+from ..sync import starters
 from ..sync.ignore import NAMES_OF_SECRETS
 from ..sync.transfer import WORKSPACE_EXCLUDES, Place
 from ..texts.text import counted, size
@@ -20,7 +21,7 @@ MARKS = "~/.local/state/remote-sandbox-mcp/workspaces"
 # .gitignore leaves out.
 SECRET_LIKE = (NAMES_OF_SECRETS.decode(),)
 # Where background jobs write their logs by default: check_background_task shows them.
-JOB_LOGS = ".codex_logs/"
+JOB_LOGS = f"{starters.JOB_LOGS.decode()}/"
 # Larger files come back only where a pull pattern names them.
 SMALL_FILE = 256 << 10
 # How many new files come back with one command beyond the pull patterns.

@@ -44,6 +44,9 @@ def is_of_another(order: "dict[str, Any]") -> bool:
 def job_shelves() -> "list[tuple[bytes, bool]]":
     """Folders that hold one folder per machine, best first, and whether their content survives a reboot."""
     at_home = os.path.join(os.path.expanduser(b"~"), b".local/state/remote-sandbox/jobs")
+    if os.environ.get("REMOTE_SANDBOX_WALLS"):
+        temporary, cached, _ = candidates()
+        return [(os.path.join(cached, b"jobs"), True), (os.path.join(temporary, b"jobs"), False)]
     if place_name():
         # Its jobs end with it, and so do their folders: no later request could find them.
         return [(os.path.join(base, b"jobs"), True) for base in candidates()]

@@ -9,13 +9,24 @@ import re
 import shutil
 import signal
 import stat
+import tempfile
 import time
 import zlib
 
 from ..outpost.family import NO_PROCESS, insist
 from ..outpost.files import Refused
 from ..outpost.output import Listener
-from ..outpost.place import base_folder, machine_marks, place_id, reason_of, start_folder, to_bytes, to_text, user_name
+from ..outpost.place import (
+    base_folder,
+    candidates,
+    machine_marks,
+    place_id,
+    reason_of,
+    start_folder,
+    to_bytes,
+    to_text,
+    user_name,
+)
 from ..outpost.wire import END, json_frame
 from .place import (
     JOB_NAME,
@@ -408,7 +419,19 @@ def check_session(session: str, tables: ProcessTables, in_tmux: bool) -> None:
 
 def log_path(wanted: str, cwd: bytes, session: str) -> bytes:
     name = os.path.expanduser(to_bytes(wanted)) if wanted else b".codex_logs/" + to_bytes(session) + b".log"
+    if os.environ.get("REMOTE_SANDBOX_WALLS") and not wanted and not is_writable(cwd):
+        # Only our own folder is sure to be writable within walls.
+        cwd = candidates()[1]
     return os.path.normpath(os.path.join(cwd, name))
+
+
+def is_writable(folder: bytes) -> bool:
+    """Whether a file can be made there, which walls forbid although the folder's mode allows it."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def open_log(path: bytes, made: "list[bytes]") -> None:

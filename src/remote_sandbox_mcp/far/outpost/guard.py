@@ -20,7 +20,7 @@ import time
 
 MYPY = False
 if MYPY:
-    from typing import Any, Callable, Iterable
+    from typing import Any, Callable, Collection, Iterable
 
     Answer = "tuple[int, int, int]"
 
@@ -29,23 +29,28 @@ DUMPABLE, DEATH_SIGNAL, SUBREAPER, NO_NEW_RIGHTS, NEVER_HAVE, AMBIENT = 4, 1, 36
 CAPABILITIES_OF_THREE = 0x20080522
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+REMOVE_FILE, MAKE_FILE = 1 << 5, 1 << 8
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+# In /dev/shm also files of one's own, but no folders and no links.
+OF_DEVICES = (OF_FILES & ~EXECUTE) | REMOVE_FILE | MAKE_FILE
 # All but character and block devices, which nothing inside may make.
 WRITING = ((1 << 16) - 1) & ~(1 << 6 | 1 << 11 | IOCTL_DEV)
 READING = EXECUTE | READ_FILE | READ_DIR
 # Which rights a version of Landlock has first: REFER 2, TRUNCATE 3, IOCTL_DEV 5.
 FIRST_WITH = ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV))
 TCP_SINCE, SCOPES_SINCE = 4, 6
+OF_NAMES, OF_SIGNALS = 1, 2
 
-LOAD, EQUAL, MASK, RETURN = 0x20, 0x15, 0x54, 0x06
+LOAD, EQUAL, ABOVE, MASK, RETURN = 0x20, 0x15, 0x25, 0x54, 0x06
 ALLOW, REFUSE, SUPERVISE = 0x7FFF0000, 0x00050000, 0x7FC00000
 RECEIVE, SEND, IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 CONTINUE = 1
 AT_CWD, AT_EMPTY, AT_NOFOLLOW = -100, 0x1000, 0x100
-FAST_OPEN = 0x20000000
+FAST_OPEN, NEW_USER_NAMESPACE = 0x20000000, 0x10000000
 LONGEST_PATH, LONGEST_ADDRESS = 4096, 128
 O_PATH = 0o10000000
+LAST_NUMBER = 0x3FFFFFFF
 END_S = 10.0
 
 # Numbers of system calls: of x86_64, and of the younger architectures, which share one table; 0 for none.
@@ -93,6 +98,10 @@ NUMBERS = {
     "prlimit64": (302, 261),
     "pidfd_open": (434, 434),
     "pidfd_getfd": (438, 438),
+    "io_uring_setup": (425, 425),
+    "unshare": (272, 97),
+    "clone": (56, 220),
+    "clone3": (435, 435),
 }
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0xC00000F3, 1)}
 # Extended attributes are refused as file systems do that have none: copying programs go on without them.
@@ -122,15 +131,28 @@ def checked(result: int) -> int:
 # Landlock
 
 
-def restrict(version: int, writable: "list[str]", readable: "list[str]", devices: "list[str]", network: bool) -> None:
+def why_not_supervised() -> str:
+    """Explain why this kernel does not let a process answer calls of those that it has started; empty if it does."""
+    if LIBC.syscall(number_of("pidfd_getfd"), -1, -1, 0) < 0 and ctypes.get_errno() == errno.ENOSYS:
+        return "its kernel is older than Linux 5.6"
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope") as file:
+            return "kernel.yama.ptrace_scope is 2 or 3 there" if int(file.read()) > 1 else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def restrict(version: int, plan: "dict[str, Any]") -> None:
     """Let this process and all that it starts read `readable` and change what lies in `writable`. Raises OSError."""
+    writable, readable, devices = plan["writable"], plan["readable"], plan["devices"]
     handled = ((1 << 16) - 1) & ~sum(right for since, right in FIRST_WITH if version < since)
-    connecting = 0 if network or version < TCP_SINCE else 3
-    scopes = 3 if version >= SCOPES_SINCE else 0
+    connecting = 0 if plan["network"] or version < TCP_SINCE else 3
+    # Signals are kept inside only where nothing of it outlives a connection: the next one must reach what was left.
+    scopes = 0 if version < SCOPES_SINCE else OF_NAMES if plan["outlives"] else OF_NAMES | OF_SIGNALS
     attributes = struct.pack("=QQQ", handled, connecting, scopes)
     size = 24 if version >= SCOPES_SINCE else 16 if version >= TCP_SINCE else 8
     rules = checked(LIBC.syscall(CREATE_RULESET, attributes, size, 0))
-    for rights, paths in ((WRITING, writable), (READING, readable), (OF_FILES & ~EXECUTE, devices)):
+    for rights, paths in ((WRITING, writable), (READING, readable), (OF_DEVICES, devices)):
         for path in paths:
             allow(rules, path, rights & handled)
     checked(LIBC.prctl(NO_NEW_RIGHTS, 1, 0, 0, 0))
@@ -197,12 +219,14 @@ def sockets(network: bool) -> bytes:
     return of_call("socket", families) + of_call("socketpair", pair)
 
 
-def make_filter(version: int, network: bool, supervised: "Iterable[str]") -> bytes:
+def make_filter(version: int, network: bool, supervised: "Collection[str]") -> bytes:
     audit = ARCHITECTURES[platform.machine()][0]
     parts = [step(LOAD, 4), step(EQUAL, audit, 1, 0), step(RETURN, REFUSE | errno.ENOSYS), step(LOAD, 0)]
+    # The calls of x32 have other numbers.
+    parts += [step(ABOVE, LAST_NUMBER, 0, 1), step(RETURN, REFUSE | errno.ENOSYS)]
     parts.append(sockets(network))
     parts += [refused(name, errno.EOPNOTSUPP) for name in WITHOUT_ATTRIBUTES]
-    parts += [refused(name, errno.ENOSYS) for name in (*SHARED, "file_setattr", "futimesat")]
+    parts += [refused(name, errno.ENOSYS) for name in (*SHARED, "file_setattr", "futimesat", "io_uring_setup")]
     # Fast open connects while it sends.
     for name, argument in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
         parts.append(refused_with(name, argument, FAST_OPEN, FAST_OPEN, errno.EOPNOTSUPP))
@@ -215,9 +239,13 @@ def make_filter(version: int, network: bool, supervised: "Iterable[str]") -> byt
         parts.append(refused("truncate", errno.EACCES) + refused("openat2", errno.ENOSYS))
         parts.append(refused_with("open", 1, emptying, os.O_TRUNC, errno.EACCES))
         parts.append(refused_with("openat", 2, emptying, os.O_TRUNC, errno.EACCES))
-    if version < SCOPES_SINCE:
+    if "kill" in supervised:
         parts += [refused(name, errno.ENOSYS) for name in ("pidfd_send_signal", "tkill")]
         parts += [refused(name, errno.EPERM) for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo")]
+    # In a mount namespace of its own, a path would mean another file to the supervisor. clone3 has its flags in memory.
+    for name in ("unshare", "clone"):
+        parts.append(refused_with(name, 0, NEW_USER_NAMESPACE, NEW_USER_NAMESPACE, errno.EPERM))
+    parts.append(refused("clone3", errno.ENOSYS))
     parts += [of_call(name, step(RETURN, SUPERVISE)) for name in supervised]
     return b"".join(parts) + step(RETURN, ALLOW)
 
@@ -237,13 +265,16 @@ def install(program: bytes, flags: int = 0) -> int:
 class Supervisor:
     """Answers the calls that a confined process may not make by itself."""
 
-    def __init__(self, outpost: int, listener: int, writable: "list[str]", network: bool, outlives: bool) -> None:
+    def __init__(self, outpost: int, listener: int, plan: "dict[str, Any]") -> None:
         self.outpost = outpost
         self.listener = listener
-        self.writable = [os.path.realpath(path) for path in writable]
-        self.network = network
+        self.writable = [os.path.realpath(path) for path in plan["writable"]]
+        # Sockets through which names of users are looked up.
+        self.lookups = plan.get("lookups", [])
+        self.network = bool(plan["network"])
         # Whether what the outpost has started goes on after it, as jobs on a machine do.
-        self.outlives = outlives
+        self.outlives = bool(plan["outlives"])
+        self.status = 0
         self.is_ending = False
         self.calls = {number_of(name): answer for name, answer in supervised_calls().items() if number_of(name)}
 
@@ -251,7 +282,7 @@ class Supervisor:
         woken, wakes = os.pipe()
         for end in (woken, wakes):
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(wakes)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, self.on_signal)
         poller = select.poll()
@@ -267,7 +298,7 @@ class Supervisor:
                     # No process has the filter any more.
                     poller.unregister(fd)
         end_family(os.getpid())
-        os._exit(0)
+        os._exit(self.status)
 
     def on_signal(self, number: int, frame: object) -> None:
         self.is_ending = self.is_ending or number == signal.SIGTERM
@@ -276,9 +307,11 @@ class Supervisor:
         left = True
         try:
             while left:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
                 left = pid != 0
-                self.is_ending = self.is_ending or (pid == self.outpost and not self.outlives)
+                if pid == self.outpost:
+                    self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                    self.is_ending = self.is_ending or not self.outlives
         except ChildProcessError:
             return True
         return self.is_ending
@@ -356,8 +389,8 @@ class Asked:
             raise OSError(errno.ENAMETOOLONG, "")
         return name
 
-    def locate(self, base: int, path: bytes, flags: int = 0) -> int:
-        """Open a file below a writable folder, as the caller would find it. Raises OSError: EACCES elsewhere."""
+    def locate(self, base: int, path: bytes, flags: int = 0, allowed: "tuple[str, ...]" = ()) -> int:
+        """Open a file below a writable or `allowed` folder, as the caller would find it. Raises OSError: EACCES."""
         own = b"/proc/%d/" % self.pid
         for word in (b"/proc/self/", b"/proc/thread-self/"):
             path = own + path[len(word) :] if path.startswith(word) else path
@@ -371,7 +404,7 @@ class Asked:
             where = None if path.startswith(b"/") else self.keep(os.open(start, O_PATH | os.O_CLOEXEC))
             fd = self.keep(os.open(path, O_PATH | os.O_CLOEXEC | follow, dir_fd=where))
         real = os.readlink("/proc/self/fd/%d" % fd)
-        if not any(real == folder or real.startswith(folder + "/") for folder in self.supervisor.writable):
+        if not any(lies_in(real, folder) for folder in allowed or self.supervisor.writable):
             raise OSError(errno.EACCES, "")
         return fd
 
@@ -392,6 +425,10 @@ class Asked:
         if not 2 <= size <= LONGEST_ADDRESS:
             raise OSError(errno.EINVAL, "")
         return self.memory(1, size)
+
+
+def lies_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def thread_group(pid: int) -> int:
@@ -451,22 +488,43 @@ def answer_connect(asked: Asked) -> bool:
             path = address[2:].partition(b"\0")[0]
             if not path:
                 raise OSError(errno.ECONNREFUSED, "")
-            address = address[:2] + by_name(asked.locate(AT_CWD, path)) + b"\0"
+            allowed = (*asked.supervisor.writable, *asked.supervisor.lookups)
+            address = address[:2] + by_name(asked.locate(AT_CWD, path, 0, allowed)) + b"\0"
         elif family in (socket.AF_INET, socket.AF_INET6):
-            check_reach(asked, address)
+            check_reach(asked, address, connecting.type)
         checked(LIBC.connect(connecting.fileno(), address, len(address)))
     return False
 
 
-def check_reach(asked: Asked, address: bytes) -> None:
-    """Raises OSError for a port that is not the sandbox's own, unless it has the network of this computer."""
-    if asked.supervisor.network:
-        return
+def check_reach(asked: Asked, address: bytes, kind: int) -> None:
+    """Raises OSError for an address that lies beyond the walls.
+
+    With the network of a machine those are only the machine's own ones: a port at which a program listens that has no
+    walls, such as sshd. Without, all but the ports that the sandbox itself serves.
+    """
     host, port = host_of(address)
-    if not is_loopback(host) and any(host):
-        raise OSError(errno.ENETUNREACH, "")
-    if not is_listening_here(port, os.getpid()):
-        raise OSError(errno.ECONNREFUSED, "")
+    if asked.supervisor.outlives:
+        if kind != socket.SOCK_DGRAM and is_own(host, address) and not is_served_by(port, walled_like_us):
+            raise OSError(errno.EACCES, "")
+    elif not asked.supervisor.network:
+        if not is_loopback(host) and any(host):
+            raise OSError(errno.ENETUNREACH, "")
+        if not is_listening_here(port, os.getpid()):
+            raise OSError(errno.ECONNREFUSED, "")
+
+
+def is_own(host: bytes, address: bytes) -> bool:
+    """Whether it is an address of this computer: only those can be bound."""
+    if not any(host) or is_loopback(host):
+        return True
+    family = socket.AF_INET if len(host) == 4 else socket.AF_INET6
+    scope = (0, struct.unpack_from("=I", address, 24)[0]) if len(host) > 4 else ()
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as trial:
+            trial.bind((socket.inet_ntop(family, host), 0, *scope))
+    except OSError as problem:
+        return problem.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def host_of(address: bytes) -> "tuple[bytes, int]":
@@ -481,17 +539,35 @@ def is_loopback(host: bytes) -> bool:
 
 
 def is_listening_here(port: int, supervisor: int) -> bool:
-    """Whether the process that listens at this port of the loopback belongs to the family."""
-    inodes = set()
+    """Whether all that listens at this port, at any address, belongs to the family."""
+    return is_served_by(port, lambda: family_of(supervisor))
+
+
+def is_served_by(port: int, processes: "Callable[[], Iterable[int]]") -> bool:
+    """Whether these processes serve this port, and no others do so at another address of this computer."""
+    wanted = set()
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(name) as file:
                 lines = [line.split() for line in file.readlines()[1:]]
         except OSError:
             continue
-        inodes |= {line[9] for line in lines if line[3] == "0A" and int(line[1].rpartition(":")[2], 16) == port}
-    wanted = {"socket:[%s]" % inode for inode in inodes}
-    return bool(wanted) and any(wanted & open_files(pid) for pid in family_of(supervisor))
+        listening = [line for line in lines if line[3] == "0A" and int(line[1].rpartition(":")[2], 16) == port]
+        wanted |= {"socket:[%s]" % line[9] for line in listening}
+    return bool(wanted) and wanted <= {name for pid in processes() for name in open_files(pid)}
+
+
+def walled_like_us() -> "Iterable[int]":
+    """The processes of our user that live within walls: they can get no new rights, and their calls are filtered."""
+    user = b"Uid:\t%d\t" % os.getuid()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/status" % name, "rb") as file:
+                status = file.read()
+        except OSError:
+            continue
+        if user in status and b"\nNoNewPrivs:\t1\n" in status and b"\nSeccomp:\t2\n" in status:
+            yield int(name)
 
 
 def open_files(pid: int) -> "set[str]":
@@ -674,13 +750,14 @@ def give_up_rights(user: int) -> None:
 def fork_guarded(user: int, limits: "dict[int, tuple[int, int]]", plan: "dict[str, Any]", first: bytes) -> None:
     """Fork the outpost's process, confined, and return in that one only; the other supervises it, and never returns.
 
-    `plan`: version of Landlock, folders and files that are writable, readable, devices; network; outlives.
+    `plan`: version of Landlock, 0 where other walls hold files; what is writable, readable, devices; network; outlives.
     `first` is a filter that is installed before ours. A process that cannot be confined ends with the reason.
     """
     give_up_rights(user)
     LIBC.prctl(DUMPABLE, 0, 0, 0, 0)
     LIBC.prctl(SUBREAPER, 1, 0, 0, 0)
-    LIBC.prctl(DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
+    if not plan["outlives"]:
+        LIBC.prctl(DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
     ours, theirs = socket.socketpair()
     outpost = os.fork()
     if outpost:
@@ -695,11 +772,11 @@ def fork_guarded(user: int, limits: "dict[int, tuple[int, int]]", plan: "dict[st
         resource.setrlimit(number, (lowest(soft, hard), hard))
     version = int(plan["version"])
     try:
-        restrict(version, plan["writable"], plan["readable"], plan["devices"], bool(plan["network"]))
+        restrict(version, plan) if version else checked(LIBC.prctl(NO_NEW_RIGHTS, 1, 0, 0, 0))
         if first:
             install(first)
-        names = list(supervised_calls(version))
-        listener = install(make_filter(version, bool(plan["network"]), names), 1 << 3)
+        names = list(supervised_calls(SCOPES_SINCE if plan["outlives"] else version))
+        listener = install(make_filter(version or SCOPES_SINCE, bool(plan["network"]), names), 1 << 3)
     except OSError as problem:
         os.write(2, ("it could not be confined: %s\n" % problem).encode())
         os._exit(1)
@@ -721,4 +798,4 @@ def supervise(outpost: int, ours: "socket.socket", plan: "dict[str, Any]") -> No
         os._exit(1)
     listener = struct.unpack("i", found[0][2])[0]
     os.closerange(0, 3)
-    Supervisor(outpost, listener, plan["writable"], bool(plan["network"]), bool(plan["outlives"])).serve()
+    Supervisor(outpost, listener, plan).serve()

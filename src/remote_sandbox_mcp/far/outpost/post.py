@@ -460,6 +460,7 @@ def describe() -> "dict[str, Any]":
         "home": os.path.expanduser("~"),
         "time": time.time(),
         "pid": os.getpid(),
+        "walls": os.environ.get("REMOTE_SANDBOX_WALLS", ""),
     }
 
 

@@ -83,6 +83,7 @@ class CodeCall:
         self.python_given = bool(order["python_given"])
         self.folder = str(order["cwd"])
         self.folder_given = bool(order["cwd_given"])
+        self.cards, self.card_mb = int(order["cards"]), int(order["card_mb"])
         self.environment = {str(name): str(value) for name, value in order["env"].items()}
         self.wait_until = time.monotonic() + self.timeout
         self.token = os.urandom(8).hex().encode()

@@ -110,7 +110,8 @@ def call(home: str, order: "Record") -> "Record | None":
     except OSError:
         return {"state": "no_session"}
     begun = time.monotonic()
-    sent = {name: order[name] for name in ("verb", "id", "code", "timeout", "limit", "python_given", "cwd_given")}
+    passed = ("verb", "id", "code", "timeout", "limit", "python_given", "cwd_given", "cards", "card_mb")
+    sent = {name: order[name] for name in passed}
     sent.update(python=os.path.abspath(sys.argv[1]), cwd=os.getcwd(), env=dict(os.environ))
     line.settimeout(None)
     line.sendall(frame(ORDER, json.dumps(sent).encode()))

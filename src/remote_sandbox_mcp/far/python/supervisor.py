@@ -31,6 +31,8 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable
 
+    from .cards import Leases
+
 # Without use, a session ends after this time.
 IDLE_S = 4 * 3600.0
 IDLE_VARIABLE = "REMOTE_SANDBOX_PYTHON_IDLE_S"
@@ -90,6 +92,8 @@ class Supervisor:
         self.last_token = NO_TOKEN
         self.log = Log()
         self.gpu = GpuMemory()
+        # Held until this process ends: an interpreter that begins after another one has the same cards.
+        self.leases: "Leases | None" = None
         self.number = 0
         self.callers: "set[Caller]" = set()
         self.begun = time.time()
@@ -141,6 +145,8 @@ class Supervisor:
         if self.interpreter:
             self.hold_output(self.interpreter)
             self.gpu.tick(now, self.interpreter, is_running=self.current is not None)
+        if self.leases:
+            self.leases.keep()
         self.begin_next()
         if now >= self.checked_at + CHECK_S:
             self.checked_at = now
@@ -226,6 +232,9 @@ class Supervisor:
         if self.interpreter and call.python_given and self.interpreter.is_another(call.python):
             call.answer({"state": "other_python", "python": self.interpreter.python})
             return
+        if self.interpreter and call.cards > len(self.cards):
+            call.answer({"state": "fewer_cards", "cards": self.cards})
+            return
         self.queue.append(call)
         self.begin_next()
 
@@ -244,7 +253,11 @@ class Supervisor:
     def start_interpreter(self, call: CodeCall) -> bool:
         """Start an interpreter in the folder and with the variables of the call that needs it."""
         try:
-            self.interpreter = Interpreter(call.python, call.folder, call.environment)
+            if not self.has_cards(call):
+                return False
+            variables = self.leases.variables if self.leases else {}
+            environment = dict(call.environment, **{name.decode(): text.decode() for name, text in variables.items()})
+            self.interpreter = Interpreter(call.python, call.folder, environment)
         except (OSError, ValueError) as problem:
             call.answer({"state": "failed", "why": "%s cannot be started: %s" % (call.python, problem)})
             return False
@@ -253,6 +266,27 @@ class Supervisor:
             self.watch(fd, self.take_output)
         self.watch(self.interpreter.results, self.take_results)
         return True
+
+    @property
+    def cards(self) -> "list[str]":
+        return [card.uuid for card in self.leases.cards] if self.leases else []
+
+    def has_cards(self, call: CodeCall) -> bool:
+        """Lease the cards that the first call of an interpreter asks for; without them nothing is begun."""
+        if call.cards <= len(self.cards):
+            return True
+        # Most sessions want no card.
+        from .cards import Leases, NoCards, lease_record
+
+        # Those of an interpreter that has ended are not enough.
+        if self.leases:
+            self.leases.drop()
+        self.leases = Leases()
+        try:
+            self.leases.take(call.cards, call.card_mb, lease_record("python-" + self.name, 0.0))
+        except NoCards as refusal:
+            call.answer({"state": "no_cards", "why": str(refusal)})
+        return bool(self.leases.cards)
 
     def press(self, now: float) -> None:
         """Interrupt what has run too long; answer the caller even where the code does not end."""
@@ -354,7 +388,7 @@ class Supervisor:
         interpreter = self.interpreter
         if interpreter:
             fields = dict(fields, python=interpreter.python, version=interpreter.version, memory=interpreter.memory())
-            fields.update(self.gpu.usage(call, interpreter))
+            fields.update(self.gpu.usage(call, interpreter), cards=self.cards)
         record = call.record(fields)
         if call.id:
             self.results[call.id] = record

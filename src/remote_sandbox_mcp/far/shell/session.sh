@@ -29,10 +29,13 @@ __rsm_is_ours() {
 
 # Sets __rsm_dir: in the home folder or, where that cannot be written, in a folder of our own in /tmp or /dev/shm.
 __rsm_settle() {
-	local home=${HOME-} base
+	local home=${HOME-} base bases part=${REMOTE_SANDBOX_PLACE-}
 	# After sudo, HOME may still be the user's.
 	[[ $EUID != 0 || -O $home ]] || home=~root
-	for base in "$home/.local/state/remote-sandbox" "/tmp/remote-sandbox-$EUID" "/dev/shm/remote-sandbox-$EUID"; do
+	bases=("$home/.local/state/remote-sandbox" "/tmp/remote-sandbox-$EUID" "/dev/shm/remote-sandbox-$EUID")
+	# Within walls, nothing else is writable.
+	[[ -z ${REMOTE_SANDBOX_WALLS-} ]] || bases=("$home/.cache/remote-sandbox-$part" "/tmp/remote-sandbox-$EUID-$part")
+	for base in "${bases[@]}"; do
 		[[ $base != /.local/* ]] || continue
 		[[ -d $base/shells ]] || (umask 077 && mkdir -p "$base/shells") 2>/dev/null
 		__rsm_dir=$base/shells/$__rsm_key.$__rsm_name

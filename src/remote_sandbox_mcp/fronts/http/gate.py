@@ -136,7 +136,8 @@ def _unknown(asked: Asked) -> HttpAnswer:
     challenge = f'{CHALLENGE}, error="invalid_token"' if _given(asked) else CHALLENGE
     return HttpAnswer(
         401,
-        "the key is missing or wrong; send it as Authorization: Bearer KEY, or as X-API-Key: KEY",
+        "the key is missing or wrong; send it as Authorization: Bearer KEY, or as X-API-Key: KEY; in .mcp.json: "
+        '"headers": {"Authorization": "Bearer KEY"}, because many clients ignore "apiKey"',
         ((b"www-authenticate", challenge.encode()),),
     )
 

@@ -31,6 +31,8 @@ FIRST_LINES = 20
 LONGEST_QUESTION = 1 << 16
 MOST_ANSWERS = 32
 ADVANCED = "REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS"
+# The code of JSON-RPC for a method that a server does not have.
+NO_METHOD = -32601
 # Raised by what is not JSON; the SDK reports it to the client.
 NO_MESSAGE = (ValueError, RecursionError)
 
@@ -86,12 +88,15 @@ class AnswerMemory:
         answer = self._answers.get(self.key(question))
         if answer is None:
             return b""
-        return json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": answer}).encode() + b"\n"
+        return json.dumps({"jsonrpc": "2.0", "id": question["id"], **answer}).encode() + b"\n"
 
-    def learn(self, key: str, result: Any) -> None:
-        if self._answers.get(key) == result:
+    def learn(self, key: str, reply: Mapping[str, Any]) -> None:
+        """Keep what a reply says: a result, or that there is no such method."""
+        is_lasting = "result" in reply or reply.get("error", {}).get("code") == NO_METHOD
+        answer = {name: reply[name] for name in ("result", "error") if name in reply}
+        if not is_lasting or self._answers.get(key) == answer:
             return
-        self._answers[key] = result
+        self._answers[key] = answer
         answers = dict(list(self._answers.items())[-MOST_ANSWERS:])
         fresh = self._file.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
@@ -193,8 +198,8 @@ class Learner:
         if "method" in message or number is None:
             return True
         key = self._asked.pop(number, "")
-        if key and "result" in message:
-            self._memory.learn(key, message["result"])
+        if key:
+            self._memory.learn(key, message)
         if number in self._answered:
             self._answered.discard(number)
             return False

@@ -8,6 +8,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mcp.server.mcpserver import Context
@@ -85,36 +86,43 @@ class Journal:
             await asyncio.to_thread(work)
 
 
-def note(
+def begun(
     history: History,
     context: Context[None, Any] | None,
     tool: str,
     arguments: Mapping[str, Any],
-    answer: CallToolResult | InputRequiredResult | None,
-    outcome: str,
-    seconds: float,
-    takes: Collection[str] | None = None,
-    declaration: Declaration = PLAIN,
-) -> None:
-    """Keep a call of a client, or of a front end of ours; other calls of our own have no context, and are not kept."""
+    takes: Collection[str],
+) -> MadeCall | None:
+    """A call of a client, or of a front end of ours, that begins; other calls of our own have no context: None."""
     own = own_front.get()
     if context is None and not own:
-        return
-    info = _client_info(context)
-    fields, session = _fields(answer), current()
+        return None
+    info, session = _client_info(context), current()
+    call = MadeCall(
+        tool=tool,
+        arguments=arguments,
+        takes=takes,
+        session=history.label(session),
+        folder=session.folder,
+        client=own or (info.name if info else ""),
+        version=__version__ if own else info.version if info else "",
+    )
+    history.begin(call)
+    return call
+
+
+def ended(
+    history: History, call: MadeCall, answer: CallToolResult | InputRequiredResult | None, outcome: str,
+    declaration: Declaration = PLAIN,
+) -> None:  # fmt: skip
+    """Keep a call, with what came of it."""
+    fields = _fields(answer)
     exit_code = fields.get("exit_code")
     history.note(
-        MadeCall(
-            tool=tool,
-            arguments=arguments,
-            takes=takes,
+        replace(
+            call,
             outcome=outcome,
-            begun=time.time() - seconds,
-            seconds=round(seconds, 3),
-            session=history.label(session),
-            folder=session.folder,
-            client=own or (info.name if info else ""),
-            version=__version__ if own else info.version if info else "",
+            seconds=round(time.time() - call.begun, 3),
             sandbox=str(fields.get("sandbox") or (fields.get("sandbox_id") if declaration.makes_sandbox else "") or ""),
             exit_code=exit_code if isinstance(exit_code, int) else None,
             text=_text(answer),

@@ -47,8 +47,9 @@ from ...views.results import sentence
 from .arguments import sentence_about
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
 from .declaration import PLAIN, Declaration
+from .events import EventDesk
 from .forms import Forms
-from .journal import Journal, is_kept, note
+from .journal import Journal, begun, ended, is_kept
 from .outside import learn_roots, make_way
 from .results import as_shown, code_of, failure, with_sandbox
 from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, as_meant
@@ -98,6 +99,8 @@ SEVERAL = "sandbox_names"
 MOVED = "the configuration has just changed, so this was not begun; send it once more"
 # The first messages of clients that want change notifications; since 2026-07-28 they have to ask for them.
 CAN_BE_NOTIFIED = frozenset({"initialize", "subscriptions/listen"})
+# Their answers say what the server can do.
+GREETINGS = frozenset({"initialize", "server/discover"})
 MOST_SUBSCRIBED = 1000
 # How many places of this computer the user is asked about for one call.
 MOST_ASKED = 4
@@ -157,6 +160,8 @@ class SandboxServer(MCPServer[None]):
         self._announcing = Chores("telling a client of a change", expected=(asyncio.TimeoutError, TimeoutError))
         self._follows = False
         self.waker = Waker(app)
+        self.events = EventDesk(app)
+        self.events.offer(self._lowlevel_server)
         self._lowlevel_server.middleware.append(self._attend)
         self._lowlevel_server.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)
         self._lowlevel_server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe)
@@ -172,9 +177,11 @@ class SandboxServer(MCPServer[None]):
         if self.offer_rest and ctx.method.startswith(ABOUT_THE_REST):
             self.offer_rest()
             self.offer_rest = None
-        if ctx.method == "initialize":
+        if ctx.method in GREETINGS:
             client, answer = self.clients.session(None), await call_next(ctx)
-            return self.waker.welcome(ctx.params or {}, ctx.session._connection, client, answer)
+            if ctx.method == "initialize":
+                answer = self.waker.welcome(ctx.params or {}, ctx.session._connection, client, answer)
+            return self.events.declare(answer)
         if ctx.method not in UP_TO_DATE:
             return await call_next(ctx)
         await self.before_call()
@@ -275,25 +282,27 @@ class SandboxServer(MCPServer[None]):
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         # If no answer comes, the call was cancelled.
-        begun, outcome, answer = time.monotonic(), "cancelled", None
+        outcome, answer, call = "cancelled", None, None
+        since = time.monotonic()
         called_by = calling.set(self._client(context))
         session = self.clients.session(context)
         if session:
             begin(session)
             session.client = calling.get().name
+        takes, declaration = {*self._toolbox.parameters(name).all, *OTHER_NAMES}, self._toolbox.declaration(name)
         try:
+            call = begun(self.app.history, context, name, arguments, takes)
             await learn_roots(context)
             async with self._turn(session, name):
                 answer = await self._make(name, arguments, context)
             outcome = outcome_of(answer)
-            return as_shown(answer, self._toolbox.declaration(name), arguments)
+            return as_shown(answer, declaration, arguments)
         finally:
             calling.reset(called_by)
-            takes = {*self._toolbox.parameters(name).all, *OTHER_NAMES}
-            seconds, declaration = time.monotonic() - begun, self._toolbox.declaration(name)
-            note(self.app.history, context, name, arguments, answer, outcome, seconds, takes, declaration)
+            if call is not None:
+                ended(self.app.history, call, answer, outcome, declaration)
             if log.isEnabledFor(logging.INFO):
-                log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - begun)
+                log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - since)
 
     async def call_as(self, front: str, name: str, arguments: dict[str, Any]) -> CallToolResult | InputRequiredResult:
         """A call that a front end of ours makes in the current session; it is kept in the history under that name."""

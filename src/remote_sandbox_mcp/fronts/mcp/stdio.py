@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from mcp.server.stdio import stdio_server
@@ -113,6 +113,9 @@ async def _converse(server: SandboxServer, handshake: Handshake | None, ended: a
 
 async def serve_over(server: SandboxServer, *streams: Any) -> None:
     """Serve one client over its lines and what writes the answers; without any, over standard input and output."""
+    if streams:
+        lines: StdinLines = streams[0]
+        lines.refusals.append(lambda line: server.waker.refusal(line, server.clients.session(None)))
     async with stdio_server(*streams) as (incoming, outgoing):
         await server.run_over(incoming, outgoing)
 
@@ -176,6 +179,8 @@ class StdinLines:
         # Questions answered from the cache: the SDK gets them once the client is quiet, or has begun to work.
         self._put_off: list[str] = []
         self._reading: asyncio.Task[bytes] | None = None
+        # Each makes the reply to a message that the SDK is not to see, or "".
+        self.refusals: list[Callable[[str], str]] = [refuse_half_pairs]
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while True:
@@ -190,7 +195,7 @@ class StdinLines:
                 begin_call(self._calls.next())
             if self._learner and self._learner.asked(text):
                 self._put_off.append(text)
-            elif refusal := refuse_half_pairs(text):
+            elif refusal := next(filter(None, (refuse(text) for refuse in self.refusals)), ""):
                 await self._answers.write(refusal)
             else:
                 yield text

@@ -131,14 +131,14 @@ def meta_of(tool: Declaration) -> dict[str, Any] | None:
 
 
 def listed_input(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool's parameters without the unlisted ones. Empty defaults are dropped: the argument is optional anyway."""
+    """A tool's parameters without the unlisted ones. Empty defaults are dropped, but for false."""
     slimmed: dict[str, Any] = slim(schema)
     listed = {name: item for name, item in slimmed["properties"].items() if not item.get(_MARK)}
     return slimmed | {"properties": {name: _without_empty_default(item) for name, item in listed.items()}}
 
 
 def _without_empty_default(parameter: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in parameter.items() if key != "default" or value}
+    return {key: value for key, value in parameter.items() if key != "default" or value or value is False}
 
 
 def listed_output(schema: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Claude Code shows such messages where it was started with --channels or, for a s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import hashlib
 import json
@@ -17,6 +18,7 @@ from typing import Any
 
 from mcp.server.connection import Connection
 from mcp.server.context import HandlerResult
+from mcp.types import CLIENT_INFO_META_KEY, METHOD_NOT_FOUND
 
 from ...app import App
 from ...core.client import client_named
@@ -29,7 +31,7 @@ from ...services.session import KeptSelection, Session, may_tell
 log = logging.getLogger(__name__)
 
 CHANNEL, METHOD = "claude/channel", "notifications/claude/channel"
-CLIENT = "claude-code"
+CLIENT, DISCOVER = "claude-code", "server/discover"
 # Between two looks at what is to be told, and how long a client may take to read it.
 LOOK_S, TELL_S = 2.0, 5.0
 NOTE = """\
@@ -51,10 +53,8 @@ class Waker:
         self, said: Mapping[str, Any], connection: Connection, session: Session | None, answer: HandlerResult
     ) -> HandlerResult:
         """The answer to `initialize`, which declares the channel where the client can use it."""
-        client = client_named(str((said.get("clientInfo") or {}).get("name") or "")).name
-        switch = self._app.settings.notify.claude_channel
-        wants = client == CLIENT if switch is None else switch
-        if not wants or session is None or session.is_over_http or not isinstance(answer, dict):
+        client = _named(said.get("clientInfo"))
+        if session is None or not self._may_wake(client, session) or not isinstance(answer, dict):
             return answer
         if not isinstance(session.selection, KeptSelection):
             return answer
@@ -71,6 +71,26 @@ class Waker:
         return {
             **answer, "capabilities": {**capabilities, "experimental": experimental}, "instructions": instructions
         }  # fmt: skip
+
+    def refusal(self, line: str, session: Session | None) -> str:
+        """The reply to `server/discover` of a client that can be woken; "" for every other message.
+
+        From 2026-07-28 on no message reaches a client that has not asked for it. So it has to begin with `initialize`,
+        as it does with servers that know nothing of that version.
+        """
+        if DISCOVER not in line or session is None:
+            return ""
+        with contextlib.suppress(ValueError, RecursionError, AttributeError, KeyError, TypeError):
+            message = json.loads(line)
+            client = _named(message["params"]["_meta"][CLIENT_INFO_META_KEY]) if message["method"] == DISCOVER else ""
+            if client and self._may_wake(client, session):
+                error = {"code": METHOD_NOT_FOUND, "message": "channel messages need initialize"}
+                return json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}) + "\n"
+        return ""
+
+    def _may_wake(self, client: str, session: Session) -> bool:
+        switch = self._app.settings.notify.claude_channel
+        return (client == CLIENT if switch is None else switch) and not session.is_over_http
 
     async def _run(self) -> None:
         while self._sessions:
@@ -103,6 +123,10 @@ class Waker:
             return
         await within(connection.notify(METHOD, channel_message(watch, event)), TELL_S)
         await asyncio.to_thread(watches.move_wake, wake, TAKEN, TOLD)
+
+
+def _named(info: Mapping[str, Any] | None) -> str:
+    return client_named(str((info or {}).get("name") or "")).name
 
 
 def home_of(client: str, configuration: str, folder: str) -> str:

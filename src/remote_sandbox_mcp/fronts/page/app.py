@@ -9,10 +9,12 @@ from typing import Any
 
 from ...config import paths
 from ...core.errors import BadArgument, SandboxError, UnknownSandbox
+from ...core.resources.usage import thinned
 from ...core.sandboxes.disposable import ProviderChoice, SandboxOrder
 from ...core.sandboxes.secret import Secret
 from ...local.store.history import WantedCalls
 from ...local.waiting import within
+from ...views.job_results import session_fields
 from ...views.live.service import Live
 from ...views.results import sentence
 from ..mcp.server import SandboxServer
@@ -66,6 +68,8 @@ class PageApp:
             ("GET", "log/search"): self._log_search,
             ("GET", "calls"): self._calls,
             ("GET", "events"): self._events,
+            ("GET", "machine"): self._machine,
+            ("GET", "usage"): self._usage,
             ("GET", "choices"): self._choices,
             ("GET", "conflict"): self._conflict,
             ("GET", "allowed"): self._allowed,
@@ -186,6 +190,28 @@ class PageApp:
         before, limit = request.number("before", 0, 1 << 62), request.number("limit", 100, MOST_OLDER)
         return answer_json({"events": await self._live.older_events(before, limit)})
 
+    async def _machine(self, request: PageRequest) -> PageAnswer:
+        """Answer with the history of a machine, its sessions and its forwarded ports."""
+        member, span_s = self._app.fleet.member(request.query.get("name", "")), _span(request)
+        history, is_open = self._app.machine_history, member.sandbox is not None and member.sandbox.is_open
+        points = (await history.points(span_s, member.name)).get(member.name, ())
+        used = await history.gpu_hours(span_s, member.name)
+        # A machine is not logged in to for this.
+        sessions = await self._app.sessions.list(member.name) if is_open else ()
+        ports = [{"port": it.port, "url": it.url} for it in self._app.apps.forwarded() if it.sandbox == member.name]
+        return answer_json(
+            {
+                "points": thinned(points),
+                "usage": [vars(row) for row in used],
+                "sessions": [session_fields(seen) for seen in sessions],
+                "ports": ports,
+            }
+        )
+
+    async def _usage(self, request: PageRequest) -> PageAnswer:
+        rows = await self._app.machine_history.gpu_hours(_span(request))
+        return answer_json({"usage": [vars(row) for row in rows]})
+
     async def _choices(self, request: PageRequest) -> PageAnswer:
         return answer_json(choices_fields(self._app.disposables.choices()))
 
@@ -209,6 +235,10 @@ class PageApp:
         answer = await self._caller.call(await request.json(LARGEST_CALL))
         self._live.stir()
         return answer_json(answer)
+
+
+def _span(request: PageRequest) -> float:
+    return 3600.0 * request.number("hours", 24, 24 * 90)
 
 
 def _refuse_other_sites(request: PageRequest) -> None:

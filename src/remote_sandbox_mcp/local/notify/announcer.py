@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ...core.errors import BadArgument, ConfigError
 from ...core.jobs.watch import Event, Unsent, Watch
-from ...core.permission import Notify, allow_hook, allow_webhook
+from ...core.permission import Notify, allow_hook, allow_webhook, read_address
 from ..processes.programs import find_helper
+from ..store.subscriptions import CHANNEL, Subscriptions
 from . import messages, program
 
 LIMIT_S = 10.0
@@ -95,6 +96,7 @@ class Announcer:
     def __init__(self, notify: Notify, state_folder: Path, environ: Mapping[str, str] = os.environ) -> None:
         self._notify = notify
         self._events = state_folder / "events"
+        self._subscriptions = Subscriptions(state_folder)
         self._environ = environ
 
     async def announce(self, channel: str, watch: Watch, event: Event) -> None:
@@ -113,6 +115,8 @@ class Announcer:
             await self._post(watch, event)
         elif channel.startswith(HOOK):
             await self._run(channel.removeprefix(HOOK), watch, event)
+        elif channel.startswith(CHANNEL):
+            await self._send_to(int(channel.removeprefix(CHANNEL), 16), watch, event)
         else:
             raise Unsent(f"there is no way to announce events that is called {channel[:40]!r}")
 
@@ -129,6 +133,18 @@ class Announcer:
         key = await asyncio.to_thread(secret.reveal) if secret else ""
         url = allow_webhook(watch.policy.webhook_url, self._notify.webhooks)
         await webhook.post(url, self._notify.webhook_format, key, watch, event)
+
+    async def _send_to(self, number: int, watch: Watch, event: Event) -> None:
+        from . import webhook
+
+        to = await asyncio.to_thread(self._subscriptions.get, number)
+        if to is None or not self._notify.mcp_events:
+            raise Unsent("its subscription has ended")
+        address = read_address(allow_webhook(to.url, self._notify.webhooks))
+        reply = await webhook.send(address, webhook.pack_subscribed(to, watch, event))
+        if reply.status == 410:
+            await asyncio.to_thread(self._subscriptions.drop, number)
+        webhook.judge(address, "json", reply)
 
     async def _run(self, name: str, watch: Watch, event: Event) -> None:
         allowed = self._notify.hooks[allow_hook(name, self._notify.hooks)]

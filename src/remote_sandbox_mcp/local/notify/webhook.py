@@ -19,6 +19,7 @@ import httpx
 from ...core.jobs.watch import Event, Unsent, Watch
 from ...core.permission import Address, read_address
 from ...core.task import event_outcome
+from ..store.subscriptions import EVENT, KEY, Subscription
 from ..waiting import within
 from . import messages
 
@@ -63,9 +64,13 @@ async def post(url: str, form: str, secret: str, watch: Watch, event: Event) -> 
     """Send an event to an allowed address. Raises Unsent, whose text shows only the host of the address."""
     address = read_address(url)
     form = _HOSTS.get(address.host, "json") if form == "auto" else form
-    parcel = _PACKERS[form](watch, event, secret)
+    judge(address, form, await send(address, _PACKERS[form](watch, event, secret)))
+
+
+async def send(address: Address, parcel: Parcel) -> WebhookReply:
+    """The receiver's reply, whatever it is. Raises Unsent, whose text shows only the host of the address."""
     try:
-        answer = await within(_send(address, parcel), LIMIT_S)
+        return await within(_send(address, parcel), LIMIT_S)
     except (asyncio.TimeoutError, httpx.TimeoutException):
         raise Unsent(f"{address.origin} did not answer within {LIMIT_S:g} s", passing=True) from None
     except httpx.TransportError as error:
@@ -73,7 +78,6 @@ async def post(url: str, form: str, secret: str, watch: Watch, event: Event) -> 
         raise Unsent(f"{address.origin} could not be reached ({type(error).__name__})", passing=True) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unsent(f"{address.origin} could not be asked ({type(error).__name__})") from None
-    judge(address, form, answer)
 
 
 async def _send(address: Address, parcel: Parcel) -> WebhookReply:
@@ -145,6 +149,21 @@ def _pack_json(watch: Watch, event: Event, secret: str) -> Parcel:
     return Parcel(body, headers)
 
 
+def pack_subscribed(to: Subscription, watch: Watch, event: Event) -> Parcel:
+    """An event as MCP Events wants it; its id is the same for every attempt."""
+    number, data = f"job-event-{event.id}-{event.created:.0f}", messages.as_json(watch, event)
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event.created))
+    return sign_parcel(to, number, {"eventId": number, "name": EVENT, "timestamp": at, "data": data, "cursor": None})
+
+
+def sign_parcel(to: Subscription, number: str, fields: Mapping[str, Any]) -> Parcel:
+    """Sign by the rules of Standard Webhooks."""
+    body, at = messages.encode(fields), f"{time.time():.0f}"
+    signature = _sign(base64.b64decode(to.secret.removeprefix(KEY)), f"{number}.{at}.{body}")
+    headers = {"webhook-id": number, "webhook-timestamp": at, "webhook-signature": f"v1,{signature}"}
+    return Parcel(body.encode(), {**headers, "X-MCP-Subscription-Id": to.id})
+
+
 def _pack_slack(watch: Watch, event: Event, secret: str) -> Parcel:
     text = _text(watch, event).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _packed({"text": text})
@@ -185,8 +204,9 @@ def _text(watch: Watch, event: Event) -> str:
     return f"{messages.title(watch, event)}\n{messages.body(event)}\nwatch {event.watch_id or watch.id}"
 
 
-def _sign(key: str, message: str) -> str:
-    return base64.b64encode(hmac.new(key.encode(), message.encode(), hashlib.sha256).digest()).decode()
+def _sign(key: str | bytes, message: str) -> str:
+    key = key.encode() if isinstance(key, str) else key
+    return base64.b64encode(hmac.new(key, message.encode(), hashlib.sha256).digest()).decode()
 
 
 _PACKERS: dict[str, Callable[[Watch, Event, str], Parcel]] = {

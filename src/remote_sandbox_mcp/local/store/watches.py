@@ -16,6 +16,7 @@ from ...core.jobs.watch import WAKING, Decision, Event, EventType, Policy, Resum
 from .database import Database, statements
 from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, read_json
 from .original import Row, parsed
+from .subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     import sqlite3
@@ -70,6 +71,7 @@ class Watches:
         self.database = database
         self._keeper = keeper or Keeper()
         self._truths = TrueTexts(database.file.with_name(TRUE_TEXTS))
+        self._subscriptions = Subscriptions(database.file.parent)
 
     # Watches
 
@@ -137,7 +139,7 @@ class Watches:
             if watch.status is not Status.ACTIVE:
                 _execute(connection, "drop_resumes", id=watch.id, problem=f"the watch is {watch.status.value}")
             for event, values in zip(decision.events, events, strict=True):
-                _add_event(connection, watch, event, values, now)
+                _add_event(connection, watch, event, values, now, self._subscriptions.channels(watch, event))
             if decision.resume is not None:
                 _add_effect(connection, watch.id, now, kind="resume", **_resume_fields(decision.resume))
         if watch.status is not Status.ACTIVE:
@@ -328,11 +330,12 @@ def _event_fields(event: Event, keeper: Keeper) -> dict[str, object]:
 
 
 def _add_event(
-    connection: sqlite3.Connection, watch: Watch, event: Event, values: Mapping[str, object], now: float
-) -> None:
-    """Write an event, and an effect for each channel on which it is announced."""
+    connection: sqlite3.Connection, watch: Watch, event: Event, values: Mapping[str, object], now: float,
+    subscribed: Collection[str],
+) -> None:  # fmt: skip
+    """Write an event, and an effect for each channel on which it is announced, and for each that `subscribed`."""
     event_id = _execute(connection, "add_event", id=0, watch_id=watch.id, created=now, **values).lastrowid
-    for channel in announcements(watch, event):
+    for channel in (*announcements(watch, event), *subscribed):
         _add_effect(connection, watch.id, now, kind="announce", event_id=event_id, channel=channel)
     if watch.home and event.type in WAKING:
         seat = {"home": watch.home, "seat": watch.seat, "covers": told_by(watch, event)}

@@ -62,6 +62,8 @@ LONGEST_BANNER_LINES = 50
 UNREACHABLE = "Check that the machine is on, and that no firewall or VPN stands in between"
 NO_BANNER = "Check that it is SSH that listens there, and that the machine is not overloaded"
 
+WRITABLE = "only {} may be written, held by {}; not held: /dev/shm, signals, and what another machine does for it"
+
 _T = TypeVar("_T")
 Opener = Callable[[], Awaitable[Sandbox]]
 
@@ -87,6 +89,7 @@ async def carry_out(visit: Visit) -> Checkup:
         visit.gate.end_lent()
     where = checkup.address(machine.login.user, machine.host, machine.port)
     names = (*MACHINE_STEPS, *([checkup.CODE_STEP] if visit.gate.asks_for_code else ()), *INSIDE_STEPS, *ENGINE_STEPS)
+    names += (checkup.WALLS,) * (machine.writable is not None)
     # On a machine that is not configured as a cluster, only Slurm that was found is a step.
     found = {step.name for step in visit.steps}
     names += CLUSTER_STEPS if machine.slurm else tuple(name for name in CLUSTER_STEPS if name in found)
@@ -359,6 +362,7 @@ async def inspect(
         checkup.gpu_step(usage),
         clock,
         checkup.path_step(findings.path),
+        *([checkup.ok(checkup.WALLS, WRITABLE.format(what.writable, what.walls))] if what.walls else []),
         *(
             [checkup.engine_step(findings, machine), *_slurm_steps(findings, cluster, usage, machine)]
             if machine

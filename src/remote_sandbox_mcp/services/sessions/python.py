@@ -31,13 +31,15 @@ from ...core.commands.interpreter import (
 from ...core.commands.session_handle import PYTHON, SessionHandle, SessionSeen
 from ...core.commands.shell import join
 from ...core.errors import BadArgument, LostContact, NotStarted, SandboxError, Unsupported
+from ...core.jobs.job import no_cards
+from ...core.jobs.placement import place_of
 from ...core.progress import Progress, silent
 from ...core.sandboxes.files import FileSlice, Span
 from ...core.sandboxes.foreign import NONSENSE, not_understood
 from ...core.sandboxes.sandbox import Sandbox
 from ...core.texts.image import MOST_BYTES
 from ...core.texts.text import Clipped, clip_both, harmless, last_line
-from ...far.program import read_program
+from ...far.program import read_program, source
 from ...local.waiting import within
 from ..fleet import Fleet, Member
 from ..jobs.commands import tail_of
@@ -45,6 +47,7 @@ from ..jobs.commands import tail_of
 if TYPE_CHECKING:
     from ...local.store.sessions import KeptSessionRows
     from ..jobs.commands import Commands
+    from ..jobs.service import JobService
 
 # How long a question to a session may take; and one that is listed with others.
 ASK_S, LIST_S = 30.0, 12.0
@@ -75,9 +78,10 @@ class PythonReport:
 class PythonService:
     """Python sessions in the sandboxes of a fleet. It needs no more of a sandbox than that it runs commands."""
 
-    def __init__(self, fleet: Fleet, commands: Commands, rows: KeptSessionRows) -> None:
+    def __init__(self, fleet: Fleet, jobs: JobService, rows: KeptSessionRows) -> None:
         self._fleet = fleet
-        self._commands = commands
+        self._jobs = jobs
+        self._commands = jobs.commands
         self._rows = rows
         # Sessions that were there when they were used last: they need not be begun.
         self._live: set[tuple[str, str]] = set()
@@ -90,7 +94,7 @@ class PythonService:
     ) -> PythonReport:  # fmt: skip
         """Run code in a session, which is begun if it is not there. Raises SandboxError where nothing was run."""
         order.check()
-        member = self._fleet.member(name)
+        member = self._fleet.member(await self._place(order, name))
         call = _Call(self, member, await member.open(), order, patience_s, progress)
         seen, record = await (call.run() if order.code.strip() else call.last_result())
         images = await call.images(record) if record else ()
@@ -99,6 +103,16 @@ class PythonService:
         await self._note(member, order)
         shown = clip_both(seen.stdout, seen.stderr, order.limit, room and room // 3)
         return PythonReport(member.name, seen, record, *shown, images, call.note(record))
+
+    async def _place(self, order: PythonOrder, names: str) -> str:
+        """The machine that has the session already, or else the best of several. Raises NoCards."""
+        named, places = place_of(names)
+        if not places:
+            return named
+        meant = [member.name for member in await self._jobs.waiting.members(places)]
+        rows = await asyncio.to_thread(self._rows.list, "")
+        used = (row.sandbox for row in rows if row.name == order.session and row.sandbox in meant)
+        return next(used, "") or await self._jobs.waiting.best(meant, order.cards)
 
     def knows(self, member: Member, session: str) -> bool:
         return (member.name, session) in self._live
@@ -351,6 +365,13 @@ class _Call:
                 f"session {session} on {name} runs {harmless(record.python.encode())}, not {self._order.python}; use "
                 f"another session, or end this one with stop_background_task(tmux_session='python:{session}')"
             )
+        if record.state == "no_cards":
+            raise no_cards(name, record.why)
+        if record.state == "fewer_cards":
+            raise NotStarted(
+                f"session {session} on {name} has {len(record.cards) or 'no'} GPUs of its own, as its first call asked "
+                "for; use another session, or leave gpus out"
+            )
         if record.state in ("absent", "no_session", "unknown"):
             raise BadArgument(f"session {session} on {name} has no result to show; pass code to run")
         raise NotStarted(f"unable to run Python on {name}: {record.why or 'its session did not answer'}")
@@ -382,7 +403,8 @@ PIECES = ("__init__", "wire", "client", "supervisor", "calls", "interpreter", "c
 
 @functools.cache
 def program_files() -> dict[str, str]:
-    return {f"{piece}.py": read_program(f"python/{piece}.py") for piece in PIECES}
+    found = {f"{piece}.py": read_program(f"python/{piece}.py") for piece in PIECES}
+    return {**found, "cards.py": source(("outpost/place", "jobs/cards"))}
 
 
 @functools.cache

@@ -8,7 +8,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -202,17 +203,36 @@ def plan(client: McpClient, program: StartCommand) -> ClientPlan:
     return with_entry(ClientPlan(client, State.NEW, entry, "", path, before, text))
 
 
+def plans(client: McpClient, program: StartCommand) -> Iterator[ClientPlan]:
+    """The client's own plan, and one for each entry of 0.x that Claude Code has for a single project.
+
+    Each is made when its turn comes: the one before may have changed the file.
+    """
+    yield plan(client, program)
+    projects: Any = None
+    with suppress(ConfigError, NotEditable):
+        projects = {} if client.is_toml else json_text.read(files.read(client.file) or "").get("projects")
+    for folder in json_text.keys_of(projects):
+        title, table = f"{client.title} in {folder}", ("projects", folder, *client.table)
+        # Few have servers of their own, and the file may be large.
+        if json_text.value_at(projects[folder], client.table):
+            planned = plan(replace(client, title=title, table=table, plugins=None), program)
+            yield from [planned] if planned.is_original else []
+
+
 def overriding(there: ClientPlan) -> ClientPlan:
     """The plan that puts us in the place of another command; a table of TOML that is there stays its owner's."""
     return with_entry(replace(there, state=State.NEW))
 
 
 def _is_original(server: Any) -> bool:
-    """Whether an entry starts the published program by its name, which may be 0.x: uvx, pipx, python -m."""
+    """Whether an entry starts the published program, which may be 0.x: by its name or path, uvx, pipx, python -m."""
     words = [server.get("command"), *(server.get("args") or ())] if isinstance(server, dict) else []
     named = [re.split("[@=<>~]", str(word))[0] for word in words[1:]]
-    is_run = bool(words) and os.path.basename(str(words[0])) in ("uvx", "uv", "pipx")
-    return (is_run and PROGRAM in named and "--from" not in named) or "remote_sandbox_mcp.server" in named
+    first = os.path.basename(str(words[0])) if words else ""
+    is_run = first in ("uvx", "uv", "pipx") and PROGRAM in named and "--from" not in named
+    # 0.x takes no arguments.
+    return is_run or "remote_sandbox_mcp.server" in named or (first == PROGRAM and not named)
 
 
 def with_entry(fresh: ClientPlan) -> ClientPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,23 +56,18 @@ def put(text: str, path: Sequence[str], value: Any) -> str:
     wanted = _with(read(text), path, value)
     if not text.strip("\ufeff \t\r\n"):
         return json.dumps(wanted, indent=_USUAL_INDENT, ensure_ascii=False) + "\n"
-    return _checked(_put(text, _object(text, _start(text)), path, value), wanted)
+    return checked(_put(text, _object(text, _start(text)), path, value), wanted)
 
 
 def remove(text: str, path: Sequence[str]) -> str:
     """The text without the member at this path, which must be there. Raises NotEditable."""
-    document = read(text)
-    wanted = json.loads(json.dumps(document))
-    inner = wanted
-    for key in path[:-1]:
-        inner = inner[key]
-    del inner[path[-1]]
+    wanted = less(read(text), path)
     found = _object(text, _start(text))
     for key in path[:-1]:
         member = found.member(key)
         assert member is not None
         found = _object(text, member.value_at)
-    return _checked(_without(text, found, path[-1]), wanted)
+    return checked(_without(text, found, path[-1]), wanted)
 
 
 def restore(text: str, path: Sequence[str], value: Any) -> str:
@@ -99,7 +94,14 @@ def _with(document: dict[str, Any], path: Sequence[str], value: Any) -> dict[str
     return {**document, key: _with(inner, rest, value)}
 
 
-def _checked(text: str, wanted: dict[str, Any]) -> str:
+def less(document: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """The document without the value at a path."""
+    key, *rest = path
+    kept = {name: value for name, value in document.items() if name != key}
+    return {**kept, key: less(document[key], rest)} if rest else kept
+
+
+def checked(text: str, wanted: dict[str, Any], read: Callable[[str], dict[str, Any]] = read) -> str:
     """Raises NotEditable where the new text does not say exactly what it should."""
     if read(text) != wanted:
         raise NotEditable("its layout is unusual")

@@ -27,39 +27,29 @@ class MachineSecret:
     text: str = field(repr=False)
 
 
-@dataclass(frozen=True)
-class KeptSecret:
-    """Place of a secret now: `reference` is what config.toml says of it."""
-
-    reference: str
-    change: SetupChange
-
-
 def reference_for(name: str, key: str, config_file: Path) -> str:
     """Return where a secret would be kept, before it is."""
-    return (
-        _in_keyring(account_of(name, key)) if keyring_store.is_there() else _in_file(file_for(name, config_file, key))
-    )
+    is_there = keyring_store.is_there()
+    return _in_keyring(account_of(name, key)) if is_there else _in_file(file_for(name, config_file, key))
 
 
-def keep(name: str, secret: MachineSecret, config_file: Path, *, is_written: bool = False) -> KeptSecret:
-    """Raises ConfigError. A keyring may ask its owner: call it in a thread.
+def keep(name: str, secret: MachineSecret, config_file: Path, *, is_written: bool = False) -> SetupChange:
+    """Return the change, of which `reference_of` tells what config.toml says. Raises ConfigError.
 
-    `is_written`: it is in a file already, as plain text, so that a passphrase may be, too.
+    A keyring may ask its owner: call it in a thread. `is_written`: it is in a file already, as plain text, so that a
+    passphrase may be, too.
     """
     account, password = account_of(name, secret.key), secret.text
     if keyring_store.store(account, password):
         what = "the password" if secret.key == PASSWORD else "the passphrase of the key"
-        return KeptSecret(
-            _in_keyring(account), SetupChange(KEYRING, f"{what} of {name} in the keyring", account=account)
-        )
+        return SetupChange(KEYRING, f"{what} of {name} in the keyring", account=account)
     if secret.key == PASSPHRASE and not is_written:
         raise ConfigError(f"unable to configure {name}: {NO_KEYRING}.")
     if password != password.rstrip("\r\n"):
         raise ConfigError("a password that ends with a line end cannot be kept in a file.")
     path = file_for(name, config_file, secret.key)
     files.write(path, f"{password}\n", files.read(path), files.OWNER_ONLY)
-    return KeptSecret(_in_file(path), SetupChange(SECRET_FILE, f"the {secret.key} of {name}", path=str(path)))
+    return SetupChange(SECRET_FILE, f"the {secret.key} of {name}", path=str(path))
 
 
 def account_of(name: str, key: str = PASSWORD) -> str:

@@ -24,6 +24,7 @@ from ...core.jobs.watch import Allowed, Status, Watch, WatchOrder, make_policy, 
 from ...core.permission import Notify, allow_hook, allow_webhook
 from ...core.resources.checkup import address
 from ...core.sync.transfer import Order, Outcome, Place
+from ...core.texts.text import counted
 from ...local.processes.ownership import who_else
 from ...local.processes.process import started
 from ...local.store import original as rows
@@ -322,8 +323,8 @@ def take_machines(found: Takeover, config: Path | None, journal: SetupJournal | 
     try:
         for machine in found.new_machines:
             kept = {it.key: keeping.keep(machine.name, it, target, is_written=True) for it in machine.secrets}
-            changes += [secret.change for secret in kept.values()]
-            references = {key: secret.reference for key, secret in kept.items()}
+            changes += kept.values()
+            references = {key: keeping.reference_of(secret) for key, secret in kept.items()}
             machines.append(config_file.NewMachine(machine.name, {**machine.fields, **references}))
         if machines:
             # A key that is not there any more is no reason to lose a machine.
@@ -332,7 +333,9 @@ def take_machines(found: Takeover, config: Path | None, journal: SetupJournal | 
         for change in changes:
             keeping.forget(change)
         raise
-    changes += [SetupChange(MACHINES_TAKEN, f"what was taken from {file}", str(file)) for file in found.lists]
+    taken = {it.path for it in journal.changes() if it.kind == MACHINES_TAKEN}
+    lists = [str(file) for file in found.lists if str(file) not in taken]
+    changes += [SetupChange(MACHINES_TAKEN, f"what was taken from {file}", file) for file in lists]
     for change in changes:
         journal.add(change)
     plain = [change.path for change in changes if change.kind == SECRET_FILE]
@@ -344,7 +347,7 @@ def take_watches(found: Takeover) -> None:
     """Write them under their numbers, then mark them as ours in the original's database. Raises ConfigError."""
     taken = [(it.number, it.watch.id, it.status, it.watch.status.value) for it in found.watches]
     value = json.dumps({"watches": taken, "transfers": [*map(task_id, found.transfers)]})
-    what = f"{len(taken)} watches and {len(found.transfers)} transfers of 0.x"
+    what = f"{counted(len(taken), 'watch', 'watches')} and {counted(len(found.transfers), 'transfer')} of 0.x"
     # First: should this process die now, the next one knows which of our rows are the original's.
     SetupJournal(found.state, JOURNAL).add(SetupChange(WATCHES_TAKEN, what, str(found.database), value=value))
     with closing(Database(found.state / STATE_FILE)) as database, closing(TransferRecords(found.state)) as records:
@@ -428,7 +431,8 @@ def _put_back(change: SetupChange) -> str:
     path, text, how = Path(change.path), change.value, "; launchd loads it at the next login"
     if path.exists():
         return f"{path} is there again already."
-    if path.name == original.MACHINES:
+    # Whatever its name was; the file of an agent is XML.
+    if text.startswith("{"):
         document = json.loads(text)
         for raw, key in _secrets_in(document):
             raw[key] = resolve_secret(raw[key]).reveal()

@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from ...config.problems import parse_toml
+from . import json_text
 from .json_text import NotEditable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -46,7 +47,7 @@ def add_table(text: str, path: Sequence[str], values: Mapping[str, Any]) -> str:
     line_end = "\r\n" if "\r\n" in text else "\n"
     before = text if not text or text.endswith("\n") else text + line_end
     added = before + (line_end if before else "") + table(path, values).replace("\n", line_end)
-    return _checked(added, wanted)
+    return json_text.checked(added, wanted, read)
 
 
 def add_hosts(text: str, names: Sequence[str]) -> str:
@@ -55,7 +56,8 @@ def add_hosts(text: str, names: Sequence[str]) -> str:
     wanted = {**document, "hosts": [*_list(document, "hosts"), *names]}
     top = _HEADER.search(text)
     found = _list_start("hosts").search(text, 0, top.start() if top else len(text))
-    return _checked(_extend(text, found.end(), names) if found else _begin(text, top, names), wanted)
+    added = _extend(text, found.end(), names) if found else _begin(text, top, names)
+    return json_text.checked(added, wanted, read)
 
 
 def add_to_list(text: str, name: str, key: str, values: Sequence[str]) -> str:
@@ -68,18 +70,18 @@ def add_to_list(text: str, name: str, key: str, values: Sequence[str]) -> str:
     following = _HEADER.search(text, header.end())
     found = _list_start(key).search(text, header.end(), following.start() if following else len(text))
     if found:
-        return _checked(_extend(text, found.end(), values), wanted)
+        return json_text.checked(_extend(text, found.end(), values), wanted, read)
     line_end = "\r\n" if "\r\n" in text else "\n"
     line = text.find("\n", header.end()) + 1
     before, after = (text[:line], text[line:]) if line else (text + line_end, "")
-    return _checked(f"{before}{key} = {json.dumps(list(values))}{line_end}{after}", wanted)
+    return json_text.checked(f"{before}{key} = {json.dumps(list(values))}{line_end}{after}", wanted, read)
 
 
 def set_values(text: str, path: Sequence[str], values: Mapping[str, Any]) -> str:
     """The text with these values in a table that it has, and without keys of it that are not named; variables, a table
     of their own, are among them. Raises NotEditable.
     """
-    wanted = _with(_without(read(text), path), path, dict(values))
+    wanted = _with(json_text.less(read(text), path), path, dict(values))
     named = ((path, values), ((*path, "env"), values.get("env", {})))
     tables = {f"[{'.'.join(map(_key, place))}]": chosen for place, chosen in named}
     lines: list[str] = []
@@ -88,7 +90,7 @@ def set_values(text: str, path: Sequence[str], values: Mapping[str, Any]) -> str
         is_header = line.lstrip().startswith("[")
         chosen = tables.get(line.partition("#")[0].strip()) if is_header else chosen
         lines.append(line if is_header or chosen is None else _set(line, chosen))
-    return _checked("".join(lines), wanted)
+    return json_text.checked("".join(lines), wanted, read)
 
 
 def _set(line: str, values: Mapping[str, Any]) -> str:
@@ -99,12 +101,6 @@ def _set(line: str, values: Mapping[str, Any]) -> str:
     new = values[key]
     is_same = isinstance(new, dict) or read(line).get(key) == new
     return line if is_same else f"{_key(key)} = {json.dumps(new)}\n"
-
-
-def _without(document: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    key, *rest = path
-    kept = {name: value for name, value in document.items() if name != key}
-    return {**kept, key: _without(document[key], rest)} if rest else kept
 
 
 Hunks = list[tuple[str, str]]
@@ -157,13 +153,6 @@ def _with(document: dict[str, Any], path: Sequence[str], value: dict[str, Any]) 
     if not isinstance(inner, dict) or (not rest and key in document):
         raise NotEditable(f"it has another {key!r} already")
     return {**document, key: _with(inner, rest, value) if rest else value}
-
-
-def _checked(text: str, wanted: dict[str, Any]) -> str:
-    """Raises NotEditable where the new text does not say exactly what it should."""
-    if read(text) != wanted:
-        raise NotEditable("its layout is unusual")
-    return text
 
 
 def _begin(text: str, top: re.Match[str] | None, names: Sequence[str]) -> str:

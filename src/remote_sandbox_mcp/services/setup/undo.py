@@ -51,7 +51,9 @@ def undo(
 def _attempt(change: SetupChange, left: Iterable[SetupChange], is_dry: bool, others: Others) -> Undone:
     try:
         if change.kind in others:
-            return Undone(change, True, f"{change.what}: given back." if is_dry else others[change.kind](change))
+            return Undone(
+                change, True, f"{change.what} would be given back." if is_dry else others[change.kind](change)
+            )
         if change.kind in (KEYRING, SECRET_FILE):
             return _forget(change, left, is_dry)
         if change.kind == CLAUDE:

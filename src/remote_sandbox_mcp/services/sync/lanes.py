@@ -98,8 +98,10 @@ class Lanes:
         self._closing.start(self.close())
 
     async def close(self) -> None:
-        idle, self._idle = self._idle, []
+        coming = tuple(self._coming)
         self._coming.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        idle, self._idle = self._idle, []
         if self._timer:
             self._timer.cancel()
         await asyncio.gather(*(lane.close() for lane in idle), return_exceptions=True)

@@ -274,6 +274,9 @@ def routes_between(configured: Iterable[Machine]) -> Routes:
     def route(source: str, target: str) -> Bridging | None:
         if source not in machines or target not in machines or target not in machines[source].direct:
             return None
+        if machines[target].writable is not None:
+            # A lane that the other machine starts there would have no walls.
+            return None
         destination, python = machines[source].direct[target], machines[target].python
 
         async def bridge(lane: Lane) -> Lane:

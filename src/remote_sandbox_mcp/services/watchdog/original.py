@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from .service import until
 ENDING_S = 15.0
 # The original itself takes its watchdog for dead after this long without a sign of life.
 SILENT_S = 180.0
+# Its words, whichever way it was started.
+DAEMON = re.compile(rb"remote(?:_sandbox_mcp\.server|-sandbox-mcp)\0daemon\0")
 
 
 @dataclass(frozen=True)
@@ -84,5 +87,5 @@ def _lines() -> Iterator[tuple[int, str]]:
         with suppress(OSError):
             line = Path(f"/proc/{name}/cmdline").read_bytes()
             # By words: a shell has the whole line as one of its own.
-            if b"remote_sandbox_mcp.server\0daemon\0" in line and os.stat(f"/proc/{name}").st_uid == os.geteuid():
+            if DAEMON.search(line) and os.stat(f"/proc/{name}").st_uid == os.geteuid():
                 yield int(name), os.fsdecode(line).replace("\0", " ")

@@ -15,27 +15,31 @@ from ...app import App
 from ...core.errors import SandboxError
 from ...core.jobs.job import Checkpoint, JobState
 from ...core.jobs.watch import Watch
-from ...core.resources.usage import thinned
+from ...core.resources.history import total
+from ...core.resources.usage import TREND_S, thinned
 from ...core.texts.shown import values_in_use
 from ...local.store.history import WantedCalls
 from ...local.waiting import Chores, within
 from ...services.fleet import unforeseen
+from ...services.history import row_of
 from ...services.jobs.service import once
 from ...services.jobs.values import JobSnapshot
 from ..results import plain_text, sentence
 from .board import Board, Change, Row, Viewer
-from .rows import Secrets, broken_job_row, job_id, job_row
+from .rows import Secrets, broken_job_row, call_row, job_id, job_row
 from .topics import CALLS, EVENTS, SANDBOXES, TRANSFERS, WORKSPACES, StateFile, WorkspaceTopic, refresh_disposables
-from .watcher import MACHINES, TRENDS, Attention, SandboxPoller
+from .watcher import MACHINES, TRENDS, SandboxPoller
 
 log = logging.getLogger(__name__)
 
-ABOUT, JOBS = "about", "jobs"
-TOPICS = (ABOUT, MACHINES, TRENDS, JOBS, SANDBOXES, WORKSPACES, TRANSFERS, EVENTS, CALLS)
+ABOUT, JOBS, USAGE, RUNNING = "about", "jobs", "usage", "running"
+TOPICS = (ABOUT, MACHINES, TRENDS, JOBS, SANDBOXES, WORKSPACES, TRANSFERS, EVENTS, CALLS, USAGE, RUNNING)
 # How often the state file's counter of changes, and the list of sandboxes, are looked at.
 POLL_EVERY_S = 1.0
 # How often providers of disposable sandboxes are asked.
 PROVIDERS_S = 5.0
+# GPU-hours are shown of today and of so long; and how often they are read.
+USAGE_S, USAGE_EVERY_S = 7 * 86400.0, 60.0
 # Jobs are shown when all machines have told theirs, or after this time.
 FIRST_JOBS_S = 1.5
 MOST_JOBS = 2000
@@ -55,7 +59,6 @@ class Live:
         self._about = about
         self._began = time.time()
         self._board = Board()
-        self._attention = Attention()
         self._watchers: dict[str, tuple[SandboxPoller, asyncio.Future[None]]] = {}
         self._state = StateFile(app, self._board, self._secrets)
         self._workspaces = WorkspaceTopic(app, self._board)
@@ -66,6 +69,8 @@ class Live:
         self._jobs_wait_until = 0.0
         self._showing: asyncio.TimerHandle | None = None
         self._jobs_left_out = 0
+        # Whether what was seen before anybody looked has been filled in.
+        self._is_remembered = False
 
     # Looking
 
@@ -94,7 +99,7 @@ class Live:
     def stir(self) -> None:
         """Refresh jobs and other rows now, after something was done in this process."""
         for watcher, _ in self._watchers.values():
-            watcher.stir(all=False)
+            watcher.stir()
         self._news.set()
 
     def clients(self) -> list[Mapping[str, Any]]:
@@ -120,22 +125,22 @@ class Live:
     # While anybody looks
 
     def _begin(self) -> None:
-        self._attention.begin()
+        self._is_remembered = False
         self._jobs_wait_until = time.monotonic() + FIRST_JOBS_S
-        for watcher, _ in self._watchers.values():
-            watcher.stir()
         loops = (
             (self._refresh_fleet, POLL_EVERY_S),
             (self._refresh_state, POLL_EVERY_S),
             (self._refresh_workspaces, POLL_EVERY_S),
             (self._refresh_disposables, PROVIDERS_S),
+            (self._refresh_usage, USAGE_EVERY_S),
         )
         for query, every_s in loops:
             self._looking.start(self._repeat(query, every_s))
 
     def _end(self) -> None:
-        self._attention.end()
         self._looking.cancel()
+        self._following.cancel()
+        self._watchers.clear()
         self._workspaces.cancel()
 
     async def _repeat(self, query: Callable[[], Awaitable[None]], every_s: float) -> None:
@@ -166,16 +171,37 @@ class Live:
                 del self._watchers[name]
         for name, member in members.items():
             if name not in self._watchers:
-                watcher = SandboxPoller(
-                    self._app, member, self._board, self._attention, self._show_jobs_soon, self._watch_of
-                )
+                watcher = SandboxPoller(self._app, member, self._board, self._show_jobs_soon, self._watch_of)
                 self._watchers[name] = watcher, self._following.start(watcher.follow())
+        await self._remember()
         for topic in (MACHINES, TRENDS):
             self._board.put(topic, self._board.rows(topic))
         if before != {*self._watchers} or not self._board.knows(JOBS):
             self._show_jobs()
 
+    async def _remember(self) -> None:
+        """Fill in the last hour of each machine, once for those who begin to look."""
+        if not self._is_remembered:
+            self._is_remembered = True
+            with suppress(SandboxError):
+                for name, points in (await self._app.machine_history.points(TREND_S)).items():
+                    if name in self._watchers:
+                        self._watchers[name][0].remember(points)
+
+    async def _refresh_usage(self) -> None:
+        rows = await self._app.machine_history.gpu_hours(USAGE_S)
+        today = time.strftime("%Y-%m-%d")
+        now = total((row for row in rows if row.day == today), "user")
+        users = {user: hours for (user,), hours in total(rows, "user").items()}
+        self._board.put(
+            USAGE, {user: {"user": user, "today": now.get((user,), 0.0), "week": it} for user, it in users.items()}
+        )
+
     async def _refresh_state(self) -> None:
+        running, secrets, before = self._app.history.running, self._secrets(), self._board.rows(RUNNING)
+        ids = {f"{number}": call for number, call in running.items()}
+        rows = {id: before.get(id) or call_row(row_of(call, secrets)) | {"id": id} for id, call in ids.items()}
+        self._board.put(RUNNING, rows)
         if await self._state.refresh():
             self._show_jobs()
 
@@ -198,7 +224,7 @@ class Live:
             self._showing = None
         parts = [watcher.snapshots for watcher, _ in self._watchers.values()]
         is_whole = all(snapshots is not None for snapshots in parts)
-        if not self._board.knows(JOBS) and not is_whole and time.monotonic() < self._jobs_wait_until:
+        if not is_whole and time.monotonic() < self._jobs_wait_until:
             return
         snapshots = shown_first(once(snapshot for part in (*parts, self._state.waiting) for snapshot in part or ()))
         before, secrets, now = self._board.rows(JOBS), self._secrets(), time.time()
@@ -257,7 +283,7 @@ def shown_first(snapshots: Iterable[JobSnapshot]) -> dict[str, JobSnapshot]:
 
 def _grown(before: Row | None, row: Row) -> Row:
     """A trend as it is shown: at first all of it, thinned, and then the points that are new."""
-    if before is None or not before["points"]:
+    if before is None or not before["points"] or before["filled"] != row["filled"]:
         return {"points": thinned(row["points"])}
     last = before["points"][-1][0]
     return {"add": [point for point in row["points"] if point[0] > last]}

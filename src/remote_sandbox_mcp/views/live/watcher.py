@@ -72,34 +72,7 @@ class Checkpoints:
 SAMPLE_S, DOWN_S = 4.0, 30.0
 # A slow one is left alone for so many times as long as it took to answer.
 REST_AFTER_ANSWER = 3.0
-# Without a looker: how often those that are connected are asked, and for how long.
-SELDOM_S, AFTERWARDS_S = 60.0, 3600.0
 JOBS_S = 5.0
-
-
-class Attention:
-    """Whether anybody looks, or did so lately."""
-
-    def __init__(self) -> None:
-        self.has_viewer = False
-        self._until = 0.0
-
-    def begin(self) -> None:
-        self.has_viewer = True
-
-    def end(self) -> None:
-        self.has_viewer = False
-        self._until = time.monotonic() + AFTERWARDS_S
-
-    @property
-    def is_over(self) -> bool:
-        return not self.has_viewer and time.monotonic() > self._until
-
-    def pause_after(self, took_s: float, *, is_up: bool) -> float:
-        """Return how long to wait before a machine is asked again."""
-        if not self.has_viewer:
-            return SELDOM_S
-        return max(SAMPLE_S, REST_AFTER_ANSWER * took_s) if is_up else max(DOWN_S, took_s)
 
 
 # How often it is looked whether another caller has opened a machine that was down.
@@ -117,7 +90,6 @@ class SandboxPoller:
         app: App,
         member: Member,
         board: Board,
-        attention: Attention,
         jobs_changed: Callable[[], None],
         watch_of: WatchOf,
     ) -> None:
@@ -128,30 +100,40 @@ class SandboxPoller:
         self.snapshots: Sequence[JobSnapshot] | None = None
         self._app = app
         self._board = board
-        self._attention = attention
         self._jobs_changed = jobs_changed
         self._is_machine = not DISPOSABLE_ID.match(member.name)
         self._points: tuple[Point, ...] = ()
+        # How often points were filled in between: lookers are sent all of them then.
+        self._filled = 0
         self._sample_at = self._jobs_at = 0.0
         # Empty: it has not been asked yet, or it answers.
         self._trouble = ""
         self._stirred = asyncio.Event()
-        if self._is_machine:
+        # What was seen before is shown until it has answered again.
+        if self._is_machine and member.name not in board.rows(MACHINES):
             self._show(View(member.name, member.describe(), self._is_active, False), self._first_state)
 
-    def stir(self, *, all: bool = True) -> None:
-        """Ask now: for its jobs or, with `all`, how busy it is, too."""
+    def stir(self) -> None:
+        """Ask for its jobs now."""
         self._jobs_at = 0.0
-        self._sample_at = 0.0 if all else self._sample_at
         self._stirred.set()
 
     async def follow(self) -> None:
-        """Until nobody has looked for long."""
-        while not self._attention.is_over:
+        """Until it is cancelled, because nobody looks any more."""
+        while True:
             self._stirred.clear()
             await self._ask()
             with suppress(asyncio.TimeoutError):
                 await within(self._stirred.wait(), self._pause())
+
+    def remember(self, points: Sequence[Point]) -> None:
+        """Fill in what was seen while nobody looked here."""
+        self._points = recent(sorted({*points, *self._points}, key=lambda point: point[0]), time.time())
+        self._filled += 1
+        self._show_trend()
+
+    def _show_trend(self) -> None:
+        self._board.put_row(TRENDS, self.member.name, {"points": self._points, "filled": self._filled})
 
     def remove(self) -> None:
         """Take its rows from the board."""
@@ -166,14 +148,13 @@ class SandboxPoller:
             self._sample_at = 0.0
         if self._is_machine and time.monotonic() >= self._sample_at:
             await self._sample()
-        if self._attention.has_viewer and time.monotonic() >= self._jobs_at:
+        if time.monotonic() >= self._jobs_at:
             await self._list_jobs()
-        if self._attention.has_viewer and self._may_ask and not self._trouble:
+        if self._may_ask and not self._trouble:
             await self._refresh_checkpoints()
 
     def _pause(self) -> float:
-        jobs_at = self._jobs_at if self._attention.has_viewer else math.inf
-        due = min(self._sample_at if self._is_machine else math.inf, jobs_at) - time.monotonic()
+        due = min(self._sample_at if self._is_machine else math.inf, self._jobs_at) - time.monotonic()
         return max(LEAST_PAUSE_S, min(due, POLL_EVERY_S))
 
     @property
@@ -186,7 +167,7 @@ class SandboxPoller:
 
     @property
     def _may_ask(self) -> bool:
-        if not self._attention.has_viewer or not self._is_machine:
+        if not self._is_machine:
             return self._is_open
         return self.member.may_open_unasked
 
@@ -199,17 +180,19 @@ class SandboxPoller:
     async def _sample(self) -> None:
         begun = time.monotonic()
         if not self._may_ask:
-            self._sample_at = begun + self._attention.pause_after(0.0, is_up=True)
+            self._sample_at = begun + SAMPLE_S
             return
         view, is_up = await self._view_in_any_case()
         self._trouble = "" if is_up else view.cause or view.trouble
         if view.usage is not None:
             now = time.time()
             self._points = recent((*self._points, point_of(view.usage, now)), now)
-            self._board.put_row(TRENDS, self.member.name, {"points": self._points})
+            self._app.machine_history.record(self.member, view.usage)
+            self._show_trend()
         self._show(view, "up" if is_up else "down")
-        now = time.monotonic()
-        self._sample_at = now + self._attention.pause_after(now - begun, is_up=is_up)
+        took = time.monotonic() - begun
+        pause = max(SAMPLE_S, REST_AFTER_ANSWER * took) if is_up else max(DOWN_S, took)
+        self._sample_at = time.monotonic() + pause
 
     async def _view(self) -> tuple[View, bool]:
         """Describe how it stands, and whether it answers."""

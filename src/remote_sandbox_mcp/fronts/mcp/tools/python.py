@@ -11,6 +11,7 @@ from pydantic import Field
 
 from ....core.commands.command import Excerpt, Running
 from ....core.commands.interpreter import PythonOrder, PythonRecord
+from ....core.jobs.placement import read_request
 from ....core.texts.image import recognise
 from ....core.texts.text import clip, harmless
 from ....views.results import exec_head, lean, plain_text, truncation
@@ -18,7 +19,7 @@ from ....views.texts import fields_text
 from ..clients import room
 from ..reporting import Reporting, beats
 from ..results import ResultImages, reply
-from ..server import SandboxName, SandboxServer
+from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import PythonShape
 from ..toolbox import UNLISTED
 from .exec import RUN, RUNS, RUNS_COMMAND, patience
@@ -41,15 +42,18 @@ def run_code(server: SandboxServer) -> Any:
         ctx: Context[None, Any],
         session: Annotated[str, Field(description="Name")] = "main",
         timeout_s: Annotated[float, Field(description="Limit")] = 120,
-        sandbox_name: SandboxName = "",
+        sandbox_name: Places = "",
         python: Annotated[str, Field(description="Program or environment")] = "",
         cwd: Annotated[str, Field(description="Default: home")] = "",
+        gpus: Gpus = 0,
+        gpu_memory: GpuMemory = "",
         max_output_chars: Annotated[int, UNLISTED] = 20000,
     ) -> Annotated[CallToolResult, PythonShape]:
         """Run code in a Python that lives on the sandbox between calls, with its variables. Figures are shown."""
         order = PythonOrder(
-            code=code, session=session, timeout_s=timeout_s, python=python, cwd=cwd, limit=max_output_chars
-        )
+            code=code, session=session, timeout_s=timeout_s, python=python, cwd=cwd, limit=max_output_chars,
+            cards=read_request(gpus, gpu_memory),
+        )  # fmt: skip
         async with Reporting(ctx) as reporting:
             report = await server.app.pythons.run(
                 order, name=sandbox_name, patience_s=patience(server, ctx), room=room(), progress=beats(reporting)
@@ -94,7 +98,8 @@ def record_fields(report: PythonReport, record: PythonRecord, limit: int) -> dic
 def session_fields(record: PythonRecord) -> dict[str, Any]:
     """Return facts about the session for the caller: that it is new, or in another folder than the call wanted."""
     python = plain_text(f"{record.version} {record.python}") if record.is_new else ""
-    return {"new": record.is_new, "python": python, "folder": plain_text(record.folder)}
+    gpus = list(record.cards) if record.is_new else []
+    return {"new": record.is_new, "python": python, "folder": plain_text(record.folder), "gpus": gpus}
 
 
 def image_fields(report: PythonReport, images: ResultImages) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
 // Calls: every tool call of every client, and what came of it.
 
-import { LazyList, h, replace, soon } from "./dom.js";
-import { clock, moment, took } from "./format.js";
+import { LazyList, h, put, replace, soon } from "./dom.js";
+import { clock, duration, moment, took } from "./format.js";
 import { Older } from "./older.js";
-import { empty, fits, heading, remembered, searchBox, select, toggle } from "./parts.js";
+import { copyButton, empty, fits, heading, machineLink, remembered, searchBox, select, toggle } from "./parts.js";
 import { t } from "./words.js";
 
 const LONGEST_WHAT = 300;
@@ -36,7 +36,9 @@ export function mount(root, { feed }) {
     clients.update(all.map(([, row]) => row.client));
     sandboxes.update(all.map(([, row]) => row.sandbox));
     tools.update(all.map(([, row]) => row.tool));
-    const shown = all.filter(([, row]) => isWanted(row, chosen));
+    // Those that run have no number yet, and come first.
+    const running = [...feed.rows("running")].reverse().map(([id, row]) => [`running ${id}`, row]);
+    const shown = [...running, ...all].filter(([, row]) => isWanted(row, chosen));
     list.show(shown);
     older.node.hidden = !all.length;
     if (shown.length) nothing.replaceChildren();
@@ -46,9 +48,11 @@ export function mount(root, { feed }) {
   }
 
   draw();
-  const end = feed.listen(["calls"], () => soon(draw));
+  const end = feed.listen(["calls", "running"], () => soon(draw));
+  const timer = setInterval(() => list.near((card) => card.tick?.()), 1000);
   return () => {
     end();
+    clearInterval(timer);
     clearTimeout(asking);
     list.end();
   };
@@ -58,7 +62,7 @@ export function mount(root, { feed }) {
 const ABOUT_JOBS = ["stop_background_task", "check_background_task", "wait_background_task"];
 
 function isFailed(row) {
-  if (row.outcome === "done" && ABOUT_JOBS.includes(row.tool)) return false;
+  if (row.outcome === "running" || (row.outcome === "done" && ABOUT_JOBS.includes(row.tool))) return false;
   return row.outcome !== "done" || (row.exit_code !== undefined && row.exit_code !== null && row.exit_code !== 0);
 }
 
@@ -83,24 +87,33 @@ function outcome(row) {
 
 function callRow(row, feed) {
   const when = moment(row.began ?? row.time);
-  const head = h("summary.call", { "data-state": isFailed(row) ? "failed" : "ended" },
+  const isRunning = row.outcome === "running";
+  const time = h("span.call-took", {}, isRunning ? "" : took(row.seconds));
+  const tick = () => isRunning && put(time, duration(feed.now() - when));
+  tick();
+  const head = h("summary.call", { "data-state": isFailed(row) ? "failed" : isRunning ? "running" : "ended" },
     h("time.call-time", { title: new Date(when * 1000).toLocaleString() }, clock(when, feed.now())),
     h("span.call-tool", {}, row.tool),
     h("span.call-what", {}, what(row)),
     h("span.call-client", {}, row.client || "–"),
     h("span.call-sandbox", {}, row.sandbox || "–"),
     h("span.call-outcome", {}, outcome(row)),
-    h("span.call-took", {}, took(row.seconds)));
+    time);
   const node = h("details.call-box", {}, head);
   // The details are made when they are looked at.
   node.addEventListener("toggle", () => node.open && node.childElementCount < 2 && node.append(details(row)));
-  return { node, update: () => {} };
+  return { node, tick, update: () => {} };
+}
+
+// A command is copied as it is, and other arguments as JSON.
+function copied_({ arguments: given = {} }) {
+  return typeof given.command === "string" ? given.command : JSON.stringify(given, null, 1);
 }
 
 function details(row) {
   const facts = [
     [t("Client"), [row.client, row.version].filter(Boolean).join(" ")],
-    [t("Sandbox"), row.sandbox],
+    [t("Sandbox"), row.sandbox ? row.sandbox.split(", ").map((name, at) => [at ? ", " : "", machineLink(name)]) : ""],
     [t("Folder"), row.folder],
     [t("Session"), row.session],
     [t("Outcome"), outcome(row)],
@@ -108,6 +121,6 @@ function details(row) {
   ].filter(([, value]) => value);
   return h("div.call-details", {},
     h("dl.facts", {}, facts.map(([name, value]) => h("div.fact", {}, h("dt", {}, name), h("dd", {}, value)))),
-    h("h2", {}, t("Arguments")), h("dl.arguments", {}, Object.entries(row.arguments || {}).map(([name, value]) => h("div.fact", {}, h("dt", {}, name), h("dd.code", {}, typeof value === "string" ? value : JSON.stringify(value, null, 1))))),
-    row.result ? [h("h2", {}, t("Result")), h("pre", { tabindex: "0" }, row.result)] : "");
+    h("h2", {}, t("Arguments"), " ", copyButton(copied_(row))), h("dl.arguments", {}, Object.entries(row.arguments || {}).map(([name, value]) => h("div.fact", {}, h("dt", {}, name), h("dd.code", {}, typeof value === "string" ? value : JSON.stringify(value, null, 1))))),
+    row.result ? [h("h2", {}, t("Result"), " ", copyButton(row.result)), h("pre", { tabindex: "0" }, row.result)] : "");
 }

@@ -3,7 +3,7 @@
 
 import { bar, spark } from "./chart.js";
 import { arrange, attribute, h, put, replace } from "./dom.js";
-import { disk, duration, gigabytes, percent, ranges, share } from "./format.js";
+import { clock, disk, duration, gigabytes, percent, ranges, share } from "./format.js";
 import { said } from "./sentences.js";
 import { t } from "./words.js";
 
@@ -85,7 +85,7 @@ export function ranFor(job, now) {
 
 export function machineCard(row, trend) {
   const parts = {
-    name: h("h2.machine-name"),
+    name: h("a.name-link", {}),
     where: h("span.machine-where"),
     verdict: h("span.verdict"),
     score: h("span.score", { title: t("How free a machine is: 1 is all GPUs free, 0 is busy") }),
@@ -99,7 +99,7 @@ export function machineCard(row, trend) {
   };
   const meters = { cpu: meter(t("CPU")), memory: meter(t("Memory")), disk: meter(t("Disk")) };
   parts.meters.append(meters.cpu.node, meters.memory.node, meters.disk.node);
-  const head = h("header.machine-head", {}, h("span.dot", { "aria-hidden": "true" }), h("div.machine-title", {}, parts.name, parts.where), h("div.machine-say", {}, parts.verdict, parts.score));
+  const head = h("header.machine-head", {}, h("span.dot", { "aria-hidden": "true" }), h("div.machine-title", {}, h("h2.machine-name", {}, parts.name), parts.where), h("div.machine-say", {}, parts.verdict, parts.score));
   const node = h("article.machine", {}, head, parts.trouble, parts.meters, parts.cards, parts.gpus, parts.processes, parts.cluster, parts.foot);
   const gpus = [];
   const card = {
@@ -127,8 +127,11 @@ export function machineCard(row, trend) {
 
 function head_(parts, row) {
   put(parts.name, row.name);
+  attribute(parts.name, "href", `#/machines/${encodeURIComponent(row.name)}`);
   const place = row.host ? `${row.user ? `${row.user}@` : ""}${row.host}${row.port && row.port !== 22 ? `:${row.port}` : ""}` : "";
-  put(parts.where, [place, row.kind === "ssh" ? "" : row.kind].filter(Boolean).join(" · "));
+  const folders = row.writable;
+  const walls = folders === "nothing" ? t("read-only") : folders ? t("only {folders} writable", { folders }) : "";
+  put(parts.where, [place, row.kind === "ssh" ? "" : row.kind, walls].filter(Boolean).join(" · "));
   const state = stateOf(row);
   const [all, free] = [gpusOf(row).length, freeGpus(row).length];
   if (state === "down" || state === "unasked") verdict(parts, state, t(state));
@@ -228,11 +231,18 @@ function holders(gpu, state) {
   const users = [...new Set((gpu.processes || []).map((process) => process.user).filter(Boolean))];
   const first = gpu.processes?.[0];
   const words = [users.join(", "), users.length < 2 ? first?.name : ""].filter(Boolean).join(" · ");
-  return words || t(state === "held" ? "held" : "in use");
+  return [leased(gpu), words].filter(Boolean).join(" · ") || t(state === "held" ? "held" : "in use");
+}
+
+// Who has leased it, by which job.
+function leased({ lease }) {
+  if (!lease) return "";
+  return lease.job ? t("leased by {name} ({list})", { name: lease.user, list: lease.job }) : t("leased by {name}", { name: lease.user });
 }
 
 function gpuTitle(gpu, state) {
   const lines = [`${t("GPU {n}", { n: gpu.index })}: ${gpu.name || ""} (${t(state === "held" ? "held, not computing" : state)})`];
+  if (gpu.lease) lines.push([leased(gpu), gpu.lease.until ? t("by plan until {at}", { at: clock(Date.parse(gpu.lease.until) / 1000) }) : ""].filter(Boolean).join(", "));
   for (const process of gpu.processes || [])
     lines.push([process.user, process.name, process.pid, Number.isFinite(process.mem_mb) ? `${gigabytes(process.mem_mb)} GB` : "", process.elapsed].filter(Boolean).join("  "));
   if (gpu.more_processes) lines.push(t("and {n} more", { n: gpu.more_processes }));

@@ -1,9 +1,11 @@
-// Fleet: which GPU is free, at one glance; then every machine.
+// Fleet: which GPU is free, at one glance; then every machine, as a card, a line of 28 px or a row of a table.
 
 import { freeGpus, gpuSquares, gpusOf, jobState, machineCard, scoreOf, stateOf } from "./cards.js";
 import { LazyList, arrange, attribute, h, put, replace, soon, style } from "./dom.js";
+import { firstSteps, fleetLine, fleetTable } from "./fleet_lines.js";
 import { ranges } from "./format.js";
-import { choice, empty, fits, heading, remembered, searchBox, toggle } from "./parts.js";
+import { choice, empty, fits, heading, machineAddress, remembered, searchBox, toggle } from "./parts.js";
+import { hours } from "./usage.js";
 import { t } from "./words.js";
 
 // Heights by which a card is placed before it has been drawn.
@@ -12,14 +14,20 @@ const GPU_PX = 27;
 const CELL_PX = 8;
 const MOST_FREE = 12;
 const LONGEST_LIST = 60;
+// With more machines than this, the map is drawn small.
+const MOST_LARGE = 24;
+const MOST_USERS = 8;
 
 export function mount(root, { feed }) {
-  const chosen = remembered("fleet", { search: "", sort: "idle", onlyFree: false });
+  const chosen = remembered("fleet", { search: "", sort: "idle", onlyFree: false, as: "cards", column: "" });
   const summary = makeSummary();
   const nothing = h("div");
-  const grid = h("ul.grid", { "aria-label": t("Fleet") });
+  const body = h("div");
+  let shownAs = "";
+  let list = null;
+  let table = null;
   const sizes = new ResizeObserver((seen) => seen.forEach(({ target }) => span(target.parentElement, target.offsetHeight)));
-  const list = new LazyList(
+  const cards = (grid) => new LazyList(
     grid,
     (row) => {
       const card = machineCard(row, feed.rows("trends").get(row.name));
@@ -28,26 +36,47 @@ export function mount(root, { feed }) {
     },
     (id) => shell(id, feed.rows("machines").get(id)),
   );
+  const running = (name) => [...feed.rows("jobs").values()].filter((job) => job.sandbox === name && jobState(job) === "running").length;
+  // The list or table of this way of showing them.
+  const prepare = () => {
+    if (shownAs === chosen.as) return;
+    shownAs = chosen.as;
+    list?.end();
+    list = table = null;
+    const label = { "aria-label": t("Fleet") };
+    const root = h(shownAs === "cards" ? "ul.grid" : shownAs === "lines" ? "ul.lines" : "div.fleet-table", shownAs === "table" ? { ...label, role: "region", tabindex: "0" } : label);
+    if (shownAs === "cards") list = cards(root);
+    else if (shownAs === "lines") list = new LazyList(root, (row) => fleetLine(row, running), (id) => h("li.cell", { id: `machine-${id}` }));
+    else table = fleetTable(root, chosen, () => soon(draw));
+    body.replaceChildren(root);
+  };
   const change = (name) => (value) => ((chosen[name] = value), soon(draw));
   const tools = [
     searchBox(t("Filter"), chosen.search, change("search")),
     choice(t("Sort"), [["idle", t("Idle first")], ["name", t("By name")]], chosen.sort, change("sort")),
     toggle(t("Only with a free GPU"), chosen.onlyFree, change("onlyFree")),
+    choice(t("Shown as"), [["cards", t("Cards")], ["lines", t("Lines")], ["table", t("Table")]], chosen.as, change("as")),
   ];
-  root.append(heading(t("Fleet"), tools), summary.node, nothing, grid);
+  root.append(heading(t("Fleet"), tools), summary.node, nothing, body);
 
   function draw() {
     const machines = [...feed.rows("machines").values()];
-    summary.update(machines, [...feed.rows("jobs").values()]);
+    const jobs = [...feed.rows("jobs").values()];
+    prepare();
+    summary.update(machines, jobs, feed.rows("usage"));
+    summary.node.hidden = !machines.length;
     const shown = machines.filter((row) => isWanted(row, chosen)).sort(chosen.sort === "idle" ? byIdle : byName);
-    list.show(shown.map((row) => [row.name, row]));
+    if (list) list.show(shown.map((row) => [row.name, row]));
+    else table.update(shown, jobs);
+    body.hidden = !shown.length;
     if (shown.length) nothing.replaceChildren();
     else if (!feed.has("machines")) replace(nothing, empty(t("Loading …")));
     else if (machines.length) replace(nothing, empty(t("Nothing fits the filter")));
-    else replace(nothing, empty(t("No machines yet"), t("Add one to config.toml or to ~/.ssh/config; it appears here by itself.")));
+    else if (!nothing.querySelector(".first-steps")) replace(nothing, firstSteps());
   }
 
   function drawTrends() {
+    if (shownAs !== "cards") return;
     const trends = feed.rows("trends");
     list.near((card, row) => {
       const trend = trends.get(row.name);
@@ -61,7 +90,7 @@ export function mount(root, { feed }) {
   const ends = [feed.listen(["machines", "jobs"], () => soon(draw)), feed.listen(["trends"], () => soon(drawTrends))];
   return () => {
     ends.forEach((end) => end());
-    list.end();
+    list?.end();
     sizes.disconnect();
   };
 }
@@ -107,11 +136,12 @@ function makeSummary() {
   const figures = { gpus: figure(t("GPUs free")), machines: figure(t("machines up")), jobs: figure(t("jobs running")) };
   const free = h("p.free-now");
   const map = h("div.map", { role: "group", "aria-label": t("Every GPU, by machine") });
+  const used = h("p.used-today");
   const groups = new Map();
-  const node = h("section.summary", { "aria-live": "off" }, h("div.figures", {}, figures.gpus.node, figures.machines.node, figures.jobs.node), map, free);
+  const node = h("section.summary", { "aria-live": "off" }, h("div.figures", {}, figures.gpus.node, figures.machines.node, figures.jobs.node), map, free, used);
   return {
     node,
-    update(machines, jobs) {
+    update(machines, jobs, usage) {
       const sorted = [...machines].sort(byName);
       const all = sorted.reduce((sum, row) => sum + gpusOf(row).length, 0);
       const open = sorted.reduce((sum, row) => sum + freeGpus(row).length, 0);
@@ -121,7 +151,9 @@ function makeSummary() {
       figures.machines.update(up, asked.length, up < asked.length ? "down" : "");
       figures.jobs.update(jobs.filter((job) => jobState(job) === "running").length, null);
       figures.gpus.node.hidden = !all;
+      map.classList.toggle("dense", sorted.length > MOST_LARGE);
       squares(map, groups, sorted);
+      usedNow(used, [...usage.values()]);
       whichFree(free, sorted, all);
     },
   };
@@ -148,8 +180,7 @@ function squares(map, groups, machines) {
     let group = groups.get(row.name);
     if (!group) {
       group = gpuSquares(row);
-      group.node.href = "#/fleet";
-      group.node.addEventListener("click", (event) => (event.preventDefault(), goTo(row.name)));
+      group.node.href = machineAddress(row.name);
       group.whole = h("div.map-machine", {}, h("span.map-name", { "aria-hidden": "true" }, row.name), group.node);
       groups.set(row.name, group);
     } else if (group.row !== row) group.update(row);
@@ -165,6 +196,15 @@ function goTo(name) {
   cell?.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
   cell?.classList.add("pointed");
   setTimeout(() => cell?.classList.remove("pointed"), 1600);
+}
+
+// GPU-hours of today and of a week, by user.
+function usedNow(node, rows) {
+  const found = rows.filter(({ week }) => week >= 0.05).sort((one, other) => other.today - one.today || other.week - one.week).slice(0, MOST_USERS);
+  const text = found.map(({ user, today, week }) => `${user} ${today} ${week}`).join();
+  if (node.shown === text) return;
+  node.shown = text;
+  replace(node, found.length ? [h("a.name-link", { href: "#/usage" }, t("GPU-hours today (7 d)")), found.map(({ user, today, week }) => h("span", {}, h("b", {}, user), ` ${hours(today)} (${hours(week)})`))] : "");
 }
 
 function whichFree(node, machines, all) {

@@ -6,8 +6,9 @@ import { attempt, attribute, h, put, replace, soon } from "./dom.js";
 import { Refused } from "./feed.js";
 import { bytes, clock, duration, gigabytes } from "./format.js";
 import { LogView } from "./log.js";
-import { button, confirmed, doing, done, icon, say } from "./parts.js";
+import { button, confirmed, doing, done, icon, machineLink, say } from "./parts.js";
 import { said } from "./sentences.js";
+import { tellButton } from "./tell.js";
 import { WholeLog } from "./whole.js";
 import { t } from "./words.js";
 
@@ -20,13 +21,14 @@ export function mount(root, { feed, id, keys }) {
   let row = listed;
   const slash = id.indexOf("/");
   const [sandbox, job] = [id.slice(0, slash), id.slice(slash + 1)];
+  const tell = tellButton(id);
   const state = h("span.state");
   const time = h("span.job-clock");
   const progress = bar(t("Progress"));
   const facts = h("dl.facts");
   const stop = button(t("Stop"), () => stopJob(feed, stop, sandbox, job), "danger");
   const resume = button(t("Resume"), () => resumeJob(feed, resume, sandbox, job, row), "primary");
-  const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, sandbox)), h("div.tools", {}, state, time, resume, stop));
+  const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, machineLink(sandbox))), h("div.tools", {}, state, time, tell.node, resume, stop));
   const details = h("details.facts-box", { open: innerWidth > 700 }, h("summary", {}, t("Command")), progress.node, facts);
   const log = new LogView();
   root.append(head, details, log.node);
@@ -40,6 +42,7 @@ export function mount(root, { feed, id, keys }) {
     attribute(head, "data-state", now);
     put(state, stateWord(now));
     stop.hidden = !BEGINS[now];
+    tell.update(row);
     resume.hidden = !row?.can_resume || Boolean(BEGINS[now]);
     // What has ended well needs nothing more.
     resume.classList.toggle("primary", now !== "ended");

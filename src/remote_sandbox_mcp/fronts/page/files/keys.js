@@ -4,6 +4,8 @@ import { h } from "./dom.js";
 import { t } from "./words.js";
 
 const SOON_MS = 1200;
+// What j and k go through: rows, and the headings of cards.
+const ROWS = "main .row-link, main summary.call, main .event-job:not([hidden]), main .cell h2, main .cell .name-link, main .line-link";
 
 export function listen({ views, go, log }) {
   let since = 0;
@@ -46,9 +48,11 @@ function escape(event) {
 }
 
 function step(by) {
-  const rows = [...document.querySelectorAll("main .row-link, main summary.call, main .event-job:not([hidden])")];
+  const rows = [...document.querySelectorAll(ROWS)].filter((row) => row.checkVisibility?.() ?? true);
   const at = rows.indexOf(document.activeElement);
   const next = rows[at < 0 ? 0 : Math.max(0, Math.min(rows.length - 1, at + by))];
+  // A heading is reached by these keys, and by Tab only if it is a link.
+  if (next && next.tabIndex < 0) next.tabIndex = -1;
   next?.focus();
   next?.scrollIntoView({ block: "nearest" });
 }
@@ -56,6 +60,7 @@ function step(by) {
 export function help(views) {
   const rows = [
     ...views.map(({ key, title }) => [["g", key], t("Go to {view}", { view: t(title) })]),
+    [["Ctrl", "K"], t("Find machines, jobs, calls and commands")],
     [["/"], t("Search this view")],
     [["j", "k"], t("Next and previous row")],
     [["f", "w", "n"], t("In a log: follow or pause, wrap, next match")],

@@ -10,9 +10,13 @@ import * as fleet from "./fleet.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
 import { help, listen } from "./keys.js";
+import * as machine from "./machine.js";
+import { findAnything } from "./palette.js";
 import { icon, say } from "./parts.js";
 import * as sandboxes from "./sandboxes.js";
+import { entitle, tellOfEnds } from "./tell.js";
 import * as transfers from "./transfers.js";
+import * as usage from "./usage.js";
 import { current, speak, t } from "./words.js";
 import * as workspaces from "./workspaces.js";
 
@@ -24,7 +28,10 @@ const VIEWS = [
   { name: "transfers", key: "t", title: "Transfers", view: transfers },
   { name: "events", key: "e", title: "Events", view: events },
   { name: "calls", key: "c", title: "Calls", view: calls },
+  { name: "usage", key: "u", title: "Usage", view: usage },
 ];
+// Reached by the names of machines.
+const MACHINE = { name: "machines", title: "Machine", view: machine };
 const THEME = "remote-sandbox-theme";
 const THEMES = ["system", "light", "dark"];
 
@@ -90,8 +97,8 @@ function count(link, number, state = "") {
 // Addresses: #/fleet, #/jobs/NAME
 
 function route(isAnew = false) {
-  const [, name = "", id = ""] = /^#\/(\w+)(?:\/(.*))?$/.exec(location.hash) || [];
-  const view = VIEWS.find((one) => one.name === name) || VIEWS[0];
+  const [, name = "", id = ""] = /^#\/(\w+)(?:\/([^?]*))?/.exec(location.hash) || [];
+  const view = [...VIEWS, MACHINE].find((one) => one.name === name) || VIEWS[0];
   const wanted = feed.phase === "key" ? "door" : `${view.name}/${id}`;
   if (wanted === shown && !isAnew) return;
   const isMove = shown && shown !== wanted;
@@ -101,8 +108,8 @@ function route(isAnew = false) {
   main.replaceChildren();
   if (wanted === "door") main.append(door(feed, () => route()));
   else endView = open(view, decoded(id));
-  for (const link of document.querySelectorAll(".nav-link")) attribute(link, "aria-current", link.getAttribute("href") === `#/${view.name}` ? "page" : null);
-  document.title = `${id ? decoded(id) : t(view.title)} · remote-sandbox`;
+  for (const link of document.querySelectorAll(".nav-link")) attribute(link, "aria-current", link.getAttribute("href") === `#/${view.name === MACHINE.name ? "fleet" : view.name}` ? "page" : null);
+  entitle(id ? decoded(id) : t(view.title));
   if (isMove) {
     scrollTo(0, 0);
     main.querySelector("h1")?.focus({ preventScroll: true });
@@ -119,7 +126,7 @@ function decoded(id) {
 
 function open({ name, view }, id) {
   if (name === "jobs" && id.includes("/")) return job.mount(main, { feed, id, keys: (found) => (log = found) });
-  return view.mount(main, { feed });
+  return view.mount(main, { feed, id });
 }
 
 // Theme and language
@@ -172,11 +179,20 @@ async function start() {
   window.addEventListener("hashchange", async () => {
     const found = await enterByAddress();
     if (found) say(found, true);
-    route();
+    // What a view writes into its address is no such event; another address of the same view is.
+    route(location.hash.includes("?"));
   });
   // Another tab has switched the theme.
   window.addEventListener("storage", (event) => event.key === THEME && applyTheme());
   listen({ views: VIEWS, go: (name) => (location.hash = `#/${name}`), log: () => log });
+  tellOfEnds(feed);
+  findAnything(feed, () => [
+    ...VIEWS.map(({ name, title, key }) => ({ kind: t("Go to"), words: t(title), more: `g ${key}`, go: () => (location.hash = `#/${name}`) })),
+    { kind: t("Command"), words: t("Theme"), go: () => (switchTheme(), frame()) },
+    { kind: t("Command"), words: current() === "zh" ? "English" : "中文", go: switchLanguage },
+    { kind: t("Command"), words: t("Keys"), more: "?", go: () => help(VIEWS) },
+    { kind: t("Command"), words: t("Leave"), go: () => feed.leave() },
+  ]);
 }
 
 start();

@@ -18,6 +18,9 @@ const ICONS = {
   back: "M12 4l-6 6 6 6",
   up: "M5 12l5-5 5 5",
   down: "M5 8l5 5 5-5",
+  copy: "M7 7h9v9H7zM4 13V4h9",
+  usage: "M4 16V9M8 16V4M12 16v-5M16 16V7",
+  bell: "M5 14h10l-1.5-2V9a3.5 3.5 0 00-7 0v3zM9 16h2",
   swap: "M4 7h11l-3-3M16 13H5l3 3",
 };
 
@@ -155,10 +158,35 @@ export function fits(search, ...texts) {
   return search.toLowerCase().split(/\s+/).every((word) => all.includes(word));
 }
 
-// What was chosen in a view stays until the page is closed.
+// What was chosen in a view stays until the page is closed, and is in its address: #/jobs?state=failed
 const kept = new Map();
 
 export function remembered(view, first) {
   if (!kept.has(view)) kept.set(view, { ...first });
-  return kept.get(view);
+  const chosen = kept.get(view);
+  const said = new URLSearchParams(location.hash.split("?")[1] || "");
+  // An address that says something says all.
+  if (said.size) for (const [name, usual] of Object.entries(first)) chosen[name] = !said.has(name) ? usual : typeof usual === "boolean" ? said.get(name) === "1" : said.get(name);
+  const write = () => history.replaceState(null, "", withQuery(location.hash || `#/${view}`, chosen, first));
+  write();
+  return new Proxy(chosen, { set: (all, name, value) => ((all[name] = value), write(), true) });
+}
+
+function withQuery(hash, chosen, first) {
+  const said = new URLSearchParams();
+  for (const [name, usual] of Object.entries(first)) if (chosen[name] !== usual) said.set(name, chosen[name] === true ? "1" : chosen[name]);
+  return hash.split("?")[0] + (said.size ? `?${said}` : "");
+}
+
+export function copyButton(text, label = t("Copy")) {
+  return h("button.copy-button", { type: "button", "aria-label": label, title: label, onclick: (event) => (event.preventDefault(), copied(typeof text === "function" ? text() : text)) }, icon("copy"));
+}
+
+export function machineAddress(name) {
+  return `#/machines/${encodeURIComponent(name)}`;
+}
+
+// A machine's name as a link to its page.
+export function machineLink(name) {
+  return h("a.name-link", { href: machineAddress(name) }, name);
 }

@@ -2,7 +2,7 @@
 
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { duration, moment, took } from "./format.js";
-import { button, choice, confirmed, doing, done, empty, heading, say } from "./parts.js";
+import { button, choice, confirmed, copyButton, doing, done, empty, heading, machineLink, say } from "./parts.js";
 import { said } from "./sentences.js";
 import { t } from "./words.js";
 
@@ -150,9 +150,11 @@ function sandboxCard(first, feed) {
   const left = h("span.left");
   const facts = h("p.quiet");
   const ports = h("div.ports");
-  const run = runPanel(feed, () => id(), () => row.name || id());
+  const run = runPanel(row.name || id(), (go, command) => doing(feed, go, "run_command", { sandbox_id: id(), command }));
   const remove = button(t("Delete"), () => deleteIt(feed, remove, row, id()), "danger-quiet");
   const node = h("article.panel.sandbox", {}, h("header.card-head", {}, name, state, h("span.spring"), left, remove), facts, ports, run);
+  const copy = copyButton(id);
+  name.after(copy);
   const card = {
     node,
     update(next) {
@@ -160,7 +162,8 @@ function sandboxCard(first, feed) {
       attribute(node, "data-state", stateOf(row));
       put(name, row.name || id());
       put(state, t(row.status || ""));
-      put(facts, [row.name ? id() : "", row.kind, row.image, row.host || row.on, said(row.reason)].filter(Boolean).join(" · "));
+      put(facts, [row.name ? id() : "", row.kind, row.image, row.host, said(row.reason)].filter(Boolean).join(" · "));
+      if (row.on) facts.append(" · ", machineLink(row.on));
       portLinks(ports, feed, row, id());
       card.tick();
     },
@@ -195,7 +198,7 @@ function isPort(text) {
   return /^\s*\d{1,5}\s*$/.test(text) && Number(text) >= 1 && Number(text) <= 65535;
 }
 
-function portLinks(node, feed, row, id) {
+export function portLinks(node, feed, row, id) {
   const text = JSON.stringify(row.ports || []);
   if (node.shown === text) return;
   node.shown = text;
@@ -218,8 +221,9 @@ function portLinks(node, feed, row, id) {
   replace(node, links, form);
 }
 
-function runPanel(feed, id, name) {
-  const input = h("input.input.code", { placeholder: t("Run a command"), "aria-label": t("Command for {name}", { name: name() }), autocomplete: "off", spellcheck: "false", autocapitalize: "off" });
+// `send(button, command)` gives what came of it, or null.
+export function runPanel(name, send) {
+  const input = h("input.input.code", { placeholder: t("Run a command"), "aria-label": t("Command for {name}", { name }), autocomplete: "off", spellcheck: "false", autocapitalize: "off" });
   const go = h("button.button", { type: "submit" }, t("Run"));
   const output = h("div.output", { hidden: true, "aria-live": "polite" });
   const form = h("form.inline.run", {}, h("span.prompt", { "aria-hidden": "true" }, "$"), input, go);
@@ -228,10 +232,10 @@ function runPanel(feed, id, name) {
     if (!input.value.trim()) return;
     put(go, t("Running …"));
     output.hidden = false;
-    const answer = await doing(feed, go, "run_command", { sandbox_id: id(), command: input.value });
+    const answer = await send(go, input.value);
     put(go, t("Run"));
     if (answer) showOutput(output, input.value, answer);
-    else output.hidden = !output.childElementCount;
+    output.hidden = !output.childElementCount;
     input.select();
   });
   return h("div.run-box", {}, form, output);

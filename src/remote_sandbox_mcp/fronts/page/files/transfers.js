@@ -3,7 +3,7 @@
 import { bar } from "./chart.js";
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { bytes, clock, duration, share } from "./format.js";
-import { button, confirmed, doing, done, empty, heading, say } from "./parts.js";
+import { button, confirmed, doing, done, empty, heading, machineLink, say } from "./parts.js";
 import { said } from "./sentences.js";
 import { t } from "./words.js";
 
@@ -53,6 +53,12 @@ function headway(row) {
   };
 }
 
+// A place on a machine begins with its name.
+function place(text, isFar) {
+  const [, name, path] = /^([^:/]+)(:.*)$/s.exec(isFar ? text : "") || [];
+  return name ? [machineLink(name), path] : text;
+}
+
 function transferCard(first, feed) {
   let row = first;
   const places = h("h2.path");
@@ -68,7 +74,7 @@ function transferCard(first, feed) {
     update(next) {
       row = next;
       attribute(node, "data-state", LOOKS[row.status] || "unknown");
-      replace(places, row.from ?? row.source, h("span.arrow", {}, " → "), row.to ?? row.target);
+      replace(places, place(row.from ?? row.source, row.direction !== "up"), h("span.arrow", {}, " → "), place(row.to ?? row.target, row.direction !== "down"));
       put(state, t(row.status));
       const isLive = LIVE.includes(row.status);
       stop.hidden = !isLive;

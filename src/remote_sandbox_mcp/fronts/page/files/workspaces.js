@@ -4,7 +4,7 @@
 import { allowed } from "./allowed.js";
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { bytes, clock, duration, moment } from "./format.js";
-import { button, confirmed, doing, done, empty, heading, icon, say } from "./parts.js";
+import { button, confirmed, doing, done, empty, heading, icon, machineLink, say } from "./parts.js";
 import { said } from "./sentences.js";
 import { t } from "./words.js";
 
@@ -54,7 +54,7 @@ function workspaceCard(first, feed) {
       const word = row.state || row.status || "unknown";
       attribute(node, "data-state", LOOKS[word] || "unknown");
       put(folder, row.folder);
-      put(remote, `${row.sandbox}:${row.remote_folder || row.remote || ""}`);
+      replace(remote, machineLink(row.sandbox), `:${row.remote_folder || row.remote || ""}`);
       const found = conflictsOf(row);
       put(state, found.length ? t("{n} conflicts", { n: found.length }) : t(word));
       put(facts, factsOf(row, feed));

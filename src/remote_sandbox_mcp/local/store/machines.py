@@ -1,0 +1,88 @@
+"""Rows of the history of machines: how busy each was, and who used its GPUs; thinned after a day, dropped after 90."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ...core.resources.history import GpuHours, Minute, mean_point, packed, unpacked
+from ...core.resources.usage import Point
+from .database import Database, statements
+from .keeping import clean
+
+if TYPE_CHECKING:
+    import sqlite3
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+KEPT_S = 90 * DAY_S
+# Minutes are kept for a day, then a row for each quarter of an hour; hours of GPUs for a week, then days.
+MINUTES_S, THINNED_TO, HOURS_S = DAY_S, 15, 8 * DAY_S
+# Owners of a machine's GPUs in one hour; their names come from the machine.
+MOST_OWNERS = 200
+
+
+class MachineRows:
+    """The rows. Any number of processes may write them: the first one that has a minute of a machine keeps it."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def write(self, minutes: Sequence[Minute]) -> None:
+        """Add minutes of machines, at once. Raises ConfigError."""
+        say = statements("machines")
+        with self.database.writing() as connection:
+            for minute in minutes:
+                at = int(minute.point[0]) // MINUTE_S
+                fields = {"machine": clean(minute.machine), "minute": at, "shares": packed(minute.point)}
+                connection.execute(say["machine"], fields)
+                if not connection.execute(say["minute"], fields).rowcount:
+                    continue
+                for owner, cards in minute.cards.items():
+                    used = {"user": clean(owner.user), "job": clean(owner.job), "seconds": cards * minute.seconds}
+                    hour = {"hour": at * MINUTE_S // HOUR_S, "most": MOST_OWNERS}
+                    connection.execute(say["use"], {**fields, **used, **hour})
+
+    def points(self, after: float, machine: str = "") -> dict[str, tuple[Point, ...]]:
+        """List the points of all machines, or of one, since a time. Raises ConfigError."""
+        with self.database.reading() as connection:
+            given = {"name": clean(machine), "after": int(after) // MINUTE_S}
+            rows = connection.execute(statements("machines")["points"], given).fetchall()
+        by_name = groupby(rows, key=lambda row: str(row["name"]))
+        return {name: tuple(_point(row) for row in found) for name, found in by_name}
+
+    def hours(self, after: float, machine: str = "") -> list[GpuHours]:
+        """List the GPU-hours since a time. Raises ConfigError."""
+        with self.database.reading() as connection:
+            given = {"name": clean(machine), "after": int(after) // HOUR_S}
+            rows = connection.execute(statements("machines")["hours"], given).fetchall()
+        return [GpuHours(**dict(row)) for row in rows]
+
+    def tidy(self, now: float) -> None:
+        """Thin what is old, and drop what is too old. Raises ConfigError."""
+        say, hour, old = statements("machines"), int(now) // HOUR_S, (int(now) - KEPT_S) // MINUTE_S
+        with self.database.writing() as connection:
+            _thin(connection, (int(now) - MINUTES_S) // MINUTE_S // THINNED_TO * THINNED_TO - 1)
+            connection.execute(say["old_minutes"], {"before": old})
+            for name in ("by_day", "drop_hours"):
+                connection.execute(say[name], {"before": hour - HOURS_S // HOUR_S})
+            connection.execute(say["old_hours"], {"before": hour - KEPT_S // HOUR_S})
+            connection.execute(say["old_machines"])
+
+
+def _thin(connection: sqlite3.Connection, before: int) -> None:
+    """Replace the minutes up to `before` by their means."""
+    say = statements("machines")
+    rows = connection.execute(say["to_thin"], {"before": before}).fetchall()
+    for machine, found in groupby(rows, key=lambda row: int(row["id"])):
+        means = []
+        for part, group in groupby(found, key=lambda row: int(row["minute"]) // THINNED_TO):
+            shares = packed(mean_point([_point(row) for row in group]))
+            means.append({"machine": machine, "minute": part * THINNED_TO, "shares": shares})
+        connection.execute(say["drop_minutes"], {"machine": machine, "before": before})
+        connection.executemany(say["thinner"], means)
+        connection.execute(say["thinned"], {"machine": machine, "before": before})
+
+
+def _point(row: sqlite3.Row) -> Point:
+    return unpacked(float(row["minute"] * MINUTE_S), row["shares"])
