@@ -24,7 +24,6 @@ from ...local.processes.variables import OPERATORS, home_folder, made
 from ...local.waiting import Chores, within_moving
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
-from .pythons import FILE as PYTHONS_FILE
 from .pythons import FarPython
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class LoginGate:
         self.questions = questions or Questions()
         self._codes = Codes(Path(own_known_hosts).with_name(STEPS_FILE), machine.name)
         self.host_keys = HostKeys(own_known_hosts, machine.known_hosts_files or USUAL_FILES)
-        self.python = FarPython(Path(own_known_hosts).with_name(PYTHONS_FILE), machine)
+        self.python = FarPython(machine)
         # What the machine asked for in the last login besides a password. A code is valid for one connection only.
         self.asks_for_code = ""
         # Whether the last login was asked for a password and had none.

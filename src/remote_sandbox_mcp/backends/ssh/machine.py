@@ -204,7 +204,6 @@ async def open_outpost(gate: LoginGate) -> OutpostClient:
 
 async def _open_outpost(gate: LoginGate) -> OutpostClient:
     """Make one connection with one channel and one outpost, within the machine's deadline."""
-    gate.python.prepare()
     connection = await gate.enter()
     try:
         return await within(_start(connection, gate), gate.deadline_s)
