@@ -116,7 +116,7 @@ def _bare(code: CodeType) -> CodeType:
 
 
 def sent(pieces: tuple[str, ...] = OUTPOST, *, is_compiled: bool = False) -> bytes:
-    """What the loader reads."""
+    """The bytes that the loader reads."""
     return compiled(pieces) if is_compiled else packed(pieces)
 
 

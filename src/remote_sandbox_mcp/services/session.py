@@ -345,7 +345,7 @@ class Turns(AbstractAsyncContextManager[None]):
 
 @dataclass
 class _Place:
-    """Where a call of Turns is."""
+    """The place of one call: at work or aside."""
 
     is_at_work: bool = True
 

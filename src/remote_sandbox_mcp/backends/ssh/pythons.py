@@ -11,7 +11,7 @@ _WITH_OURS: set[str] = set()
 
 
 class FarPython:
-    """What is known of one machine's Python. It is a guess, which the loader checks there."""
+    """Knowledge of one machine's Python. It is a guess, which the loader checks there."""
 
     def __init__(self, machine: Machine) -> None:
         self._key = f"{machine.login.user}@{entry_name(machine.host, machine.port)} {machine.python}"

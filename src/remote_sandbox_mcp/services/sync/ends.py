@@ -154,7 +154,7 @@ class Ends:
                 raise problem
 
     async def _open_source(self) -> None:
-        """Also open lanes ahead for a folder of this computer: a few are opened in the time of one."""
+        """Open the source and, for a folder of this computer, lanes ahead: a few are opened in the time of one."""
         await self.source.open()
         if not self.source.place.sandbox and (await self.source.inspect())["kind"] == "dir":
             self.target.lanes.open_ahead(AHEAD)

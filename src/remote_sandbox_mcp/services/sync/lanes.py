@@ -60,7 +60,7 @@ class Lanes:
 
     @property
     def ready(self) -> int:
-        """How many lanes can be taken without opening one."""
+        """The number of lanes that can be taken without opening one."""
         return len(self._idle) + len(self._coming)
 
     async def open(self) -> Lane:
