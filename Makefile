@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
+# What makes the documentation and the packages, apart from everything else.
+PUBLISH := .publish
 # `make test ALL=1`: the whole contract also for backends that differ from another only in their line.
 WHICH := $(if $(ALL),--all)
 # Whatever the environment says: a suite that compiles its tests anew in each worker takes half a minute longer.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-.PHONY: run tour setup tools quick lint test coverage check clients bench screenshots chaos mutations pin clean
+.PHONY: run tour setup tools quick lint test coverage check clients bench screenshots chaos mutations docs packages image release pin clean
 
 run: setup ## The hub, the sandbox on this computer and the page, until Ctrl-C; the tour where nobody looks
 	@scripts/system-packages bubblewrap:bwrap
@@ -72,10 +74,12 @@ clients: tools ## Every tool through the Inspector, SDKs and adapters; Claude Co
 	@scripts/system-packages chromium:chromium
 	@$(BIN)/python -m clients $(ARGS)
 
-bench: tools ## Speed against OpenSSH and the published peer, as ratios
+bench: tools ## Speed against OpenSSH and the published peer, as ratios; a whole run writes docs/benchmarks.md
 	@scripts/system-packages openssh-server openssh-client bubblewrap rsync git gcc libc6-dev docker.io debootstrap iproute2
 	@scripts/system-packages docker-cli:docker
-	@$(BIN)/python -m bench $(ARGS)
+	@mkdir -p build
+	@$(BIN)/python -m bench --json build/bench.json $(ARGS)
+	@$(if $(ARGS),true,$(BIN)/python -m bench.document build/bench.json)
 
 screenshots: tools ## The pictures of the documentation, from real sessions
 	@scripts/system-packages openssh-server openssh-client tmux bubblewrap chromium munge slurmctld slurmd slurm-client \
@@ -92,8 +96,26 @@ mutations: tools ## Whether chaos finds the defects of chaos/mutations.py; needs
 	@scripts/system-packages openssh-server openssh-client tmux bubblewrap
 	@for name in $$($(BIN)/python -m chaos.mutations); do $(BIN)/python -m chaos --mutation $$name --schedules 6 --seed 1 $(ARGS) || exit 1; done
 
-pin: tools ## Resolve requirements.txt and requirements-dev.txt anew
+$(PUBLISH)/.ready: requirements-publish.txt $(TOOLS)
+	@echo "setting up $(PUBLISH) with what makes the documentation and the packages: once, half a minute or less" >&2
+	@$(BIN)/uv venv --quiet --no-config --clear --python $(BIN)/python $(PUBLISH)
+	@$(BIN)/uv pip install --quiet --no-config --python $(PUBLISH)/bin/python --require-hashes -r requirements-publish.txt
+	@touch $@
+
+docs: $(PUBLISH)/.ready ## The documentation as a site, in build/site: offline, searched, in English and Chinese
+	@$(BIN)/python scripts/documentation.py
+
+packages: $(PUBLISH)/.ready ## Everything that a release consists of, in dist
+	@$(BIN)/python scripts/packages.py
+
+image: tools ## A container image (NAME=remote-sandbox-mcp, ARGS for docker build), from pinned wheels
+	@scripts/image $(or $(NAME),remote-sandbox-mcp) $(ARGS)
+
+release: $(PUBLISH)/.ready ## A version with everything that belongs to it: make release VERSION=1.1.0
+	@$(BIN)/python scripts/release.py $(VERSION)
+
+pin: tools ## Resolve requirements.txt and its two companions anew
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/pin --upgrade
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .clients-cache
+	rm -rf $(VENV) $(PUBLISH) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .clients-cache

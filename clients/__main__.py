@@ -129,6 +129,7 @@ def drive_all(folder: Path, only: str) -> Iterator[tuple[str, list[str]]]:
         **{f"{agent.name} in a workspace": _in_a_workspace(agent) for agent in coding_agents.AGENTS},
         "axe on the page": accessibility.problems,
         "setup": lambda folder: registration.problems(folder / "setup"),
+        "plugins and bundle, by their own tools": _plugins,
         "conformance suite": _conformance,
     }
     for title, look in checks.items():
@@ -157,6 +158,26 @@ def _apps(server: Server, folder: Path) -> Iterator[str]:
     done = _inspector(folder, *_target(server), *words)
     if "text/html;profile=mcp-app" not in done.stdout or "ui/initialize" not in done.stdout:
         yield f"the document of the cards: {(done.stdout + done.stderr).strip()[-400:]}"
+
+
+def _plugins(folder: Path) -> Iterator[str]:
+    """Validators of the clients accept what is for them, and Codex installs the plugin with its skill."""
+    root = HERE.parent
+    env = {**os.environ, "HOME": str(folder), "CODEX_HOME": str(folder / "codex")}
+    (folder / "codex").mkdir()
+    for words in (
+        ("claude", "plugin", "validate", str(root / "plugin")),
+        ("claude", "plugin", "validate", str(root)),
+        ("mcpb", "validate", str(root / "packaging/mcpb.json")),
+        ("codex", "plugin", "marketplace", "add", str(root)),
+        ("codex", "plugin", "add", "remote-sandbox@remote-sandbox"),
+    ):
+        command = [places.program(words[0]), *words[1:]]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=CALL_S, check=False)
+        if done.returncode:
+            yield f"{' '.join(words)}: {(done.stdout + done.stderr).strip()[-300:]}"
+    if not any((folder / "codex/plugins").rglob("skills/remote-sandbox/SKILL.md")):
+        yield "Codex installed the plugin without its skill"
 
 
 def _mcporter(folder: Path) -> Iterator[str]:

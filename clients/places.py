@@ -20,6 +20,7 @@ PACKAGES = (
     "@anthropic-ai/claude-code@2.1.326",
     "@openai/codex@0.169.0",
     "axe-core@4.14.0",
+    "@anthropic-ai/mcpb@2.1.2",
 )
 LIBRARIES = ("openai-agents==0.24.0", "langchain-mcp-adapters==0.3.2")
 INSTALL_S = 600

@@ -1,4 +1,4 @@
-"""Writes docs/commands.md, all verbs and options of the command line, from its parser: python scripts/commands.py."""
+"""Writes docs/commands.md and the man page, all verbs and options, from the parser: python scripts/commands.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 from remote_sandbox_mcp.cli.main import parser
 
-FILE = Path(__file__).parents[1] / "docs/commands.md"
+FOLDER = Path(__file__).parents[1]
+FILE, MAN_FILE = FOLDER / "docs/commands.md", FOLDER / "packaging/remote-sandbox-mcp.1"
 BEGINNING = """# All verbs and options
 
 The `--help` texts of all verbs. `scripts/commands.py` writes this page from the program;
@@ -26,6 +27,32 @@ def page() -> str:
         said = one.description or f"{help_line[:1].upper()}{help_line[1:]}."
         parts.append(f"## {' '.join(words)}\n\n{plain(said)}\n" + (f"\n{rows}" if (rows := table(one)) else ""))
     return "\n".join(parts)
+
+
+def man_page() -> str:
+    """The same for man(1)."""
+    top = parser()
+    parts = [
+        ".TH REMOTE-SANDBOX-MCP 1\n.SH NAME\nremote-sandbox-mcp \\- sandboxes for coding agents\n.SH SYNOPSIS\n"
+        ".B remote-sandbox-mcp\n[\\fIOPTIONS\\fR] [\\fIVERB\\fR ...]\n.SH DESCRIPTION\n"
+        "Without a verb it serves MCP on standard input and output. Every verb takes \\-\\-config FILE, and every verb "
+        "with output takes \\-\\-json.\n" + man_rows(top),
+        ".SH VERBS",
+    ]
+    for words, help_line, one in verbs(top, ()):
+        said = one.description or f"{help_line[:1].upper()}{help_line[1:]}."
+        parts.append(f".SS {' '.join(words)}\n{roff(said)}\n{man_rows(one)}".rstrip("\n"))
+    return "\n".join(parts) + "\n"
+
+
+def man_rows(one: argparse.ArgumentParser) -> str:
+    rows = (names_and_help(action) for action in one._actions)
+    return "".join(f".TP\n{roff(', '.join(row[0]))}\n{roff(row[1])}\n" for row in rows if row)
+
+
+def roff(text: str) -> str:
+    escaped = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped
 
 
 def verbs(
@@ -49,6 +76,12 @@ def table(one: argparse.ArgumentParser) -> str:
 
 
 def shown(action: argparse.Action) -> tuple[str, str] | None:
+    if (found := names_and_help(action)) is None:
+        return None
+    return cell(", ".join(f"`{name}`" for name in found[0])), cell(plain(found[1]))
+
+
+def names_and_help(action: argparse.Action) -> tuple[list[str], str] | None:
     if EVERYWHERE & {*action.option_strings} or action.help == argparse.SUPPRESS or action.nargs == argparse.PARSER:
         return None
     value = (
@@ -56,8 +89,8 @@ def shown(action: argparse.Action) -> tuple[str, str] | None:
         if action.nargs == 0
         else str(action.metavar or "|".join(map(str, action.choices or ())) or action.dest.upper())
     )
-    names = ", ".join(f"`{name} {value}`".replace(" `", "`") for name in action.option_strings) or f"`{value}`"
-    return cell(names), cell(plain(str(action.help or "").replace("%%", "%")))
+    names = [f"{name} {value}".strip() for name in action.option_strings] or [value]
+    return names, str(action.help or "").replace("%%", "%")
 
 
 def plain(text: str) -> str:
@@ -70,3 +103,4 @@ def cell(text: str) -> str:
 
 if __name__ == "__main__":
     FILE.write_text(page(), encoding="utf-8")
+    MAN_FILE.write_text(man_page(), encoding="utf-8")

@@ -23,7 +23,7 @@ from tests.support.fakes.sandbox import Answer, FakeSandbox, after
 from tests.support.means import require_bubblewrap
 from tests.support.waiting import eventually
 
-HEAVY = {"mcp", "pydantic", "starlette", "anyio", "httpx", "asyncssh", "asyncio", "sqlite3", "rich"}
+HEAVY = {"mcp", "pydantic", "starlette", "anyio", "httpx", "httpx2", "asyncssh", "asyncio", "sqlite3", "rich"}
 
 
 @pytest.fixture

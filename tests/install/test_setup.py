@@ -149,7 +149,11 @@ def test_the_pins_record_hashes_and_no_download_addresses() -> None:
 
 def data_files(names: Sequence[str]) -> set[str]:
     """What the program reads at run time: scripts for the other side, SQL, pages."""
-    return {name for name in names if not name.endswith((".py", ".pyc", "/")) and ".dist-info" not in name}
+    return {
+        name
+        for name in names
+        if not name.endswith((".py", ".pyc", "/")) and not re.search(r"\.(dist-info|data)/", name)
+    }
 
 
 @pytest.mark.timeout(SETUP_S)

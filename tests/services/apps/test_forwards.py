@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from remote_sandbox_mcp.backends import stream as stream_module
@@ -423,12 +423,12 @@ async def test_a_web_server_behind_walls_opens_here(walled: OutpostSandbox) -> N
         port = free_port()
         await serve_http(walled, port)
         forward = await forwards.open("local", port)
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False) as client:
 
             async def ask() -> str:
                 try:
                     return (await client.get(f"{forward.url}hello.txt")).text
-                except httpx.HTTPError as problem:
+                except httpx2.HTTPError as problem:
                     return str(problem)
 
             await eventually(ask, lambda text: text == "hello\n", "the web server")

@@ -25,6 +25,7 @@ from ...core.sandboxes.disposable import (
     login_for,
 )
 from ...core.sandboxes.sandbox import Sandbox
+from ...local import extras
 from ...local.waiting import Chores, within
 from . import KIND, TRAITS
 from .api import Link, disposable_of, refreshed, seconds
@@ -35,10 +36,6 @@ from .problems import NETWORK_POLICY, described, explained
 if TYPE_CHECKING:
     from opensandbox.models.sandboxes import SandboxInfo
     from opensandbox.models.sandboxes import Volume as SdkVolume
-
-    from .api import Link
-    from .order import PlatformRequest
-
 
 SNAPSHOT_S, SWEEP_S, SOON_S = 300.0, 30.0, 0.1
 AS_IT_IS = Environment()
@@ -55,6 +52,7 @@ class OpenSandboxProvider:
     traits = TRAITS
 
     def __init__(self, platform: Platform, rules: DisposableRules, mark: str) -> None:
+        extras.need("opensandbox", f"unable to use the platform at {platform.server_url}")
         self._link = Link(platform)
         self.rules = rules
         self._mark = mark

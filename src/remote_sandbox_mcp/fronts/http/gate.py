@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..page.http import is_page
+from . import operation
 from .listener import Terms
 
 Scope = MutableMapping[str, Any]
@@ -64,9 +65,12 @@ class HttpAnswer:
 class HttpGate:
     """ASGI application around the one that serves MCP, and the page, which has a key check of its own."""
 
-    def __init__(self, app: AsgiApp, terms: Terms, page: AsgiApp | None = None) -> None:
+    def __init__(
+        self, app: AsgiApp, terms: Terms, page: AsgiApp | None = None, operation: AsgiApp | None = None
+    ) -> None:
         self._app = app
         self._page = page
+        self._operation = operation
         self._terms = terms
         self._digest = None if terms.key is None else _digest(terms.key.reveal().encode())
 
@@ -77,6 +81,9 @@ class HttpGate:
             return
         if self._page and is_page(asked.path):
             await self._page(scope, receive, send)
+            return
+        if self._operation and asked.path in operation.PATHS:
+            await self._operation(scope, receive, send)
             return
         if (origin := asked.one("origin")) in self._terms.origins:
             send = _sharing(send, origin)
@@ -91,6 +98,9 @@ class HttpGate:
             return HttpAnswer(403, "web pages of that origin may not call this server; its operator can allow it")
         if is_page(asked.path):
             return self._decide_page(asked, origin)
+        if asked.path in operation.PATHS:
+            is_read = asked.method in ("GET", "HEAD")
+            return None if is_read and self._has_key(asked) else _unknown(asked) if is_read else HttpAnswer(405)
         if asked.path not in PATHS:
             return HttpAnswer(404, "MCP is served at / and /mcp")
         if asked.method == "OPTIONS" and origin in self._terms.origins:

@@ -27,6 +27,7 @@ from ..page.app import PageApp
 from .connections import Connection, Unfinished, most_unfinished
 from .gate import HttpGate
 from .listener import Terms
+from .operation import Operation
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,9 @@ class HttpServer:
             max_sessions=MOST_SESSIONS,
         )
         self._page = PageApp(server, live, terms.key, terms.seal) if terms.key else None
-        self._web = _web(HttpGate(self._manager.handle_request, terms, self._page), unfinished)
+        self._web = _web(
+            HttpGate(self._manager.handle_request, terms, self._page, Operation(server.app, live)), unfinished
+        )
         self._serving: asyncio.Future[None] | None = None
 
     def begin(self) -> asyncio.Future[None]:

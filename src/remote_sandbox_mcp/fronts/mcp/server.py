@@ -299,6 +299,8 @@ class SandboxServer(MCPServer[None]):
             return as_shown(answer, declaration, arguments)
         finally:
             calling.reset(called_by)
+            known = name if self._toolbox.has(name) else "unknown"
+            self.app.history.tally.add(known, outcome, time.monotonic() - since)
             if call is not None:
                 ended(self.app.history, call, answer, outcome, declaration)
             if log.isEnabledFor(logging.INFO):

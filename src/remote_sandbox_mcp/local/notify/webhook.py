@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-import httpx
+import httpx2
 
 from ...core.jobs.watch import Event, Unsent, Watch
 from ...core.permission import Address, read_address
@@ -71,12 +71,12 @@ async def send(address: Address, parcel: Parcel) -> WebhookReply:
     """The receiver's reply, whatever it is. Raises Unsent, whose text shows only the host of the address."""
     try:
         return await within(_send(address, parcel), LIMIT_S)
-    except (asyncio.TimeoutError, httpx.TimeoutException):
+    except (asyncio.TimeoutError, httpx2.TimeoutException):
         raise Unsent(f"{address.origin} did not answer within {LIMIT_S:g} s", passing=True) from None
-    except httpx.TransportError as error:
+    except httpx2.TransportError as error:
         # The library's own message may contain the address, which is often secret.
         raise Unsent(f"{address.origin} could not be reached ({type(error).__name__})", passing=True) from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise Unsent(f"{address.origin} could not be asked ({type(error).__name__})") from None
 
 
@@ -86,7 +86,7 @@ async def _send(address: Address, parcel: Parcel) -> WebhookReply:
     headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "remote-sandbox-mcp", **parcel.headers}
     # A proxy must not be used for addresses of this computer.
     async with (
-        httpx.AsyncClient(timeout=LIMIT_S, follow_redirects=False, trust_env=not address.is_loopback) as client,
+        httpx2.AsyncClient(timeout=LIMIT_S, follow_redirects=False, trust_env=not address.is_loopback) as client,
         client.stream("POST", url, content=parcel.body, headers=headers) as response,
     ):
         body = b""

@@ -336,15 +336,15 @@ def judge(status: int, path: str, seconds: float) -> Health:
 
 async def check_url(url: str, path: str = "", *, seconds: float = ANSWER_S) -> Health | None:
     """Check an app by a platform's own address, whose proxy may answer in the app's place."""
-    import httpx
+    import httpx2
 
     begun = time.monotonic()
     try:
-        async with httpx.AsyncClient(trust_env=False, timeout=seconds) as client:
+        async with httpx2.AsyncClient(trust_env=False, timeout=seconds) as client:
             answer = await client.head(url) if not path else await client.get(url.rstrip("/") + path)
-    except httpx.TimeoutException:
+    except httpx2.TimeoutException:
         return Health(seconds=time.monotonic() - begun, problem=f"no answer in {seconds:.0f} s")
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return None
     if answer.status_code in BEHIND_NOTHING:
         return None

@@ -213,31 +213,31 @@ class Sandboxes:
 
 async def list_sandboxes(url: str, key: str) -> Sandboxes | None:
     """All sandboxes that a server made on this engine; None where it does not answer properly."""
-    import httpx
+    import httpx2
 
     try:
         # Proxy settings of the environment are not meant for this computer.
-        async with httpx.AsyncClient(timeout=ANSWER_S, trust_env=False) as client:
+        async with httpx2.AsyncClient(timeout=ANSWER_S, trust_env=False) as client:
             answer = await client.get(f"{url}/v1/sandboxes", params={"pageSize": PAGE}, headers={KEY_HEADER: key})
             answer.raise_for_status()
             return _read(answer.json())
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError, TypeError):
         return None
 
 
 async def find_usual(configuration: Configuration) -> str:
     """The usual address of such a server, if nothing is configured and one answers there, on this computer."""
-    import httpx
+    import httpx2
 
     if configuration.machines or configuration.commands or configuration.settings.platform.server_url:
         return ""
     asked = f"{USUAL.replace('localhost', HOST)}/v1/sandboxes"
     try:
-        async with httpx.AsyncClient(timeout=USUAL_S, trust_env=False) as client:
+        async with httpx2.AsyncClient(timeout=USUAL_S, trust_env=False) as client:
             answer = await client.get(asked, params={"pageSize": 1})
             page = answer.json()
             is_one = page["code"] == "MISSING_API_KEY" if answer.status_code == 401 else "pagination" in page
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
         return ""
     return USUAL if is_one else ""
 
