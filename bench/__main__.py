@@ -26,6 +26,8 @@ SUBJECTS = (
         "exec",
         "distance",
         "burst",
+        "fair",
+        "growth",
         "survey",
         "output",
         "start",
@@ -36,7 +38,8 @@ SUBJECTS = (
         "opensandbox",
         "jobs",
     ),
-    *("slurm", "workspace", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
+    *("slurm", "workspace"),
+    *("sync-first", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
 )
 
 

@@ -26,6 +26,11 @@ class Times:
         return self.p50 * 1000
 
     @property
+    def p99_ms(self) -> float:
+        ordered = sorted(self.seconds)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1000
+
+    @property
     def spread_ms(self) -> tuple[float, float]:
         """The tenth and the ninetieth percentile."""
         ordered = sorted(self.seconds)

@@ -208,7 +208,7 @@ def _warm_up(arena: Arena) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """The greatest ratios to `rsync -a`: for a sync into nothing, and for one that finds nothing to do."""
+    """The greatest ratios to rsync over a ControlMaster: of a sync into nothing, and of one with nothing to do."""
 
     first: float
     again: float
@@ -220,9 +220,9 @@ def first_and_again(arena: Arena, what: str, sources: Sources, limits: Limits, r
     for direction, source in sources.items():
         with arena.lanes(source, direction, names) as lanes:
             times = in_turns({name: lane.first for name, lane in lanes.items()}, rounds=rounds)
-            yield row(arena, f"{what} {direction}", times, limits.first)
+            yield row(arena, f"{what} {direction}", times, limits.first, OVER_MUX)
             times = in_turns({name: lane.again for name, lane in lanes.items()}, rounds=rounds)
-            yield row(arena, f"{what} {direction} again, unchanged", times, limits.again)
+            yield row(arena, f"{what} {direction} again, unchanged", times, limits.again, OVER_MUX)
 
 
 def row(arena: Arena, what: str, times: Mapping[str, Times], limit: float, against: str = RSYNC) -> Row:

@@ -24,21 +24,21 @@ def rows(stage: Stage) -> Iterator[Row]:
     in_turns(contestants, rounds=1)
     times = in_turns(contestants, rounds=stage.rounds(15, 5))
     python = f"Python itself takes {times['python'].p50_ms:.0f} ms of it"
-    yield _row("start until tools are listed", times["ours"], times.get("peer"), python)
+    yield _row("start until tools are listed, --no-hub", times["ours"], times.get("peer"), python)
     yield _row(
-        "the very first start until tools are listed",
+        "the very first start until tools are listed, --no-hub",
         times["ours, first"],
         times.get("peer"),
         "ours has nothing to remember yet",
     )
     yield _row(
-        "start until a tool has answered",
+        "start until a tool has answered, --no-hub",
         times["ours, tool"],
         times.get("peer, tool"),
         "select_sandbox, which asks no machine",
     )
     yield _row(
-        "start until a first command has run",
+        "start until a first command has run, --no-hub",
         times["ours, command"],
         times.get("peer, command"),
         "exec_bash on an SSH machine that is not connected yet",

@@ -10,7 +10,7 @@ from ..report import Row
 from ..stage import Stage
 from ..sync import Limits, arena, first_and_again, grounds
 
-LIMITS = {LOOPBACK: Limits(0.8, 0.8), RTT_20: Limits(0.7, 0.3), RTT_100: Limits(0.35, 0.12)}
+LIMITS = {LOOPBACK: Limits(0.9, 0.8), RTT_20: Limits(0.8, 0.5), RTT_100: Limits(0.5, 0.2)}
 
 
 def rows(stage: Stage) -> Iterator[Row]:

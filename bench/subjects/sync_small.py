@@ -11,7 +11,7 @@ from ..stage import Stage
 from ..sync import Limits, arena, first_and_again, grounds
 
 FOLDERS = 50
-LIMITS = {LOOPBACK: Limits(0.7, 0.4), RTT_20: Limits(0.6, 0.25), RTT_100: Limits(0.45, 0.2)}
+LIMITS = {LOOPBACK: Limits(0.9, 0.8), RTT_20: Limits(0.8, 0.5), RTT_100: Limits(0.65, 0.3)}
 
 
 def rows(stage: Stage) -> Iterator[Row]:

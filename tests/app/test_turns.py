@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from remote_sandbox_mcp.services.session import MOST_ALONE, MOST_AT_WORK, Turns
+from remote_sandbox_mcp.core.client import only_waits
+from remote_sandbox_mcp.services.session import MOST_ALONE, MOST_AT_WORK, MOST_IN_ALL, Turns
 
 
 class Client:
     """A client whose calls last until the test ends them."""
 
-    def __init__(self, busy: set[Turns]) -> None:
+    def __init__(self, busy: set[Turns], *, only_waits: bool = False) -> None:
+        self.only_waits = only_waits
         self._turns = Turns(MOST_AT_WORK, busy)
         self.begun: list[asyncio.Event] = []
         self.calls: list[asyncio.Task[None]] = []
@@ -21,6 +23,8 @@ class Client:
 
     async def _call(self) -> None:
         async with self._turns:
+            if self.only_waits:
+                only_waits.get()()
             end = asyncio.Event()
             self.begun.append(end)
             await end.wait()
@@ -69,6 +73,25 @@ async def test_beside_another_client_each_has_its_share_and_waits_for_none_of_th
     assert len(flood.begun) == MOST_ALONE + 50
     await flood.end(MOST_ALONE)
     await asyncio.gather(*flood.calls, *other.calls)
+    assert not busy
+
+
+async def test_calls_that_only_wait_for_a_far_side_make_room_for_more_up_to_a_bound() -> None:
+    busy: set[Turns] = set()
+    waiting, other = Client(busy, only_waits=True), Client(busy)
+    await other.call(1)
+    await waiting.call(MOST_IN_ALL + 50)
+    assert waiting.at_work == MOST_IN_ALL
+    await waiting.end(1)
+    assert (waiting.at_work, len(waiting.begun)) == (MOST_IN_ALL, MOST_IN_ALL + 1)
+    # They are no reason to give others less.
+    await other.call(MOST_ALONE)
+    assert other.at_work == MOST_ALONE
+    await waiting.end(MOST_IN_ALL)
+    await waiting.end(MOST_IN_ALL)
+    await other.end(MOST_ALONE + 1)
+    await other.end(1)
+    await asyncio.gather(*waiting.calls, *other.calls)
     assert not busy
 
 

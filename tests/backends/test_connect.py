@@ -131,8 +131,8 @@ async def echo(sandbox: Sandbox, port: int, text: bytes = b"hello") -> bytes:
 
 def relays_of(sshd: Sshd) -> list[int]:
     """The processes of the machine's user that are relays, by the length of the program that they read."""
-    mark = f"read({len(program.packed(RELAY))})"
-    return [pid for pid, command in sshd.processes().items() if mark in command]
+    marks = [f"read({len(program.sent(RELAY, is_compiled=is_compiled))})" for is_compiled in (False, True)]
+    return [pid for pid, command in sshd.processes().items() if any(mark in command for mark in marks)]
 
 
 @pytest.mark.parametrize(

@@ -448,10 +448,27 @@ async def test_runs_forgotten_last_are_removed_when_the_line_ends(
     wait_until(lambda: not machine.folder(done.run_id).exists(), what="the folder to go")
 
 
+def let_prune(machine: PipeMachine, run_id: str) -> None:
+    """Take away the mark that says that old runs were removed a moment ago."""
+    (machine.folder(run_id).parent / ".pruned").unlink()
+
+
+async def test_old_runs_are_looked_for_once_a_minute(machine: PipeMachine, sandbox: OutpostSandbox) -> None:
+    old = await finish(sandbox, "echo old")
+    run_as_root("touch", "-d", f"@{time.time() - 2 * DAY_S:.0f}", str(machine.folder(old.run_id)))
+    for _ in range(2):
+        other = machine.sandbox()
+        await other.open()
+        await finish(other, "echo new")
+        await other.close()
+    assert machine.folder(old.run_id).exists()
+
+
 async def test_old_runs_are_pruned_and_running_ones_kept(machine: PipeMachine, sandbox: OutpostSandbox) -> None:
     old, new = await finish(sandbox, "echo old"), await finish(sandbox, "echo new")
     running = await begin(sandbox, PROGRAMS.waits_for("/no/such/file"))
     aged = time.time() - 2 * DAY_S
+    let_prune(machine, old.run_id)
     for run_id in (old.run_id, running.run_id):
         run_as_root("touch", "-d", f"@{aged:.0f}", str(machine.folder(run_id)))
     other = machine.sandbox()
@@ -472,6 +489,7 @@ async def test_a_run_of_another_machine_with_this_home_is_not_restarted_stopped_
         json.dumps({**json.loads(mine), "boot": "another", "machine": "another", "host": "b.example.org"}) + "\n"
     )
     run_as_root("touch", "-d", f"@{time.time() - 2 * DAY_S:.0f}", str(machine.folder(running.run_id)))
+    let_prune(machine, running.run_id)
     other = machine.sandbox()
     await other.open()
     for seen in (await other.observe(running.run_id), await other.stop(running.run_id)):
@@ -487,6 +505,7 @@ async def test_the_oldest_runs_are_pruned_when_there_is_too_much(machine: PipeMa
     large, small = await finish(sandbox, "echo large"), await finish(sandbox, "echo small")
     run_as_root("touch", "-d", f"@{time.time() - 60:.0f}", str(machine.folder(large.run_id)))
     os.truncate(machine.folder(large.run_id) / "out", 2 << 30)
+    let_prune(machine, large.run_id)
     other = machine.sandbox()
     await other.open()
     wait_until(lambda: not machine.folder(large.run_id).exists(), what="the large run to go")

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from remote_sandbox_mcp.core.errors import SandboxError
 from remote_sandbox_mcp.core.sync.tree import Tree
 from remote_sandbox_mcp.far.outpost import wire
+from remote_sandbox_mcp.far.program import MAGIC
 
 # TORMENT=2000 looks longer.
 torment = settings(
@@ -126,7 +127,16 @@ HONEST: dict[str, dict[str, Any]] = {
     "job_stop": {"jobs": [{**JOB, "state": "ended", "exit": 0}]},
     "job_list": {"jobs": [JOB]},
 }
-HELLO = {"python": "3.11.0", "system": "Linux", "node": "n", "home": "/", "time": 1.0, "pid": 1, "place": "here"}
+HELLO = {
+    "python": "3.11.0",
+    "magic": MAGIC,
+    "system": "Linux",
+    "node": "n",
+    "home": "/",
+    "time": 1.0,
+    "pid": 1,
+    "place": "here",
+}
 
 Reply = Callable[[str, int], "bytes | Endless"]
 

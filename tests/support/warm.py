@@ -13,6 +13,7 @@ import functools
 import gc
 import importlib
 import json
+import marshal
 import os
 import pkgutil
 import select
@@ -202,7 +203,7 @@ class LaneNursery(Nursery):
         line, theirs = line_for_orders()
         with theirs:
             self._leave_behind("-IS", __file__, str(theirs.fileno()), LANES, passed=theirs.fileno())
-        line.send(program.packed(program.LANE))
+        line.send(program.compiled(program.LANE))
         return line
 
     def fork_lanes(self, patch: pytest.MonkeyPatch) -> Callable[..., object]:
@@ -210,7 +211,8 @@ class LaneNursery(Nursery):
         from remote_sandbox_mcp.backends.link import pipe
         from remote_sandbox_mcp.far import program
 
-        usual, words = pipe._spawn, [sys.executable, "-IS", "-c", program.loader(program.LANE)]
+        load = program.loader(program.LANE, is_compiled=True)
+        usual, words = pipe._spawn, [sys.executable, "-IS", "-c", load]
 
         def spawn(arguments: Sequence[str], *how: Any) -> Any:
             if [*arguments[:-1]] != words:
@@ -507,7 +509,7 @@ class LaneProgram:
 
     @classmethod
     def load(cls, packed: bytes) -> None:
-        cls.packed, cls.code = packed, compile(zlib.decompress(packed), "outpost", "exec")
+        cls.packed, cls.code = packed, marshal.loads(zlib.decompress(packed))
         # All that it imports is loaded then.
         exec(cls.code, {"__name__": "loaded"})
 

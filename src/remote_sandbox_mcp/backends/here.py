@@ -29,7 +29,9 @@ LONGEST = 4096
 async def open_lane() -> OutpostLane:
     """Raises Unsupported."""
     token = secrets.token_hex(16)
-    arguments = [sys.executable, "-IS", "-c", program.loader(program.LANE), token]
+    # It has our own Python.
+    sent = await asyncio.to_thread(program.compiled, program.LANE)
+    arguments = [sys.executable, "-IS", "-c", program.loader(program.LANE, is_compiled=True), token]
     # Nothing else of our environment: it may hold secrets, and the process needs none.
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
     try:
@@ -38,7 +40,7 @@ async def open_lane() -> OutpostLane:
         raise Unsupported(f"unable to start {sys.executable}: {problem.strerror}") from None
     lane = OutpostLane(line, NAME)
     try:
-        line.write(program.packed(program.LANE))
+        line.write(sent)
         await within(lane.greet(token), OPEN_S)
     except BaseException as problem:
         line.close()

@@ -125,6 +125,8 @@ introduced: ContextVar[Callable[[str], None] | None] = ContextVar("introduced", 
 run_begins: ContextVar[Callable[[str], None] | None] = ContextVar("run_begins", default=None)
 # Shell source, such as init lines of a workspace, that runs before what a tool makes up itself for this call.
 preamble: ContextVar[str] = ContextVar("preamble", default="")
+# Called when the call has nothing to do until the far side answers, so that more calls of its client may begin.
+only_waits: ContextVar[Callable[[], None]] = ContextVar("only_waits", default=lambda: None)
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import marshal
+import threading
 import zlib
 from collections.abc import Sequence
 from importlib.resources import files
+from importlib.util import MAGIC_NUMBER
+from types import CodeType
 
 from ..core import sync
 from ..core.commands.shell import quote
@@ -48,6 +52,9 @@ ROOT = ("outpost/family", "outpost/root")
 WALLS = ("outpost/guard", "outpost/walls")
 # Pieces that are modules of core, because both sides must decide alike.
 OF_THE_CORE = ("secret_names", "ignore")
+# The Python that compiled programs are for.
+MAGIC = MAGIC_NUMBER.hex()
+_compiling = threading.Lock()
 
 
 @functools.cache
@@ -86,23 +93,57 @@ def packed(pieces: tuple[str, ...] = OUTPOST) -> bytes:
     return zlib.compress(source(pieces).encode(), 9)
 
 
-def loader(pieces: tuple[str, ...] = OUTPOST) -> str:
-    return loader_of(len(packed(pieces)))
+def compiled(pieces: tuple[str, ...] = OUTPOST) -> bytes:
+    """The program for a Python of our own magic number: compiling it there takes longer than the rest of its start."""
+    with _compiling:
+        return _compiled(pieces)
 
 
-def loader_of(size: int) -> str:
-    """Python that reads exactly the packed program from its input and runs it.
+@functools.cache
+def _compiled(pieces: tuple[str, ...]) -> bytes:
+    return zlib.compress(marshal.dumps(_bare(compiled_code(pieces))), 9)
+
+
+def compiled_code(pieces: tuple[str, ...]) -> CodeType:
+    code: CodeType = compile(source(pieces), "outpost", "exec", dont_inherit=True, optimize=2)
+    return code
+
+
+def _bare(code: CodeType) -> CodeType:
+    """Code without its line numbers, which would be half of what is sent, and which nobody sees."""
+    inner = tuple(_bare(part) if isinstance(part, CodeType) else part for part in code.co_consts)
+    return code.replace(co_linetable=b"", co_consts=inner)
+
+
+def sent(pieces: tuple[str, ...] = OUTPOST, *, is_compiled: bool = False) -> bytes:
+    """The bytes that the loader reads."""
+    return compiled(pieces) if is_compiled else packed(pieces)
+
+
+def loader(pieces: tuple[str, ...] = OUTPOST, *, is_compiled: bool = False) -> str:
+    return loader_of(len(sent(pieces, is_compiled=is_compiled)), is_compiled=is_compiled)
+
+
+def loader_of(size: int, *, is_compiled: bool = False) -> str:
+    """Python that reads exactly the packed program from its input and runs it; another Python runs nothing compiled.
 
     A reader with a buffer of one byte does not read ahead: the frames that follow stay for the program.
     It has no single quote, newline, backslash or exclamation mark, so any login shell passes it on unchanged.
     """
     read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({size})"
-    return f'import io,zlib;__name__="__main__";text=zlib.decompress({read});exec(compile(text,"outpost","exec"))'
+    if not is_compiled:
+        return f'import io,zlib;__name__="__main__";text=zlib.decompress({read});exec(compile(text,"outpost","exec"))'
+    check = f'f.MAGIC_NUMBER.hex()=="{MAGIC}" or sys.exit(1)'
+    modules = "io,marshal,sys,zlib,_frozen_importlib_external as f"
+    return f'import {modules};{check};__name__="__main__";exec(marshal.loads(zlib.decompress({read})))'
 
 
-def start_line(python: str, token: str, pieces: tuple[str, ...] = OUTPOST, *words: str) -> str:
+def start_line(
+    python: str, token: str, pieces: tuple[str, ...] = OUTPOST, *words: str, is_compiled: bool = False
+) -> str:
     """The command line that starts the loader, for a login shell of any kind; `words` need no quotes."""
-    return " ".join((f"exec {quote_plainly(python)} -IS -c '{loader(pieces)}' {token}", *words))
+    load = loader(pieces, is_compiled=is_compiled)
+    return " ".join((f"exec {quote_plainly(python)} -IS -c '{load}' {token}", *words))
 
 
 def walled(line: str, python: str, writable: Sequence[str]) -> tuple[str, bytes]:

@@ -179,6 +179,7 @@ class Houses:
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
         self._houses: list[House] = []
+        self._closing: set[asyncio.Future[None]] = set()
         # Makes this process the watchdog.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
         self.stock = Stock()
@@ -288,7 +289,12 @@ class Houses:
             # No await between the last check and closing, so that no session can enter.
             if is_left and not await house.is_busy() and not house.sessions:
                 self._houses.remove(house)
-                await house.close()
+                self._closing.add(asyncio.ensure_future(house.close()))
+        # Kept, so that a hub that ends meanwhile waits for them.
+        try:
+            await asyncio.gather(*self._closing)
+        finally:
+            self._closing.clear()
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -303,7 +309,7 @@ class Houses:
 
     async def leave(self, limit_s: float) -> None:
         """Close what can be closed in that time."""
-        closing = [asyncio.ensure_future(house.close()) for house in self._houses]
+        closing = [*self._closing, *(asyncio.ensure_future(house.close()) for house in self._houses)]
         if self._machine_history:
             closing.append(asyncio.ensure_future(self._machine_history.close()))
         with contextlib.suppress(Exception):

@@ -31,7 +31,6 @@ from ..core.sandboxes.sandbox import Sandbox
 from ..core.task import Report, make_report, printed
 from ..local.waiting import Chores, within
 from .fleet import Fleet, Member, unforeseen
-from .jobs.commands import forgetting
 from .jobs.service import JobService
 
 if TYPE_CHECKING:
@@ -210,7 +209,7 @@ class CommandService:
         report = replace(clip(seen), session=state)
         is_whole = isinstance(seen, Completed) and not (report.stdout.omitted or report.stderr.omitted)
         # The result is stored before the machine is told to drop its own copy.
-        then = forgetting(sandbox, command.run_id) if is_whole else None
+        then = commands.forgetting(sandbox, command.run_id) if is_whole else None
         commands.note(seen, printed(report), in_time=True, then=then)
         return report
 

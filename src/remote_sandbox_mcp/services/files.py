@@ -16,7 +16,7 @@ from .fleet import Fleet, Member
 from .session import current
 
 # Bound for paging: for each page, all earlier entries are listed again.
-MOST_LISTED, MOST_FOUND = 50_000, 10_000
+MOST_LISTED, MOST_FOUND, MOST_ENTRIES = 50_000, 10_000, 10_000
 
 
 class FileService:
@@ -74,14 +74,21 @@ class FileService:
         return await self._put(member, path, data, found.version, force), count
 
     async def list(
-        self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "", cursor: str = ""
+        self,
+        path: str,
+        *,
+        recursive: bool = False,
+        limit: int = 200,
+        name: str = "",
+        cursor: str = "",
+        most: int = MOST_ENTRIES,
     ) -> Listing:
-        """One page of a folder's entries; `cursor` is where the page before it ended."""
+        """One page of a folder's entries, of which the reader takes `most`; `cursor` is where the page before ended."""
         member, path = self._at(path, name, required=False)
-        check.in_range("max_entries", limit, 1, 10_000)
+        check.in_range("max_entries", limit, 1, MOST_ENTRIES)
         page = read_cursor(cursor)
         check.in_range("the place of cursor", page.skip, 0, MOST_LISTED)
-        found = await (await member.open()).list(path, recursive=recursive, limit=page.skip + limit)
+        found = await (await member.open()).list(path, recursive=recursive, limit=page.skip + min(limit, most))
         start = page.begin([entry.path for entry in found.entries])
         # The very first entry is directly in the folder.
         folder = posixpath.dirname(found.entries[0].path) if found.entries else ""

@@ -11,10 +11,12 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import paths
+from ..core.client import only_waits
 from ..core.errors import BadArgument, ConfigError, UnknownSandbox
 from ..local.processes import process
 
@@ -37,8 +39,9 @@ CREATED = "created"
 # After so many refusals of questions of one kind, no more of that kind are asked.
 MOST_REFUSALS = 5
 # Further calls of the same client wait, so that a flood from one does not starve the others. The second limit is for
-# a client that is alone at work, and for many clients that cannot be told apart.
-MOST_AT_WORK, MOST_ALONE = 32, 128
+# a client that is alone at work, and for many clients that cannot be told apart; the third also counts calls that only
+# wait for a far side.
+MOST_AT_WORK, MOST_ALONE, MOST_IN_ALL = 32, 128, 200
 
 
 class Selection:
@@ -273,20 +276,25 @@ class Turns(AbstractAsyncContextManager[None]):
     """Decides when a call of one client begins: entered around each call, in the order in which they came.
 
     A client has at most `most` calls at work beside other clients, and up to MOST_ALONE while no other is at work.
+    A call that only waits for a far side steps aside, and is not at work any more.
     """
 
     def __init__(self, most: int, busy: set[Turns] | None = None) -> None:
         """`busy`: those that have calls at work, of all clients; by default of this process."""
         self._most = most
         self._busy = _BUSY if busy is None else busy
-        self._at_work = 0
+        self._at_work = self._aside = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def _has_room(self) -> bool:
-        return self._at_work < (self._most if self._busy - {self} else MOST_ALONE)
+        most = self._most if self._busy - {self} else MOST_ALONE
+        return self._at_work < most and self._at_work + self._aside < MOST_IN_ALL
 
     async def __aenter__(self) -> None:
+        place = _Place()
+        _place.set(place)
+        only_waits.set(functools.partial(self._step_aside, place))
         if not self._waiting and self._has_room:
             self._begin()
             return
@@ -300,7 +308,19 @@ class Turns(AbstractAsyncContextManager[None]):
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._end()
+        place = _place.get()
+        if place.is_at_work:
+            place.is_at_work = False
+            self._end()
+        else:
+            self._aside -= 1
+            self._admit()
+
+    def _step_aside(self, place: _Place) -> None:
+        if place.is_at_work:
+            place.is_at_work = False
+            self._aside += 1
+            self._end()
 
     def _begin(self) -> None:
         self._at_work += 1
@@ -323,7 +343,15 @@ class Turns(AbstractAsyncContextManager[None]):
                 turn.set_result(None)
 
 
+@dataclass
+class _Place:
+    """The place of one call: at work or aside."""
+
+    is_at_work: bool = True
+
+
 _BUSY: set[Turns] = set()
+_place: ContextVar[_Place] = ContextVar("place")
 
 
 class Session:

@@ -129,7 +129,7 @@ def timestamp(seconds: float) -> str:
 def moment(seconds: float) -> str:
     """ISO 8601; years beyond four digits, which a file system may report, become the nearest valid one."""
     within = min(max(seconds, -62135596800.0), 253402300799.0)
-    return f"{datetime(1970, 1, 1) + timedelta(seconds=int(within)):%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
+    return f"{(datetime(1970, 1, 1) + timedelta(seconds=int(within))).isoformat()}Z"
 
 
 def log_text(records: Sequence[RunRecord]) -> str:

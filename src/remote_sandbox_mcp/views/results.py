@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +29,10 @@ CUT = "this result was cut to what your client takes; ask for less at once to se
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 # How many kinds of tokens a warning names.
 MOST_NAMED = 3
+# How many rows are measured at once.
+MEASURED = 50
+# How JSON writes control characters, which readers are shown in another way.
+_ESCAPED = re.compile(r"\\[bfru]")
 
 T = TypeVar("T")
 
@@ -41,11 +46,17 @@ def warning_of(fields: Mapping[str, Any]) -> str:
 
 
 def all_visible(value: Any) -> Any:
+    """A value with all control and invisible characters made visible; mostly it has none."""
+    written = as_json(value)
+    return value if visible(written) == written and not _ESCAPED.search(written) else _each_visible(value)
+
+
+def _each_visible(value: Any) -> Any:
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, dict):
-        return {visible(key) if isinstance(key, str) else key: all_visible(item) for key, item in value.items()}
-    return [all_visible(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {visible(key) if isinstance(key, str) else key: _each_visible(item) for key, item in value.items()}
+    return [_each_visible(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def lean(**fields: Any) -> dict[str, Any]:
@@ -194,6 +205,8 @@ def file_content(data: bytes) -> dict[str, Any]:
 
 def plain_text(path: str) -> str:
     """Names and texts from another machine as readable text: invalid UTF-8 and control characters are made visible."""
+    if path.isascii() and path.isprintable():
+        return path
     # A name of nothing but escape sequences would vanish.
     return harmless(path.encode("utf-8", "surrogateescape")) or visible(path)
 
@@ -221,13 +234,17 @@ def shorten(text: str, most: int) -> str:
     return f"{text[: kept - kept // 3]}{note}{text[len(text) - kept // 3 :]}"
 
 
-def first_that_fit(items: Sequence[T], sizes: Sequence[int], most: int) -> Sequence[T]:
-    """Count the items that fit, but at least one: with none, paging could never go on."""
-    used = 0
-    for number, size in enumerate(sizes):
-        used += size + 1
+def first_that_fit(items: Sequence[T], most: int) -> Sequence[T]:
+    """The items that fit, but at least one: with none, paging could never go on."""
+    used = number = 0
+    # Many at once take much less time than each by itself.
+    while (some := items[number : number + MEASURED]) and used + (size := size_of(some) - 1) <= most:
+        used, number = used + size, number + len(some)
+    for item in some:
+        used += size_of(item) + 1
         if used > most and number:
             return items[:number]
+        number += 1
     return items
 
 
@@ -237,7 +254,7 @@ def _smaller(value: Any, most: int) -> Any:
     if isinstance(value, dict):
         return _smaller_fields(value, most)
     if isinstance(value, list) and value:
-        kept = list(first_that_fit(value, [size_of(item) for item in value], most - 2))
+        kept = list(first_that_fit(value, most - 2))
         return kept if len(kept) > 1 else [_smaller(kept[0], most - 2)]
     return value
 

@@ -205,6 +205,32 @@ async def test_who_is_cancelled_leaves_no_lane_open(opener: Opener, count: int) 
     assert opener.living == 0
 
 
+async def test_lanes_that_are_opened_ahead_are_waited_for_and_never_more_than_wanted(opener: Opener) -> None:
+    waiting: list[asyncio.Future[Reply]] = []
+    opener.answer = waiting.append
+    lanes = Lanes("x", opener, 8)
+    lanes.open_ahead(2)
+    lanes.open_ahead(2)
+    await turns(lambda: len(waiting) == 2)
+    taking = asyncio.ensure_future(lanes.take())
+    await turns(lambda: not taking.done())
+    assert (len(opener.opened), lanes.ready) == (2, 2)
+    waiting[0].set_result(Reply())
+    taken = await taking
+    assert (len(opener.opened), lanes.ready, taken.is_alive) == (2, 1, True)
+    # The other is still on its way, and no lane that nobody took stays open.
+    lanes.give_back(taken)
+    await lanes.close()
+    await turns(lambda: not opener.living)
+
+
+async def test_lanes_ahead_that_cannot_be_opened_are_no_failure() -> None:
+    lanes = Lanes("x", Opener(0, Unsupported("not here")), 8)
+    lanes.open_ahead(2)
+    with pytest.raises(Unsupported, match="not here"):
+        await lanes.take()
+
+
 async def test_idle_lanes_are_closed_after_a_while(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes_module, "IDLE_S", 0.0)
     lanes = Lanes("x", opener, 8)

@@ -180,7 +180,7 @@ def joining(bounds: Bounds) -> list[str]:
 @functools.cache
 def compiled(pieces: tuple[str, ...]) -> bytes:
     """Precompiled for a Python of the same version: compiling would take as long as the rest of its start."""
-    return marshal.dumps(compile(program.source(pieces), "outpost", "exec"))
+    return marshal.dumps(program.compiled_code(pieces))
 
 
 def compared(image: OpenedImage) -> bytes:

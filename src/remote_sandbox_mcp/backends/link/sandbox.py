@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core import check
-from ...core.client import is_again
+from ...core.client import is_again, only_waits
 from ...core.commands.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
 from ...core.progress import Beat, OutputListener, Progress, StreamName, listener_in, silent
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
         WriteOrder,
     )
 
-# How often progress is reported; how long a new line is tried after a cut; how long the last look at a run that
-# goes on in the background may take.
+# How often progress is reported; after how long a run that prints nothing is only waited for; how long a new line is
+# tried after a cut; how long the last look at a run that goes on in the background may take.
 BEAT_S = 0.5
+SILENT_S = 0.05
 MEND_S = 20.0
 LAST_CHECK_S = 2.0
 # How long after a run's time limit the far side may take to end it and to answer.
@@ -519,6 +520,9 @@ class _RunWait:
 
     async def follow(self, client: OutpostClient, exchange: Exchange) -> Completed | Running | None:
         """The end of the run; None if the caller waits no longer. Raises LineLost, Refusal, LostContact."""
+        await asyncio.wait((exchange.done,), timeout=min(SILENT_S, max(0.0, self.until - time.monotonic())))
+        if not exchange.heard:
+            only_waits.get()()
         while not exchange.done.done():
             left = self.until - time.monotonic()
             if left <= 0:

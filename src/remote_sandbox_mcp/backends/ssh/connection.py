@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ from ...local.processes.variables import OPERATORS, home_folder, made
 from ...local.waiting import Chores, within_moving
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
+from .pythons import FarPython
 
 if TYPE_CHECKING:
     import asyncssh
@@ -54,6 +56,8 @@ WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "a
 # The most bytes that asyncssh reads at once; see limit_reads.
 MOST_READ = 64 << 10
 KEEPALIVE_S = 15
+# Twice as many as a login through a jump host takes, until the outpost has greeted.
+READS_OF_LOGIN = 100
 # After a refused login no other is tried for this long; it doubles each time.
 PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
 # A machine that asked for a code is not tried again for this long, unless a person is there who can give one.
@@ -156,6 +160,7 @@ class LoginGate:
         self.questions = questions or Questions()
         self._codes = Codes(Path(own_known_hosts).with_name(STEPS_FILE), machine.name)
         self.host_keys = HostKeys(own_known_hosts, machine.known_hosts_files or USUAL_FILES)
+        self.python = FarPython(machine)
         # What the machine asked for in the last login besides a password. A code is valid for one connection only.
         self.asks_for_code = ""
         # Whether the last login was asked for a password and had none.
@@ -433,6 +438,9 @@ def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyn
 
     # Defined here, because asyncssh is imported only when the first machine is opened.
     class LoginClient(asyncssh.SSHClient):
+        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+            acknowledge_at_once(conn)
+
         def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
             return judge.accepts(host, addr, port, key)
 
@@ -467,6 +475,26 @@ def drop_empty_packets(connection: asyncssh.SSHClientConnection) -> None:
 
     if str(connection.get_extra_info("send_cipher")).startswith(WITHOUT_CBC):
         connection.send_packet = send_packet  # type: ignore[assignment, method-assign]
+
+
+def acknowledge_at_once(connection: asyncssh.SSHClientConnection) -> None:
+    """Keep the kernel from delaying acknowledgements during a login: until it starts a program, sshd awaits each.
+
+    The kernel is told again with each packet, because it forgets it, and for so many reads as logins need.
+    """
+    reads = itertools.count()
+    sock, receive = connection.get_extra_info("socket"), connection.data_received
+    if not hasattr(socket, "TCP_QUICKACK") or getattr(sock, "family", None) not in (socket.AF_INET, socket.AF_INET6):
+        return
+
+    def data_received(data: bytes, datatype: int | None = None) -> None:
+        if next(reads) == READS_OF_LOGIN:
+            del connection.data_received
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        receive(data, datatype)
+
+    connection.data_received = data_received  # type: ignore[method-assign]
 
 
 def limit_reads(connection: asyncssh.SSHClientConnection) -> None:

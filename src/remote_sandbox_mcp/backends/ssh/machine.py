@@ -206,7 +206,7 @@ async def _open_outpost(gate: LoginGate) -> OutpostClient:
     """Make one connection with one channel and one outpost, within the machine's deadline."""
     connection = await gate.enter()
     try:
-        return await within(_start(connection, gate.machine), gate.deadline_s)
+        return await within(_start(connection, gate), gate.deadline_s)
     except (asyncio.TimeoutError, TimeoutError):
         why = await why_no_answer(gate, connection) or too_slow(gate)
         connection.abort()
@@ -235,7 +235,8 @@ async def why_no_answer(gate: LoginGate, connection: asyncssh.SSHClientConnectio
 
     token, said = secrets.token_hex(8), b""
     try:
-        process = await within(_when_granted(connection, f"echo {token}"), PROBE_S)
+        asking = functools.partial(connection.create_process, f"echo {token}", encoding=None)
+        process = await within(_when_granted(asking), PROBE_S)
         process.stdin.write_eof()
         said = await within(process.stdout.read(), PROBE_S)
     except (asyncio.TimeoutError, TimeoutError):
@@ -246,36 +247,48 @@ async def why_no_answer(gate: LoginGate, connection: asyncssh.SSHClientConnectio
     return "" if token.encode() in said else OTHER_SHELL
 
 
-async def _when_granted(connection: asyncssh.SSHClientConnection, line: str) -> asyncssh.SSHClientProcess[bytes]:
+async def _when_granted(
+    start: Callable[[], Awaitable[asyncssh.SSHClientProcess[bytes]]],
+) -> asyncssh.SSHClientProcess[bytes]:
     """Start a program; an sshd with MaxSessions 1 may still count the session that has just ended, so ask again."""
     import asyncssh
 
     for _ in range(REFUSALS):
         try:
-            return await connection.create_process(line, encoding=None)
+            return await start()
         except asyncssh.ChannelOpenError:
             await asyncio.sleep(REFUSED_S)
-    return await connection.create_process(line, encoding=None)
+    return await start()
 
 
-async def _start(connection: asyncssh.SSHClientConnection, machine: Machine) -> OutpostClient:
-    token, who = secrets.token_hex(16), f"unable to open {machine.name}"
+async def _start(
+    connection: asyncssh.SSHClientConnection, gate: LoginGate, *, is_second_try: bool = False
+) -> OutpostClient:
+    machine, token, is_compiled = gate.machine, secrets.token_hex(16), gate.python.is_ours()
+    who = f"unable to open {machine.name}"
+    sent = await asyncio.to_thread(functools.partial(program.sent, is_compiled=is_compiled))
+    line = program.start_line(machine.python, token, is_compiled=is_compiled)
     try:
-        process = await start_line(connection, machine, program.start_line(machine.python, token))
+        starting = functools.partial(start_line, connection, machine, line)
+        process = await (_when_granted(starting) if is_second_try else starting())
     except (OSError, asyncssh.Error) as problem:
         kind = CutAfterLogin if connection.is_closed() else Unreachable
         raise kind(f"{who}: logged in, but no session could be opened: {problem}") from None
     client = OutpostClient(ChannelLine(connection, process), machine.name)
     try:
-        process.stdin.write(program.packed())
+        process.stdin.write(sent)
         await client.greet(token)
     except (OSError, NoOutpost) as problem:
         await process.wait_closed()
+        if is_compiled and not connection.is_closed():
+            gate.python.refuse()
+            return await _start(connection, gate, is_second_try=True)
         # Only a shell that exited by itself proves that there is no Python; one that was killed means a shutdown.
         if process.exit_status is None or not 0 <= process.exit_status <= 128:
             kind = CutAfterLogin if connection.is_closed() else Unreachable
             raise kind(f"{who}: logged in, but its shell was cut off") from None
         raise NoOutpost(str(problem)) from None
+    gate.python.note(client.hello.get("magic"))
     return client
 
 
@@ -397,8 +410,9 @@ async def open_session(
     words: tuple[str, ...] = (),
 ) -> G:
     """Start one of our programs in a further session; returns its near side after the greeting."""
-    machine, token = gate.machine, secrets.token_hex(16)
-    line = program.start_line(machine.python, token, pieces, *words)
+    machine, token, is_compiled = gate.machine, secrets.token_hex(16), gate.python.is_ours()
+    sent = await asyncio.to_thread(functools.partial(program.sent, pieces, is_compiled=is_compiled))
+    line = program.start_line(machine.python, token, pieces, *words, is_compiled=is_compiled)
     try:
         process = await start_line(connection, machine, line, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
@@ -408,10 +422,13 @@ async def open_session(
     process.channel.set_write_buffer_limits(LANE_BUFFER)
     greeting = near(LaneLine(connection, process, closed), machine.name)
     try:
-        process.stdin.write(program.packed(pieces))
+        process.stdin.write(sent)
         await within(greeting.greet(token), gate.deadline_s)
     except BaseException as problem:
         process.close()
+        if is_compiled and isinstance(problem, (OSError, NoOutpost)) and not connection.is_closed():
+            gate.python.refuse()
+            return await open_session(gate, connection, closed, near, pieces, words)
         if isinstance(problem, asyncio.TimeoutError):
             raise SlowStart(f"{machine.name}: no further session could be started: {too_slow(gate)}") from None
         if isinstance(problem, (OSError, NoOutpost)):

@@ -110,7 +110,7 @@ class Fields:
 def to_text(value: object, name: str = "a value") -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name} is not a text")
-    return _HALVES.sub("\ufffd", value)
+    return value if value.isascii() else _HALVES.sub("\ufffd", value)
 
 
 def to_whole(value: object, name: str = "a value") -> int:

@@ -51,8 +51,8 @@ def decode_text(data: bytes) -> Decoded | None:
 
 def is_gbk(data: bytes) -> bool:
     """Whether bytes look like Chinese in GBK, from the beginning to the end of a character, and not like UTF-8."""
-    beyond = [char for char in data.decode("utf-8", "replace") if char > "\x7f"]
-    if beyond.count(_REPLACED) * 2 <= len(beyond):
+    text = data.decode("utf-8", "replace")
+    if text.count(_REPLACED) * 2 <= len(text) - len(text.encode("ascii", "ignore")):
         return False
     try:
         data.decode("gbk")

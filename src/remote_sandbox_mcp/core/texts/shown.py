@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..sandboxes.secret import note_text, state_of_texts, texts_in_use
@@ -85,13 +85,20 @@ def each_text(value: Any, change: Callable[[str], str]) -> Any:
     return [each_text(item, change) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def texts_of(value: Any) -> Iterator[str]:
+def texts_of(value: Any) -> list[str]:
     """All texts in a value of JSON, but for names."""
+    # Not a generator in a generator: each text of a long list would pass through all of them.
+    found: list[str] = []
+    _find_texts(value, found)
+    return found
+
+
+def _find_texts(value: Any, found: list[str]) -> None:
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from texts_of(item)
+        found.append(value)
+    elif isinstance(value, (list, tuple, Mapping)):
+        for item in value if isinstance(value, (list, tuple)) else value.values():
+            _find_texts(item, found)
 
 
 @functools.lru_cache(maxsize=1)

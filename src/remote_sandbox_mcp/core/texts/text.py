@@ -74,6 +74,8 @@ class Clipped:
 def harmless(data: bytes) -> str:
     """Decode foreign bytes; no escape sequence, control character, invisible character or broken UTF-8 survives."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    if _is_plain(text):
+        return text
     text = _ESCAPES.sub("", text).replace("\r", "\n")
     # str.translate is slow for text that is not ASCII, so it is used only where needed.
     return reveal(text.translate(_CONTROLS) if text.isascii() or _CONTROL.search(text) else text)
@@ -223,6 +225,8 @@ class Revealed:
 
 def reveal_file(text: str) -> Revealed:
     """Reveal the content of a file, with control characters; an edit can find what it shows."""
+    if _is_plain(text):
+        return Revealed(text)
     parts, escapes, done, length = [], [], 0, 0
     for found in _UNSEEN_OR_CONTROL.finditer(text):
         shown = _shown(found)
@@ -242,7 +246,9 @@ def visible(text: str) -> str:
 
 def _is_plain(text: str) -> bool:
     """A quick check whether a text surely has nothing to escape."""
-    return not (text.encode().translate(None, _PLAIN_ASCII) if text.isascii() else _SUSPECT.search(text))
+    if text.isascii():
+        return text.isprintable() or not text.encode().translate(None, _PLAIN_ASCII)
+    return not _SUSPECT.search(text)
 
 
 def replace_shown(text: str, old: str, new: str) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from ..outpost.output import Listener
 from ..outpost.place import ELSEWHERE, boot_id, to_bytes, to_path, to_text
 from ..outpost.wire import END, OUT, frame, json_frame
 from .place import all_jobs, find_job, is_of_another, newest_of, session_elsewhere
-from .record import find_cookies, keeper_lives, read_begun, read_json
+from .record import birth_of, find_cookies, keeper_lives, read_begun, read_json
 from .tools import MOST_SAID, call, find_shell, has_tmux_session, tmux_panes
 
 MYPY = False
@@ -57,14 +57,33 @@ class ProcessTables:
         if keeper <= 0:
             # 0 stands for an unknown keeper, and every process descends from pid 0.
             return []
+        found = self.children_of(keeper)
+        for pid in found:
+            found.extend(self.children_of(pid))
+        return found
+
+    def children_of(self, pid: int) -> "list[int]":
+        """Living children, as the kernel lists them; elsewhere the table of all processes is read, which takes long."""
+        if os.path.exists("/proc/self/task/%d/children" % os.getpid()):
+            return [child for child in listed_children(pid) if birth_of(child)]
         if self.children is None:
             self.children = {}
-            for pid, parent in (read_parents() or {}).items():
-                self.children.setdefault(parent, []).append(pid)
-        found = list(self.children.get(keeper, []))
-        for pid in found:
-            found.extend(self.children.get(pid, []))
-        return found
+            for child, parent in (read_parents() or {}).items():
+                self.children.setdefault(parent, []).append(child)
+        return list(self.children.get(pid, []))
+
+
+def listed_children(pid: int) -> "list[int]":
+    """The children of all threads of a process, as the kernel lists them."""
+    found = []  # type: list[int]
+    try:
+        for thread in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                found.extend(map(int, file.read().split()))
+    except OSError:
+        # It ended meanwhile.
+        pass
+    return found
 
 
 def job_state(folder: bytes, tables: "ProcessTables | None" = None, element: str = "") -> "dict[str, Any]":

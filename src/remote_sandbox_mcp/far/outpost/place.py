@@ -1,12 +1,12 @@
 """The folders of runs on the far side: one per run, closed to other users, with a lock that shows whether it runs."""
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import pwd
 import re
-import shutil
 import stat
 import time
 import zlib
@@ -20,6 +20,8 @@ if MYPY:
 STOP_MARK = 0o100
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 KEEP_RUNS_S = 24 * 3600
+# How often old runs are looked for, by all outposts of a machine together.
+PRUNE_S = 60
 KEEP_RUNS_BYTES = 1 << 30
 # By how much the clocks of machines may differ, or be set.
 CLOCKS_S = 60.0
@@ -228,7 +230,7 @@ class RunFolder:
             # `err` is made when needed: most commands print to `out` only, and every file has to be removed again.
             os.close(self.create(b"out"))
         except OSError:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_tree(self.path)
             raise
 
     def create(self, name: bytes) -> int:
@@ -264,7 +266,7 @@ class RunFolder:
 
     def remove(self) -> None:
         self.release()
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
 
 
 def make_folder(besides: "tuple[bytes, ...]" = ()) -> RunFolder:
@@ -312,18 +314,38 @@ def forget_run(run_id: str) -> bool:
     folder = find_run(run_id)
     if folder is None or is_locked(folder):
         return False
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     return True
 
 
-def prune_runs() -> None:
-    """Remove ended runs whose result was never fetched: old ones, and the oldest beyond a total size."""
-    for base in candidates():
-        if is_private(base):
-            prune_folder(base, time.time())
+def remove_tree(folder: bytes) -> None:
+    # Imported here, because it takes a while and no command waits for this.
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def take_pruning() -> "list[bytes]":
+    """The folders for runs that nobody has pruned for a while, which is up to the caller now."""
+    return [base for base in candidates() if is_private(base) and mark_pruned(os.path.join(base, b".pruned"))]
+
+
+def mark_pruned(mark: bytes) -> bool:
+    """Note that a folder is pruned now; False if that was done a moment ago. Without room for a mark it is done."""
+    with contextlib.suppress(OSError):
+        if 0 <= time.time() - os.lstat(mark).st_mtime < PRUNE_S:
+            return False
+    with contextlib.suppress(OSError):
+        fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.utime(fd)
+        finally:
+            os.close(fd)
+    return True
 
 
 def prune_folder(base: bytes, now: float) -> None:
+    """Remove ended runs whose result was never fetched: old ones, and the oldest beyond a total size."""
     total = 0
     for age, size, folder in sorted(measured_runs(base, now)):
         total += size
@@ -331,7 +353,7 @@ def prune_folder(base: bytes, now: float) -> None:
         too_much = unclaimed or age > KEEP_RUNS_S or total > KEEP_RUNS_BYTES
         # In a shared home folder, the lock of another machine may not be visible here.
         if too_much and not is_locked(folder) and not is_elsewhere(read_record(folder)[0]):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
 
 def measured_runs(base: bytes, now: float) -> "list[tuple[float, int, bytes]]":

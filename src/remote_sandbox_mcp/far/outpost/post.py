@@ -14,7 +14,7 @@ from .files import WORKER_S, WORKERS, answer
 from .keeper import Feed, keep
 from .observe import observe
 from .output import Listener
-from .place import RUN_NAME, forget_run, place_id, prune_runs, reason_of
+from .place import PRUNE_S, RUN_NAME, forget_run, place_id, prune_folder, reason_of, take_pruning
 from .wire import CANCEL, END, FAIL, FREE, HELLO, INPUT, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
 
 MYPY = False
@@ -33,10 +33,9 @@ RETRY_MS = 20
 # While a large frame arrives, an unasked PONG is sent this often.
 SIGN_S = 1.0
 MOST_FORGOTTEN = 200
-# How many keepers wait for runs, and after how many runs old ones are removed.
+# How many keepers wait for runs.
 MOST_IDLE = 8
 COLLECT_S = 0.5
-PRUNE_EVERY = 50
 
 
 def fork_or_close(*pipes: int) -> int:
@@ -97,7 +96,7 @@ class Post:
         # Requests whose fork failed for want of room, and when that is retried; others need not wait for them.
         self.delayed: "list[Start]" = []
         self.retry_at = 0.0
-        self.passed_on = 0
+        self.prune_at = 0.0
         self.signed = 0.0
         os.set_blocking(1, False)
 
@@ -292,9 +291,7 @@ class Post:
 
     def hand_over(self, start: Start, run_id: str) -> None:
         """Give a run to a keeper that waits, or to a new one."""
-        self.passed_on += 1
-        if not self.passed_on % PRUNE_EVERY:
-            self.prune()
+        self.prune()
         keeper = self.idle.pop() if self.idle else self.hire()
         try:
             self.give(keeper, start, run_id)
@@ -398,7 +395,13 @@ class Post:
                     self.poller.unregister(fd)
 
     def prune(self) -> None:
-        """Remove old runs in a process of its own."""
+        """Remove old runs in a process of its own, from time to time."""
+        if time.monotonic() < self.prune_at:
+            return
+        self.prune_at = time.monotonic() + PRUNE_S
+        bases = take_pruning()
+        if not bases:
+            return
         try:
             pid = os.fork()
         except OSError:
@@ -406,7 +409,8 @@ class Post:
         if not pid:
             try:
                 self.leave_the_line()
-                prune_runs()
+                for base in bases:
+                    prune_folder(base, time.time())
             finally:
                 os._exit(0)
         DONE.append(pid)
@@ -449,6 +453,8 @@ DONE: "list[int]" = []
 def describe() -> "dict[str, Any]":
     return {
         "python": "%d.%d.%d" % sys.version_info[:3],
+        # By it the near side knows whether it may send compiled programs.
+        "magic": getattr(sys.modules.get("_frozen_importlib_external"), "MAGIC_NUMBER", b"").hex(),
         "system": os.uname().sysname,
         "node": os.uname().nodename,
         "home": os.path.expanduser("~"),

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,8 +30,9 @@ LISTED_S, MOST_ASKED = 86400.0, 30
 STARTING_S = 30.0
 SHOWN = 50
 STOPPED = Ending.STOPPED.value
-# By then the client has the answer, or another process of ours has asked for it again.
-ANSWERED_S = 30.0
+# By then the client has the answer, or another process of ours has asked for it again; and by then where we end in
+# order, after our clients or with an answer to each.
+ANSWERED_S, ENDED_S = 30.0, 2.0
 # A command that runs longer than the first is recorded while it runs; an ended one within the second.
 MOMENT_S, SOON_S = 0.1, 0.25
 
@@ -64,6 +66,9 @@ class Commands:
         # Written in order, so that an end never precedes its beginning.
         self._queue: list[PendingWrite] = []
         self._timer: asyncio.TimerHandle | None = None
+        # Runs that were answered, and when; their machines drop them later.
+        self._answered: deque[tuple[float, Sandbox, str]] = deque()
+        self._dropping: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
 
     # Writing
@@ -164,6 +169,35 @@ class Commands:
         if self._writer is not None and not self._writer.done():
             await asyncio.wait((self._writer,), timeout=limit_s)
 
+    def forgetting(self, sandbox: Sandbox, run_id: str) -> Callable[[], None]:
+        """Lets the machine drop a result; if this process may be replaced, only once the client surely has it."""
+
+        def forget_later() -> None:
+            self._answered.append((time.monotonic(), sandbox, run_id))
+            if self._dropping is None:
+                self._drop_answered()
+
+        return forget_later if current_call() else functools.partial(sandbox.forget, run_id)
+
+    def _drop_answered(self) -> None:
+        self._drop_older(ANSWERED_S)
+        waits_s = self._answered[0][0] + ANSWERED_S - time.monotonic() if self._answered else 0.0
+        loop = asyncio.get_running_loop()
+        self._dropping = loop.call_later(max(waits_s, SOON_S), self._drop_answered) if self._answered else None
+
+    def _drop_older(self, seconds: float) -> None:
+        latest = time.monotonic() - seconds
+        while self._answered and self._answered[0][0] <= latest:
+            _, sandbox, run_id = self._answered.popleft()
+            sandbox.forget(run_id)
+
+    async def close(self, limit_s: float) -> None:
+        """Write what is not written yet, and let machines drop what clients have; called before those are closed."""
+        await self.settled(limit_s)
+        if self._dropping:
+            self._dropping.cancel()
+        self._drop_older(ENDED_S)
+
     # Reading
 
     async def latest(self, member: Member) -> Sequence[RunRecord]:
@@ -201,15 +235,6 @@ class Commands:
             return JobSnapshot(member.name, as_job(row), kind=COMMAND)
         self.note(seen, tail_of(seen))
         return JobSnapshot(member.name, as_job(row, seen), kind=COMMAND)
-
-
-def forgetting(sandbox: Sandbox, run_id: str) -> Callable[[], None]:
-    """Lets the machine drop a result; if this process may be replaced, only once the client surely has it."""
-
-    def forget_later() -> None:
-        asyncio.get_running_loop().call_later(ANSWERED_S, sandbox.forget, run_id)
-
-    return forget_later if current_call() else functools.partial(sandbox.forget, run_id)
 
 
 def place_of(member: Member) -> str:

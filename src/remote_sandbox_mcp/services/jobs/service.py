@@ -102,7 +102,7 @@ class JobService:
         self.__dict__.pop("_announcer", None)
 
     async def close(self) -> None:
-        await self.commands.settled(LEAVE_S)
+        await self.commands.close(LEAVE_S)
         await self.registry.close()
 
     @functools.cached_property

@@ -42,7 +42,7 @@ from ...core.texts.text import Clipped, clip_both, harmless, last_line
 from ...far.program import read_program, source
 from ...local.waiting import within
 from ..fleet import Fleet, Member
-from ..jobs.commands import forgetting, tail_of
+from ..jobs.commands import tail_of
 
 if TYPE_CHECKING:
     from ...local.store.sessions import KeptSessionRows
@@ -321,7 +321,7 @@ class _Call:
             return seen, record
         finally:
             is_whole = not (seen.stdout.omitted or seen.stderr.omitted)
-            then = forgetting(self._sandbox, run_id) if is_whole else None
+            then = commands.forgetting(self._sandbox, run_id) if is_whole else None
             commands.note(seen, tail_of(seen)[-TAIL_CHARS:], in_time=True, then=then)
 
     async def _record_in(self, seen: Completed, word: str) -> tuple[Completed, PythonRecord]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # A line this slow is worth a compressed listing, and more than two lanes.
 LONG_S = 0.004
+# Lanes beside the first that are opened before it is known what there is to send.
+AHEAD = 2
 
 
 @dataclass
@@ -83,9 +85,9 @@ class End:
         self.taken.append(lane)
         self._before += lane.moved
 
-    async def widen(self, count: int) -> None:
-        """Open further lanes, up to this number, if possible."""
-        wanted = min(count, self.lanes.most) - len(self.taken)
+    async def widen(self, count: int, worth: int) -> None:
+        """Take further lanes, up to this number, if possible; `worth` of them may have to be opened."""
+        wanted = min(count, self.lanes.most, max(worth, len(self.taken) + self.lanes.ready)) - len(self.taken)
         if wanted > 0:
             for lane in await self.lanes.take_more(wanted):
                 self._add(lane)
@@ -146,10 +148,16 @@ class Ends:
 
     async def open(self) -> None:
         """Raises ConnectError, Unsupported, after both attempts have ended: a late success would be leaked."""
-        tried = await asyncio.gather(self.source.open(), self.target.open(), return_exceptions=True)
+        tried = await asyncio.gather(self._open_source(), self.target.open(), return_exceptions=True)
         for problem in tried:
             if problem is not None:
                 raise problem
+
+    async def _open_source(self) -> None:
+        """Open the source and, for a folder of this computer, lanes ahead: a few are opened in the time of one."""
+        await self.source.open()
+        if not self.source.place.sandbox and (await self.source.inspect())["kind"] == "dir":
+            self.target.lanes.open_ahead(AHEAD)
 
     def give_back(self) -> None:
         self.source.give_back()

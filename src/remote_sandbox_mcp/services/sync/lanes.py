@@ -25,14 +25,21 @@ class Lanes:
         self._opener = opener
         self._idle: list[Lane] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._coming = Chores(f"lanes to {name}", expected=(SandboxError,))
         self._closing = Chores(f"closing lanes to {name}")
 
     async def take(self) -> Lane:
         """A live lane. Raises ConnectError, Unsupported."""
-        while self._idle:
-            lane = self._idle.pop()
-            if lane.is_alive:
-                return lane
+        while True:
+            while self._idle:
+                lane = self._idle.pop()
+                if lane.is_alive:
+                    return lane
+            if not self._coming:
+                return await self._new()
+            await asyncio.wait(tuple(self._coming), return_when=asyncio.FIRST_COMPLETED)
+
+    async def _new(self) -> Lane:
         lane = await self._opener()
         begun = time.perf_counter()
         try:
@@ -42,6 +49,19 @@ class Lanes:
             raise
         self.round_trip_s = min(self.round_trip_s, time.perf_counter() - begun)
         return lane
+
+    def open_ahead(self, count: int) -> None:
+        """Begin to open what a transfer will take presently, so that there are so many lanes."""
+        for _ in range(min(count, self.most) - len(self._idle) - len(self._coming)):
+            self._coming.start(self._come())
+
+    async def _come(self) -> None:
+        self.give_back(await self._new())
+
+    @property
+    def ready(self) -> int:
+        """The number of lanes that can be taken without opening one."""
+        return len(self._idle) + len(self._coming)
 
     async def open(self) -> Lane:
         """A further lane, which its caller keeps and closes. Raises ConnectError, Unsupported."""
@@ -78,6 +98,9 @@ class Lanes:
         self._closing.start(self.close())
 
     async def close(self) -> None:
+        coming = tuple(self._coming)
+        self._coming.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
         idle, self._idle = self._idle, []
         if self._timer:
             self._timer.cancel()

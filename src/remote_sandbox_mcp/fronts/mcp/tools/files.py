@@ -40,6 +40,8 @@ WRITES = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, brings=Tru
 USUAL_BYTES, MOST_BYTES = 200_000, 10_000_000
 # Minimum per call, for files in which every byte takes many characters to show.
 LEAST_BYTES = 64
+# The fewest characters that an entry of a listing takes.
+LEAST_ENTRY = 70
 
 RemoteFile = Annotated[str, Field(description="The file")]
 Cursor = Annotated[str, Field(description="next_cursor, to go on")]
@@ -66,8 +68,9 @@ def list_files(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ListingShape]:
         """List a folder by name. Unreadable folders are reported in problems."""
         found = await server.app.files.list(
-            remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor
-        )
+            remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor,
+            most=room() // LEAST_ENTRY + 1,
+        )  # fmt: skip
         fields = listing_fields(found, room())
         return reply(fields, listing_text(fields, plain_text(found.folder)))
 
@@ -87,15 +90,20 @@ def read_file(server: SandboxServer) -> Any:
         else is not text comes as base64 (encoding)."""
         if not offset and not start_line and not line_count:
             found, image = await read_slice(
-                server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, name=sandbox_name
+                server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, first=most_shown(room()), name=sandbox_name
             )
             return shown(image, found) if image else part_of_file(found)
         # Lines without a count: up to the end of the file, bounded by max_bytes.
         lines = (line_count or 1_000_000_000) if start_line or line_count else 0
-        span = Span(offset, max_bytes, max(1, start_line), lines)
+        span = Span(offset, min(max_bytes, most_shown(room())), max(1, start_line), lines)
         return part_of_file(await server.app.files.read(remote_path, span, name=sandbox_name))
 
     return read_remote_file
+
+
+def most_shown(room: int) -> int:
+    """The most bytes that so many characters can show: no more is asked for."""
+    return 4 * room + LEAST_BYTES
 
 
 def part_of_file(found: FileSlice) -> CallToolResult:
@@ -197,7 +205,7 @@ def fitting(found: FileSlice, room: int) -> FileSlice:
 
 def listing_fields(found: Listing, room: int) -> dict[str, Any]:
     rows = [entry_fields(entry) for entry in found.entries]
-    shown = first_that_fit(rows, [size_of(row) for row in rows], room)
+    shown = first_that_fit(rows, room)
     truncated = found.truncated or len(shown) < len(rows)
     # The next page begins after the last entry that is shown; more may have been found.
     keys = [entry.path for entry in found.entries[: len(shown)]]
@@ -207,7 +215,7 @@ def listing_fields(found: Listing, room: int) -> dict[str, Any]:
 
 def found_fields(found: Found, room: int) -> dict[str, Any]:
     rows = [match_fields(match) for match in found.matches]
-    shown = first_that_fit(rows, [size_of(row) for row in rows], room)
+    shown = first_that_fit(rows, room)
     truncated = found.truncated or len(shown) < len(rows)
     keys = [match.key for match in found.matches[: len(shown)]]
     fields = {"truncated": truncated, "matches": shown} | next_cursor(truncated, found.start, keys)
