@@ -14,7 +14,7 @@ from clients import places, serving
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
-VIEWS = ("fleet", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls", "usage")
+VIEWS = ("fleet", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls", "usage", "files")
 # What axe calls moderate or minor is told to nobody: it depends on taste.
 GRAVE = ("serious", "critical")
 LOOK = """() => axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations.map(

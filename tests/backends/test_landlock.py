@@ -18,11 +18,14 @@ import pytest
 import remote_sandbox_mcp
 from remote_sandbox_mcp.backends.bubblewrap import landlock
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
+from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.errors import Unsupported
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.network import Network, Reach
 from remote_sandbox_mcp.far.outpost import guard
+from tests.support.disposables import host_processes, marked_sleep
 from tests.support.means import IS_ROOT
 
 HERE = guard.landlock_version()
@@ -296,3 +299,18 @@ async def test_what_is_not_held_is_said_with_the_limits(
     finally:
         await sandbox.close()
         shutil.rmtree(reachable)
+
+
+async def test_a_paused_sandbox_leaves_nothing_when_its_server_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reachable = Path(tempfile.mkdtemp(prefix="rsmcp-reachable-"))
+    monkeypatch.setattr(landlock, "REACHABLE", reachable)
+    mark = marked_sleep()
+    provider = EmbeddedProvider(tmp_path, rules=DisposableRules(walls="landlock"))
+    made = await provider.create(new_disposable_id(), SandboxOrder())
+    await (await provider.open(made)).run(Command(f"setsid {mark} & {mark}"), patience_s=0.1)
+    await provider.pause(made)
+    await provider.close()
+    shutil.rmtree(reachable)
+    assert not host_processes(mark)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.cli.conftest import DEADLINE_S, Cli
@@ -69,6 +71,12 @@ def test_nothing_is_said_of_the_end_of_a_job_that_runs_on_without_its_reader(cli
     following.stdout.close()
     assert following.communicate(DEADLINE_S) == (b"", b"")
     cli("jobs", "stop", "talks-on")
+
+
+def test_a_card_of_a_job_has_its_numbers(cli: Cli, good: Sshd) -> None:
+    cli("jobs", "start", "--name", "learns", "--", "for n in 1 2 3 4; do echo step $n/10 loss=$((9 - n)); done")
+    cli("jobs", "wait", "learns")
+    assert re.search(r"numbers +loss 5 \(min 5\) falling\n", cli("jobs", "show", "learns").stdout)
 
 
 def test_a_job_is_stopped_and_a_mistake_is_one_sentence(cli: Cli, good: Sshd, waits: str) -> None:

@@ -64,7 +64,7 @@ def test_whose_a_gpu_is_and_who_used_how_many_hours_is_shown() -> None:
     rows = {name: {"user": name, "today": today, "week": 80.0} for name, today in (("bob", 1.0), ("ann", 12.34))}
     made.take("usage", rows, (), True)
     text = shown(made, rows=30, columns=120)
-    assert "ann llama-7b" in text
+    assert "leased by ann (llama-7b)" in text
     assert "GPU-hours today (7 d)  ann 12.3 (80)  bob 1.0 (80)" in text
 
 

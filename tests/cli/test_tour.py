@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from tests.support.means import require_bubblewrap
+import pytest
+
+from remote_sandbox_mcp.backends.bubblewrap.local import why_not
 from tests.support.pace import at_most
 from tests.support.programs import without_bubblewrap
 
@@ -26,7 +29,8 @@ def tour(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_shows_everything_and_neither_uses_nor_touches_the_users_configuration(tmp_path: Path) -> None:
-    require_bubblewrap()
+    if reason := asyncio.run(why_not()):
+        pytest.skip(reason)
     config = Path(os.environ["XDG_CONFIG_HOME"]) / "remote-sandbox-mcp/config.toml"
     config.parent.mkdir(parents=True)
     config.write_text("[local]\nenabled = false\n[machines.mine]\nhost = '192.0.2.1'\n")

@@ -23,13 +23,15 @@ async def test_connected_machines_are_looked_at_and_no_other_is_logged_in_to(
 ) -> None:
     monkeypatch.setattr(machine_history, "MINUTE_S", 0.2)
     monkeypatch.setattr(machine_history, "FRESH_S", 0.0)
+    # The one that is not connected takes no turn from others.
+    monkeypatch.setattr(machine_history, "MOST_EACH_MINUTE", 1)
     machines = [entry(shared_sshd), entry(shared_sshd, name="other")]
     monkeypatch.setenv("REMOTE_SANDBOX_LIST", json.dumps(machines))
     app = compose(load(None))
     member, other = app.fleet.member(shared_sshd.name), app.fleet.member("other")
     await member.open()
     history = MachineHistory()
-    watching = asyncio.ensure_future(history.watch(lambda: [member, other]))
+    watching = asyncio.ensure_future(history.watch(lambda: [other, member]))
     try:
         deadline = time.monotonic() + SOON_S
         while not (await history.points(3600.0)).get(member.name):

@@ -15,12 +15,16 @@ import pytest
 
 from remote_sandbox_mcp.far.outpost import guard
 from remote_sandbox_mcp.local.processes import programs
+from tests.support.means import require_bubblewrap, require_program
 
 
 def without_bubblewrap(*words: str) -> list[str]:
-    """A command line that runs these words where no bubblewrap is installed, and the kernel has no Landlock."""
-    if not (found := shutil.which("bwrap")):
-        return [*words]
+    """A command line that runs these words where no bubblewrap is installed, and the kernel has no Landlock.
+
+    Ends the test as skipped where bubblewrap cannot run, which hides both.
+    """
+    require_bubblewrap()
+    found = require_program("bwrap")
     hidden = [found, "--dev-bind", "/", "/", "--ro-bind", "/dev/null", os.path.realpath(found), "--seccomp", "9", "--"]
     return ["/bin/sh", "-c", 'exec 9<"$0"; exec "$@"', _no_landlock(), *hidden, *words]
 

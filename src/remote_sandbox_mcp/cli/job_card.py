@@ -17,6 +17,7 @@ from .render import COMMAND, Page, one_line, size, styled
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from ..core.jobs.curves import JobMetrics
     from ..core.jobs.job import Checkpoint, JobUsage
     from ..core.jobs.watch import Watch
 
@@ -58,6 +59,7 @@ def _rows(page: Page, seen: TaskSeen, watch: Watch | None) -> Iterator[tuple[str
     yield "waits", one_line(waits)
     yield "queue", one_line(queue_text(seen, now))
     yield from _progress(page, seen.checkpoint, watch)
+    yield from _metrics(seen.metrics) if seen.metrics else ()
     yield "uses", _usage(seen.usage) if seen.usage and outcome.state is TaskState.RUNNING else ""
     yield "watched", _watched(watch, now) if watch and not outcome.is_over else ""
 
@@ -71,6 +73,14 @@ def _progress(page: Page, found: Checkpoint | None, watch: Watch | None) -> Iter
         yield "progress", page.bar(progress.share, BAR) + styled((f" {progress.words}", ""))
     else:
         yield "checkpoint", one_line(text[-200:])
+
+
+def _metrics(metrics: JobMetrics) -> Iterator[tuple[str, str]]:
+    numbers = [
+        f"{one_line(name)} {each.last:g} (min {each.min:g}) {each.trend}" for name, each in metrics.values.items()
+    ]
+    yield "numbers", "; ".join(number.strip() for number in numbers[:4])
+    yield "left", "" if metrics.left_s is None else f"about {span(metrics.left_s)}"
 
 
 def _usage(usage: JobUsage) -> str:

@@ -75,6 +75,11 @@ class Member:
     preopened_until: float = 0.0
 
     @property
+    def is_connected(self) -> bool:
+        """Whether a live connection exists now; sends nothing."""
+        return self.sandbox is not None and self.sandbox.is_open
+
+    @property
     def may_open_unasked(self) -> bool:
         """Whether a call that looks at all sandboxes may open this one."""
         return not self.is_by_pattern or self.sandbox is not None

@@ -26,8 +26,10 @@ T = TypeVar("T")
 MINUTE_S, TIDY_EVERY_S = 60.0, 3600.0
 # A machine that was not seen for a moment is credited with the minutes in between, but not for longer.
 LONGEST_GAP = 2
-# Without a page: how many machines are asked at once. A slow one rests for so many times as long as it took.
-MOST_AT_ONCE, REST_AFTER_ANSWER = 8, 10.0
+# Without a page: how many machines are asked at once, and in a minute; those that are left out come first in the next.
+MOST_AT_ONCE, MOST_EACH_MINUTE = 8, 64
+# A slow one rests for so many times as long as it took.
+REST_AFTER_ANSWER = 10.0
 # One that a page asks is left to it.
 FRESH_S = 45.0
 
@@ -110,7 +112,7 @@ class MachineHistory:
         async def look(member: Member) -> None:
             async with turn:
                 begun = time.monotonic()
-                if member.sandbox is not None and member.sandbox.is_open:
+                if member.is_connected and member.sandbox:
                     with suppress(SandboxError):
                         self.record(member, await measure(member.sandbox, cluster=member.slurm))
                 rest = REST_AFTER_ANSWER * (time.monotonic() - begun)
@@ -118,7 +120,8 @@ class MachineHistory:
 
         while True:
             await asyncio.sleep(MINUTE_S)
-            due = [it for it in members() if time.monotonic() > it.rests_until]
-            for problem in await asyncio.gather(*map(look, due), return_exceptions=True):
+            due = [it for it in members() if it.is_connected and time.monotonic() > it.rests_until]
+            first = sorted(due, key=lambda member: member.rests_until)[:MOST_EACH_MINUTE]
+            for problem in await asyncio.gather(*map(look, first), return_exceptions=True):
                 if problem is not None:
                     unforeseen(problem, "looking at machines")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from ..core.commands.session_handle import SessionSeen
+from ..core.jobs.curves import JobMetrics
 from ..core.jobs.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, Screen
 from ..core.jobs.progress import progress_of
 from ..core.jobs.queue import fate_text, odd_state, pending_text, queue_text
 from ..core.jobs.watch import Event, Watch
 from ..core.task import Outcome, Report, TaskSeen, event_end, job_outcome, outcome_of
 from ..core.texts.shown import values_in_use
-from ..core.texts.text import harmless, without_broken_end, without_broken_start
+from ..core.texts.text import harmless, span, without_broken_end, without_broken_start
+from ..services.jobs.curves import ReadLog
 from ..services.jobs.records import watch_outcome
 from ..services.jobs.service import Begun, JobSnapshot
 from ..services.jobs.values import COMMAND
@@ -27,6 +30,8 @@ from .texts import fields_text, one_line
 # Characters of a command in a list; bytes of a log that are shown in any case.
 LONGEST_COMMAND = 300
 LEAST_LOG = 500
+# Numbers of a job in one result.
+MOST_METRICS = 8
 IN_FIRST_LINE = (
     *("outcome", "running", "running_s", "pending", "queue", "exit_code", "signal", "stopped"),
     *("resume_ts", "resume_attempt", "max_resume_attempts", "truncated", "log_offset"),
@@ -91,6 +96,7 @@ def seen_fields(seen: JobSeen) -> dict[str, Any]:
     if seen.is_running and not seen.recalled:
         fields |= {"silent_s": round(seen.silent_s, 1), "running_s": round(seen.seconds, 1)}
     fields |= lean(checkpoint=seen.checkpoint and checkpoint_fields(seen.checkpoint, seen.checkpoint.form))
+    fields |= metrics_fields(seen.metrics) if seen.metrics else {}
     if seen.recalled:
         fields |= {"connection_error": sentence(seen.recalled)} | dated(last_seen=seen.recalled_at)
     return fields | lean(usage=seen.usage and usage_fields(seen.usage), still_alive=list(seen.survivors))
@@ -149,6 +155,27 @@ def usage_fields(usage: JobUsage) -> dict[str, Any]:
     fields: dict[str, Any] = {"processes": usage.processes, "memory_mb": round(usage.memory_mb, 1)}
     gpus = [{"index": index, "mem_mb": round(used, 1)} for index, used in sorted(usage.gpus.items())]
     return fields | {"cpu_s": round(usage.cpu_s, 1)} | lean(gpu=gpus)
+
+
+def metrics_fields(metrics: JobMetrics) -> dict[str, Any]:
+    """A job's numbers in short, the loss first, and the time until its end; JSON has no "not a number"."""
+    numbers = {
+        plain_text(name): lean(last=_rounded(each.last), min=_rounded(each.min), trend=each.trend)
+        for name, each in metrics.values.items()
+    }
+    eta = {} if metrics.left_s is None else {"eta": span(metrics.left_s), "eta_s": round(metrics.left_s)}
+    return lean(metrics=dict([*numbers.items()][:MOST_METRICS]) or None) | eta
+
+
+def curves_fields(seen: JobSeen, log: ReadLog) -> dict[str, Any]:
+    """All curves of a job, as lists of points [step, value, time]."""
+    short = metrics_fields(log.metrics(seen))
+    curves = {plain_text(name): curve.points for name, curve in log.curves.curves.items() if curve.points}
+    return {"curves": curves, "is_over": seen.is_over} | short
+
+
+def _rounded(value: float) -> float | str | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def checkpoint_fields(checkpoint: Checkpoint, form: str = "text") -> dict[str, Any]:

@@ -240,6 +240,7 @@ async def test_it_ends_by_itself_and_with_the_permission(
     (file,) = (paths.state_folder() / "subscriptions").glob("*.json")
     assert file.stat().st_mode & 0o777 == 0o600
     (kept,) = desk.subscriptions
+    (file.with_name("7.json")).write_text('{"of": "a later version"}')
     assert SECRET not in repr(kept)
     desk.happens()
     desk.app.settings = Settings(notify=Notify(mcp_events=True))

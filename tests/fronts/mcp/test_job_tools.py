@@ -130,6 +130,23 @@ async def test_the_checkpoint_of_a_job_is_shown_with_its_state(tools: Caller, fa
     assert "not valid JSON" in (await tools.call("check_background_task", tmux_session="t"))["checkpoint"]["error"]
 
 
+async def test_numbers_of_a_job_are_told_without_its_log(tools: Caller, fake: FakeSandbox) -> None:
+    await tools.call("exec_bash_background", command="x", session_name="t", **UNWATCHED)
+    assert "metrics" not in await tools.call("check_background_task", tmux_session="t")
+    # Far more than the lines that are asked for.
+    lines = "".join(f"step {step}/40000 loss={2500 - step} {'x' * 200}\n" for step in range(2000))
+    fake.jobs.print(job_of(fake), lines.encode())
+    seen = await tools.call("check_background_task", tmux_session="t", last_n_lines=1)
+    assert seen["metrics"] == {"loss": {"last": 501.0, "min": 501.0, "trend": "falling"}}
+    fake.jobs.print(job_of(fake), b"step 2000/40000 loss=nan acc=0.5\n")
+    asked = fake.jobs.looks
+    waited = await tools.call("wait_background_task", tmux_session="t", timeout_s=0)
+    assert waited["metrics"]["loss"] == {"min": 501.0, "trend": "nan"}
+    assert waited["metrics"]["acc"] == {"last": 0.5, "min": 0.5}
+    # What is new came with the answer: nothing else is read.
+    assert fake.jobs.looks - asked <= 2
+
+
 async def test_a_wait_ends_with_a_line_with_silence_or_with_its_time(tools: Caller, fake: FakeSandbox) -> None:
     await tools.call("exec_bash_background", command="x", session_name="t", **UNWATCHED)
     assert (await tools.call("wait_background_task", tmux_session="t", timeout_s=0))["reason"] == "timeout"

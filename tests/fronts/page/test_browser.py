@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser
 
 DATA = Path(__file__).parents[2] / "services/probe/data"
-VIEWS = ("fleet", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls", "usage", "machines/gpu1")
+VIEWS = ("fleet", "jobs", "sandboxes", "workspaces", "transfers", "events", "calls", "usage", "files", "machines/gpu1")
 BUSY = (DATA / "h200-busy.csv").read_text().rstrip()
 FREE = "1, GPU-0f, NVIDIA H200, 580.159.04, 0, 0, 143771, 4, 143153, 31, 76.1, 700.00, Default, Disabled"
 # Two cards, of which the second one is free.
@@ -292,7 +292,7 @@ async def test_anything_is_found_by_ctrl_k(tab: Tab, agent: Caller, machine: Ssh
     await start(agent, machine, "to-find", "true")
     await tab.until("() => document.querySelector('.machine[data-state=up]')")
     await tab.page.keyboard.press("Control+k")
-    await tab.page.keyboard.type("gpu1 run")
+    await tab.page.keyboard.type("run a command on gpu1")
     await tab.shows("[role=option]", "Run a command on gpu1")
     await tab.page.keyboard.press("Enter")
     await tab.until("() => document.activeElement.closest('.run-box')")
@@ -454,9 +454,13 @@ async def test_a_conflict_is_read_and_decided(tab: Tab, shown: Dashboard, agent:
     await tab.go("workspaces")
     await tab.shows(".conflict", "a.txt")
     await tab.page.get_by_role("button", name="Compare").click()
-    await tab.shows(".side .differs", "mine")
-    await tab.shows(".side .differs", "theirs")
-    assert not await tab.find(".side .differs", "both").count()
+    await tab.shows(".diff-line[data-mark='-']", "mine")
+    await tab.shows(".diff-line[data-mark='+']", "theirs")
+    assert not await tab.find(".diff-line[data-mark]", "both").count()
+    # Below each other, and each side says when it was written.
+    tops = "() => new Set([...document.querySelectorAll('.diff-line')].map((line) => line.offsetTop)).size"
+    assert await tab.page.evaluate(tops) == await tab.find(".diff-line").count()
+    assert await tab.find(".side-head", "ago").count() == 2
     await tab.page.get_by_role("button", name="Keep theirs").click()
     await tab.page.locator("dialog .danger").click()
     await tab.gone(".conflict")

@@ -33,7 +33,7 @@ def test_a_mistake_is_a_sentence(browser: Browser) -> None:
     [
         "write_remote_file",
         "sync_remote_to_local",
-        "exec_bash_background",
+        "send_background_input",
         "select_sandbox",
         "",
         "__init__",

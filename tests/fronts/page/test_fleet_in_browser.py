@@ -184,7 +184,7 @@ async def test_a_hostile_job_is_text_wherever_it_is_named(tab: Tab, agent: Calle
     await tab.go("jobs")
     row = await tab.shows(".row-link", started["tmux_session"])
     await row.locator(".job-exit", has_text="exit 7").wait_for()
-    await row.locator(".job-command", has_text="<script>document.title=1</script>").wait_for()
+    await row.locator(".job-command[data-why][title*='<script>document.title=1</script>']").wait_for()
     await row.click()
     await tab.shows("h1", started["tmux_session"])
     await tab.shows(".log-line", "<script>document.title=1</script>")

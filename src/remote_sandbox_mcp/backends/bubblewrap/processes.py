@@ -67,12 +67,13 @@ def _threads(pid: str, user: int) -> int:
         return 0
 
 
-def stop(home: Path) -> None:
-    """Stop every process; repeated until no new one has appeared meanwhile."""
+def stop(home: Path) -> set[int]:
+    """Stop every process, and return them; repeated until no new one has appeared meanwhile."""
     stopped: set[int] = set()
     while new := family(bubblewraps(home)) - stopped:
         send(new, signal.SIGSTOP)
         stopped |= new
+    return stopped
 
 
 def go_on(home: Path) -> None:
@@ -85,8 +86,8 @@ def end(home: Path) -> None:
     Without a namespace all of them are stopped first, and killed.
     """
     until = time.monotonic() + END_S
-    stop(home)
-    all_of_them = family(bubblewraps(home))
+    # A supervisor may have ended meanwhile, and what it leaves stopped is nobody's child any more.
+    all_of_them = stop(home) | family(bubblewraps(home))
     send(all_of_them, signal.SIGKILL)
     while (outermost := bubblewraps(home)) and time.monotonic() < until:
         send(outermost, signal.SIGKILL)

@@ -108,6 +108,8 @@ class PipeLine(asyncio.Protocol):
 def _end(process: subprocess.Popen[bytes]) -> bool:
     """Let a process end what it has started, and itself; returns whether it did in time."""
     process.terminate()
+    # One that is stopped, as in a paused sandbox, would be killed below, and leave what it has started.
+    process.send_signal(signal.SIGCONT)
     try:
         process.wait(END_S)
     except subprocess.TimeoutExpired:

@@ -13,6 +13,7 @@ from ..commands.shell import join
 from ..errors import BadArgument, LostContact, NotStarted
 from ..texts.text import harmless
 from .cards import CardRequest
+from .curves import JobMetrics
 
 JOB_ID = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 # tmux allows no "." and no ":" in a session's name; other special characters would need quotes in `tmux attach`.
@@ -318,6 +319,8 @@ class JobSeen:
     silent_s: float = 0.0
     checkpoint: Checkpoint | None = None
     usage: JobUsage | None = None
+    # What its log and its checkpoint say in numbers; None where nobody has read them.
+    metrics: JobMetrics | None = None
     # Pids that even KILL did not end.
     survivors: tuple[int, ...] = ()
     # A tmux session that a person started, not we.

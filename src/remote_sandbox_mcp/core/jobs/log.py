@@ -54,6 +54,32 @@ def lines_with(data: bytes, words: str, shown: Callable[[str], str]) -> Iterator
         at += len(line) + 1
 
 
+def without_sequences(line: str) -> str:
+    return _SEQUENCE.sub("", line) if "\x1b" in line or "\x9b" in line else line
+
+
 def _seen(line: str) -> str:
-    plain = _SEQUENCE.sub("", line) if "\x1b" in line or "\x9b" in line else line
-    return plain.rstrip("\r\n").rpartition("\r")[2]
+    return without_sequences(line).rstrip("\r\n").rpartition("\r")[2]
+
+
+# How an error begins in a log, whatever wrote it; and lines of Python's tracebacks, of which the last one says why.
+_ERROR = re.compile(
+    r"(?:^|[\s:\[(])(?:error|fatal|panic(?:ked)?|abort(?:ed)?|exception|segmentation fault|killed|out of memory"
+    r"|no such file or directory|command not found|permission denied|cannot|failed)\b"
+    r"|^[\w.]{1,80}(?:Error|Exception|Interrupt|Exit)\b",
+    re.IGNORECASE,
+)
+LONGEST_ERROR = 200
+
+
+def last_error(log: bytes) -> str:
+    """Find the line at the end of a log that says why its job failed; without such a line, the last one.
+
+    >>> last_error(b"Traceback (most recent call last):\\nValueError: x\\nbye\\n"), last_error(b"\\n")
+    ('ValueError: x', '')
+    """
+    lines = [_seen(line[:4000]).strip() for line in log[-16384:].decode("utf-8", "replace").split("\n")]
+    said = [line for line in lines if line and not line.startswith("EXIT_CODE=")]
+    return next((line for line in reversed(said) if _ERROR.search(line[:500])), said[-1] if said else "")[
+        :LONGEST_ERROR
+    ]

@@ -43,7 +43,7 @@ def progress_of(value: Any, text: str = "") -> JobProgress | None:
     ('epoch 3 / 4', 0.25, None)
     """
     if value is None:
-        value = _parsed(text)
+        value = parsed(text)
     if isinstance(value, Mapping):
         return _of_mapping(value)
     if _is_number(value):
@@ -51,7 +51,8 @@ def progress_of(value: Any, text: str = "") -> JobProgress | None:
     return _of_text(text[-_LONGEST_TEXT:])
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """The JSON value of a text; None where it is none."""
     try:
         return json.loads(text) if len(text) <= 1 << 16 else None
     except (ValueError, RecursionError):

@@ -283,7 +283,8 @@ class Supervisor:
         for end in (woken, wakes):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wakes)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
+        # A paused sandbox whose server is killed is sent SIGHUP first, which would end the supervisor alone.
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self.on_signal)
         poller = select.poll()
         for fd in (woken, self.listener):
@@ -301,7 +302,8 @@ class Supervisor:
         os._exit(self.status)
 
     def on_signal(self, number: int, frame: object) -> None:
-        self.is_ending = self.is_ending or number == signal.SIGTERM
+        is_end = number == signal.SIGTERM or (number == signal.SIGHUP and not self.outlives)
+        self.is_ending = self.is_ending or is_end
 
     def is_over(self) -> bool:
         left = True

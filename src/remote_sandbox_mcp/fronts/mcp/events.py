@@ -96,7 +96,8 @@ class EventDesk:
         """Write a subscription, or renew it. Raises SandboxError and MCPError."""
         wanted = self._read(params, is_new=True)
         await asyncio.to_thread(self._rows.prune)
-        if await asyncio.to_thread(lambda: len(list(self._rows.all()))) >= MOST_SUBSCRIPTIONS:
+        others = await asyncio.to_thread(lambda: [each for each in self._rows.all() if each.number != wanted.number])
+        if len(others) >= MOST_SUBSCRIPTIONS:
             raise MCPError(INVALID_PARAMS, f"there are {MOST_SUBSCRIPTIONS} subscriptions already; unsubscribe first")
         await _verify(wanted)
         await asyncio.to_thread(self._rows.put, wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ...config import paths
@@ -14,11 +14,13 @@ from ...core.sandboxes.disposable import ProviderChoice, SandboxOrder
 from ...core.sandboxes.secret import Secret
 from ...local.store.history import WantedCalls
 from ...local.waiting import within
-from ...views.job_results import session_fields
+from ...services.jobs.values import Which
+from ...views.job_results import curves_fields, session_fields
 from ...views.live.service import Live
 from ...views.results import sentence
 from ..mcp.server import SandboxServer
 from .allowing import Allowing
+from .browsing import Files
 from .calls import ToolCaller
 from .conflicts import Conflicts
 from .entering import Door
@@ -38,7 +40,8 @@ from .http import (
     send_answer,
 )
 from .logs import LogStream
-from .streams import EVENTS, PLAIN, EventStreams, changes
+from .streams import BYTES, EVENTS, PLAIN, EventStreams, changes
+from .terminals import Terminals
 
 LARGEST_KEY, LARGEST_PLACE, LARGEST_CALL = 4 << 10, 64 << 10, 1 << 20
 # For a stranger's request to come to its end.
@@ -52,6 +55,10 @@ WRONG_KEY = "that is not the key of this server; remote-sandbox-mcp dashboard op
 ONLY_HERE = "a folder is allowed on its own computer alone, on this page there or by: remote-sandbox-mcp allow PATH"
 
 
+# What a stream sends, and of which type it is.
+Source = tuple[AsyncGenerator[bytes, None], bytes]
+
+
 class PageApp:
     """ASGI application for all under /ui. The name of the server and the origin were checked before."""
 
@@ -62,10 +69,13 @@ class PageApp:
         self._caller = ToolCaller(server)
         self._conflicts = Conflicts(server.app)
         self._allowing = Allowing(server.app)
+        self._files = Files(server.app)
+        self._terminals = Terminals(server.app)
         self._streams = EventStreams()
         self._routes: Mapping[tuple[str, str], Callable[[PageRequest], Awaitable[PageAnswer]]] = {
             ("GET", "log/part"): self._log_part,
             ("GET", "log/search"): self._log_search,
+            ("GET", "log/line"): self._log_line,
             ("GET", "calls"): self._calls,
             ("GET", "events"): self._events,
             ("GET", "machine"): self._machine,
@@ -74,8 +84,23 @@ class PageApp:
             ("GET", "conflict"): self._conflict,
             ("GET", "allowed"): self._allowed,
             ("POST", "allow"): self._allow,
-            ("POST", "disallow"): self._disallow,
-            ("POST", "call"): self._call,
+            ("GET", "curves"): self._curves,
+        }
+
+        # With a body, which each of them is given with the cookie.
+        self._posts: Mapping[str, Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]]] = {
+            "call": self._call,
+            "disallow": self._disallow,
+            "folder": self._files.folder,
+            "terminal/type": self._terminals.type,
+            "terminal/size": self._terminals.resize,
+        }
+        self._sources: Mapping[tuple[str, str], Callable[[PageRequest, str], Awaitable[Source]]] = {
+            ("GET", "stream"): self._changes,
+            ("GET", "log"): self._follow_log,
+            ("GET", "log/whole"): self._whole_log,
+            ("POST", "download"): self._download,
+            ("POST", "terminal"): self._terminal,
         }
 
     def end(self) -> None:
@@ -99,16 +124,14 @@ class PageApp:
         """Answer a request; None where the answer was a stream."""
         if not request.path.startswith(API):
             return await self._answer_stranger(request)
-        until_over = functools.partial(self._door.until_over, self._check(request))
+        cookie = self._check(request)
         name = request.path.removeprefix(API)
-        if (request.method, name) == ("GET", "stream"):
-            await self._streams.run(changes(self._live), until_over, receive, send)
+        if begin := self._sources.get((request.method, name)):
+            source, kind = await begin(request, cookie)
+            await self._streams.run(source, functools.partial(self._door.until_over, cookie), receive, send, kind)
             return None
-        if (request.method, name) in (("GET", "log"), ("GET", "log/whole")):
-            log = await self._log(request)
-            kind, source = (PLAIN, log.whole()) if name == "log/whole" else (EVENTS, log.events())
-            await self._streams.run(source, until_over, receive, send, kind)
-            return None
+        if request.method == "POST" and (work := self._posts.get(name)):
+            return answer_json(await work(await request.json(LARGEST_CALL), cookie))
         if route := self._routes.get((request.method, name)):
             return await route(request)
         raise PageRefusal(404, f"there is no {request.method} {request.path[:100]}")
@@ -157,7 +180,28 @@ class PageApp:
         self._door.leave(self._check(request))
         return answer_json({}, 200, (b"set-cookie", self._door.set_cookie("").encode()), CLOSING)
 
-    # With one
+    # With one: streams
+
+    async def _changes(self, _: PageRequest, cookie: str) -> Source:
+        return changes(self._live), EVENTS
+
+    async def _follow_log(self, request: PageRequest, _: str) -> Source:
+        return (await self._log(request)).events(), EVENTS
+
+    async def _whole_log(self, request: PageRequest, _: str) -> Source:
+        return (await self._log(request)).whole(), PLAIN
+
+    async def _download(self, request: PageRequest, _: str) -> Source:
+        return await self._files.pieces(await request.json(LARGEST_PLACE)), BYTES
+
+    async def _terminal(self, request: PageRequest, cookie: str) -> Source:
+        return self._terminals.events(await request.json(LARGEST_PLACE), cookie), EVENTS
+
+    # With one: answers
+
+    async def _curves(self, request: PageRequest) -> PageAnswer:
+        which = Which(session=request.query.get("job", ""), sandbox=request.query.get("sandbox", ""))
+        return answer_json(curves_fields(*await self._app.jobs.curves(which)))
 
     async def _log(self, request: PageRequest) -> LogStream:
         log = LogStream(self._app, request.query.get("sandbox", ""), request.query.get("job", ""))
@@ -173,6 +217,10 @@ class PageApp:
         if not words or len(words) > LONGEST_SEARCH:
             raise PageRefusal(400, f"give up to {LONGEST_SEARCH} characters to search for")
         return answer_json(await (await self._log(request)).search(words, request.number("at", 0, 1 << 62)))
+
+    async def _log_line(self, request: PageRequest) -> PageAnswer:
+        number, at = request.number("line", 0, 1 << 62), request.number("at", 0, 1 << 62)
+        return answer_json(await (await self._log(request)).line(number, at))
 
     async def _calls(self, request: PageRequest) -> PageAnswer:
         query = request.query
@@ -193,11 +241,11 @@ class PageApp:
     async def _machine(self, request: PageRequest) -> PageAnswer:
         """Answer with the history of a machine, its sessions and its forwarded ports."""
         member, span_s = self._app.fleet.member(request.query.get("name", "")), _span(request)
-        history, is_open = self._app.machine_history, member.sandbox is not None and member.sandbox.is_open
+        history = self._app.machine_history
         points = (await history.points(span_s, member.name)).get(member.name, ())
         used = await history.gpu_hours(span_s, member.name)
         # A machine is not logged in to for this.
-        sessions = await self._app.sessions.list(member.name) if is_open else ()
+        sessions = await self._app.sessions.list(member.name) if member.is_connected else ()
         ports = [{"port": it.port, "url": it.url} for it in self._app.apps.forwarded() if it.sandbox == member.name]
         return answer_json(
             {
@@ -228,13 +276,13 @@ class PageApp:
             raise PageRefusal(403, ONLY_HERE)
         return answer_json(await asyncio.to_thread(self._allowing.allow, await request.json(LARGEST_PLACE)))
 
-    async def _disallow(self, request: PageRequest) -> PageAnswer:
-        return answer_json(await asyncio.to_thread(self._allowing.take_back, await request.json(LARGEST_PLACE)))
-
-    async def _call(self, request: PageRequest) -> PageAnswer:
-        answer = await self._caller.call(await request.json(LARGEST_CALL))
+    async def _call(self, wanted: Mapping[str, Any], _: str) -> dict[str, Any]:
+        answer = await self._caller.call(wanted)
         self._live.stir()
-        return answer_json(answer)
+        return answer
+
+    async def _disallow(self, wanted: Mapping[str, Any], _: str) -> dict[str, Any]:
+        return await asyncio.to_thread(self._allowing.take_back, wanted)
 
 
 def _span(request: PageRequest) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import posixpath
 import stat
 from typing import Any
 
@@ -12,10 +13,11 @@ from ...core.errors import FileProblem, SandboxError
 from ...core.sandboxes.files import Span
 from ...core.texts.text import visible
 from ...core.workspaces.workspace import Workspace
-from ...views.results import plain_text, sentence
+from ...views.results import lean, plain_text, sentence
 from .http import PageRefusal
 
-MOST_BYTES = 200_000
+# Of a version; and entries of its folder, of which it is one, that are looked through for its time.
+MOST_BYTES, MOST_BESIDE = 200_000, 5000
 
 
 class Conflicts:
@@ -45,13 +47,16 @@ class Conflicts:
 
     async def _read_there(self, workspace: Workspace, path: str) -> dict[str, Any]:
         try:
-            sandbox = await self._app.fleet.get(workspace.sandbox)
-            found = await sandbox.read(workspace.remote_path(path), Span(limit=MOST_BYTES))
+            sandbox, place = await self._app.fleet.get(workspace.sandbox), workspace.remote_path(path)
+            found = await sandbox.read(place, Span(limit=MOST_BYTES))
+            beside = await sandbox.list(posixpath.dirname(place), limit=MOST_BESIDE)
         except FileProblem as problem:
             return {"missing": True} if problem.reason == "ENOENT" else {"problem": sentence(problem)}
         except SandboxError as problem:
             return {"problem": sentence(problem)}
-        return version(found.data, found.size)
+        name = posixpath.basename(place)
+        mtime = next((each.mtime for each in beside.entries if posixpath.basename(each.path) == name), None)
+        return version(found.data, found.size) | lean(mtime=mtime)
 
 
 def read_here(folder: str, path: str) -> dict[str, Any]:

@@ -103,6 +103,23 @@ class LogStream:
             "size": seen.log_size,
         }
 
+    async def line(self, number: int, at: int) -> dict[str, Any]:
+        """Find where a line begins, the first one being 1; or, without a number, which line a byte is in.
+
+        Raises SandboxError.
+        """
+        source, count, to = await self._opened(), 1, 0
+        while True:
+            seen = await source.read(to, SEARCHED_BYTES)
+            data = seen.log if number else seen.log[: max(0, at - to)]
+            ends = data.count(b"\n")
+            if number and count + ends >= number:
+                rest = data.split(b"\n", number - count)[-1]
+                return {"line": number, "at": to + len(data) - len(rest)}
+            count, to = count + ends, to + len(data)
+            if not data or to >= seen.log_size or (at <= to and not number):
+                return {"line": count, "at": to}
+
     async def whole(self) -> AsyncGenerator[bytes, None]:
         """All of the log as it is now, as a file for people."""
         source, at = await self._opened(), 0

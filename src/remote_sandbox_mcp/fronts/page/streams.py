@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S = 10.0
 HEARTBEAT = b":\n\n"
 MOST_STREAMS = 100
-EVENTS, PLAIN = b"text/event-stream", b"text/plain; charset=utf-8"
+EVENTS, PLAIN, BYTES = b"text/event-stream", b"text/plain; charset=utf-8", b"application/octet-stream"
 # For the end of a stream that is cut short.
 LAST_WORD_S = 0.1
 

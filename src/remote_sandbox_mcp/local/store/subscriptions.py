@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -54,7 +55,10 @@ class Subscriptions:
         yield from filter(None, map(self.get, self._texts.numbers()))
 
     def get(self, number: int) -> Subscription | None:
-        return Subscription(**kept) if (kept := self._texts.get(number)) else None
+        # A file of a later version is left alone: it must not keep the watchdog from writing events.
+        with suppress(TypeError):
+            return Subscription(**self._texts.get(number))
+        return None
 
     def put(self, subscription: Subscription) -> None:
         self._texts.put(subscription.number, asdict(subscription))

@@ -42,6 +42,7 @@ from ..fleet import Fleet, Member, unforeseen
 from ..session import current, may_tell
 from .checkpoints import look_at
 from .commands import Commands
+from .curves import WHOLE_BYTES, CurveBook, ReadLog
 from .records import AskedJob, JobRegistry, recorded
 from .resume import Resuming
 from .start import Starting
@@ -89,6 +90,7 @@ class JobService:
         self._starting = Starting(fleet, settings.notify, self.registry, origin, settings.alerts)
         self._identity = identity
         self.commands = Commands(self.registry)
+        self._curves = CurveBook()
         self.watching = WatchService(fleet, self.registry, self._starting, self.find)
         self._resuming = Resuming(self.registry, self._starting, self.watching, self.find, self._effects)
 
@@ -158,9 +160,9 @@ class JobService:
 
         async def ask(sandbox: Sandbox) -> JobSeen:
             (seen,) = await look_at(sandbox.jobs.inspect, [ask_checkpoint(query, watch)])
-            if watch is None or seen.checkpoint is None:
-                return seen
-            return replace(seen, checkpoint=replace(seen.checkpoint, form=watch.policy.checkpoint_format))
+            if watch is not None and seen.checkpoint is not None:
+                seen = replace(seen, checkpoint=replace(seen.checkpoint, form=watch.policy.checkpoint_format))
+            return await self._curves.with_metrics(sandbox, query, seen)
 
         seen = await self._seen(target, ask, or_last=True)
         await self._show(target, seen)
@@ -211,7 +213,7 @@ class JobService:
                 waited = await sandbox.jobs.wait(query, wait)
             finally:
                 reporting.cancel()
-            return waited.seen
+            return await self._curves.with_metrics(sandbox, query, waited.seen)
 
         seen = await self._seen(target, ask)
         await self._show(target, seen)
@@ -286,6 +288,12 @@ class JobService:
             raise Unsupported(why)
         sandbox, _, _ = await self.find(which)
         return await attach(sandbox, seen.session, window)
+
+    async def curves(self, which: Which) -> tuple[JobSeen, ReadLog]:
+        """All numbers that a job's log and its checkpoint have."""
+        seen = await self.check(which, lines=1)
+        sandbox, query, _ = await self.find(which)
+        return seen, await self._curves.read(sandbox, query, seen, WHOLE_BYTES)
 
     async def find(self, which: Which) -> tuple[Sandbox, JobQuery, JobRecord | None]:
         """The job that is meant, and its sandbox. Raises BadArgument."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...core.jobs.curves import left_of
 from ...core.jobs.job import Checkpoint, JobState
 from ...core.jobs.watch import Event, Watch
 from ...core.resources.usage import as_resources
@@ -14,6 +15,7 @@ from ...core.sandboxes.disposable import Disposable
 from ...core.sandboxes.port import Forward
 from ...core.sync.transfer import Headway
 from ...core.texts.redact import shorten_safely
+from ...core.texts.shown import shown
 from ...core.workspaces.workspace import JOB_LOGS, WorkspaceState
 from ...services.history import call_fields
 from ...services.jobs.values import JobSnapshot
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 # Clocks of two machines may differ, and an answer takes a moment: by less than this a beginning has not moved.
 SAME_S = 3.0
+# By this share of the time that is left, an expected end has not moved.
+HARDLY = 0.05
 LONGEST_COMMAND = 2000
 # Of a checkpoint, which its machine may fill with 64 KB.
 LONGEST_CHECKPOINT = 2000
@@ -101,6 +105,7 @@ def job_row(
     for name in ("status", "started_ts", "seconds", "connection_error", "command", "resume", "fate", "error"):
         fields.pop(name, None)
     fields |= {"state": state} | lean(command=hidden(command, secrets), trouble=sentence(snapshot.trouble))
+    fields |= lean(cwd=plain_text(seen.cwd) if seen else "")
     # One reason for every place where its end is shown; the log of people's jobs is read on the page, not in its file.
     outcome = snapshot.outcome
     fields |= lean(reason=plain_text(outcome.reason) if outcome.is_over and not snapshot.trouble else "")
@@ -112,6 +117,22 @@ def job_row(
         fields |= lean(checkpoint=_checkpoint(watch, checkpoint))
     can_resume = bool(watch and watch.policy.resume_command) and state in RESUMABLE
     return finite(fields | {"can_resume": can_resume})  # type: ignore[no-any-return]
+
+
+def end_fields(
+    row: Mapping[str, Any], error: str, left_s: float | None, now: float, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Say why it failed, in the words of its log; and when it will have ended, which moves seldom."""
+    progress = row.get("checkpoint", {}).get("progress")
+    if row["state"] != "running":
+        return lean(error_line=plain_text(shown(error)))
+    if progress and "began" in row:
+        left_s = left_of(progress["share"], now - row["began"])
+    if left_s is None:
+        return {}
+    told = before.get("eta_ts", 0.0) if before else 0.0
+    ends = now + left_s
+    return {"eta_ts": told if abs(told - ends) < max(10 * SAME_S, left_s * HARDLY) else round(ends)}
 
 
 def broken_job_row(snapshot: JobSnapshot, trouble: str) -> dict[str, Any]:

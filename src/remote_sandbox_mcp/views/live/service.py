@@ -13,7 +13,7 @@ from typing import Any
 from ... import __version__
 from ...app import App
 from ...core.errors import SandboxError
-from ...core.jobs.job import Checkpoint, JobState
+from ...core.jobs.job import JobState
 from ...core.jobs.watch import Watch
 from ...core.resources.history import total
 from ...core.resources.usage import TREND_S, thinned
@@ -26,9 +26,9 @@ from ...services.jobs.service import once
 from ...services.jobs.values import JobSnapshot
 from ..results import plain_text, sentence
 from .board import Board, Change, Row, Viewer
-from .rows import Secrets, broken_job_row, call_row, job_id, job_row
+from .rows import Secrets, broken_job_row, call_row, end_fields, job_id, job_row
 from .topics import CALLS, EVENTS, SANDBOXES, TRANSFERS, WORKSPACES, StateFile, WorkspaceTopic, refresh_disposables
-from .watcher import MACHINES, TRENDS, SandboxPoller
+from .watcher import MACHINES, TRENDS, CloseLook, SandboxPoller
 
 log = logging.getLogger(__name__)
 
@@ -235,13 +235,12 @@ class Live:
             return
         snapshots = shown_first(once(snapshot for part in (*parts, self._state.waiting) for snapshot in part or ()))
         before, secrets, now = self._board.rows(JOBS), self._secrets(), time.time()
-        found = [watcher.checkpoints.found for watcher, _ in self._watchers.values()]
-        checkpoints = {id: checkpoint for part in found for id, checkpoint in part.items()}
         rows: dict[str, Row] = {}
         for id, snapshot in [*snapshots.items()][:MOST_JOBS]:
             watch = self._watch_of(snapshot)
-            checkpoint = checkpoints.get(watch.id) if watch else None
-            rows[id] = self._job_row(snapshot, watch, now, before.get(id), secrets, checkpoint)
+            watcher, _ = self._watchers.get(snapshot.sandbox, (None, None))
+            look = watcher.looks.of(snapshot) if watcher else CloseLook()
+            rows[id] = self._job_row(snapshot, watch, now, before.get(id), secrets, look)
         self._jobs_left_out = len(snapshots) - len(rows)
         self._board.put(JOBS, rows)
 
@@ -252,11 +251,12 @@ class Live:
         now: float,
         before: Row | None,
         secrets: Secrets,
-        checkpoint: Checkpoint | None,
+        look: CloseLook,
     ) -> Row:
         """The row of one job; what was not foreseen is a trouble of this job alone."""
         try:
-            return job_row(snapshot, watch, now, before, secrets, checkpoint)
+            row = job_row(snapshot, watch, now, before, secrets, look.checkpoint)
+            return row | end_fields(row, look.error, look.left_s, now, before)
         except Exception as problem:
             why = f"its row could not be made ({type(problem).__name__}); the log says more"
             # Once, not with each look.

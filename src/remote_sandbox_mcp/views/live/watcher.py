@@ -7,18 +7,22 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from ...app import App
 from ...core.errors import ConnectError, LostContact, SandboxError, Unsupported
-from ...core.jobs.job import Checkpoint, JobQuery, JobState
+from ...core.jobs.curves import Curves
+from ...core.jobs.job import Checkpoint, JobQuery, JobSeen
 from ...core.jobs.lifecycle import ask_checkpoint
+from ...core.jobs.log import last_error
 from ...core.jobs.watch import Watch
 from ...core.resources.usage import Point, point_of, recent
 from ...core.sandboxes.disposable import DISPOSABLE_ID
 from ...core.sandboxes.sandbox import Sandbox
+from ...core.task import TaskState
 from ...local.waiting import within
 from ...services.fleet import Member, unforeseen
-from ...services.jobs.values import JobSnapshot
+from ...services.jobs.values import JOB, JobSnapshot
 from ...services.probe.measure import measure
 from ...services.survey import UNASKED, View
 from .board import Board
@@ -31,41 +35,68 @@ REST_AFTER_SCAN = 3.0
 WatchOf = Callable[[JobSnapshot], Watch | None]
 
 
-def query_of(watch: Watch) -> JobQuery:
-    """The question after a watched job and its checkpoint, without its log."""
-    query = JobQuery(job_id=watch.job_id, session=watch.session, log_file=watch.log_file, lines=0)
-    return ask_checkpoint(query, watch)
+# Jobs that are looked at closely at once, and how much of the end of a log is read.
+MOST_AT_ONCE, END_LINES, END_BYTES = 20, 40, 8192
+CLOSE = (TaskState.RUNNING, TaskState.FAILED, TaskState.INTERRUPTED)
 
 
-class Checkpoints:
-    """Checkpoints of one sandbox, by the ids of their watches; all that are due are asked for at once."""
+@dataclass(frozen=True)
+class CloseLook:
+    """A job's checkpoint, the line of its log that says why it failed, and seconds until its end."""
+
+    checkpoint: Checkpoint | None = None
+    error: str = ""
+    left_s: float | None = None
+
+
+class CloseLooks:
+    """Checkpoints of one sandbox's jobs and the ends of their logs; of a job that is over, they are read once."""
 
     def __init__(self) -> None:
-        self.found: dict[int, Checkpoint] = {}
-        self._due: dict[int, float] = {}
+        self._found: dict[str, CloseLook] = {}
+        self._due: dict[str, float] = {}
+
+    def of(self, snapshot: JobSnapshot) -> CloseLook:
+        return self._found.get(f"{snapshot.id} {snapshot.state}", CloseLook())
 
     async def refresh(self, sandbox: Sandbox, snapshots: Sequence[JobSnapshot], watch_of: WatchOf) -> bool:
         """Returns whether any was looked at. What fails is asked for again later."""
-        watches = [watch for snapshot in snapshots if (watch := self._watch(snapshot, watch_of))]
-        self.found = {watch.id: self.found[watch.id] for watch in watches if watch.id in self.found}
+        jobs = {f"{it.id} {it.state}": it for it in snapshots if it.kind == JOB and it.outcome.state in CLOSE}
+        self._found = {id: look for id, look in self._found.items() if id in jobs}
+        self._due = {id: at for id, at in self._due.items() if id in jobs}
         begun = time.monotonic()
-        due = [watch for watch in watches if begun >= self._due.get(watch.id, 0.0)]
+        due = [id for id in jobs if begun >= self._due.get(id, 0.0)][:MOST_AT_ONCE]
         if not due:
             return False
+        queries = [close_query(jobs[id], watch_of(jobs[id])) for id in due]
         with suppress(SandboxError, asyncio.TimeoutError):
-            seen = await within(sandbox.jobs.inspect([query_of(watch) for watch in due]), CHECK_S)
-            self.found |= {watch.id: it.checkpoint for watch, it in zip(due, seen, strict=True) if it.checkpoint}
-        rest = REST_AFTER_SCAN * (time.monotonic() - begun)
-        for watch in due:
-            usual = COMMAND_S if watch.policy.checkpoint_command else FILE_S
-            self._due[watch.id] = time.monotonic() + max(usual, rest)
+            seen = await within(sandbox.jobs.inspect(queries), CHECK_S)
+            self._found |= {id: close_look(it) for id, it in zip(due, seen, strict=True)}
+        now = time.monotonic()
+        for id, query in zip(due, queries, strict=True):
+            usual = COMMAND_S if query.checkpoint_command else FILE_S
+            is_done = id in self._found and jobs[id].outcome.is_over
+            self._due[id] = math.inf if is_done else now + max(usual, REST_AFTER_SCAN * (now - begun))
         return True
 
-    def _watch(self, snapshot: JobSnapshot, watch_of: WatchOf) -> Watch | None:
-        """The watch of a running job that has a checkpoint."""
-        watch = watch_of(snapshot) if snapshot.state == JobState.RUNNING.value else None
-        has_one = watch and (watch.policy.checkpoint_path or watch.policy.checkpoint_command)
-        return watch if has_one else None
+
+def close_query(snapshot: JobSnapshot, watch: Watch | None) -> JobQuery:
+    """The question after a job, the end of its log and, while it runs, its checkpoint."""
+    seen = snapshot.seen
+    log_file = seen.log_file if seen and seen.foreign else ""
+    job_id = seen.job_id if seen else snapshot.id
+    query = JobQuery(job_id=job_id, session=snapshot.session, log_file=log_file, lines=END_LINES, most_bytes=END_BYTES)
+    return query if snapshot.outcome.is_over else ask_checkpoint(query, watch)
+
+
+def close_look(seen: JobSeen) -> CloseLook:
+    if not seen.is_running:
+        return CloseLook(error=last_error(seen.log))
+    curves = Curves()
+    curves.feed(seen.log.decode("utf-8", "replace"))
+    is_whole = seen.cursor == len(seen.log)
+    left_s = curves.metrics(seen.seconds, seen.silent_s, is_whole=is_whole).left_s
+    return CloseLook(seen.checkpoint, left_s=left_s)
 
 
 # How often a machine is asked while it is looked at, and again after it did not answer.
@@ -93,9 +124,9 @@ class SandboxPoller:
         jobs_changed: Callable[[], None],
         watch_of: WatchOf,
     ) -> None:
-        """`jobs_changed` is called when `sights` or `checkpoints` are new; `watch_of` gives the watch of a job."""
+        """`jobs_changed` is called when `snapshots` or `looks` are new; `watch_of` gives the watch of a job."""
         self.member = member
-        self.checkpoints = Checkpoints()
+        self.looks = CloseLooks()
         self._watch_of = watch_of
         self.snapshots: Sequence[JobSnapshot] | None = None
         self._app = app
@@ -143,7 +174,7 @@ class SandboxPoller:
     # When
 
     async def _ask(self) -> None:
-        if self._trouble and self._is_open:
+        if self._trouble and self.member.is_connected:
             # Another caller has just opened it.
             self._sample_at = 0.0
         if self._is_machine and time.monotonic() >= self._sample_at:
@@ -151,15 +182,11 @@ class SandboxPoller:
         if time.monotonic() >= self._jobs_at:
             await self._list_jobs()
         if self._may_ask and not self._trouble:
-            await self._refresh_checkpoints()
+            await self._look_closely()
 
     def _pause(self) -> float:
         due = min(self._sample_at if self._is_machine else math.inf, self._jobs_at) - time.monotonic()
         return max(LEAST_PAUSE_S, min(due, POLL_EVERY_S))
-
-    @property
-    def _is_open(self) -> bool:
-        return self.member.sandbox is not None and self.member.sandbox.is_open
 
     @property
     def _is_active(self) -> bool:
@@ -168,7 +195,7 @@ class SandboxPoller:
     @property
     def _may_ask(self) -> bool:
         if not self._is_machine:
-            return self._is_open
+            return self.member.is_connected
         return self.member.may_open_unasked
 
     @property
@@ -232,10 +259,10 @@ class SandboxPoller:
         self._jobs_at = now + max(JOBS_S, 2 * (now - begun))
         self._jobs_changed()
 
-    async def _refresh_checkpoints(self) -> None:
+    async def _look_closely(self) -> None:
         if self.snapshots and self.member.sandbox is not None:
             sandbox = getattr(self.member.sandbox, "unnoticed", self.member.sandbox)
-            if await self.checkpoints.refresh(sandbox, self.snapshots, self._watch_of):
+            if await self.looks.refresh(sandbox, self.snapshots, self._watch_of):
                 self._jobs_changed()
 
     async def _ask_for_jobs(self) -> Sequence[JobSnapshot]:

@@ -68,7 +68,7 @@ CodexWakeup = Annotated[bool, Field(description="The hook codex")]
 CodexCommand = Annotated[str, Field(description="Another hook")]
 Alerts = Annotated[dict[str, Any], Field(description="silent, gpu_idle (as 30m), stop (after run_for)")]
 NO_ALERTS: dict[str, Any] = {}
-STARTS_JOB = Declaration(starts=True, names_its_work=True, workspace=STARTS)
+STARTS_JOB = Declaration(starts=True, names_its_work=True, workspace=STARTS, is_on_page=True)
 ASKS = Declaration(workspace=WorkspacePart(brings=True, handle="tmux_session"))
 NO_CURSOR = -1
 STILL_RUNNING = "it was told to stop but is still running; ask again with check_background_task"

@@ -342,10 +342,11 @@ export function jobCard(row, now) {
     machine: h("span.job-machine"),
     time: h("span.job-time"),
     progress: bar(t("Progress")),
+    left: h("span.job-left"),
     exit: h("span.job-exit"),
     restarts: h("span.job-restarts"),
   };
-  const node = h("div.job", {}, parts.state, h("span.job-what", {}, parts.name, parts.command), parts.machine, parts.time, h("span.job-progress", {}, parts.progress.node), parts.exit, parts.restarts);
+  const node = h("div.job", {}, parts.state, h("span.job-what", {}, parts.name, parts.command), parts.machine, parts.time, h("span.job-progress", {}, parts.progress.node, parts.left), parts.exit, parts.restarts);
   const card = {
     node,
     row,
@@ -355,7 +356,9 @@ export function jobCard(row, now) {
       attribute(node, "data-state", state);
       put(parts.state, stateWord(state));
       put(parts.name, row.tmux_session);
-      put(parts.command, said(row.trouble) || row.command || "");
+      put(parts.command, said(row.trouble) || row.error_line || row.command || "");
+      attribute(parts.command, "data-why", Boolean(row.error_line && !row.trouble));
+      attribute(parts.command, "title", row.error_line ? row.command : null);
       put(parts.machine, row.sandbox);
       progress_(parts.progress, row);
       put(parts.exit, row.exit_code === undefined || row.exit_code === null ? "" : row.signal || t("exit {code}", { code: row.exit_code }));
@@ -363,10 +366,32 @@ export function jobCard(row, now) {
       card.tick(now);
     },
     // Run times go on by themselves.
-    tick: (now) => put(parts.time, waitsFor(card.row) || duration(ranFor(card.row, now) ?? NaN)),
+    tick(now) {
+      const ended = endedAt(card.row);
+      const ran = duration(ranFor(card.row, now) ?? NaN);
+      put(parts.time, waitsFor(card.row) || (ended ? t("{ago} ago", { ago: rough(now - ended) }) : ran));
+      attribute(parts.time, "title", ended ? t("ran for {time}", { time: ran }) : null);
+      put(parts.left, etaWords(card.row, now));
+    },
   };
   card.update(row, now);
   return card;
+}
+
+// When a job has ended; null where nobody knows.
+export function endedAt(row) {
+  return row.state !== "running" && row.began && Number.isFinite(row.running_s) ? row.began + row.running_s : null;
+}
+
+// How long a running job still takes, if its log or its checkpoint tells.
+export function etaWords(row, now) {
+  return row.eta_ts && jobState(row) === "running" ? t("{time} left", { time: rough(Math.max(0, row.eta_ts - now)) }) : "";
+}
+
+// The largest unit alone.
+function rough(seconds) {
+  const [size, unit] = [[86400, "{n}d"], [3600, "{n}h"], [60, "{n}m"]].find(([size]) => seconds >= size) || [];
+  return unit ? t(unit, { n: Math.floor(seconds / size) }) : duration(seconds);
 }
 
 function waitsFor(row) {

@@ -1,10 +1,12 @@
 // One job: its facts, its log, and what can be done to it.
 
-import { jobState, outcomeWords, progressOf, ranFor, stateWord } from "./cards.js";
+import { etaWords, jobState, outcomeWords, progressOf, ranFor, stateWord } from "./cards.js";
 import { bar } from "./chart.js";
 import { attempt, attribute, h, put, replace, soon } from "./dom.js";
 import { Refused } from "./feed.js";
+import { curvesPanel } from "./curves.js";
 import { bytes, clock, duration, gigabytes } from "./format.js";
+import { canRepeat, repeat } from "./job_order.js";
 import { LogView } from "./log.js";
 import { button, confirmed, doing, done, icon, machineLink, say } from "./parts.js";
 import { said } from "./sentences.js";
@@ -14,7 +16,7 @@ import { t } from "./words.js";
 
 const BEGINS = { running: true, pending: true };
 
-export function mount(root, { feed, id, keys }) {
+export function mount(root, { feed, id, keys, at = 0 }) {
   // The job as it was told last, by the list of jobs or by its log. The list is the server's: a row that is added here
   // would stay in it for ever.
   let listed = feed.rows("jobs").get(id);
@@ -28,10 +30,15 @@ export function mount(root, { feed, id, keys }) {
   const facts = h("dl.facts");
   const stop = button(t("Stop"), () => stopJob(feed, stop, sandbox, job), "danger");
   const resume = button(t("Resume"), () => resumeJob(feed, resume, sandbox, job, row), "primary");
-  const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, machineLink(sandbox))), h("div.tools", {}, state, time, tell.node, resume, stop));
+  const again = button(t("Run again"), () => repeat(feed, row, false));
+  const clone = button(t("Clone"), () => repeat(feed, row, true));
+  const enter = h("a.button", { href: `#/terminal/${encodeURIComponent(id)}` }, t("Terminal"));
+  const left = h("span.quiet");
+  const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, machineLink(sandbox))), h("div.tools", {}, state, time, left, tell.node, enter, again, clone, resume, stop));
   const details = h("details.facts-box", { open: innerWidth > 700 }, h("summary", {}, t("Command")), progress.node, facts);
   const log = new LogView();
-  root.append(head, details, log.node);
+  const curves = curvesPanel(feed, sandbox, job);
+  root.append(head, details, curves.node, log.node);
   root.classList.add("full");
   keys(log);
 
@@ -42,6 +49,9 @@ export function mount(root, { feed, id, keys }) {
     attribute(head, "data-state", now);
     put(state, stateWord(now));
     stop.hidden = !BEGINS[now];
+    enter.hidden = now !== "running";
+    again.hidden = clone.hidden = !row || row.kind === "command" || Boolean(BEGINS[now]);
+    again.disabled = Boolean(row) && !canRepeat(row);
     tell.update(row);
     resume.hidden = !row?.can_resume || Boolean(BEGINS[now]);
     // What has ended well needs nothing more.
@@ -57,11 +67,12 @@ export function mount(root, { feed, id, keys }) {
   function tick() {
     const seconds = row ? ranFor(row, feed.now()) : null;
     put(time, seconds === null ? "" : duration(seconds));
+    put(left, row ? etaWords(row, feed.now()) : "");
     showFacts(facts, row, feed);
   }
 
   log.say(t("Loading …"));
-  const line = follow(feed, log, sandbox, job, (found) => {
+  const line = follow(feed, log, sandbox, job, at, (found) => {
     // The log does not know of a watch, and so not whether the job can be resumed.
     row = { ...row, ...found, can_resume: Boolean(row?.can_resume) };
     soon(draw);
@@ -74,6 +85,7 @@ export function mount(root, { feed, id, keys }) {
     end();
     clearInterval(timer);
     line.end();
+    curves.end();
     log.end();
     keys(null);
     root.classList.remove("full");
@@ -82,7 +94,7 @@ export function mount(root, { feed, id, keys }) {
 
 // Write what the job prints into the log; after a cut, and after an end, go on where it was. While a part of the log is
 // read that is not its end, what is new is only counted.
-function follow(feed, log, sandbox, job, changed) {
+function follow(feed, log, sandbox, job, begin, changed) {
   let at = null;
   let line = null;
   const hear = (event, data) => {
@@ -110,6 +122,7 @@ function follow(feed, log, sandbox, job, changed) {
     close();
     again();
   });
+  if (begin) whole.toLine(begin);
   again();
   const end = () => {
     close();

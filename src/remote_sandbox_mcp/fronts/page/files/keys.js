@@ -64,6 +64,7 @@ export function help(views) {
     [["/"], t("Search this view")],
     [["j", "k"], t("Next and previous row")],
     [["f", "w", "n"], t("In a log: follow or pause, wrap, next match")],
+    [["l"], t("In a log: copy the address of a line")],
     [["Esc"], t("Close a dialog, clear the search, go back")],
     [["?"], t("Show these keys")],
   ];

@@ -3,11 +3,13 @@
 import { Terminal, paint, pieces } from "./ansi.js";
 import { arrange, attribute, h, put, soon, style } from "./dom.js";
 import { bytes } from "./format.js";
+import { errorLines } from "./log_lines.js";
 import { button, copied, icon, toggle } from "./parts.js";
 import { t } from "./words.js";
 
 const ROW_PX = 18;
 const AROUND = 8;
+const NUMBER_COLUMNS = 8;
 const WRAP = "remote-sandbox-wrap";
 const MOST_MATCHES = 100000;
 // Letters that take two columns: East Asian ones and emoji.
@@ -31,6 +33,10 @@ export class LogView {
     this._at = -1;
     // [line, byte] where pieces begin that begin a line.
     this._marks = [];
+    // [line, its number in the whole log], where that is known; and what tells errors, where only they are shown.
+    this._base = null;
+    this._chosen = null;
+    this._errors = null;
     this.reached = null;
     this._draw = () => this._render();
     this._build();
@@ -70,6 +76,17 @@ export class LogView {
     return this._marks[0]?.[1] ?? null;
   }
 
+  get firstLine() {
+    return this._marks[0]?.[0] ?? this._terminal.lines[0].number;
+  }
+
+  // Number the lines: this one is the nth of the whole log.
+  count(line, n) {
+    this._base = n - line;
+    this._nodes.clear();
+    soon(this._draw);
+  }
+
   // The line that is written next.
   get nextLine() {
     return this._terminal.last.number;
@@ -90,6 +107,7 @@ export class LogView {
     this._rows = [];
     this._dropped = 0;
     this._marks = [];
+    this._base = null;
     this.reached = null;
     this._nodes.clear();
     this._again();
@@ -126,7 +144,7 @@ export class LogView {
 
   // The page's own keys, while a log is shown.
   key(name) {
-    const found = { f: () => this.toggleFollow(), w: () => this.toggleWrap(), n: () => this._step(1), N: () => this._step(-1) }[name];
+    const found = { f: () => this.toggleFollow(), w: () => this.toggleWrap(), l: () => this._link(), n: () => this._step(1), N: () => this._step(-1) }[name];
     found?.();
     return Boolean(found);
   }
@@ -151,7 +169,9 @@ export class LogView {
     this._wrapButton = toggle(t("Wrap"), this._isWrapped, (isOn) => this._wrap(isOn));
     this._followButton = h("button.toggle", { type: "button", "aria-pressed": "true", onclick: () => this.toggleFollow() }, t("Follow"));
     this._lines = h("span.log-lines");
-    const tools = h("div.log-tools", {}, h("label.search", {}, icon("search"), this._input), this._count, previous, next, h("span.spring"), this._lines, this._wrapButton, this._followButton, button(t("Copy"), () => this.copies()), button(t("Download"), () => this.downloads()));
+    const errors = toggle(t("Errors only"), false, (isOn) => this._filter(isOn));
+    const traceback = button(t("First error"), () => this.traceback());
+    const tools = h("div.log-tools", {}, h("label.search", {}, icon("search"), this._input), this._count, previous, next, h("span.spring"), this._lines, errors, traceback, this._wrapButton, this._followButton, button(t("Copy"), () => this.copies()), button(t("Download"), () => this.downloads()));
     this._spacer = h("div.log-space");
     this._window = h("div.log-window");
     this._empty = h("p.log-empty");
@@ -182,17 +202,19 @@ export class LogView {
 
   downloads() {}
 
+  traceback() {}
+
   // Rows: a line, or a stretch of one that is as wide as the screen
 
   _columns() {
     if (!this._isWrapped) return Infinity;
     const width = this._probe.getBoundingClientRect().width / 100;
-    return width ? Math.max(20, Math.floor((this.scroller.clientWidth - 28) / width)) : 100;
+    return width ? Math.max(20, Math.floor((this.scroller.clientWidth - 28) / width) - NUMBER_COLUMNS) : 100;
   }
 
-  _resized() {
+  _resized(isAnew = false) {
     const columns = this._columns();
-    if (columns !== this._width) {
+    if (columns !== this._width || isAnew) {
       this._width = columns;
       this._rows = [];
       this._nodes.clear();
@@ -207,6 +229,12 @@ export class LogView {
     this._resized();
   }
 
+  _filter(isOn) {
+    this._errors = isOn ? errorLines() : null;
+    this._laid = -Infinity;
+    this._resized(true);
+  }
+
   // Add the rows of new lines, and drop those of lines that have left; returns how many rows left at the top.
   _lay() {
     const { lines, dropped } = this._terminal;
@@ -218,6 +246,11 @@ export class LogView {
       this._rows.splice(0, left);
       this._dropped = dropped;
     }
+    const end = lines.length - (this._terminal.last.text ? 0 : 1);
+    if (this._errors) {
+      this._layErrors(lines, end);
+      return left;
+    }
     // The last line may have changed since: a progress bar writes over itself.
     let from = 0;
     if (this._rows.length) {
@@ -225,9 +258,20 @@ export class LogView {
       while (this._rows.length && this._rows[this._rows.length - 1].line === last) this._nodes.delete(this._rows.pop());
       from = last.number - lines[0].number;
     }
-    const end = lines.length - (this._terminal.last.text ? 0 : 1);
     for (let at = Math.max(0, from); at < end; at++) cut(lines[at], this._width, this._rows);
     return left;
+  }
+
+  // Of the finished lines, those about errors.
+  _layErrors(lines, end) {
+    if (!this._rows.length) {
+      this._laid = -Infinity;
+      this._errors = errorLines();
+    }
+    for (let at = Math.max(0, this._laid + 1 - lines[0].number); at < end && at < lines.length - 1; at++) {
+      if (this._errors(lines[at].text)) cut(lines[at], this._width, this._rows);
+      this._laid = lines[at].number;
+    }
   }
 
   _render() {
@@ -257,6 +301,7 @@ export class LogView {
     const { line, from, to } = row;
     const node = h("div.log-line");
     node.row = row;
+    if (this._base !== null) node.append(this._number(line, from));
     for (const [text, look, isMarked] of pieces(line, from, to, this._found(line))) {
       const piece = look || isMarked ? document.createElement(isMarked ? "mark" : "span") : null;
       if (look) paint(piece, look);
@@ -264,8 +309,26 @@ export class LogView {
       node.append(piece || text);
     }
     if (line.cut && to === line.text.length) node.append(h("span.note", {}, ` … ${t("this line goes on: {size} not shown", { size: bytes(line.cut) })}`));
-    if (this._matches[this._at] === line.number) node.classList.add("current");
+    if ((this._matches[this._at] ?? this._chosen) === line.number) node.classList.add("current");
     return node;
+  }
+
+  // The number of a line, which leads to it; it is chosen and read aloud with the line, but never copied with it.
+  _number(line, from) {
+    const number = line.number + this._base;
+    const node = h("a.log-number", from ? { "aria-hidden": "true" } : { href: lineAddress(number), tabindex: "-1", "data-n": number, "aria-label": t("Line {n}", { n: number }) });
+    node.addEventListener("click", (event) => {
+      event.preventDefault();
+      this._link(line.number);
+    });
+    return node;
+  }
+
+  // Copy the address of a line: of this one, of the one that was gone to, or of the first one that is seen.
+  _link(line = this._matches[this._at] ?? this._chosen ?? this._window.firstElementChild?.row.line.number) {
+    if (this._base === null || line === undefined) return;
+    history.replaceState(null, "", lineAddress(line + this._base));
+    copied(location.href);
   }
 
   // Following
@@ -345,6 +408,7 @@ export class LogView {
   // Go to the match in a line, or to the next one after it.
   choose(number) {
     this._again();
+    this._chosen = number;
     const found = this._matches.findIndex((one) => one >= number);
     if (found < 0) this._showLine(number);
     else this._go(found);
@@ -425,6 +489,10 @@ export class LogView {
     event.clipboardData.setData("text/plain", whole);
     event.preventDefault();
   }
+}
+
+function lineAddress(number) {
+  return `${location.hash.split("?")[0]}?line=${number}`;
 }
 
 // Cut a line into rows of so many columns, and add them.

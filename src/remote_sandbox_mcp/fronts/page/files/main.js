@@ -6,6 +6,7 @@ import { jobState } from "./cards.js";
 import { attribute, h, put, soon } from "./dom.js";
 import * as events from "./events.js";
 import { feed } from "./feed.js";
+import * as files from "./files.js";
 import * as fleet from "./fleet.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
@@ -29,9 +30,19 @@ const VIEWS = [
   { name: "events", key: "e", title: "Events", view: events },
   { name: "calls", key: "c", title: "Calls", view: calls },
   { name: "usage", key: "u", title: "Usage", view: usage },
+  { name: "files", key: "o", title: "Files", view: files },
 ];
-// Reached by the names of machines.
+// Loaded when it is opened.
+const terminal = {
+  mount(root, given) {
+    let end = null;
+    import("./terminal.js").then(({ mount }) => end || (end = mount(root, given)));
+    return () => ((end ||= () => {})());
+  },
+};
+// Reached by the names of machines; and from a job, or from files.
 const MACHINE = { name: "machines", title: "Machine", view: machine };
+const INNER = [MACHINE, { name: "terminal", title: "Terminal", view: terminal }];
 const THEME = "remote-sandbox-theme";
 const THEMES = ["system", "light", "dark"];
 
@@ -98,7 +109,7 @@ function count(link, number, state = "") {
 
 function route(isAnew = false) {
   const [, name = "", id = ""] = /^#\/(\w+)(?:\/([^?]*))?/.exec(location.hash) || [];
-  const view = [...VIEWS, MACHINE].find((one) => one.name === name) || VIEWS[0];
+  const view = [...VIEWS, ...INNER].find((one) => one.name === name) || VIEWS[0];
   const wanted = feed.phase === "key" ? "door" : `${view.name}/${id}`;
   if (wanted === shown && !isAnew) return;
   const isMove = shown && shown !== wanted;
@@ -125,7 +136,8 @@ function decoded(id) {
 }
 
 function open({ name, view }, id) {
-  if (name === "jobs" && id.includes("/")) return job.mount(main, { feed, id, keys: (found) => (log = found) });
+  const line = Number(/\?line=(\d{1,12})$/.exec(location.hash)?.[1]);
+  if (name === "jobs" && id.includes("/")) return job.mount(main, { feed, id, at: line, keys: (found) => (log = found) });
   return view.mount(main, { feed, id });
 }
 

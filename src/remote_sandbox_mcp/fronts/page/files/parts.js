@@ -13,6 +13,7 @@ const ICONS = {
   events: "M3 10h4l2-6 3 12 2-6h3",
   calls: "M4 4h12v9H9l-4 3v-3H4z",
   search: "M9 4a5 5 0 100 10A5 5 0 009 4zM13 13l4 4",
+  files: "M5 3h7l4 4v10H5zM12 3v4h4M8 11h5M8 14h5",
   theme: "M10 3a7 7 0 100 14zM10 3a7 7 0 010 14",
   leave: "M12 4H5v12h7M9 10h8M14 7l3 3-3 3",
   back: "M12 4l-6 6 6 6",

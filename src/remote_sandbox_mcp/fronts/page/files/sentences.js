@@ -8,6 +8,14 @@ const PLAIN = new Set(["who", "name", "n", "most", "code", "signal", "line", "by
 const ZH = {
   "{name} of {path} ended with an error: {why}": "{path} 的 {name} 以错误结束：{why}",
   "unable to use {path}: {why}; is another program writing to it? Try again": "无法使用 {path}：{why}；是否有其他程序正在写它？请重试",
+  // Files and terminals
+  "{n} terminals are open; close one": "已打开 {n} 个终端；请关闭一个",
+  "data is not encoded as it must be": "数据的编码不正确",
+  "the program in the terminal does not read what is typed": "终端中的程序没有读取输入",
+  "there is no such terminal (any more)": "没有（或不再有）这个终端",
+  "rows and columns must be whole numbers": "行数和列数必须是整数",
+  "most must be a number of bytes, at most {n}": "字节数上限必须是数字，最多 {n}",
+  "send {list}": "请发送 {list}",
   // Outcomes, and what became of watched jobs
   "{who} succeeded": "{who} 成功结束",
   "{who} failed": "{who} 失败",

@@ -3,6 +3,7 @@
 import { Terminal } from "./ansi.js";
 import { h, replace } from "./dom.js";
 import { bytes } from "./format.js";
+import { TRACEBACK } from "./log_lines.js";
 import { button, copied, say } from "./parts.js";
 import { t } from "./words.js";
 
@@ -31,6 +32,7 @@ export class WholeLog {
     log.reach = (at) => this._busy(() => this._around(at));
     log.copies = () => this._busy(() => this._copy());
     log.downloads = () => this._busy(() => this._download());
+    log.traceback = () => this._busy(() => this._firstTraceback());
   }
 
   end() {
@@ -62,6 +64,7 @@ export class WholeLog {
   _draw() {
     const begin = this._log.begin;
     const rest = this.isLive || this._log.reached === null ? 0 : this._size - this._log.reached;
+    this._count(begin);
     const key = `${begin > 0 ? bytes(begin) : ""}|${rest > 0 ? bytes(rest) : ""}|${this.isLive}`;
     if (key !== this._shown) {
       this._shown = key;
@@ -73,6 +76,34 @@ export class WholeLog {
         button(t("To the end"), () => this._toEnd(), "small"));
     }
     this._tell();
+  }
+
+  // Ask which line it is that the loaded part begins with.
+  async _count(begin) {
+    if (begin === null || begin === this._counted) return;
+    this._counted = begin;
+    const first = this._log.firstLine;
+    const line = begin ? (await this._feed.get("/api/log/line", { ...this._given, at: begin }).catch(() => ({}))).line : 1;
+    if (this._counted === begin && Number.isFinite(line)) this._log.count(first, line);
+  }
+
+  // A line that an address names.
+  toLine(number) {
+    return this._busy(async () => {
+      const { at } = await this._feed.get("/api/log/line", { ...this._given, line: number });
+      await this._around(at);
+    });
+  }
+
+  async _firstTraceback() {
+    for (const words of [TRACEBACK, "error"]) {
+      for (let at = 0; at !== null; ) {
+        const { found, next } = await this._feed.get("/api/log/search", { ...this._given, words, at });
+        if (found.length) return this._around(found[0]);
+        at = next;
+      }
+    }
+    say(t("There is no error in this log."));
   }
 
   _part(from, to) {
@@ -107,12 +138,13 @@ export class WholeLog {
     const line = this._log.nextLine;
     this._log.write(after.text, after.from, after.to);
     this._log.choose(line);
-    this._go(this._log.words);
+    if (this._log.words) this._go(this._log.words);
   }
 
   // From the end, which is followed, to a part that stays.
   _leave({ size }) {
     this.isLive = false;
+    this._counted = null;
     this._size = size;
     this._live(false);
     this._log.clear();
@@ -120,6 +152,7 @@ export class WholeLog {
 
   _toEnd() {
     this.isLive = true;
+    this._counted = null;
     this._log.clear();
     this._log.follow();
     this._live(true);

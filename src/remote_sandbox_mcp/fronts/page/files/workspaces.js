@@ -3,6 +3,8 @@
 
 import { allowed } from "./allowed.js";
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
+import { diffView } from "./diff.js";
+import { filesLink } from "./files.js";
 import { bytes, clock, duration, moment } from "./format.js";
 import { button, confirmed, doing, done, empty, heading, icon, machineLink, say } from "./parts.js";
 import { said } from "./sentences.js";
@@ -54,7 +56,8 @@ function workspaceCard(first, feed) {
       const word = row.state || row.status || "unknown";
       attribute(node, "data-state", LOOKS[word] || "unknown");
       put(folder, row.folder);
-      replace(remote, machineLink(row.sandbox), `:${row.remote_folder || row.remote || ""}`);
+      const there = row.remote_folder || row.remote || "";
+      replace(remote, machineLink(row.sandbox), ":", h("a", { href: filesLink(row.sandbox, there) }, there));
       const found = conflictsOf(row);
       put(state, found.length ? t("{n} conflicts", { n: found.length }) : t(word));
       put(facts, factsOf(row, feed));
@@ -104,7 +107,11 @@ async function toggleSides(feed, button, sides, row, path) {
   replace(sides, h("p.quiet", {}, t("Loading …")));
   try {
     const { mine, theirs } = await feed.get("/api/conflict", { workspace: row.id, path });
-    replace(sides, side(t("Mine (this computer)"), mine, theirs, feed), side(t("Theirs ({sandbox})", { sandbox: row.sandbox }), theirs, mine, feed));
+    const names = [t("Mine (this computer)"), t("Theirs ({sandbox})", { sandbox: row.sandbox })];
+    const isBoth = typeof mine.text === "string" && typeof theirs.text === "string";
+    const diff = isBoth ? diffView(mine.text, theirs.text, t("Differences of {path}", { path })) : null;
+    if (!diff) return replace(sides, side(names[0], mine, theirs, feed), side(names[1], theirs, mine, feed));
+    replace(sides, h("div.diff-both", {}, sideHead(`− ${names[0]}`, mine, feed), sideHead(`+ ${names[1]}`, theirs, feed), diff));
   } catch (problem) {
     replace(sides, h("p.trouble", {}, problem.message));
   }
@@ -112,14 +119,18 @@ async function toggleSides(feed, button, sides, row, path) {
 
 // One version; lines that the other one does not have are marked.
 function side(title, version = {}, other = {}, feed) {
-  const when = moment(version.mtime);
-  const facts = [Number.isFinite(version.size) ? bytes(version.size) : "", when ? clock(when, feed.now()) : ""].filter(Boolean).join(" · ");
-  const head = h("p.side-head", {}, h("b", {}, title), " ", h("span.quiet", {}, facts));
+  const head = sideHead(title, version, feed);
   if (version.missing) return h("div.side", {}, head, h("p.quiet", {}, t("There is no such file on this side: it was deleted.")));
   if (version.problem) return h("div.side", {}, head, h("p.trouble", {}, said(version.problem)));
   const known = new Set(String(other.text ?? "").split("\n"));
   const lines = String(version.text ?? "").split("\n").map((line) => h(known.has(line) ? "span.line" : "span.line.differs", {}, line, "\n"));
   return h("div.side", {}, head, h("pre", { tabindex: "0", role: "region", "aria-label": title }, lines));
+}
+
+function sideHead(title, version, feed) {
+  const when = moment(version.mtime);
+  const facts = [Number.isFinite(version.size) ? bytes(version.size) : "", when ? `${clock(when, feed.now())} (${t("{ago} ago", { ago: duration(feed.now() - when) })})` : ""].filter(Boolean).join(" · ");
+  return h("p.side-head", {}, h("b", {}, title), " ", h("span.quiet", {}, facts));
 }
 
 async function decide(feed, button, row, path, which) {
