@@ -123,7 +123,7 @@ TERMS = re.compile(
     r"\w+_\w+|--\w+|name=|\*\.name|config\.toml|doctor|python\S*|sudo|root|SFTP|AllowTcpForwarding|slurm|Slurm|UTF-8|MiB|"
     r"\btmux\b|\btext\b|\bkeys\b|\bon\b|gpu|\bnetwork|\benv|\bvolumes|\bimage|\bmemory|\bsource\b|\btarget\b|excludes|"
     r"platform up|chmod|keyring\w*( set| diagnose)?|opensandbox|OpenSandbox|OpenSSH|sshd?\b|-G|"
-    r"ssh-add|sbatch|VALUE|Match|Include|"
+    r"ssh-add|sbatch|uv tool install|hub|VALUE|Match|Include|"
     r"TOML|Unicode|UTF|NUL|DNS|SSH|MaxSessions|glibc|debootstrap|base64|nvidia-smi|run-\.\.\.|sb-\.\.\.|\btar\b|\bpod\b|false|"
     r"\b(agent|content|default|diagnose|files|host|hosts|includes|jump|password|port)\b|"
     r"\b(provider|timeout|transport|user|webhooks|enabled|command)\b|"

@@ -8,6 +8,13 @@ const PLAIN = new Set(["who", "name", "n", "most", "code", "signal", "line", "by
 const ZH = {
   "{name} of {path} ended with an error: {why}": "{path} 的 {name} 以错误结束：{why}",
   "unable to use {path}: {why}; is another program writing to it? Try again": "无法使用 {path}：{why}；是否有其他程序正在写它？请重试",
+  "{who}: this installation lacks the extra [{name}]; install the program again with it, for example: uv tool install --force '.[{kind}]' in its folder":
+    "{who}：安装中缺少附加组件 [{name}]；请连同它重新安装本程序，例如在其目录中运行：uv tool install --force '.[{kind}]'",
+  "a {kind} cannot be given to the hub; give a plain value": "{kind} 类型的值不能交给 hub；请给出普通的值",
+  "a command takes no {name}; it takes {list}": "命令没有参数 {name}；可用的有 {list}",
+  "its input ended with an error: {path}": "它的输入因错误而中断：{path}",
+  "the hub has ended before {name} was done, and what it had done is not known; look first": "hub 在完成 {name} 之前结束了，不知道做了多少；请先查看",
+  "the hub has ended, and no other answers: {path}": "hub 已结束，也没有别的 hub 应答：{path}",
   // Files and terminals
   "{n} terminals are open; close one": "已打开 {n} 个终端；请关闭一个",
   "data is not encoded as it must be": "数据的编码不正确",
