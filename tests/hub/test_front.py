@@ -165,7 +165,7 @@ def test_a_last_line_without_a_line_break_is_passed_on(stage: Stage) -> None:
 def test_a_list_from_the_cache_is_checked_by_the_hub_after_all_calls(stage: Stage) -> None:
     state = Path(stage.place.state)
     remembered = first_memory(state, None)
-    remembered.learn(remembered.key({"id": 0, "method": "tools/list", "params": {}}), {"tools": ["old"]})
+    remembered.learn(remembered.key({"id": 0, "method": "tools/list", "params": {}}), {"result": {"tools": ["old"]}})
     line = stage.accept()
     for number in (1, 2):
         # The hub does not greet, so the front answers; from the second question on at once.

@@ -341,7 +341,11 @@ async def test_resources_tell_of_sandboxes(tools: Caller) -> None:
     logs = (await tools.client.read_resource(f"sandbox://{place}/logs")).contents[0].text  # type: ignore[union-attr]
     assert "$ echo noted\nnoted" in logs
     templates = (await tools.client.list_resource_templates()).resource_templates
-    assert {it.uri_template for it in templates} == {"sandbox://{id}/status", "sandbox://{id}/logs"}
+    assert {it.uri_template for it in templates} == {
+        "sandbox://{id}/status",
+        "sandbox://{id}/logs",
+        "job://{name}/log",
+    }
 
 
 async def test_prompts_have_arguments_and_completions(tools: Caller) -> None:

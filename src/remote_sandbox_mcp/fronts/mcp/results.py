@@ -177,15 +177,16 @@ class ResultImages:
 
 
 async def read_slice(
-    app: App, path: str, *, usual: int, limit: int, name: str, first: int = MOST_BYTES
+    app: App, path: str, *, usual: int, limit: int, name: str, first: int | None = None
 ) -> tuple[FileSlice, Image | None]:
     """The beginning of a file, of which `first` bytes are enough; an image is read completely.
 
     A `limit` other than the usual one asks for just these bytes, so a part of an image is not shown as one.
     """
-    found = await app.files.read(path, Span(limit=min(first, limit)), name=name)
+    enough = limit if first is None else min(first, limit)
+    found = await app.files.read(path, Span(limit=enough), name=name)
     image = recognise(found.data)
-    if image and found.more and first < limit:
+    if image and found.more and enough < limit:
         found = await app.files.read(path, Span(limit=limit), name=name)
         image = recognise(found.data)
     if image is None or not found.more:
