@@ -12,7 +12,10 @@ from tests.support import ports
 def test_a_port_that_was_given_is_given_to_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon listens on it only later: until then nothing but the reservation keeps others away."""
     first = ports.free_port()
-    monkeypatch.setattr(ports, "_SINGLE", [first, 26_999 if first != 26_999 else 26_998])
+    # Free, but reserved by nobody any more.
+    second = ports.free_port()
+    ports._reserved.pop().close()
+    monkeypatch.setattr(ports, "_SINGLE", [first, second])
     other = (
         "from tests.support import ports; "
         f"ports._SINGLE = [{first}, {ports._SINGLE[1]}]; "
