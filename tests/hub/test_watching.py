@@ -116,7 +116,8 @@ def test_removing_the_watchdog_does_not_end_the_hub(desk: Desk, sshd: Sshd) -> N
 def test_a_restarted_hub_continues_the_watches(desk: Desk, sshd: Sshd) -> None:
     with desk.client(entry(sshd)) as client:
         client.initialize()
-        client.call("exec_bash_background", command=WAITING, session_name="again", interval_s=1)
+        job = client.call("exec_bash_background", command=WAITING, session_name="again", interval_s=1)
+        assert not job.get("isError"), job
         first = desk.hub
         client.leave(None)
     code, said, complained = desk("hub", "restart")
