@@ -16,6 +16,7 @@ from ...core.commands.command import Command, Completed, Ending, Excerpt, Missin
 from ...core.commands.shell import join, quote
 from ...core.errors import FileProblem, NotStarted, SandboxError
 from ...core.jobs.cards import CardRequest
+from ...core.jobs.placement import place_of
 from ...core.progress import Progress, silent
 from ...core.sandboxes.files import Span
 from ...core.sandboxes.sandbox import Sandbox
@@ -42,6 +43,14 @@ class SuiteService:
         self._fleet = fleet
         self._jobs = jobs
         self._commands = jobs.commands
+
+    async def place(self, names: str, cards: CardRequest | None, handle: str = "") -> str:
+        """The machine for a run, the best of several, or where the run with that handle is. Raises NoCards."""
+        named, places = place_of(names)
+        if not places:
+            return named
+        row = await self._commands.find(handle) if handle else None
+        return row.sandbox if row else await self._jobs.waiting.one_of(places, cards)
 
     async def run_tests(
         self, sandbox: str, *, command: str = "", path: str = "", timeout_s: float = 600,

@@ -368,7 +368,7 @@ const ZH = {
   "{name}: no other user's command gets {words}": "{name}：其他用户的命令得不到 {words}",
   "alerts has an unknown key {name}; it takes: {list}": "`alerts` 有未知的键 {name}；可用的是：{list}", "alerts: stop must be true or false": "`alerts`：`stop` 必须是 true 或 false",
   "alerts: stop needs the time after which it is stopped, such as run_for=\"8h\"": "`alerts`：`stop` 需要写明多久之后停止，如 `run_for=\"8h\"`",
-  "an app cannot go to the queue of a cluster: make an allocation with create_sandbox": "应用不能进入集群的队列：请用 create_sandbox 申请分配",
+  "only jobs go to the queue of a cluster: make an allocation with create_sandbox": "只有任务能进入集群的队列：请用 create_sandbox 申请分配",
   "an embedded sandbox has this computer's own system where {why}; leave image out": "在{why}的地方，内嵌沙箱使用本机自己的系统；请不要写 image",
   "namespaces are forbidden": "禁止使用命名空间",
   "env is for a command without a session; in a session, export the variables": "env 用于没有会话的命令；在会话里请导出这些变量",
