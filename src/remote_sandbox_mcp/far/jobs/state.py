@@ -430,27 +430,19 @@ def ask_gpus(tool: str) -> "tuple[str, str]":
 
 def read_gpu_use(cards: str) -> "dict[str, tuple[str, float]]":
     """Index and percent of use of each card, by its UUID; one that does not tell how busy it is is left out."""
-    found = {}
-    for line in cards.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) == 3 and words[0].isdigit() and words[2].isdigit():
-            found[words[1]] = words[0], float(words[2])
-    return found
+    rows = [row for row in table(cards) if len(row) == 3 and row[0].isdigit() and row[2].isdigit()]
+    return {uuid: (index, float(percent)) for index, uuid, percent in rows}
 
 
 def read_gpu_memory(cards: str, apps: str) -> "dict[int, list[tuple[str, float]]]":
     """GPU memory by pid as (card, MB), from nvidia-smi's two tables; lines that cannot be read are skipped."""
-    index_of = {}
-    for line in cards.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) > 1 and words[0].isdigit():
-            index_of[words[1]] = words[0]
+    index_of = {row[1]: row[0] for row in table(cards) if len(row) > 1 and row[0].isdigit()}
     found: "dict[int, list[tuple[str, float]]]" = {}
-    for line in apps.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) == 3 and words[0].isdigit() and words[1] in index_of:
-            try:
-                found.setdefault(int(words[0]), []).append((index_of[words[1]], float(words[2])))
-            except ValueError:
-                continue
+    for row in table(apps):
+        if len(row) == 3 and row[0].isdigit() and row[1] in index_of and row[2].isdigit():
+            found.setdefault(int(row[0]), []).append((index_of[row[1]], float(row[2])))
     return found
+
+
+def table(text: str) -> "list[list[str]]":
+    return [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
