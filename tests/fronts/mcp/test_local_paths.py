@@ -62,6 +62,7 @@ NOT_LOCAL = {
     "list_background_tasks": {"sandbox_name", "status"},
     "send_background_input": {"tmux_session", "text", "keys[]", "sandbox_name"},
     "read_screen": {"tmux_session", "sandbox_name"},
+    "raise_background_task": {"tmux_session", "sandbox_name"},
     "resume_background_task": {"tmux_session", "sandbox_name", "resume_command"},
     "list_remote_files": {"remote_path", "sandbox_name", "cursor"},
     "read_remote_file": {"remote_path", "sandbox_name"},

@@ -87,6 +87,18 @@ async def test_a_pending_job_is_stopped_and_says_so(tools: Caller) -> None:
     assert "sandbox_name" not in str(await tools.call("wait_background_task", tmux_session="c", timeout_s=5))
 
 
+async def test_a_person_puts_a_waiting_job_ahead_of_the_others(tools: Caller) -> None:
+    for name in ("a", "b", "c", "d"):
+        await start(tools, name)
+    checked = await tools.call("check_background_task", tmux_session="d")
+    assert checked["queue"]["reason"].startswith("1 job ahead of it. ")
+    raised = await tools.client.call_tool("raise_background_task", {"tmux_session": "d", "sandbox_name": "any"})
+    assert "ahead of it" not in str(raised.structured_content)
+    assert getattr(raised.content[0], "text", "").startswith("d has priority 1 now; ")
+    refused = error_of(await tools.client.call_tool("raise_background_task", {"tmux_session": "a"}))["error"]
+    assert "a does not wait for a place" in refused
+
+
 async def test_one_that_may_not_wait_is_an_error_with_the_reasons(tools: Caller) -> None:
     for name in ("a", "b"):
         await start(tools, name)

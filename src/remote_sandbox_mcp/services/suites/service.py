@@ -27,6 +27,7 @@ from ...core.suites.verdict import Evidence, make_report
 from ...core.texts.text import clip, harmless, last_line
 from ...far.program import read_program
 from ..fleet import Fleet, Member
+from ..jobs.values import Wanted
 from . import loan
 
 if TYPE_CHECKING:
@@ -74,8 +75,6 @@ class SuiteService:
 
     async def _hold(self, sandbox: str, cards: CardRequest, run_id: str, place: str) -> None:
         """Lease cards by a job that lives as long as the run. Raises NoCards."""
-        from ..jobs.values import Wanted
-
         await self._jobs.start(
             Wanted(
                 command=HOLD.format(place=quote(place)), session=f"tests-{run_id}", log_file="/dev/null",

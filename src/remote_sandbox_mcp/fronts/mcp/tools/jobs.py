@@ -91,8 +91,11 @@ def offer(server: SandboxServer) -> None:
     # The same as check_background_task with screen, under the name that agents look for.
     server.offer(see_screen(server), title="See a job's window", annotations=ASK, is_listed=False)
     # For people, through the page in the browser: an agent starts a job anew, or leaves it to the watchdog.
-    resume = Declaration(is_on_page=True)
-    server.offer(resume_task(server), title="Resume a job", annotations=RUN, is_listed=False, declaration=resume)
+    for_people = Declaration(is_on_page=True)
+    server.offer(resume_task(server), title="Resume a job", annotations=RUN, is_listed=False, declaration=for_people)
+    server.offer(
+        raise_task(server), title="Start a job first", annotations=RUN, is_listed=False, declaration=for_people
+    )
 
 
 def start(server: SandboxServer) -> Any:
@@ -276,6 +279,21 @@ def resume_task(server: SandboxServer) -> Any:
         )
 
     return resume_background_task
+
+
+def raise_task(server: SandboxServer) -> Any:
+    async def raise_background_task(
+        tmux_session: Session,
+        sandbox_name: SandboxName = "",
+        priority: Annotated[int | None, Field(description="Default: above all others")] = None,
+    ) -> Annotated[CallToolResult, JobShape]:
+        """Let a job that waits for a place start before others."""
+        which = Which(session=tmux_session, sandbox=sandbox_name)
+        name, reached = await server.app.jobs.put_ahead(which, priority)
+        fields, text = task_result(await server.app.tasks.check(which), room(), lines=0)
+        return reply(fields, f"{name} has priority {reached} now; {text}")
+
+    return raise_background_task
 
 
 def list_tasks(server: SandboxServer) -> Any:

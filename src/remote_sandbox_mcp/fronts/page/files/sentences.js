@@ -382,6 +382,8 @@ const ZH = {
   "must have at most {n} characters": "最多 {n} 个字符", "no machine has what is asked for, so nothing was started: {why}": "没有机器满足要求，因此没有启动：{why}",
   "none of the {n} sandboxes {words}": "{n} 个沙箱都没有{words}",
   "on any stands for machines with docker, podman or slurm, and there is none": "`on any` 指有 `docker`、`podman` 或 `slurm` 的机器，而这里没有",
+  "on: no sandboxes are made on {list}, only on {names}": "`on`：{list} 上不创建沙箱，只在 {names} 上创建",
+  "gpu_memory is for a number of GPUs (gpu=2) on a machine with docker or podman": "`gpu_memory` 用于在有 `docker` 或 `podman` 的机器上按数量申请的 GPU（`gpu=2`）",
   "on any takes a number of GPUs; cards and types are named on a machine of your choice": "`on any` 只接受 GPU 的数量；具体的卡和型号请在指定的机器上写明",
   "these sandboxes are closed; use them inside of `async with Sandboxes() as boxes:`": "这些沙箱已关闭；请在 `async with Sandboxes() as boxes:` 之内使用",
   // Parts that many sentences share
