@@ -18,14 +18,14 @@ from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.jobs.cards import CardRequest
 from remote_sandbox_mcp.core.jobs.watch import WatchOrder
 from remote_sandbox_mcp.services.fleet import Fleet, Member
-from remote_sandbox_mcp.services.jobs.service import JobService, Wanted
+from remote_sandbox_mcp.services.jobs.service import JobService, Wanted, Which
 
 # A busy hub writes to the state file all the time, and each time the loop looks whether it concerns the list.
 WOKEN_S = 2.0
 
 
-def machine(name: str) -> Member:
-    fake = FakeSandbox(name=name)
+def machine(fake: FakeSandbox) -> Member:
+    name = fake.description.name
     fake.jobs.cards = [FakeCard(f"GPU-{name}-{number}", used_by="bob") for number in range(8)]
 
     async def opener() -> Any:
@@ -36,7 +36,8 @@ def machine(name: str) -> Member:
 
 async def measure(jobs: int, machines: int, seconds: float) -> None:
     names = [f"gpu{number}" for number in range(machines)]
-    service, chance = JobService(Fleet(map(machine, names)), Settings(), None), random.Random(7)
+    fakes = [FakeSandbox(name=name) for name in names]
+    service, chance = JobService(Fleet(map(machine, fakes)), Settings(), None), random.Random(7)
     begun, used = time.monotonic(), time.process_time()
     for number in range(jobs):
         places = chance.choice([("any",), tuple(chance.sample(names, min(5, machines)))])
@@ -48,14 +49,25 @@ async def measure(jobs: int, machines: int, seconds: float) -> None:
         assert (await service.start(wanted)).pending
     took, used = time.monotonic() - begun, time.process_time() - used
     print(f"{jobs} starts that found no place: {1000 * used / jobs:.1f} ms of CPU each, {took:.1f} s in all")
-    begun, used, ticks = time.monotonic(), time.process_time(), 0
-    while time.monotonic() < begun + seconds:
-        await service.waiting.tick("")
-        ticks += 1
-        await asyncio.sleep(WOKEN_S)
-    took, used = time.monotonic() - begun, time.process_time() - used
-    print(f"{jobs} jobs wait for {machines} machines, woken {ticks} times in {took:.0f} s: {used / took:.2%} of a core")
+    for ends in (False, True):
+        begun, used, ticks = time.monotonic(), time.process_time(), 0
+        while time.monotonic() < begun + seconds:
+            if ends and not ticks % 2:
+                await end_one(service, chance.choice(fakes), ticks)
+            await service.waiting.tick("")
+            ticks += 1
+            await asyncio.sleep(WOKEN_S)
+        took, used = time.monotonic() - begun, time.process_time() - used
+        what = f"{jobs} jobs wait for {machines} machines" + f", a job ends every {2 * WOKEN_S:g} s" * ends
+        print(f"{what}, woken {ticks} times in {took:.0f} s: {used / took:.2%} of a core")
     await service.close()
+
+
+async def end_one(service: JobService, fake: FakeSandbox, number: int) -> None:
+    """Let a job end of which the list hears, so that it looks at that machine, and at all who wait, at once."""
+    begun = await service.start(Wanted(command="evaluate", session=f"short{number}", sandbox=fake.description.name))
+    fake.jobs.end(begun.started.job_id)
+    await service.check(Which(session=begun.started.session))
 
 
 def main() -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from .app import App
     from .core.jobs.job import JobSeen
-    from .core.resources.usage import Gpu
     from .core.sandboxes.files import Written
     from .core.sandboxes.sandbox import Description
     from .core.sync.transfer import Outcome
@@ -179,17 +178,15 @@ class Sandboxes:
 
     @by_hub
     async def most_idle(self, *, gpu_memory: str = "", gpus: int = 0) -> Box:
-        """Open the most idle machine, of those that have so many GPUs with so much free memory ("40g") each."""
-        from .core.sandboxes.disposable import megabytes
+        """Open the machine that fits best now: with so many free GPUs of that memory ("40g") each, or the most idle."""
+        from .core.jobs.job import NoCards
+        from .core.jobs.placement import ANY, read_request
 
-        least_mb, count = megabytes(gpu_memory), gpus or (1 if gpu_memory else 0)
-        seen = await self._app.survey.of_all(resources=True)
-        free = {view.name: [_free_mb(card) >= least_mb for card in view.usage.gpus] for view in seen if view.usage}
-        fitting = [view for view in seen if view.name in free and sum(free[view.name]) >= count]
-        if not fitting:
-            wanted = f"has {count} GPUs with {gpu_memory or 'any'} free memory now" if count else "answers"
-            raise UnknownSandbox(f"none of the {len(seen)} sandboxes {wanted}")
-        return await self.open(max(fitting, key=lambda view: view.score).name)
+        cards = read_request(gpus or int(bool(gpu_memory)), gpu_memory)
+        try:
+            return await self.open(await self._app.jobs.waiting.one_of((ANY,), cards))
+        except NoCards as problem:
+            raise UnknownSandbox(str(problem)) from None
 
     @by_hub
     async def create(
@@ -506,8 +503,3 @@ async def _watched(parts: AsyncIterable[bytes], broken: list[Exception]) -> Asyn
 def _ends(excerpt: Excerpt, keep: int) -> bytes:
     """Return both ends of a stream, `keep` bytes each at most."""
     return excerpt.head[:keep] + (excerpt.head[keep:] + excerpt.tail)[-keep:]
-
-
-def _free_mb(card: Gpu) -> float:
-    """Free memory of a card; none of one that a job has leased."""
-    return -1 if card.lease else (card.mem_total_mb or 0) - (card.mem_used_mb or 0)

@@ -52,9 +52,10 @@ async def test_an_allocation_has_what_was_asked_for_and_its_work_is_in_the_batch
         provider,
         name="box",
         env={"TOKEN": 'it\'s "secret"\n$HOME'},
-        limits=Limits(cpu=2, memory_mb=300, gpus=1, cards=("a100:2",)),
+        limits=Limits(cpu=2, memory_mb=300, gpus=1, gpu_memory_mb=40960, cards=("a100:2",)),
         slurm={"partition": "high"},
     )
+    assert made.limits.told[-1] == "gpu_memory: Slurm has no option for it; name a type of GPU, as gpu='a100:2'"
     seen = await started(provider, made)
     sandbox = await provider.open(seen)
     try:

@@ -17,9 +17,11 @@ import pytest
 from remote_sandbox_mcp.backends.ssh.machine import open_machine
 from remote_sandbox_mcp.core.jobs.cards import CardRequest
 from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, Jobs, JobStarted, JobState, JobWait, NoCards
+from remote_sandbox_mcp.core.jobs.placement import Place, count_free
 from remote_sandbox_mcp.core.sandboxes.machine import Machine
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.far.jobs import cards as far
+from remote_sandbox_mcp.services.probe.measure import measure
 from tests.support.cards import StandInCards, stand_in_cards
 from tests.support.jobs import clean, has_printed, look, not_running, order
 from tests.support.pace import Deadline
@@ -317,6 +319,28 @@ async def test_slices_of_a_card_are_leased_each(alice: Jobs, bob: Jobs, cards: S
     assert (await bob.start(order(WAITS, cards=CardRequest(1, 8000)))).cards == (f"MIG-{uuid}-a",)
     refusal = await refused(bob)
     assert [line.partition(" is ")[0] for line in refusal.busy] == [f"MIG {n} of GPU 0" for n in range(3)]
+
+
+@pytest.mark.parametrize("memory_mb", [0, 8000])
+async def test_the_list_counts_as_free_what_the_machine_would_lease(
+    sandboxes: list[Sandbox], cards: StandInCards, memory_mb: int
+) -> None:
+    """Otherwise a job would wait for what it could have, or be tried again and again in vain."""
+    alice, bob, _ = (sandbox.jobs for sandbox in sandboxes)
+    uuid = cards.uuids[0]
+    used = f"MIG-{uuid}-b, {os.getpid()}"
+    rows = [cards.row(0, mig="Enabled"), cards.row(1), cards.row(2, 1002), cards.row(3, 0, "Prohibited")]
+    cards.tell(rows, [used], MIG.format(uuid=uuid))
+    for leased in range(3):
+        usage = await measure(sandboxes[0])
+        assert len(usage.gpus) == 6
+        counted = count_free(Place("gpu1", usage), CardRequest(1, memory_mb))
+        assert str(await refused(bob, 64, memory_mb)).endswith(f": {counted} of 6 are free")
+        cards.uuids += [card.uuid for card in usage.gpus if card.uuid not in cards.uuids]
+        await lease(alice, session=f"train{leased}")
+    usage = await measure(sandboxes[0])
+    assert count_free(Place("gpu1", usage), CardRequest(1)) == 0
+    assert [card.lease.job for card in usage.gpus if card.lease] == ["train1", "train0", "train2"]
 
 
 async def test_a_driver_that_fails_is_told(alice: Jobs, cards: StandInCards) -> None:

@@ -523,6 +523,8 @@ async def test_a_container_that_could_not_be_made_holds_no_card(
     with pytest.raises(NoCards, match="1 GPU cannot be had now: 0 of 1 are free"):
         await make(provider, limits=wanted)
     await machine.jobs.stop(JobQuery(job_id=held.job_id), grace_s=1)
+    with pytest.raises(NoCards, match="1 GPU with 200000 MB free cannot be had now"):
+        await make(provider, limits=replace(wanted, gpu_memory_mb=200_000))
 
 
 async def test_a_container_holds_its_cards_as_long_as_it_lives(

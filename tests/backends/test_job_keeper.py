@@ -691,7 +691,7 @@ def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
 def test_gpu_tables_are_read_line_by_line() -> None:
     cards = "0, GPU-a, 37\n1, GPU-b, [N/A]\nnonsense\n"
     apps = "10, GPU-a, 100\n10, GPU-b, 50\n11, GPU-b, [N/A]\n12, GPU-c, 5\nNo running processes found\n"
-    assert read_gpu_memory(cards, apps) == {10: [("0", 100.0), ("1", 50.0)], 11: []}
+    assert read_gpu_memory(cards, apps) == {10: [("0", 100.0), ("1", 50.0)]}
     assert read_gpu_use(cards) == {"GPU-a": ("0", 37.0)}
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_sandbox_mcp.core.resources.report import parse_usage
-from remote_sandbox_mcp.core.resources.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, as_resources
+from remote_sandbox_mcp.core.resources.usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage, as_resources, gpu_state
 
 COLUMNS = (
     "index,uuid,name,driver_version,utilization.gpu,utilization.memory,memory.total,memory.used,memory.free,"
@@ -311,6 +311,34 @@ PROCESSES = [
 @pytest.mark.parametrize(("text", "expected"), PROCESSES)
 def test_gpu_processes_have_owners(text: str, expected: list[GpuProcess]) -> None:
     assert processes(text) == expected
+
+
+SLICES = """@@ slices
+ GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)
+ GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-1)
+   MIG 3g.40gb     Device  0: (UUID: MIG-0f1e-22)
+   MIG 1g.10gb     Device  1: (UUID: MIG-GPU-1/7/0)
+ GPU 2: NVIDIA A100-SXM4-80GB (UUID: GPU-2)
+   MIG 7g.80gb     Device  0: (UUID: MIG-aaaa)
+"""
+LEASE = "@@ lease MIG-GPU-1_7_0 bob\n user bob\n job train\n"
+
+
+def test_a_card_that_is_partitioned_counts_as_its_slices() -> None:
+    """Jobs lease slices, so each has a state, processes and a lease of its own."""
+    cards = (card(0), *(card(number, mig="Enabled", util="[N/A]", used="900") for number in (1, 2)))
+    listed = apps("MIG-0f1e-22, 7, 500, a", "GPU-2, 8, [N/A], b", owners=("7 alice 01:00 a",))
+    usage = with_gpus(nvidia(*cards) + SLICES + listed + LEASE)
+    assert [(gpu.index, gpu.name, gpu.uuid, gpu.mem_total_mb) for gpu in usage.gpus] == [
+        (0, "NVIDIA A100-SXM4-80GB", "GPU-0", 81920),
+        (1, "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "MIG-0f1e-22", 40960),
+        (1, "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "MIG-GPU-1/7/0", 10240),
+        (2, "NVIDIA A100-SXM4-80GB MIG 7g.80gb", "MIG-aaaa", 81920),
+    ]
+    assert [[process.pid for process in gpu.processes] for gpu in usage.gpus] == [[], [7], [], [8]]
+    assert [gpu_state(gpu) for gpu in usage.gpus] == ["free", "held", "held", "held"]
+    assert [gpu.lease.job for gpu in usage.gpus if gpu.lease] == ["train"]
+    assert usage.problems == ()
 
 
 def test_processes_are_on_their_own_gpus() -> None:

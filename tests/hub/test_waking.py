@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.cards import stand_in_cards
 from tests.support.hub_desk import Desk, desk_in
 from tests.support.server import Wire, entry, wire
-from tests.support.sshd import Sshd
+from tests.support.sshd import Fleet, Sshd
 
 CLAUDE = "claude-code"
 METHOD = "notifications/claude/channel"
@@ -220,3 +221,36 @@ def test_a_silent_job_and_one_whose_time_is_over_are_told_and_that_one_is_stoppe
     assert next(each["meta"]["outcome"] for each in told if each["meta"]["event"] == "completed") == "stopped"
     events = [json.loads(file.read_text()) for file in (desk.state / "events").glob("*-lease_over.json")]
     assert [event["payload"]["stop"] for event in events] == [True]
+
+
+def test_gpus_that_a_job_holds_and_does_not_use_are_told_once_for_each_spell(
+    desk: Desk, fleet: Fleet, tmp_path: Path
+) -> None:
+    machine = fleet.machine("idle-gpus")
+    with stand_in_cards(machine.folder / "cards", 1) as cards, desk.client(entry(machine)) as client:
+        (machine.home / ".bashrc").write_text(f"PATH={cards.bin}:$PATH; export PATH\n")
+        cards.compute(90)
+        introduce(client)
+        watch_id = begin(client, "holds", gpus=1, alerts={"gpu_idle": "2s"})
+        assert hear(client, seconds=A_WHILE_S) == []
+        for _ in range(2):
+            cards.compute(0)
+            (told,) = hear(client)
+            assert (told["meta"]["event"], told["meta"]["watch_id"]) == ("gpu_idle", str(watch_id))
+            assert "holds GPU 0 and has not used it for" in told["content"]
+            assert hear(client, seconds=A_WHILE_S) == []
+            cards.compute(90)
+            until_busy(desk)
+        client.call("stop_background_task", tmux_session="holds")
+    machine.reset()
+
+
+def until_busy(desk: Desk) -> None:
+    """Until the watchdog has seen that the job computes."""
+    deadline = time.monotonic() + SOON_S
+    while True:
+        with closing(sqlite3.connect(desk.state / "state.db")) as database:
+            if database.execute("SELECT idle_since FROM watches").fetchone() == (0.0,):
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

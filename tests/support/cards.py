@@ -14,6 +14,8 @@ from tests.support.root import run_as_root
 SMI = """#!/bin/sh
 case $* in
 --query-gpu=index,uuid,name*) cat {0}/probe ;;
+--query-gpu=index,uuid,utilization*) sed "s/^\\([^,]*, [^,]*\\),.*/\\1, $(cat {0}/busy)/" {0}/gpus ;;
+--query-compute-apps=pid*) sed 's/\\(.*\\), \\(.*\\)/\\2, \\1, 1002/' {0}/apps ;;
 --query-gpu=*) cat {0}/gpus ;;
 --query-compute-apps=gpu_uuid,pid,used_memory*) sed 's/$/, 1002, python3/' {0}/apps ;;
 --query-compute-apps=*) cat {0}/apps ;;
@@ -36,6 +38,7 @@ class StandInCards:
         smi = self.bin / "nvidia-smi"
         smi.write_text(SMI.format(folder))
         smi.chmod(0o755)
+        self.compute(0)
         self.tell([self.row(number) for number in range(count)])
 
     def row(self, number: int, used: object = 0, mode: str = "Default", mig: str = "Disabled") -> str:
@@ -49,6 +52,10 @@ class StandInCards:
             new = self._folder / f"{name}.new"
             new.write_text(text)
             new.rename(self._folder / name)
+
+    def compute(self, percent: int) -> None:
+        """From now on, all cards are busy by so much."""
+        (self._folder / "busy").write_text(str(percent))
 
     @property
     def files(self) -> list[Path]:

@@ -32,9 +32,10 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("--cpu", type=float, default=0.0, metavar="N", help="at most N cores")
     parser.add_argument("--memory", default="", metavar="SIZE", help="at most this much memory, such as 512m or 2g")
     parser.add_argument("--gpu", default="0", metavar="N", help='how many GPUs; "0,2" names cards')
+    parser.add_argument("--gpu-memory", default="", metavar="SIZE", help="memory that each of them must have, as 40g")
     parser.add_argument("--volume", action="append", default=[], metavar="SOURCE:TARGET[:rw]", help="if it is allowed")
     parser.add_argument(
-        "--on", default="", metavar="NAME", help="a machine with docker, podman or slurm; any: the best"
+        "--on", default="", metavar="NAMES", help="a machine with docker, podman or slurm; any, or a,b: the best"
     )
     network = parser.add_mutually_exclusive_group()
     network.add_argument("--network", action="store_true", default=None, help="with the whole network")
@@ -70,6 +71,7 @@ def _print_result(made: Disposable, as_json: bool) -> int:
 def _order(app: App, options: argparse.Namespace) -> SandboxOrder:
     is_folder = options.image.startswith(("/", "~", "."))
     cards = gpus(int(options.gpu) if options.gpu.isdecimal() else options.gpu)
+    cards |= {"gpu_memory_mb": megabytes(options.gpu_memory)}
     return SandboxOrder(
         name=options.name,
         image=absolute(options.image) if is_folder else options.image,

@@ -14,6 +14,7 @@ VERBS = {
     "wait_background_task": "jobs wait",
     "stop_background_task": "jobs stop",
     "resume_background_task": "jobs resume",
+    "raise_background_task": "jobs raise",
     "exec_bash_background": "jobs start",
     "exec_bash": "exec",
     "check_file_transfer_task": "transfers show",

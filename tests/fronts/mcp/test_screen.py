@@ -21,7 +21,7 @@ async def test_a_jobs_window_is_shown_as_a_person_sees_it(tools: Caller, fake: F
 
 async def test_a_tool_that_is_not_listed_is_not_in_the_list(tools: Caller) -> None:
     listed = {tool.name for tool in (await tools.client.list_tools()).tools}
-    assert not listed & {"read_screen", "resume_background_task"}
+    assert not listed & {"read_screen", "resume_background_task", "raise_background_task"}
 
 
 async def test_what_has_no_screen_says_why(tools: Caller, fake: FakeSandbox) -> None:

@@ -11,11 +11,14 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.jobs.cards import CardRequest
 from remote_sandbox_mcp.core.sandboxes.disposable import Offer, Traits
 from remote_sandbox_mcp.core.sandboxes.port import Stream
+from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.services.fleet import Fleet
+from remote_sandbox_mcp.services.suites import service as suites
 from tests.fronts.mcp.conftest import connected, member
 from tests.support.fakes.disposables import FakeProvider
 from tests.support.fakes.jobs import FakeCard
 from tests.support.fakes.sandbox import FakeSandbox
+from tests.support.pythons import python_answer
 from tests.support.server import Caller, error_of
 
 
@@ -82,6 +85,18 @@ async def test_a_pending_job_is_stopped_and_says_so(tools: Caller) -> None:
     )
     assert (await tools.call("check_background_task", tmux_session="c"))["outcome"] == "stopped"
     assert "sandbox_name" not in str(await tools.call("wait_background_task", tmux_session="c", timeout_s=5))
+
+
+async def test_a_person_puts_a_waiting_job_ahead_of_the_others(tools: Caller) -> None:
+    for name in ("a", "b", "c", "d"):
+        await start(tools, name)
+    checked = await tools.call("check_background_task", tmux_session="d")
+    assert checked["queue"]["reason"].startswith("1 job ahead of it. ")
+    raised = await tools.client.call_tool("raise_background_task", {"tmux_session": "d", "sandbox_name": "any"})
+    assert "ahead of it" not in str(raised.structured_content)
+    assert getattr(raised.content[0], "text", "").startswith("d has priority 1 now; ")
+    refused = error_of(await tools.client.call_tool("raise_background_task", {"tmux_session": "a"}))["error"]
+    assert "a does not wait for a place" in refused
 
 
 async def test_one_that_may_not_wait_is_an_error_with_the_reasons(tools: Caller) -> None:
@@ -176,9 +191,45 @@ async def test_a_sandbox_is_made_on_the_machine_with_free_cards_or_refused_with_
     await start(tools, "first", sandbox_name="gpu1")
     made = await tools.call("create_sandbox", on="any", gpu=1, image="python")
     assert (made["on"], made["limits"]) == ("gpu2", {"gpus": 1})
+    listed = await tools.call("create_sandbox", on=["gpu1", "gpu2"], gpu=1, gpu_memory="40g", image="python")
+    assert listed["on"] == "gpu2"
+    for given, said in (
+        ({"on": "gpu1,gpu9"}, "no sandboxes are made on gpu9, only on gpu1, gpu2"),
+        ({"on": "any", "gpu_memory": "200g"}, "gpu1: it has 0 GPUs with 200 GB, not 1"),
+        ({"on": "gpu2", "gpu_memory": "40g", "gpu": "0"}, "gpu_memory is for a number of GPUs (gpu=2)"),
+    ):
+        assert said in error_of(await tools.ask("create_sandbox", **{"gpu": 1, "image": "python", **given}))["error"]
     await start(tools, "second", sandbox_name="gpu2")
     for gpu, said in (
         (1, "gpu1: 1 of 1 used by me. gpu2: 1 of 1 used by me"),
         ("0,1", "on any takes a number of GPUs"),
     ):
         assert said in error_of(await tools.ask("create_sandbox", on="any", gpu=gpu, image="python"))["error"]
+
+
+async def test_tests_and_python_get_the_best_machine_say_which_and_are_found_there_again(
+    tools: Caller, machines: list[FakeSandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run_tests(sandbox: FakeSandbox, **given: object) -> TestReport:
+        assert sandbox is machines[1]
+        assert given["hold"]
+        return TestReport(runner="pytest", command="true", passed=1)
+
+    monkeypatch.setattr(suites, "run_tests", run_tests)
+    await start(tools, "first", sandbox_name="gpu1")
+    machines[1].answers = python_answer
+    for places in ("any", ["gpu1", "gpu2"]):
+        report = await tools.client.call_tool("run_tests", {"sandbox_id": places, "command": "true", "gpus": 1})
+        assert (report.structured_content or {})["sandbox"] == "gpu2"
+        seen = await tools.client.call_tool("run_python", {"sandbox_name": places, "code": "1", "gpus": 1})
+        assert (seen.structured_content or {})["sandbox"] == "gpu2"
+    await start(tools, "second", sandbox_name="gpu2")
+    for tool, given in (
+        ("run_tests", {"sandbox_id": "any", "command": "true"}),
+        ("run_python", {"sandbox_name": "any", "code": "1", "session": "another"}),
+    ):
+        problem = await tools.fail(tool, gpus=1, **given)
+        assert "gpu1: 1 of 1 used by me. gpu2: 1 of 1 used by me" in problem["error"]
+    # A session goes on where it is, whatever else holds the cards by now.
+    again = await tools.client.call_tool("run_python", {"sandbox_name": "any", "code": "1", "gpus": 1})
+    assert (again.structured_content or {})["sandbox"] == "gpu2"

@@ -347,6 +347,21 @@ async def test_a_job_is_followed_and_stopped_after_a_question(tab: Tab, agent: C
     await tab.gone(".job-head .danger")
 
 
+async def test_a_job_that_waits_says_why_and_is_put_first(tab: Tab, agent: Caller, machine: Sshd) -> None:
+    await start(agent, machine, "before", "sleep 600")
+    for name in ("wait-a", "wait-b"):
+        given = {"session_name": name, "sandbox_name": machine.name, "after": ["before"], "notify_local": False}
+        await agent.call("exec_bash_background", command="true", **given)
+    await tab.go(f"jobs/{machine.name}%2Fwait-b")
+    await tab.shows(".fact", "it starts after before has ended")
+    await tab.page.get_by_role("button", name="Start first").click()
+    await tab.shows(".message", "wait-b starts before all others that wait")
+    passed = await agent.call("check_background_task", tmux_session="wait-a")
+    assert passed["queue"]["reason"].startswith("1 job ahead of it. ")
+    for name in ("wait-a", "wait-b", "before"):
+        await stop(agent, machine, name)
+
+
 async def test_a_fast_log_stays_small_and_can_be_searched_and_paused(tab: Tab, agent: Caller, machine: Sshd) -> None:
     await tab.go(await start(agent, machine, "fast", FAST))
     await tab.shows(".log-line", "later")

@@ -72,6 +72,8 @@ def test_an_image_of_containers_is_not_meant_for_the_embedded_sandbox() -> None:
         pytest.param({"limits": Limits(cpu=-1)}, "cpu is -1", id="cpu"),
         pytest.param({"limits": Limits(memory_mb=1 << 30)}, "memory_mb is", id="memory"),
         pytest.param({"limits": Limits(gpus=65)}, "gpus is 65", id="gpus"),
+        pytest.param({"limits": Limits(gpu_memory_mb=1)}, "gpu_memory is for a number of GPUs", id="memory of no GPU"),
+        pytest.param({"limits": Limits(gpus=1, gpu_memory_mb=1)}, "on a machine with docker", id="memory of a GPU"),
         pytest.param({"provider": "mars"}, "^on: there is no place 'mars'; there are: embedded", id="provider"),
         pytest.param({"limits": Limits(gpus=2, cards=("0", "2"))}, "gpu: cards can be chosen only on", id="cards"),
         pytest.param({"limits": Limits(gpus=1, cards=("65",))}, "gpus is 65", id="one number in quotes"),

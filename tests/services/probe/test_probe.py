@@ -460,6 +460,24 @@ def test_a_lease_is_told_with_its_real_owner(machine: Machine, tmp_path: Path, s
     assert (free.lease, gpu_state(free)) == (None, "free")
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_lease_of_a_slice_is_told(machine: Machine, tmp_path: Path, shell: list[str]) -> None:
+    whole = leasable(machine, tmp_path)
+    rows = (tmp_path / "gpus").read_text().replace("Disabled", "Enabled")
+    slices = [f"MIG-{whole}/7/0", f"MIG-{os.urandom(8).hex()}"]
+    listed = [f"  MIG 1g.18gb     Device  {n}: (UUID: {uuid})" for n, uuid in enumerate(slices)]
+    (tmp_path / "list").write_text("\n".join([f"GPU 0: NVIDIA H200 (UUID: {whole})", *listed, ""]))
+    machine.nvidia(table(tmp_path / "gpus", rows.strip()))
+    tool = (machine.bin / "nvidia-smi").read_text()
+    machine.put("nvidia-smi", tool.replace("esac", f"-L) cat {tmp_path}/list ;;\nesac"))
+    with held(slices[0], LEASED.format(pid=os.getpid()).encode()):
+        usage = machine.usage(shell)
+    assert [(gpu.uuid, gpu.lease.job if gpu.lease else "") for gpu in usage.gpus] == [
+        (slices[0], "train"), (slices[1], ""),
+    ]  # fmt: skip
+    assert usage.problems == ()
+
+
 @pytest.mark.parametrize(
     "record",
     [os.urandom(5000), b"@@ nvidia 0 index\n@@ end\nuser \nsince 1e9\nuntil -4\njob \x1b[31m" + b"x" * 500, b""],

@@ -128,7 +128,7 @@ class EngineProvider:
             session=holder_name(disposable_id),
             script=HOLD.format(is_there=f"({is_there}) >/dev/null 2>&1", waits=f"({waits})", turns=round(PULL_S / 2)),
             log_file="/dev/null",
-            cards=CardRequest(limits.gpus),
+            cards=CardRequest(limits.gpus, limits.gpu_memory_mb),
             run_for_s=order.timeout_s,
         )
         started = await (await self._jobs()).start(wanted)

@@ -87,8 +87,10 @@ def checked(order: SandboxOrder, where: str) -> SandboxOrder:
         twice = [option for option in SAME[name] if given and option in order.slurm]
         if twice:
             raise BadArgument(f"{name} and slurm option {twice[0]} say the same; give one of them")
-    notes = ("cpu, memory and gpu: given out by the queue; how they are held is the cluster's matter",)
-    return replace(order, limits=replace(order.limits, gpus=gpu_count(order.limits), told=notes), network=True)
+    notes = ["cpu, memory and gpu: given out by the queue; how they are held is the cluster's matter"]
+    if order.limits.gpu_memory_mb:
+        notes.append("gpu_memory: Slurm has no option for it; name a type of GPU, as gpu='a100:2'")
+    return replace(order, limits=replace(order.limits, gpus=gpu_count(order.limits), told=tuple(notes)), network=True)
 
 
 def gpu_count(limits: Limits) -> int:

@@ -254,7 +254,7 @@ def _nvidia(report: _Report) -> _Cards:
     section = _first(report, "nvidia")
     columns = "".join(section.words[1:2]).split(",")
     rows = [(line, _gpu_row(line, columns)) for line in section.lines if line.strip()]
-    gpus = [_nvidia_gpu(row) for _, row in rows if row]
+    gpus = [piece for _, row in rows if row for piece in _pieces(_nvidia_gpu(row), _first(report, "slices").lines)]
     cards = _cards("nvidia-smi", section, gpus, [line for line, row in rows if not row])
     return _with_processes(cards, *_nvidia_processes(report, cards.gpus))
 
@@ -282,6 +282,23 @@ def _nvidia_gpu(row: Mapping[str, str]) -> Gpu:
         compute_mode=_value(cell("compute_mode")),
         mig=cell("mig.mode.current") == "Enabled",
     )
+
+
+_SLICE = re.compile(r"\s*MIG\s+(\S+)\s+Device\s+[0-9]+:\s+\(UUID:\s+(MIG-[^)]+)\)")
+
+
+def _pieces(gpu: Gpu, listed: Iterable[str]) -> list[Gpu]:
+    """The MIG slices of a card, which are leased one by one, where they are listed; else the card itself."""
+    found, is_here = [], False
+    for line in listed if gpu.mig else ():
+        is_here = f"(UUID: {gpu.uuid})" in line if line.startswith("GPU ") else is_here
+        if is_here and (part := _SLICE.match(line)):
+            # Its size is in the name of its profile: 3g.20gb.
+            size = re.search(r"\.([0-9]{1,4})gb", part[1])
+            total = float(size[1]) * 1024 if size else None
+            name, uuid = f"{gpu.name} MIG {_tidy(part[1], 40)}", _value(part[2])
+            found.append(replace(gpu, name=name, uuid=uuid, card=gpu.uuid, mem_total_mb=total))
+    return found or [gpu]
 
 
 _Held = tuple[str, GpuProcess]  # the uuid of a GPU, and a process on it
@@ -314,22 +331,25 @@ def _home(uuid: str, gpus: Sequence[Gpu]) -> str:
 
 
 def _with_processes(cards: _Cards, held: Sequence[_Held], problems: tuple[str, ...] = ()) -> _Cards:
-    homes = {gpu.uuid for gpu in cards.gpus}
+    homes = {uuid for gpu in cards.gpus for uuid in (gpu.uuid, gpu.card)}
     lost = sum(uuid not in homes for uuid, _ in held)
     if lost and cards.gpus:
         problems = (*problems, f"{lost} GPU processes could not be matched to a GPU")
-    gpus = (replace(gpu, processes=_on(gpu, held)) for gpu in cards.gpus)
-    return replace(cards, gpus=tuple(gpus), problems=cards.problems + problems)
+    gpus = tuple(_with_own(gpu, held) for gpu in cards.gpus)
+    return replace(cards, gpus=gpus, problems=cards.problems + problems)
 
 
-def _on(gpu: Gpu, held: Sequence[_Held]) -> tuple[GpuProcess, ...]:
-    found = [process for uuid, process in held if uuid == gpu.uuid]
-    return tuple(sorted(found, key=lambda process: (-(process.mem_mb or 0), process.pid)))
+def _with_own(gpu: Gpu, held: Sequence[_Held]) -> Gpu:
+    # An older driver names the whole card for a process in one of its slices.
+    found = [process for uuid, process in held if uuid in (gpu.uuid, gpu.card)]
+    found.sort(key=lambda process: (-(process.mem_mb or 0), process.pid))
+    used = sum(process.mem_mb or 0 for process in found) if gpu.card else gpu.mem_used_mb
+    return replace(gpu, processes=tuple(found), mem_used_mb=used)
 
 
 def _leased(report: _Report, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     leases = {section.status: _lease(section) for section in report.get("lease", ())}
-    return tuple(replace(gpu, lease=leases.get(gpu.uuid)) for gpu in gpus)
+    return tuple(replace(gpu, lease=leases.get(gpu.uuid.replace("/", "_"))) for gpu in gpus)
 
 
 def _lease(section: _Section) -> CardLease:

@@ -82,6 +82,8 @@ class Gpu:
     processes: tuple[GpuProcess, ...] = ()
     # Held by a job of ours, of whichever user of the machine.
     lease: CardLease | None = None
+    # The UUID of the card of which it is a slice.
+    card: str = ""
 
     @property
     def mem_used_pct(self) -> float | None:

@@ -38,6 +38,8 @@ class Limits:
     processes: int = 0
     disk_mb: int = 0
     gpus: int = 0
+    # What each of the cards must have, where they are leased.
+    gpu_memory_mb: int = 0
     # Which cards, by their numbers or ids on the machine, where that matters; then `gpus` is how many these are.
     cards: tuple[str, ...] = ()
     told: tuple[str, ...] = ()

@@ -28,6 +28,8 @@ LAST_LINE = re.compile(rb"(?:^|\n)EXIT_CODE=(-?[0-9]{1,10})\r?\n?\Z")
 FROM_OUTSIDE = "it was told to end from outside, as at a shutdown"
 CHECKPOINT_S = 10.0
 GPU_S = 5.0
+# Where the tool is, too, where nobody has logged in.
+TOOL_FOLDERS = ":/usr/local/bin:/usr/local/nvidia/bin:/usr/lib/wsl/lib"
 BLOCK = 1 << 16
 MOST_LOG = 8 << 20
 
@@ -401,7 +403,8 @@ def measure(facts: "dict[str, Any]", tables: ProcessTables) -> "dict[str, Any]":
 def add_gpus(answers: "list[JobSaid]") -> None:
     """Add each job's memory on GPUs, and how busy they are; nvidia-smi is slow: asked once, and only if a job runs."""
     used = [answer["usage"] for answer in answers if answer["usage"] and answer["usage"]["pids"]]
-    cards, apps = ask_gpus() if used and shutil.which("nvidia-smi") else ("", "")
+    tool = shutil.which("nvidia-smi", path=os.environ.get("PATH", "") + TOOL_FOLDERS) if used else None
+    cards, apps = ask_gpus(tool) if tool else ("", "")
     by_pid, use = read_gpu_memory(cards, apps), read_gpu_use(cards)
     for usage in used:
         # A card that is leased counts as held, even before the job has memory on it.
@@ -415,11 +418,11 @@ def add_gpus(answers: "list[JobSaid]") -> None:
             del answer["usage"]["pids"], answer["usage"]["cards"]
 
 
-def ask_gpus() -> "tuple[str, str]":
+def ask_gpus(tool: str) -> "tuple[str, str]":
     try:
-        cards = call(["nvidia-smi", "--query-gpu=index,uuid,utilization.gpu", "--format=csv,noheader,nounits"], GPU_S)
+        cards = call([tool, "--query-gpu=index,uuid,utilization.gpu", "--format=csv,noheader,nounits"], GPU_S)
         query = "--query-compute-apps=pid,gpu_uuid,used_memory"
-        apps = call(["nvidia-smi", query, "--format=csv,noheader,nounits"], GPU_S)
+        apps = call([tool, query, "--format=csv,noheader,nounits"], GPU_S)
     except OSError:
         return "", ""
     return to_text(cards.text), to_text(apps.text)
@@ -427,27 +430,19 @@ def ask_gpus() -> "tuple[str, str]":
 
 def read_gpu_use(cards: str) -> "dict[str, tuple[str, float]]":
     """Index and percent of use of each card, by its UUID; one that does not tell how busy it is is left out."""
-    found = {}
-    for line in cards.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) == 3 and words[0].isdigit() and words[2].isdigit():
-            found[words[1]] = words[0], float(words[2])
-    return found
+    rows = [row for row in table(cards) if len(row) == 3 and row[0].isdigit() and row[2].isdigit()]
+    return {uuid: (index, float(percent)) for index, uuid, percent in rows}
 
 
 def read_gpu_memory(cards: str, apps: str) -> "dict[int, list[tuple[str, float]]]":
     """GPU memory by pid as (card, MB), from nvidia-smi's two tables; lines that cannot be read are skipped."""
-    index_of = {}
-    for line in cards.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) > 1 and words[0].isdigit():
-            index_of[words[1]] = words[0]
+    index_of = {row[1]: row[0] for row in table(cards) if len(row) > 1 and row[0].isdigit()}
     found: "dict[int, list[tuple[str, float]]]" = {}
-    for line in apps.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) == 3 and words[0].isdigit() and words[1] in index_of:
-            try:
-                found.setdefault(int(words[0]), []).append((index_of[words[1]], float(words[2])))
-            except ValueError:
-                continue
+    for row in table(apps):
+        if len(row) == 3 and row[0].isdigit() and row[1] in index_of and row[2].isdigit():
+            found.setdefault(int(row[0]), []).append((index_of[row[1]], float(row[2])))
     return found
+
+
+def table(text: str) -> "list[list[str]]":
+    return [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]

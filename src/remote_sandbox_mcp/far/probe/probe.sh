@@ -14,6 +14,7 @@
 #   @@ memory                   `NAME: NUMBER`: /proc/meminfo in KiB; cgroup limits and sysctl in bytes; vm_stat in pages
 #   @@ asking PROGRAM           PROGRAM is about to be run; without its own section below, it never answered
 #   @@ nvidia STATUS COLUMNS    exit status of nvidia-smi; a row per GPU, or its complaint (124, 137: out of time)
+#   @@ slices                   nvidia-smi -L, where a card is partitioned (MIG)
 #   @@ apps STATUS COLUMNS      the same, a row per process that computes on a GPU
 #   @@ rocm STATUS              exit status of rocm-smi; JSON, or its complaint
 #   @@ kfd                      `GPU_ID PID BYTES`: memory that a process holds on an AMD GPU
@@ -157,6 +158,7 @@ nvidia_gpus() {
         ;;
     esac
     section "nvidia $status $asked" "$rows"
+    case $rows in *', Enabled'*) section slices "$(limited nvidia-smi -L)" ;; esac
 }
 
 nvidia() {
@@ -170,7 +172,7 @@ nvidia() {
         gpus=$(cat)
         printf '%s\n' "$gpus"
         section "apps $status $columns" "$rows"
-        leases "$(printf '%s\n' "$gpus" | cut -d , -f 2)"
+        leases "$(printf '%s\n' "$gpus" | sed 's/.*(UUID: \(MIG-[^)]*\)).*/,\1/' | cut -s -d , -f 2 | tr / _)"
         owners "$(printf '%s\n' "$rows" | cut -d , -f 2)"
     }
 }

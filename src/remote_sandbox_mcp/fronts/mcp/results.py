@@ -131,6 +131,11 @@ def with_sandbox(answer: CallToolResult, sandbox: str) -> CallToolResult:
     return CallToolResult(content=content, structured_content=fields)
 
 
+def placed(answer: CallToolResult, named: str, sandbox: str) -> CallToolResult:
+    """The answer, with the sandbox that was chosen where the caller did not name it alone."""
+    return answer if named in ("", sandbox) else with_sandbox(answer, sandbox)
+
+
 def with_moved(answer: CallToolResult, line: str) -> CallToolResult:
     """The answer to a call in a workspace, with a line about what moved with it."""
     if not line:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...core.errors import BadArgument, ConfigError, UnknownSandbox, Unsupported
+from ...core.errors import ConfigError, UnknownSandbox, Unsupported
 from ...core.jobs.job import JobSeen, JobStarted, JobState
 from ...core.lazy import lazy
 from ...core.progress import Progress, silent
@@ -108,7 +108,8 @@ class AppService:
     async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
         """Start an app, and wait until it answers, it ends, or the time is over."""
         if order.places:
-            order = replace(order, sandbox=await self._place(order))
+            used = functools.partial(self._deployments.find, order=order)
+            order = replace(order, sandbox=await self._jobs.waiting.one_of(order.places, order.cards, used))
         deployed = await self._deployments.deploy(order, progress)
         # The sandbox may have been deleted meanwhile.
         with contextlib.suppress(UnknownSandbox):
@@ -148,15 +149,6 @@ class AppService:
             cards=order.cards, waits=False,
         )  # fmt: skip
         return (await self._jobs.start(wanted)).started
-
-    async def _place(self, order: DeployOrder) -> str:
-        """The machine that has the app already, or else the best one. Raises NoCards."""
-        members = await self._jobs.waiting.members(order.places)
-        # An app is reached by a port of its own machine, so it cannot go to the queue of a cluster.
-        names = [member.name for member in members if member.slurm is None]
-        if not names:
-            raise BadArgument("an app cannot go to the queue of a cluster: make an allocation with create_sandbox")
-        return await self._deployments.find(names, order) or await self._jobs.waiting.best(names, order.cards)
 
     async def _recall(self) -> Sequence[Deployment]:
         """Recorded apps that may run in sandboxes that can be used here."""

@@ -36,6 +36,7 @@ LONGEST_NAME = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # The most that can be meant: more is a slip of the pen.
 _MOST = {"cpu": 1024, "memory_mb": 16 << 20, "processes": 1 << 22, "disk_mb": 1 << 30, "gpus": 64}
+_LEASED = "gpu_memory is for a number of GPUs (gpu=2) on a machine with docker or podman"
 
 
 class SandboxFate(Enum):
@@ -134,6 +135,9 @@ def checked(
     if not order.free and not offered[provider].is_queue:
         allow_network(order.network, order.hosts, rules.network_hosts)
     limits = _countable(order.limits, offered[provider])
+    is_leased = offered[provider].has_cards and not limits.cards
+    if limits.gpu_memory_mb and not (limits.gpus and (is_leased or offered[provider].is_queue)):
+        raise BadArgument(_LEASED)
     image = order.image or default_image(offered[provider], rules)
     return replace(order, image=image, provider=provider, limits=limits)
 

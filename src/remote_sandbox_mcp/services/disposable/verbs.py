@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...core import check
 from ...core.errors import BadArgument, ConfigError
 from ...core.jobs.cards import CardRequest
-from ...core.jobs.placement import ANY
+from ...core.jobs.placement import ANY, place_of
 from ...core.lazy import lazy
 from ...core.sandboxes.disposable import Disposable, DisposableRules, Limits, Offer, ProviderChoice, SandboxOrder
 from ...local.waiting import Chores
@@ -132,18 +132,22 @@ class Disposables:
 
     async def create(self, order: SandboxOrder) -> Disposable:
         """A new one, ready for use or pending. Raises BadArgument, ConfigError, and what its provider says."""
-        if order.provider == ANY:
-            order = replace(order, provider=await self._best_machine(order.limits))
+        _, places = place_of(order.provider)
+        if places:
+            order = replace(order, provider=await self._best_machine(places, order.limits))
         return await self._service.create(order)
 
-    async def _best_machine(self, limits: Limits) -> str:
-        """The machine on which sandboxes can be made that has what is asked for. Raises BadArgument or NoCards."""
-        machines = dict.fromkeys(offer.traits.machine for offer in self._offers.values() if offer.traits.machine)
+    async def _best_machine(self, names: Sequence[str], limits: Limits) -> str:
+        """The one of these machines, or of all that make sandboxes, that fits best. Raises BadArgument or NoCards."""
+        made_on = dict.fromkeys(offer.traits.machine for offer in self._offers.values() if offer.traits.machine)
+        machines = [name for name in made_on if name in names or ANY in names]
         if limits.cards:
             raise BadArgument("on any takes a number of GPUs; cards and types are named on a machine of your choice")
         if self._best is None or not machines:
             raise BadArgument("on any stands for machines with docker, podman or slurm, and there is none")
-        return await self._best(list(machines), CardRequest(limits.gpus) if limits.gpus else None)
+        if ANY not in names and (others := [name for name in names if name not in made_on]):
+            raise BadArgument(f"on: no sandboxes are made on {', '.join(others)[:80]}, only on {', '.join(made_on)}")
+        return await self._best(machines, CardRequest(limits.gpus, limits.gpu_memory_mb) if limits.gpus else None)
 
     async def await_start(self, name: str, seconds: float, announce: Callable[[str], None]) -> Disposable:
         """Wait while it is pending, so long at most; `tell` is told why it still is. Raises UnknownSandbox."""

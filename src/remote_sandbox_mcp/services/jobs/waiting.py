@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,8 @@ UNSEEN = "no machine was looked at yet"
 UNSURE = "{0}: contact was lost while it was being started, so it may run; only {0} is asked ({1})"
 ENDED = "it was stopped before it started"
 NOBODY = "nobody looks for a place for it while ensure_watchdog is false"
+# Names the one of these machines that something is in use on already; "" for none.
+Used = Callable[[Sequence[str]], Awaitable[str]]
 
 
 class WaitingList:
@@ -134,6 +136,16 @@ class WaitingList:
         if not await asyncio.to_thread(self._registry.waiting.put_ahead, job, wanted):
             raise NotStarted(f"{job.session} does not wait any more")
         return wanted
+
+    async def one_of(self, places: Sequence[str], cards: CardRequest | None, used: Used | None = None) -> str:
+        """The machine for what begins at once: the one on which it is in use, or the best now. Raises NoCards.
+
+        `used` says which of the machines that is; "" for none. Clusters are left out: their queues decide when.
+        """
+        names = [member.name for member in await self.members(places) if member.slurm is None]
+        if not names:
+            raise BadArgument("only jobs go to the queue of a cluster: make an allocation with create_sandbox")
+        return (await used(names) if used else "") or await self.best(names, cards)
 
     async def best(self, names: Sequence[str], cards: CardRequest | None) -> str:
         """The machine that fits best now, for what has to be in a place of its own choice. Raises NoCards."""

@@ -109,10 +109,12 @@ class PythonService:
         named, places = place_of(names)
         if not places:
             return named
-        meant = [member.name for member in await self._jobs.waiting.members(places)]
-        rows = await asyncio.to_thread(self._rows.list, "")
-        used = (row.sandbox for row in rows if row.name == order.session and row.sandbox in meant)
-        return next(used, "") or await self._jobs.waiting.best(meant, order.cards)
+
+        async def used(meant: Sequence[str]) -> str:
+            rows = await asyncio.to_thread(self._rows.list, "")
+            return next((row.sandbox for row in rows if row.name == order.session and row.sandbox in meant), "")
+
+        return await self._jobs.waiting.one_of(places, order.cards, used)
 
     def knows(self, member: Member, session: str) -> bool:
         return (member.name, session) in self._live

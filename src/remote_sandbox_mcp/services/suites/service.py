@@ -16,6 +16,7 @@ from ...core.commands.command import Command, Completed, Ending, Excerpt, Missin
 from ...core.commands.shell import join, quote
 from ...core.errors import FileProblem, NotStarted, SandboxError
 from ...core.jobs.cards import CardRequest
+from ...core.jobs.placement import place_of
 from ...core.progress import Progress, silent
 from ...core.sandboxes.files import Span
 from ...core.sandboxes.sandbox import Sandbox
@@ -26,6 +27,7 @@ from ...core.suites.verdict import Evidence, make_report
 from ...core.texts.text import clip, harmless, last_line
 from ...far.program import read_program
 from ..fleet import Fleet, Member
+from ..jobs.values import Wanted
 from . import loan
 
 if TYPE_CHECKING:
@@ -42,6 +44,14 @@ class SuiteService:
         self._fleet = fleet
         self._jobs = jobs
         self._commands = jobs.commands
+
+    async def place(self, names: str, cards: CardRequest | None, handle: str = "") -> str:
+        """The machine for a run, the best of several, or where the run with that handle is. Raises NoCards."""
+        named, places = place_of(names)
+        if not places:
+            return named
+        row = await self._commands.find(handle) if handle else None
+        return row.sandbox if row else await self._jobs.waiting.one_of(places, cards)
 
     async def run_tests(
         self, sandbox: str, *, command: str = "", path: str = "", timeout_s: float = 600,
@@ -65,8 +75,6 @@ class SuiteService:
 
     async def _hold(self, sandbox: str, cards: CardRequest, run_id: str, place: str) -> None:
         """Lease cards by a job that lives as long as the run. Raises NoCards."""
-        from ..jobs.values import Wanted
-
         await self._jobs.start(
             Wanted(
                 command=HOLD.format(place=quote(place)), session=f"tests-{run_id}", log_file="/dev/null",

@@ -18,13 +18,14 @@ from ....views.texts import fields_text
 from ..clients import room
 from ..declaration import Declaration
 from ..reporting import Reporting, beats
-from ..results import reply
+from ..results import placed, reply
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
 from .containers import GET, SandboxId
 from .exec import RUN, RUNS, STARTS, patience
 
 RUNS_TESTS = Declaration(starts=True, workspace=replace(RUNS, folder="path", handle="tmux_session", prepares=True))
+OneOrBest = Annotated[Places, Field(description="An id or name, or as in exec_bash_background")]
 IN_REPORT_TEXT = ("passed", "failed", "skipped", "errors", "problem", "other_runners")
 
 
@@ -38,7 +39,7 @@ def offer(server: SandboxServer) -> None:
 
 def run_suite(server: SandboxServer) -> Any:
     async def run_tests(
-        sandbox_id: SandboxId,
+        sandbox_id: OneOrBest,
         ctx: Context[None, Any],
         command: Annotated[str, Field(description="Default: found by what is in path")] = "",
         path: Annotated[str, Field(description="The project's folder; default: home")] = "",
@@ -49,19 +50,21 @@ def run_suite(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, SuiteShape]:
         """Run a project's tests (pytest, unittest, node, vitest, jest, go, cargo, anything with JUnit XML) and return
         counts, failing ids with message and place, coverage. A crash is told as problem, never as 0 failed."""
+        cards = read_request(gpus, gpu_memory)
+        sandbox = await server.app.suites.place(sandbox_id, cards, tmux_session)
         if tmux_session:
-            return suite_reply(await server.app.suites.results_of(sandbox_id, tmux_session))
+            return placed(suite_reply(await server.app.suites.results_of(sandbox, tmux_session)), sandbox_id, sandbox)
         async with Reporting(ctx) as reporting:
             report = await server.app.suites.run_tests(
-                sandbox_id,
+                sandbox,
                 command=command,
                 path=path,
                 timeout_s=timeout,
                 patience_s=patience(server, ctx),
                 progress=beats(reporting),
-                cards=read_request(gpus, gpu_memory),
+                cards=cards,
             )
-        return suite_reply(report)
+        return placed(suite_reply(report), sandbox_id, sandbox)
 
     return run_tests
 
@@ -77,7 +80,7 @@ def suite_reply(report: TestReport | Running) -> CallToolResult:
 
 def deploy(server: SandboxServer) -> Any:
     async def deploy_app(
-        sandbox_id: Annotated[Places, Field(description="An id or name, or as in exec_bash_background")],
+        sandbox_id: OneOrBest,
         command: Annotated[str, Field(description="Starts it and stays in the foreground")],
         port: Annotated[int, Field(description="That it listens on", ge=1, le=65535)],
         ctx: Context[None, Any],

@@ -42,7 +42,7 @@ from ..consent import Request, with_consent
 from ..declaration import Declaration
 from ..reporting import Reporting, beats, with_signs_of_life
 from ..results import ResultImages, read_slice, reply
-from ..server import SandboxServer
+from ..server import GpuMemory, Places, SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
 from ..toolbox import UNLISTED
 from .exec import RUN, RUNS_COMMAND, patience, raw
@@ -92,10 +92,11 @@ def create(server: SandboxServer) -> Any:
         cpu: Annotated[float, Field(description="Cores, at most")] = 0,
         memory: Annotated[str, Field(description="As 512m or 2g")] = "",
         gpu: Annotated[int | Cards, Field(description='How many; "0,2": these cards of a machine; "a100:2"')] = 0,
+        gpu_memory: GpuMemory = "",
         network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts, as pypi.org")] = None,
         volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
         on: Annotated[
-            str, Field(description="A machine with docker, podman or slurm; any; default: as configured")
+            Places, Field(description="A machine with docker, podman or slurm; any, or a list; default: as configured")
         ] = "",
         slurm: Annotated[Mapping[str, str | int | bool], Field(description="sbatch options, as partition")] = {},
         # Accepted for old configurations: every sandbox outlives its process anyway.
@@ -107,7 +108,7 @@ def create(server: SandboxServer) -> Any:
             image=image,
             timeout_s=timeout or server.app.settings.rules.default_timeout_s,
             env=env,
-            limits=Limits(cpu=cpu, memory_mb=megabytes(memory), **gpus(gpu)),
+            limits=Limits(cpu=cpu, memory_mb=megabytes(memory), gpu_memory_mb=megabytes(gpu_memory), **gpus(gpu)),
             network=network if network is None else bool(network),
             hosts=tuple(network) if isinstance(network, list) else (),
             volumes=tuple(map(volume, volumes)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -90,8 +91,11 @@ def offer(server: SandboxServer) -> None:
     # The same as check_background_task with screen, under the name that agents look for.
     server.offer(see_screen(server), title="See a job's window", annotations=ASK, is_listed=False)
     # For people, through the page in the browser: an agent starts a job anew, or leaves it to the watchdog.
-    resume = Declaration(is_on_page=True)
-    server.offer(resume_task(server), title="Resume a job", annotations=RUN, is_listed=False, declaration=resume)
+    for_people = Declaration(is_on_page=True)
+    server.offer(resume_task(server), title="Resume a job", annotations=RUN, is_listed=False, declaration=for_people)
+    server.offer(
+        raise_task(server), title="Start a job first", annotations=RUN, is_listed=False, declaration=for_people
+    )
 
 
 def start(server: SandboxServer) -> Any:
@@ -135,28 +139,7 @@ def start(server: SandboxServer) -> Any:
 
         Then wait_background_task, or check_background_task. A job that ended is never resumed."""
         given, run_for_s = with_run_for(alerts, run_for)
-        order = WatchOrder(
-            run_id=run_id,
-            name=watch_name,
-            resume_command=resume_command,
-            resume_plan_json=resume_plan_json,
-            checkpoint_path=checkpoint_path,
-            checkpoint_command=checkpoint_command,
-            checkpoint_format=checkpoint_format,
-            interval_s=interval_s,
-            alert_after_failures=alert_after_failures,
-            resume_delay_s=resume_delay_s,
-            notify_local=notify_local,
-            webhook_url=webhook_url,
-            event_command=event_command,
-            auto_resume=auto_resume,
-            max_resume_attempts=max_resume_attempts,
-            metadata_json=metadata_json,
-            codex_wakeup=codex_wakeup,
-            codex_command=codex_command,
-            log_lines=max_log_lines,
-            alerts=given,
-        )
+        order = watch_order(locals(), name=watch_name, log_lines=max_log_lines, alerts=given)
         sandbox, places = place_of(sandbox_name)
         wanted = Wanted(
             command=command,
@@ -179,6 +162,12 @@ def start(server: SandboxServer) -> Any:
         return reply(fields, fields_text(begun_text(begun), fields, without=without))
 
     return exec_bash_background
+
+
+def watch_order(given: Mapping[str, Any], **others: Any) -> WatchOrder:
+    """The order in a tool's arguments, `given` by the names that its fields have; `others` have other names there."""
+    named = {field.name: given[field.name] for field in fields_of(WatchOrder) if field.name not in others}
+    return WatchOrder(**named, **others)
 
 
 def check_task(server: SandboxServer) -> Any:
@@ -290,6 +279,21 @@ def resume_task(server: SandboxServer) -> Any:
         )
 
     return resume_background_task
+
+
+def raise_task(server: SandboxServer) -> Any:
+    async def raise_background_task(
+        tmux_session: Session,
+        sandbox_name: SandboxName = "",
+        priority: Annotated[int | None, Field(description="Default: above all others")] = None,
+    ) -> Annotated[CallToolResult, JobShape]:
+        """Let a job that waits for a place start before others."""
+        which = Which(session=tmux_session, sandbox=sandbox_name)
+        name, reached = await server.app.jobs.put_ahead(which, priority)
+        fields, text = task_result(await server.app.tasks.check(which), room(), lines=0)
+        return reply(fields, f"{name} has priority {reached} now; {text}")
+
+    return raise_background_task
 
 
 def list_tasks(server: SandboxServer) -> Any:

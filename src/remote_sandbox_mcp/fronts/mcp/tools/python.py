@@ -18,7 +18,7 @@ from ....views.results import exec_head, lean, plain_text, truncation
 from ....views.texts import fields_text
 from ..clients import room
 from ..reporting import Reporting, beats
-from ..results import ResultImages, reply
+from ..results import ResultImages, placed, reply
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import PythonShape
 from ..toolbox import UNLISTED
@@ -59,7 +59,7 @@ def run_code(server: SandboxServer) -> Any:
                 order, name=sandbox_name, patience_s=patience(server, ctx), room=room(), progress=beats(reporting)
             )
         # Value, traceback and what was printed have to fit together.
-        return result_of(report, min(max_output_chars, room() // 4))
+        return placed(result_of(report, min(max_output_chars, room() // 4)), sandbox_name, report.sandbox)
 
     return run_python
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from mcp.types import CallToolResult, ToolAnnotations
@@ -11,7 +12,7 @@ from pydantic import Field
 from ....config import paths
 from ....core.errors import ConnectError, LostContact, UnknownSandbox
 from ....core.jobs.job import Checkpoint
-from ....core.jobs.watch import Watch, WatchOrder
+from ....core.jobs.watch import Watch
 from ....core.texts.text import harmless
 from ....services.jobs.records import watch_outcome
 from ....services.jobs.service import Which
@@ -32,6 +33,7 @@ from .exec import ASK, RUN
 
 SET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
+NOT_ASKED = "it could not be asked; this is what was seen last"
 WatchId = Annotated[int, Field(description="As exec_bash_background returned it", ge=1)]
 Status = Annotated[Literal["", "active", "completed", "cancelled", "exhausted"], Field(description="Default: all")]
 
@@ -97,34 +99,13 @@ def watch_job(server: SandboxServer) -> Any:
         alerts: jobs.Alerts = jobs.NO_ALERTS,
     ) -> Annotated[CallToolResult, WatchShape]:
         """Have a job watched that runs already, also one that was started by hand in tmux."""
-        order = WatchOrder(
-            run_id=run_id,
-            name=name,
-            resume_command=resume_command,
-            resume_plan_json=resume_plan_json,
-            checkpoint_path=checkpoint_path,
-            checkpoint_command=checkpoint_command,
-            checkpoint_format=checkpoint_format,
-            interval_s=interval_s,
-            alert_after_failures=alert_after_failures,
-            resume_delay_s=resume_delay_s,
-            notify_local=notify_local,
-            webhook_url=webhook_url,
-            event_command=event_command,
-            auto_resume=auto_resume,
-            max_resume_attempts=max_resume_attempts,
-            metadata_json=metadata_json,
-            codex_wakeup=codex_wakeup,
-            codex_command=codex_command,
-            log_lines=max_log_lines,
-            alerts=alerts,
-        )
+        order = jobs.watch_order(locals(), log_lines=max_log_lines)
         which = Which(session=tmux_session, log_file=log_file, sandbox=sandbox_name)
         ensure = jobs.ensure(server) if ensure_watchdog else None
         watching = server.app.jobs.watching
         watch, notes = await watching.begin(which, order, cwd=cwd, command=launch_command, ensure=ensure)
-        fields = {"watch": watch_fields(watch, server.app.identity)} | lean(notes=[sentence(note) for note in notes])
-        return watch_reply(fields, f"watch {watch.id} over {watch.session} on {watch.sandbox}")
+        told = lean(notes=[sentence(note) for note in notes])
+        return watch_reply(server, watch, f"watch {watch.id} over {watch.session} on {watch.sandbox}", told)
 
     return watch_background_task
 
@@ -151,10 +132,7 @@ def get_watch(server: SandboxServer) -> Any:
     async def get_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
         """One watch, as the watchdog left it."""
         watch = await server.app.jobs.watching.get(watch_id)
-        return watch_reply(
-            {"watch": watch_fields(watch, server.app.identity)},
-            f"{watch_outcome(watch).state.value}: {watch.last_summary}",
-        )
+        return watch_reply(server, watch, f"{watch_outcome(watch).state.value}: {watch.last_summary}")
 
     return get_background_watch
 
@@ -163,9 +141,7 @@ def cancel_watch(server: SandboxServer) -> Any:
     async def cancel_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
         """Stop watching a job; the job itself goes on."""
         watch = await server.app.jobs.watching.cancel(watch_id)
-        return watch_reply(
-            {"watch": watch_fields(watch, server.app.identity)}, f"watch {watch.id} is {watch.status.value}"
-        )
+        return watch_reply(server, watch, f"watch {watch.id} is {watch.status.value}")
 
     return cancel_background_watch
 
@@ -196,20 +172,18 @@ def get_progress(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's progress: what the watchdog saw last, and log and checkpoint as they are now."""
         watch = await server.app.jobs.watching.get(watch_id)
-        fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
         if not refresh_live:
-            return watch_reply(fields, watch.last_summary)
+            return watch_reply(server, watch, watch.last_summary)
         try:
             seen, rest = fit_log(await server.app.jobs.watching.inspect(watch, lines=log_lines), room() // 2)
         except (ConnectError, LostContact, UnknownSandbox) as problem:
             # The watchdog's last observation, whether or not the machine can be asked now.
-            fields |= lean(log_tail=watch.last_log_tail) | {"connection_error": sentence(problem)}
-            return watch_reply(fields, "it could not be asked; this is what was seen last")
+            kept = lean(log_tail=watch.last_log_tail)
+            return watch_reply(server, watch, NOT_ASKED, kept | {"connection_error": sentence(problem)})
         live = {key: value for key, value in seen_fields(seen).items() if key not in ("log_tail", "checkpoint")}
-        fields |= {"live": live} | rest | lean(log_tail=harmless(seen.log).rstrip("\n"))
-        if seen.checkpoint:
-            fields["checkpoint"] = end_of_checkpoint(seen.checkpoint, watch, checkpoint_max_bytes)
-        return watch_reply(fields, state_text(seen))
+        fields = {"live": live} | rest | lean(log_tail=harmless(seen.log).rstrip("\n"))
+        checkpoint = end_of_checkpoint(seen.checkpoint, watch, checkpoint_max_bytes)
+        return watch_reply(server, watch, state_text(seen), fields | checkpoint)
 
     return get_background_watch_progress
 
@@ -220,16 +194,13 @@ def read_log(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ProgressShape]:
         """The end of a watched job's log."""
         watch = await server.app.jobs.watching.get(watch_id)
-        fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
         try:
             seen, rest = fit_log(await server.app.jobs.watching.inspect(watch, lines=last_n_lines), room())
         except UnknownSandbox as problem:
-            kept = "\n".join(watch.last_log_tail.splitlines()[-last_n_lines:])
-            fields |= lean(log_tail=kept) | {"connection_error": sentence(problem)}
-            return watch_reply(fields, "it could not be asked; this is what was seen last")
-        text = harmless(seen.log).rstrip("\n")
-        fields |= {"running": seen.is_running} | rest | lean(log_tail=text)
-        return watch_reply(fields, f"the log of watch {watch.id}")
+            kept = lean(log_tail="\n".join(watch.last_log_tail.splitlines()[-last_n_lines:]))
+            return watch_reply(server, watch, NOT_ASKED, kept | {"connection_error": sentence(problem)})
+        fields = {"running": seen.is_running} | rest | lean(log_tail=harmless(seen.log).rstrip("\n"))
+        return watch_reply(server, watch, f"the log of watch {watch.id}", fields)
 
     return read_background_watch_log
 
@@ -240,24 +211,23 @@ def read_checkpoint(server: SandboxServer) -> Any:
     ) -> Annotated[CallToolResult, ProgressShape]:
         """A watched job's checkpoint as it is now."""
         watch = await server.app.jobs.watching.get(watch_id)
-        fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
         try:
             seen = await server.app.jobs.watching.inspect(watch, lines=1)
         except UnknownSandbox as problem:
-            kept = lean(text=watch.last_checkpoint[-max_bytes:])
-            shown = fields | lean(checkpoint=kept or None) | {"connection_error": sentence(problem)}
-            return watch_reply(shown, "it could not be asked; this is what was seen last")
-        if seen.checkpoint:
-            fields["checkpoint"] = end_of_checkpoint(seen.checkpoint, watch, max_bytes)
-        return watch_reply(fields, "its checkpoint" if seen.checkpoint else "it has no checkpoint")
+            kept = lean(checkpoint=lean(text=watch.last_checkpoint[-max_bytes:]) or None)
+            return watch_reply(server, watch, NOT_ASKED, kept | {"connection_error": sentence(problem)})
+        what = "its checkpoint" if seen.checkpoint else "it has no checkpoint"
+        return watch_reply(server, watch, what, end_of_checkpoint(seen.checkpoint, watch, max_bytes))
 
     return read_background_watch_checkpoint
 
 
-def end_of_checkpoint(checkpoint: Checkpoint, watch: Watch, most: int) -> dict[str, Any]:
+def end_of_checkpoint(checkpoint: Checkpoint | None, watch: Watch, most: int) -> dict[str, Any]:
+    if checkpoint is None:
+        return {}
     found = checkpoint_fields(checkpoint, watch.policy.checkpoint_format)
     text = str(found.get("text", ""))
-    return found | lean(text=text[-most:], truncated=len(text) > most)
+    return {"checkpoint": found | lean(text=text[-most:], truncated=len(text) > most)}
 
 
 def watchdog_status(server: SandboxServer) -> Any:
@@ -301,11 +271,11 @@ def uninstall(server: SandboxServer) -> Any:
     return uninstall_watchdog
 
 
-def watch_reply(fields: dict[str, Any], first: str) -> CallToolResult:
-    """A watch, with those of its fields that say something."""
-    watch = {name: value for name, value in fields["watch"].items() if value not in (None, "", {})}
-    rest = {name: value for name, value in fields.items() if name != "watch"}
-    return reply(fields, fields_text(first, watch | rest))
+def watch_reply(server: SandboxServer, watch: Watch, first: str, more: Mapping[str, Any] = {}) -> CallToolResult:
+    """A watch and more; its text has those of its fields that say something."""
+    fields = watch_fields(watch, server.app.identity)
+    said = {name: value for name, value in fields.items() if value not in (None, "", {})}
+    return reply({"watch": fields, **more}, fields_text(first, {**said, **more}))
 
 
 def status_reply(status: Any, *notes: str) -> CallToolResult:

@@ -30,11 +30,12 @@ export function mount(root, { feed, id, keys, at = 0 }) {
   const facts = h("dl.facts");
   const stop = button(t("Stop"), () => stopJob(feed, stop, sandbox, job), "danger");
   const resume = button(t("Resume"), () => resumeJob(feed, resume, sandbox, job, row), "primary");
+  const first = button(t("Start first"), () => raiseJob(feed, first, sandbox, job));
   const again = button(t("Run again"), () => repeat(feed, row, false));
   const clone = button(t("Clone"), () => repeat(feed, row, true));
   const enter = h("a.button", { href: `#/terminal/${encodeURIComponent(id)}` }, t("Terminal"));
   const left = h("span.quiet");
-  const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, machineLink(sandbox))), h("div.tools", {}, state, time, left, tell.node, enter, again, clone, resume, stop));
+  const head = h("header.view-head.job-head", {}, h("a.back", { href: "#/jobs", "aria-label": t("Back to jobs") }, icon("back")), h("div.job-title", {}, h("h1", { tabindex: "-1" }, job), h("p.quiet", {}, machineLink(sandbox))), h("div.tools", {}, state, time, left, tell.node, enter, again, clone, first, resume, stop));
   const details = h("details.facts-box", { open: innerWidth > 700 }, h("summary", {}, t("Command")), progress.node, facts);
   const log = new LogView();
   const curves = curvesPanel(feed, sandbox, job);
@@ -49,6 +50,8 @@ export function mount(root, { feed, id, keys, at = 0 }) {
     attribute(head, "data-state", now);
     put(state, stateWord(now));
     stop.hidden = !BEGINS[now];
+    // A cluster has an order of its own.
+    first.hidden = now !== "pending" || Boolean(row.queue?.job);
     enter.hidden = now !== "running";
     again.hidden = clone.hidden = !row || row.kind === "command" || Boolean(BEGINS[now]);
     again.disabled = Boolean(row) && !canRepeat(row);
@@ -159,6 +162,11 @@ async function stopJob(feed, button, sandbox, job) {
   if (!(await confirmed({ title: t("Stop {job}?", { job }), text, yes: t("Stop") }))) return;
   const answer = await doing(feed, button, "stop_background_task", { tmux_session: job, sandbox_name: sandbox });
   if (answer) say(done(answer));
+}
+
+async function raiseJob(feed, button, sandbox, job) {
+  const answer = await doing(feed, button, "raise_background_task", { tmux_session: job, sandbox_name: sandbox });
+  if (answer) say(t("{job} starts before all others that wait", { job }));
 }
 
 async function resumeJob(feed, button, sandbox, job, row) {

@@ -368,7 +368,7 @@ const ZH = {
   "{name}: no other user's command gets {words}": "{name}：其他用户的命令得不到 {words}",
   "alerts has an unknown key {name}; it takes: {list}": "`alerts` 有未知的键 {name}；可用的是：{list}", "alerts: stop must be true or false": "`alerts`：`stop` 必须是 true 或 false",
   "alerts: stop needs the time after which it is stopped, such as run_for=\"8h\"": "`alerts`：`stop` 需要写明多久之后停止，如 `run_for=\"8h\"`",
-  "an app cannot go to the queue of a cluster: make an allocation with create_sandbox": "应用不能进入集群的队列：请用 create_sandbox 申请分配",
+  "only jobs go to the queue of a cluster: make an allocation with create_sandbox": "只有任务能进入集群的队列：请用 create_sandbox 申请分配",
   "an embedded sandbox has this computer's own system where {why}; leave image out": "在{why}的地方，内嵌沙箱使用本机自己的系统；请不要写 image",
   "namespaces are forbidden": "禁止使用命名空间",
   "env is for a command without a session; in a session, export the variables": "env 用于没有会话的命令；在会话里请导出这些变量",
@@ -382,6 +382,8 @@ const ZH = {
   "must have at most {n} characters": "最多 {n} 个字符", "no machine has what is asked for, so nothing was started: {why}": "没有机器满足要求，因此没有启动：{why}",
   "none of the {n} sandboxes {words}": "{n} 个沙箱都没有{words}",
   "on any stands for machines with docker, podman or slurm, and there is none": "`on any` 指有 `docker`、`podman` 或 `slurm` 的机器，而这里没有",
+  "on: no sandboxes are made on {list}, only on {names}": "`on`：{list} 上不创建沙箱，只在 {names} 上创建",
+  "gpu_memory is for a number of GPUs (gpu=2) on a machine with docker or podman": "`gpu_memory` 用于在有 `docker` 或 `podman` 的机器上按数量申请的 GPU（`gpu=2`）",
   "on any takes a number of GPUs; cards and types are named on a machine of your choice": "`on any` 只接受 GPU 的数量；具体的卡和型号请在指定的机器上写明",
   "these sandboxes are closed; use them inside of `async with Sandboxes() as boxes:`": "这些沙箱已关闭；请在 `async with Sandboxes() as boxes:` 之内使用",
   // Parts that many sentences share

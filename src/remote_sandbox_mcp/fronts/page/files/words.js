@@ -121,6 +121,8 @@ const ZH = {
   "Back to jobs": "返回任务",
   "Stop": "停止",
   "Resume": "恢复",
+  "Start first": "优先开始",
+  "{job} starts before all others that wait": "{job} 将先于其他等待的任务开始",
   "Stop {job}?": "停止 {job}？",
   "All of its processes on {sandbox} are ended; it gets 10 seconds to finish.": "它在 {sandbox} 上的所有进程都会结束，有 10 秒时间收尾。",
   "Resume {job}?": "恢复 {job}？",
