@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from types import MethodType
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -287,14 +288,14 @@ class SandboxServer(MCPServer[None]):
         is_listed: bool = True,
         declaration: Declaration = PLAIN,
     ) -> None:
-        """Register a tool; one that is not listed can be called all the same."""
-        self._toolbox.offer(OfferedTool(tool, title, annotations, is_listed, declaration))
+        """Register a tool, whose first parameter is this server; one that is not listed can be called all the same."""
+        self._toolbox.offer(OfferedTool(MethodType(tool, self), title, annotations, is_listed, declaration))
 
     def offer_own(self, tool: ToolFunction, *, title: str, annotations: ToolAnnotations) -> None:
         """Register a tool of the operator's, with its schema made at once. Raises what is wrong with it."""
         if self._toolbox.has(name := tool.__name__):
             raise BadArgument(f"{name} is the name of another tool; give it another name")
-        self.offer(tool, title=title, annotations=annotations)
+        self._toolbox.offer(OfferedTool(tool, title, annotations))
         try:
             self._toolbox.get_tool(name)
         except BaseException:

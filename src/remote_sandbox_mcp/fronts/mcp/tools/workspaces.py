@@ -43,38 +43,36 @@ LESS = "exclude data by a line in .gitignore"
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(link(server), title="Edit here, run there", annotations=LINK, declaration=LINKS)
+    server.offer(link_workspace, title="Edit here, run there", annotations=LINK, declaration=LINKS)
 
 
-def link(server: SandboxServer) -> Any:
-    async def link_workspace(
-        ctx: Context[None, Any],
-        remote_path: Annotated[str, Field(description="gpu1:project; none: show the state")] = "",
-        local_path: Annotated[str, Field(description="Default: current folder")] = "",
-        # Not listed: remote_path can name it.
-        sandbox_name: Annotated[str, UNLISTED] = "",
-        keep_local: Annotated[Sequence[str], Field(description="Paths in conflict: take the local file")] = (),
-        keep_remote: Annotated[Sequence[str], Field(description="Take the remote one")] = (),
-        unlink: Annotated[bool, Field(description="End it; files stay")] = False,
-        dry_run: Annotated[bool, Field(description="Only show it")] = False,
-        confirm: Annotated[bool, Field(description="The user agrees to send much")] = False,
-    ) -> Annotated[CallToolResult, WorkspaceShape]:
-        """Bind a local project to a sandbox's folder: calls run there, edits are sent before, results come back."""
-        verbs = Verbs(server, ctx)
-        if remote_path:
-            if keep_local or keep_remote or unlink:
-                raise BadArgument("remote_path makes a link; to decide conflicts or to unlink, leave it out")
-            return await verbs.link(sandbox_name, remote_path, local_path, dry_run=dry_run, confirm=confirm)
-        workspace = verbs.own(local_path)
-        if workspace is None:
-            return none_here()
-        if unlink:
-            return await verbs.unlink(workspace)
-        if keep_local or keep_remote:
-            return await verbs.decide(workspace, keep_local, keep_remote)
-        return await verbs.show(workspace)
-
-    return link_workspace
+async def link_workspace(
+    server: SandboxServer,
+    ctx: Context[None, Any],
+    remote_path: Annotated[str, Field(description="gpu1:project; none: show the state")] = "",
+    local_path: Annotated[str, Field(description="Default: current folder")] = "",
+    # Not listed: remote_path can name it.
+    sandbox_name: Annotated[str, UNLISTED] = "",
+    keep_local: Annotated[Sequence[str], Field(description="Paths in conflict: take the local file")] = (),
+    keep_remote: Annotated[Sequence[str], Field(description="Take the remote one")] = (),
+    unlink: Annotated[bool, Field(description="End it; files stay")] = False,
+    dry_run: Annotated[bool, Field(description="Only show it")] = False,
+    confirm: Annotated[bool, Field(description="The user agrees to send much")] = False,
+) -> Annotated[CallToolResult, WorkspaceShape]:
+    """Bind a local project to a sandbox's folder: calls run there, edits are sent before, results come back."""
+    verbs = Verbs(server, ctx)
+    if remote_path:
+        if keep_local or keep_remote or unlink:
+            raise BadArgument("remote_path makes a link; to decide conflicts or to unlink, leave it out")
+        return await verbs.link(sandbox_name, remote_path, local_path, dry_run=dry_run, confirm=confirm)
+    workspace = verbs.own(local_path)
+    if workspace is None:
+        return none_here()
+    if unlink:
+        return await verbs.unlink(workspace)
+    if keep_local or keep_remote:
+        return await verbs.decide(workspace, keep_local, keep_remote)
+    return await verbs.show(workspace)
 
 
 class Verbs:
