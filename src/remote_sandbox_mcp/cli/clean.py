@@ -26,11 +26,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _clean(app, options))
-
-
-async def _clean(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     from ..core.errors import SandboxError
     from ..services.cleaning import clean
 

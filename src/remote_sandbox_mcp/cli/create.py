@@ -43,11 +43,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: what create_sandbox returns")
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _create(app, options))
-
-
-async def _create(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     made = await app.disposables.create(_order(app, options))
     if made.status == PENDING:
         complain(f"{made.id} is pending: {made.reason}")

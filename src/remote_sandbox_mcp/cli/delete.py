@@ -23,11 +23,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _delete(app, options))
-
-
-async def _delete(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     deleted, problems, code = [], [], 0
     for name in options.ids:
         try:

@@ -35,11 +35,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: one JSON object on each line")
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _show(app, options))
-
-
-async def _show(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     exists, events = app.jobs.registry.exists, app.jobs.watching.events
     # At least one, which tells where to go on.
     found = await events(limit=max(1, options.lines)) if exists() else ()

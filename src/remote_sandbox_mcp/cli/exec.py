@@ -70,11 +70,11 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="shell source, or words")
 
 
-async def run(options: argparse.Namespace) -> int:
-    names: list[str] | Literal["all"] = "all" if options.all else (options.on or "").split(",")
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     if options.all or options.on is not None:
-        return await with_app(options, lambda app: _run_on_several(app, names, options))
-    return await with_app(options, lambda app: _run(app, options))
+        return await _run_on_several(app, "all" if options.all else options.on.split(","), options)
+    return await _run(app, options)
 
 
 def source(words: Sequence[str]) -> str:

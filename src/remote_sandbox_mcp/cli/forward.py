@@ -30,11 +30,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _forward(app, options))
-
-
-async def _forward(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     from ..services.apps.forwards import Forwards
 
     # Of its own: it ends with this verb, and the ports that agents may choose stay as they are.

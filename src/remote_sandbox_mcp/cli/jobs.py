@@ -132,12 +132,13 @@ def add_arguments(subparsers: Any) -> None:
     add_json(logs, help="for programs: one JSON object, with -f one on each line")
 
 
-async def run(options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     actions = {
         **{"list": _list, "start": _start, "show": _show, "logs": _logs, "wait": _wait_and_bring, "stop": _stop},
         **{"resume": _resume, "attach": _attach, "raise": _raise},
     }
-    return await with_app(options, lambda app: actions[options.action or "list"](app, options))
+    return await actions[options.action or "list"](app, options)
 
 
 async def _wait_and_bring(app: App, options: argparse.Namespace) -> int:

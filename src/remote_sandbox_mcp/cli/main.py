@@ -61,7 +61,7 @@ BY_HUB = frozenset(
     }
 )
 # Verbs whose file is named after another one.
-SHARED = {"link": "workspaces", "unlink": "workspaces", "disallow": "allow", "import": "taking_over"}
+SHARED = {"pull": "push", "link": "workspaces", "unlink": "workspaces", "disallow": "allow", "import": "taking_over"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

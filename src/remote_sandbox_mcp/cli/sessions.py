@@ -42,9 +42,9 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, listed, close)
 
 
-async def run(options: argparse.Namespace) -> int:
-    work = _close if options.action == "close" else _list
-    return await with_app(options, lambda app: work(app, options))
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
+    return await (_close if options.action == "close" else _list)(app, options)
 
 
 async def _list(app: App, options: argparse.Namespace) -> int:

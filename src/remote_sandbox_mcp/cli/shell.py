@@ -27,11 +27,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: the exit code, printed when the shell has ended")
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _shell(app, options))
-
-
-async def _shell(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     if not terminal.is_at_hand():
         raise BadArgument("shell needs a terminal; to run a command without one: remote-sandbox-mcp exec -- COMMAND")
     sandbox = await app.fleet.member(options.sandbox).open()

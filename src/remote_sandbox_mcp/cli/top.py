@@ -53,10 +53,10 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: machines and jobs, once")
 
 
-async def run(options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     is_live = terminal.is_at_hand() and not options.once and not options.json
-    work = _live if is_live else _once
-    return await with_app(options, lambda app: work(app, options))
+    return await (_live if is_live else _once)(app, options)
 
 
 # Once

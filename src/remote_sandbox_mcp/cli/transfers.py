@@ -48,9 +48,10 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: what check_file_transfer_task returns")
 
 
-async def run(options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     actions = {"list": _list, "show": _show, "wait": _wait, "cancel": _cancel, "log": _log}
-    return await with_app(options, lambda app: actions[options.action](app, _checked(options)))
+    return await actions[options.action](app, _checked(options))
 
 
 def _checked(options: argparse.Namespace) -> argparse.Namespace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -21,20 +21,25 @@ from .words import as_verbs
 if TYPE_CHECKING:
     from ..app import App
 
+    AppWork = Callable[[App, argparse.Namespace], Coroutine[Any, Any, int]]
 
 NO_CONNECTION, MISTAKE = 255, 2
 
 
-async def with_app(options: argparse.Namespace, work: Callable[[App], Awaitable[int]]) -> int:
-    """Run the work with an app; returns its exit code, or that of its failure."""
-    async with opened_app(options.config) as app:
-        try:
-            return await work(app)
-        except SandboxError as problem:
-            # A sandbox may be unknown because of a mistake in the configuration.
-            if isinstance(problem, UnknownSandbox):
-                complain(*app.problems)
-            return fail(problem, options.json, code_of(problem))
+def with_app(work: AppWork) -> Callable[[argparse.Namespace], Coroutine[Any, Any, int]]:
+    """The `run` of a verb that works with an app; it returns the exit code of the work, or that of its failure."""
+
+    async def run(options: argparse.Namespace) -> int:
+        async with opened_app(options.config) as app:
+            try:
+                return await work(app, options)
+            except SandboxError as problem:
+                # A sandbox may be unknown because of a mistake in the configuration.
+                if isinstance(problem, UnknownSandbox):
+                    complain(*app.problems)
+                return fail(problem, options.json, code_of(problem))
+
+    return run
 
 
 @asynccontextmanager

@@ -90,11 +90,12 @@ def _add_workspaces(subparsers: Any) -> None:
     add_json(parser, trash, restore)
 
 
-async def run(options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     verbs: dict[str, Callable[[App, argparse.Namespace], Coroutine[Any, Any, int]]]
     verbs = {"link": _link, "unlink": _unlink, "workspaces": _workspaces, "trash": _trash, "restore": _restore}
     verb = verbs[getattr(options, "action", None) or options.verb]
-    return await with_app(options, lambda app: until_stopped(verb(app, options), GOES_ON))
+    return await until_stopped(verb(app, options), GOES_ON)
 
 
 # Linking

@@ -66,7 +66,7 @@ def offer(server: SandboxServer) -> None:
 
 
 def named(tool: Any, name: str) -> Any:
-    """The same tool under another name."""
+    """Give a tool another name."""
 
     @functools.wraps(tool)
     async def again(server: SandboxServer, **given: Any) -> CallToolResult:
