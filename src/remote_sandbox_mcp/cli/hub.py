@@ -219,7 +219,8 @@ async def _restart(options: argparse.Namespace) -> int:
         return _not_restarted(f"process {found[0]['pid']} does not end", FAILED, options.json)
     # A service manager starts the hub again by itself.
     if found[0].get("lives_on"):
-        await _until_service_is_back()
+        # Wait for a service to be restarted, which takes some seconds; if it is not by then, there is none.
+        await until(lambda: process_of(HubPlace(os.environ)) is not None, BACK_S)
     facts = await asyncio.to_thread(_start_again, found[0], options.config)
     if options.json:
         from .render import print_json
@@ -240,11 +241,6 @@ def _not_restarted(why: str, code: int, as_json: bool) -> int:
     elif code == NOT_RUNNING:
         say(why)
     return code
-
-
-async def _until_service_is_back() -> None:
-    """Wait for a service to be restarted, which takes some seconds; if it is not by then, there is none."""
-    await until(lambda: process_of(HubPlace(os.environ)) is not None, BACK_S)
 
 
 def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:

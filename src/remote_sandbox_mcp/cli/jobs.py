@@ -351,7 +351,10 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
         seen = await app.tasks.read(which, cursor=seen.cursor, most_bytes=MOST_BYTES)
         printer.print(seen, is_last=not seen.goes_on and not seen.has_more)
     if options.json:
-        _print_end_line(seen)
+        # Print the state at the end of what was followed.
+        from .render import write
+
+        write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")
     elif seen.is_over and (options.follow or _exit_code(seen)):
         complain(_end(seen))
     return _exit_code(seen)
@@ -400,13 +403,6 @@ class LogPrinter:
         """Format the new part of the log for a program that follows it."""
         fields = {"tmux_session": seen.session, "log": text, "log_cursor": seen.cursor - len(self._held)}
         return f"{json.dumps(fields)}\n"
-
-
-def _print_end_line(seen: JobSeen) -> None:
-    """Print the state at the end of what was followed."""
-    from .render import write
-
-    write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")
 
 
 async def _wait(app: App, options: argparse.Namespace) -> int:

@@ -479,7 +479,9 @@ class Setup:
         if planned.state not in (State.NEW, State.ORIGINAL):
             self._left_client(planned, row, LEFT if is_named else 0)
             return
-        self._show_client(planned)
+        how = "runs" if planned.is_by_command else "gets"
+        self._page.print(styled((planned.client.title, "bold"), (f"  {planned.path} {how}", "dim")), soft_wrap=True)
+        self._show_lines(planned.lines)
         question = f"Put this program in the place of 0.x in {title}?" if planned.is_original else f"Add it to {title}?"
         if self._options.dry_run or not self._answers.confirms(question, is_named=is_named):
             self._done.leave(f"{title} was not changed.")
@@ -514,11 +516,6 @@ class Setup:
         self._show_lines(planned.lines)
         self._done.leave(sentence, code)
         row |= {"said": planned.said, "lines": planned.lines}
-
-    def _show_client(self, planned: clients.ClientPlan) -> None:
-        how = "runs" if planned.is_by_command else "gets"
-        self._page.print(styled((planned.client.title, "bold"), (f"  {planned.path} {how}", "dim")), soft_wrap=True)
-        self._show_lines(planned.lines)
 
     def _show_lines(self, lines: str) -> None:
         for line in lines.split("\n"):

@@ -64,7 +64,10 @@ class HubCaller(Caller):
         given, out, error = descriptors
         self._environ = environ
         self._stdin = open(given, encoding="utf-8", errors="surrogateescape", newline=None)
-        self._queues = queues_for(out, error)
+        # One queue for both on the same terminal, where their order is seen; else one for each, as readers may be slow.
+        first = OutputQueue()
+        is_one = os.isatty(out) and os.isatty(error) and os.fstat(out).st_rdev == os.fstat(error).st_rdev
+        self._queues = first, first if is_one else OutputQueue()
         encoding = encoding_of(environ)
         self._outputs = (QueuedOutput(out, encoding, self._queues[0]), QueuedOutput(error, encoding, self._queues[1]))
         self._handlers: dict[int, Callable[[], None]] = {}
@@ -211,13 +214,6 @@ class OutputQueue:
                 self._cut.add(fd)
             with self._lock:
                 self.waiting -= len(data)
-
-
-def queues_for(out: int, error: int) -> tuple[OutputQueue, OutputQueue]:
-    """One queue for both on the same terminal, where their order is seen; else one for each, as readers may be slow."""
-    first = OutputQueue()
-    is_one = os.isatty(out) and os.isatty(error) and os.fstat(out).st_rdev == os.fstat(error).st_rdev
-    return first, first if is_one else OutputQueue()
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -201,7 +201,9 @@ class Top:
         for key in keys_of(data):
             if self._log and key != "ctrl-c":
                 if not self._log.press(key, terminal.size()[0]):
-                    self._close_log()
+                    self._log = None
+                    if self._following:
+                        self._following.cancel()
             elif wish := self._state.press(key):
                 self._grant(wish, key)
 
@@ -219,11 +221,6 @@ class Top:
     def _open_log(self, row: Row) -> None:
         self._log = LogPane(self._app, row)
         self._following = asyncio.ensure_future(self._log.follow(self.woken.set))
-
-    def _close_log(self) -> None:
-        self._log = None
-        if self._following:
-            self._following.cancel()
 
     async def _do(self, what: str, row: Row) -> None:
         """Stop or resume a job; the last line says what came of it."""
@@ -264,7 +261,9 @@ class TerminalFrame:
         self._columns = 0
 
     def update(self, lines: Sequence[Text], columns: int) -> str:
-        console = self._console(columns)
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), force_terminal=True, width=max(1, columns), highlight=False, markup=False)
         now = [_coded(console, line) for line in lines]
         is_new = columns != self._columns or len(now) != len(self._lines)
         before = [] if is_new else self._lines
@@ -275,11 +274,6 @@ class TerminalFrame:
             if not before or before[number] != line
         ]
         return ("\x1b[2J" if is_new else "") + "".join(changed)
-
-    def _console(self, columns: int) -> Console:
-        from rich.console import Console
-
-        return Console(file=io.StringIO(), force_terminal=True, width=max(1, columns), highlight=False, markup=False)
 
 
 def _coded(console: Console, line: Text) -> str:

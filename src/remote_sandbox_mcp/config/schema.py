@@ -316,7 +316,9 @@ def read_entry(
         return None
     # A name must not contain ":", as an IPv6 address does.
     name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
-    _report_doubts(raw, where, environ, report, labels)
+    for key in SECRET_KEYS:
+        if raw.get(key) and (why := doubt(raw[key], environ)):
+            report(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
     return MachineEntry(name=name, where=where, **values)
 
 
@@ -341,14 +343,6 @@ def _with_plain_name(raw: Mapping[str, Any], where: str, report: Reporter) -> Ma
         return raw
     report(f'{where}: it is named {quoted(name)} here, because "/" and ":" separate names from paths.')
     return {**raw, "name": name}
-
-
-def _report_doubts(
-    raw: Mapping[str, Any], where: str, environ: Mapping[str, str], report: Reporter, labels: Labels
-) -> None:
-    for key in SECRET_KEYS:
-        if raw.get(key) and (why := doubt(raw[key], environ)):
-            report(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
 
 
 def written_secrets(entries: Iterable[MachineEntry], settings: Settings) -> list[Secret | None]:

@@ -222,7 +222,11 @@ def read_address(url: str) -> Address:
         raise ValueError("must name a host, perhaps a port, and no user, password or dot at the host's end")
     host, port = place[1].lower(), int(place[2] or (443 if scheme == "https" else 80))
     _check_place(scheme, host, port)
-    _check_path(path)
+    if _DISGUISED.search(path):
+        raise ValueError("has a percent sign that disguises a dot, a slash or a control character in its path")
+    # "..;" is ".." to servers that cut parameters off.
+    if any(step.partition(";")[0] in {".", ".."} for step in path.split("/")):
+        raise ValueError('must not hold "." or ".." in its path')
     return Address(scheme, host, port, path, query)
 
 
@@ -247,14 +251,6 @@ def _check_place(scheme: str, host: str, port: int) -> None:
             raise ValueError("has an IPv6 address that is none") from None
     if scheme == "http" and not is_loopback(host):
         raise ValueError("must begin with https:// unless it is on this machine (localhost)")
-
-
-def _check_path(path: str) -> None:
-    if _DISGUISED.search(path):
-        raise ValueError("has a percent sign that disguises a dot, a slash or a control character in its path")
-    # "..;" is ".." to servers that cut parameters off.
-    if any(step.partition(";")[0] in {".", ".."} for step in path.split("/")):
-        raise ValueError('must not hold "." or ".." in its path')
 
 
 def _covers(prefix: str, address: Address) -> bool:

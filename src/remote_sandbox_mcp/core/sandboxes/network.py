@@ -131,7 +131,8 @@ def read_rule(text: str) -> HostRule | None:
         return None
     if (addresses := _as_range(name)) is not None:
         return HostRule(range=addresses, port=port)
-    is_name = bool(_NAME.fullmatch(name)) and not _is_like_numbers(name)
+    # An address with a slip of the pen would never match anything as a name.
+    is_name = bool(_NAME.fullmatch(name)) and not name.rpartition(".")[2].isdigit()
     return HostRule(name=name.lower(), port=port) if is_name else None
 
 
@@ -169,11 +170,6 @@ def _as_range(text: str) -> Range | None:
         return ipaddress.ip_network(text)
     except ValueError:
         return None
-
-
-def _is_like_numbers(text: str) -> bool:
-    """An address with a slip of the pen would never match anything as a name."""
-    return text.rpartition(".")[2].isdigit()
 
 
 def ranges(texts: Iterable[str]) -> tuple[Range, ...]:

@@ -183,7 +183,9 @@ def _python_files(found: SuiteFolder, report: str) -> Iterator[Suite]:
     if "python" not in found.tools:
         yield Suite("unittest", missing="it has tests in Python, but there is no Python there: install it")
         return
-    start = _unittest_start(found)
+    # Return where discovery starts: it skips folders without __init__.py, but can be started inside one.
+    loose = any(name.startswith("tests/") for name in found.names) and not found.has("tests/__init__.py")
+    start = "tests/" if loose and not any(re.match(r"test[^/]*\.py$", name) for name in found.names) else ""
     hidden = (name for name in found.for_unittest if not _is_seen(name, start, found))
     if needing := sorted(found.for_pytest.union(hidden)):
         yield _pytest(found, report, f"only pytest runs {_some(needing)}")
@@ -222,12 +224,6 @@ def _unittest(found: SuiteFolder, start: str, needing: list[str]) -> Suite:
     modules = (name.removeprefix(start).removesuffix(".py").replace("/", ".") for name in expected)
     argv = (found.tools["python"], "-m", "unittest", "discover", "-v", *below)
     return Suite("unittest", argv, expects=tuple(modules))
-
-
-def _unittest_start(found: SuiteFolder) -> str:
-    """Return where discovery starts: it skips folders without __init__.py, but can be started inside one."""
-    loose = any(name.startswith("tests/") for name in found.names) and not found.has("tests/__init__.py")
-    return "tests/" if loose and not any(re.match(r"test[^/]*\.py$", name) for name in found.names) else ""
 
 
 def _is_seen(name: str, start: str, found: SuiteFolder) -> bool:

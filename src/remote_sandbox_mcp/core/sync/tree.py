@@ -239,7 +239,23 @@ class TreeReader:
             raise self._unreadable(problem) from None
 
     def _finish(self, end: dict[str, Any]) -> Tree:
-        tree = _read_end(end)
+        tree = Tree(
+            str(end["kind"]),
+            str(end["path"]),
+            str(end["real"]),
+            str(end["home"]),
+            _bytes(end.get("meta", "")),
+            problems=tuple(Problem(str(path), str(reason)) for path, reason in end.get("problems", ())),
+            problem_count=int(end.get("problem_count", 0)),
+            unread=int(end.get("unread", 0)),
+            hits=tuple(map(str, end.get("hits", ()))),
+            leftovers=tuple(map(str, end.get("leftovers", ()))),
+            gitignores=tuple((_bytes(folder), _bytes(text)) for folder, text in end.get("gitignores", ())),
+            secrets=tuple(map(str, end.get("secrets", ()))),
+            secret_count=int(end.get("secret_count", 0)),
+            coarse=bool(end.get("coarse")),
+            ids=tuple((int(device), int(inode)) for device, inode in end.get("ids", ())),
+        )
         if self._rest:
             raise ValueError("it is cut off")
         tree.folders, tree.counts = self._folders, self._counts
@@ -248,26 +264,6 @@ class TreeReader:
     def _unreadable(self, problem: Exception) -> FileProblem:
         why = ascii(str(problem))[:100]
         return FileProblem(f"{self._path}: its machine gave a listing that cannot be read ({why})", "hostile")
-
-
-def _read_end(end: dict[str, Any]) -> Tree:
-    return Tree(
-        str(end["kind"]),
-        str(end["path"]),
-        str(end["real"]),
-        str(end["home"]),
-        _bytes(end.get("meta", "")),
-        problems=tuple(Problem(str(path), str(reason)) for path, reason in end.get("problems", ())),
-        problem_count=int(end.get("problem_count", 0)),
-        unread=int(end.get("unread", 0)),
-        hits=tuple(map(str, end.get("hits", ()))),
-        leftovers=tuple(map(str, end.get("leftovers", ()))),
-        gitignores=tuple((_bytes(folder), _bytes(text)) for folder, text in end.get("gitignores", ())),
-        secrets=tuple(map(str, end.get("secrets", ()))),
-        secret_count=int(end.get("secret_count", 0)),
-        coarse=bool(end.get("coarse")),
-        ids=tuple((int(device), int(inode)) for device, inode in end.get("ids", ())),
-    )
 
 
 def _expanded(part: bytes) -> bytes:

@@ -117,7 +117,11 @@ class Toolbox(ToolManager):
         taken, required = made.parameters["properties"], made.parameters.get("required", ())
         # SandboxServer refuses unknown arguments, and the schema says so.
         made.parameters = listed_input(made.parameters) | {"additionalProperties": False}
-        made.fn_metadata.output_schema = listed_output(made.fn_metadata.output_schema)
+        # A result's fields without our classes' docstrings, which are for readers of the source. None is required: an
+        # error, too, may have fields, and clients throw away what is not as the schema says.
+        made.fn_metadata.output_schema = _without(
+            slim(dict(made.fn_metadata.output_schema or {})), "description", "required"
+        )
         lists = tuple(name for name, schema in taken.items() if schema.get("items") == {"type": "string"})
         listed = tuple(made.parameters["properties"])
         self._parameters[name] = Parameters(tuple(taken), listed, tuple(required), lists)
@@ -139,14 +143,6 @@ def listed_input(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_empty_default(parameter: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in parameter.items() if key != "default" or value or value is False}
-
-
-def listed_output(schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A result's fields without our classes' docstrings, which are for readers of the source.
-
-    None is required: an error, too, may have fields, and clients throw away what is not as the schema says.
-    """
-    return _without(slim(dict(schema or {})), "description", "required")
 
 
 def slim(schema: Any, shapes: Mapping[str, Any] | None = None) -> Any:

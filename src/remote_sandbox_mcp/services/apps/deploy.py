@@ -391,7 +391,8 @@ class Wait:
             seen = await self._refresh()
             if self.health.ok or seen.is_over or time.monotonic() >= self.until:
                 return seen
-            self._report(seen)
+            line = last_line(seen.log) or self.health.problem
+            self.progress(Beat(time.monotonic() - self.begun, seen.log_size, line))
             await asyncio.sleep(min(pause, max(0.0, self.until - time.monotonic())))
             pause = min(pause * 1.5, LONGEST_PAUSE_S)
 
@@ -407,10 +408,6 @@ class Wait:
     async def _refresh(self) -> JobSeen:
         (seen,) = await self.sandbox.jobs.inspect([JobQuery(job_id=self.started.job_id, lines=LOG_LINES)])
         return seen
-
-    def _report(self, seen: JobSeen) -> None:
-        line = last_line(seen.log) or self.health.problem
-        self.progress(Beat(time.monotonic() - self.begun, seen.log_size, line))
 
 
 def silence(port: int) -> Health:

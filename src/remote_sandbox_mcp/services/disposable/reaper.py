@@ -112,7 +112,9 @@ class Tending:
         if life is not None and life.is_busy:
             await self._keep_busy(life)
         elif fate is SandboxFate.SWEEP:
-            await self._sweep_left(kept)
+            expired = is_expired(kept, self._registry.now())
+            why = kept.why or (EXPIRED_BY_TIME if expired else WITH_SERVER)
+            await self.sweep(kept, EXPIRED if why == EXPIRED_BY_TIME else GONE, why)
         elif fate is SandboxFate.INHERIT:
             await self._inherit(kept)
         elif fate is SandboxFate.MINE and kept.disposable.status == PENDING:
@@ -166,11 +168,6 @@ class Tending:
             return await life.has_jobs()
         except SandboxError as problem:
             raise await life.explain(problem) from problem
-
-    async def _sweep_left(self, kept: Kept) -> None:
-        expired = is_expired(kept, self._registry.now())
-        why = kept.why or (EXPIRED_BY_TIME if expired else WITH_SERVER)
-        await self.sweep(kept, EXPIRED if why == EXPIRED_BY_TIME else GONE, why)
 
     async def sweep(self, kept: Kept, status: str, why: str) -> None:
         """Delete one that is no longer needed, unless it was used since. Raises SandboxError."""

@@ -229,19 +229,16 @@ class Visit:
             # The address is needed to look up host keys; a proxy command hides it.
             return ""
         first = machine.hops[0] if machine.hops else Hop(machine.host, machine.port)
-        addresses = await self._resolve_host(first)
+        loop = asyncio.get_running_loop()
+        found = await self._in_time(
+            loop.getaddrinfo(first.host, first.port, type=socket.SOCK_STREAM), "no answer from the name service"
+        )
+        addresses = [str(entry[4][0]) for entry in found]
         self.steps.append(checkup.name_step(first.host, addresses, bool(machine.hops)))
         self._enter_step("port")
         self.steps.append(await self._knock(first))
         # Behind a jump host only that host's address is known here.
         return "" if machine.hops else addresses[0]
-
-    async def _resolve_host(self, first: Hop) -> list[str]:
-        loop = asyncio.get_running_loop()
-        found = await self._in_time(
-            loop.getaddrinfo(first.host, first.port, type=socket.SOCK_STREAM), "no answer from the name service"
-        )
-        return [str(entry[4][0]) for entry in found]
 
     async def _knock(self, first: Hop) -> Step:
         reader, writer = await self._in_time(asyncio.open_connection(first.host, first.port), "no answer")
