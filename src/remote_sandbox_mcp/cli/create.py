@@ -6,14 +6,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument
-from ..core.sandboxes.disposable import PENDING, Limits, SandboxOrder, gpus, megabytes, volume
+from ..core.sandboxes.disposable import PENDING, Disposable, Limits, SandboxOrder, gpus, megabytes, volume
 from ..services.session import absolute
 from . import streams
 from .verb import add_json, complain, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.sandboxes.disposable import Disposable
 
 # How long one may wait in the queue of a cluster before the command returns; it goes on waiting there.
 QUEUE_S = 30.0

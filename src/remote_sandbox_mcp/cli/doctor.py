@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import paths
 from ..config.load import load
 from ..config.machines import completed
-from ..services.gate.allowing import use_here
+from ..services.gate.allowing import Use, use_here
 from ..services.gate.paths import Gate, private_files
 from ..services.platform_server.life import find_usual
 from ..services.probe.doctor import examine, examine_command, examine_local
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..config.schema import Configuration
     from ..core.resources.checkup import Checkup, Step
-    from ..services.gate.allowing import Use
 
 NOTHING = (
     "No SSH machine is configured. Run remote-sandbox-mcp setup, which finds those of ~/.ssh/config; or set "

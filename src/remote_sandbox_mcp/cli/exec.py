@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ..core.check import LONGEST_TIMEOUT_S
-from ..core.commands.command import Completed, Ending
+from ..core.commands.command import Completed, Ending, Excerpt, Missing, Running
 from ..core.commands.shell import join
 from ..core.texts.text import KEPT_BYTES, harmless, without_broken_end
 from ..services.commands import Row
@@ -24,7 +24,6 @@ from .workspaces import at_hand
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.commands.command import Excerpt, Missing, Running
     from ..core.progress import Beat, StreamName
     from ..core.task import Report
 

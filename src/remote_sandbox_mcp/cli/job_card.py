@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..core.jobs.job import JobSeen
+from ..core.jobs.job import Checkpoint, JobSeen, JobUsage
 from ..core.jobs.log import without_exit_line
 from ..core.jobs.progress import progress_of
 from ..core.jobs.queue import pending_text, queue_text
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..core.jobs.curves import JobMetrics
-    from ..core.jobs.job import Checkpoint, JobUsage
     from ..core.jobs.watch import Watch
 
 LINES = 10

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, NotStarted, Unsupported
 from ..core.jobs.alerts import with_run_for
-from ..core.jobs.job import JobWait
+from ..core.jobs.job import JobSeen, JobWait
 from ..core.jobs.log import exit_line_size, without_exit_line
 from ..core.jobs.placement import place_of, read_request
-from ..core.jobs.watch import WatchOrder
-from ..core.task import outcome_of
+from ..core.jobs.watch import Watch, WatchOrder
+from ..core.task import TaskSeen, outcome_of
 from ..core.texts.text import harmless, size, without_broken_end, without_broken_start
 from ..services.jobs.resume import NO_RESUME_COMMAND
-from ..services.jobs.values import Wanted, Which
+from ..services.jobs.values import Begun, JobSnapshot, Wanted, Which
 from ..views.job_results import seen_fields, state_text, task_result
 from . import attach, terminal
 from .exec import source
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
     from ..app import App
     from ..core.commands.session_handle import SessionSeen
-    from ..core.jobs.job import JobSeen
-    from ..core.jobs.watch import Watch
-    from ..core.task import TaskSeen
-    from ..services.jobs.values import Begun, JobSnapshot
     from ..services.workspaces.call import WorkspaceCall
 
 # Exit codes of `wait`: of a job whose end is not known, and of a wait that reached its time limit.

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config import paths
 from ..config.load import load
 from ..services.platform_server import life
+from ..services.platform_server.life import PlatformState
 from .verb import add_json, complain, say
-
-if TYPE_CHECKING:
-    from ..services.platform_server.life import PlatformState
 
 # Exit code of `status` where it does not run, or does not answer.
 NOT_RUNNING = 1

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..core.commands.session_handle import read_handle
+from ..core.commands.session_handle import SessionHandle, SessionSeen, read_handle
 from ..core.errors import BadArgument, SandboxError
 from .render import Page, ago, one_line, print_json, styled
 from .verb import add_json, code_of, complain, say, with_app
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App
-    from ..core.commands.session_handle import SessionHandle, SessionSeen
 
 ABSENT = argparse.SUPPRESS
 STYLES = {"running": "cyan", "idle": "green", "unknown": "red"}

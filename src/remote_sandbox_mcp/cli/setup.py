@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..backends.bubblewrap import local
 from ..backends.ssh.connection import give_to_agent
@@ -29,20 +29,25 @@ from ..services.gate.paths import Gate
 from ..services.platform_server import life
 from ..services.setup import clients, config_file, keeping, projects
 from ..services.setup.clients import State
-from ..services.setup.journal import SetupJournal
+from ..services.setup.journal import SetupChange, SetupJournal
 from ..services.setup.keeping import PASSPHRASE, PASSWORD, MachineSecret
-from ..services.setup.machines import Finder, Standing, accept_key, fields_of, is_plain_alias, named, try_all
+from ..services.setup.machines import (
+    Candidate,
+    Finder,
+    Standing,
+    Trial,
+    accept_key,
+    fields_of,
+    is_plain_alias,
+    named,
+    try_all,
+)
 from ..services.setup.takeover import CONFIGURED, Takeover, machines_of, take_machines
 from ..services.setup.undo import undo
 from .render import COMMAND, Page, command_path, print_json, styled, whole_command_path
-from .setup_dialogue import FromOptions, FromPerson, LiveRows, trouble_of, way_in, why_left
+from .setup_dialogue import FromOptions, FromPerson, LiveRows, SetupAnswers, trouble_of, way_in, why_left
 from .taking_over import Taking, show_undone
 from .verb import NO_CONNECTION, add_json, no_choice
-
-if TYPE_CHECKING:
-    from ..services.setup.journal import SetupChange
-    from ..services.setup.machines import Candidate, Trial
-    from .setup_dialogue import SetupAnswers
 
 FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
 FIRST_S = 20.0

@@ -22,7 +22,7 @@ from .render import Page
 from .terminal import keys_of
 from .top_log import LogPane
 from .top_screen import Widths, block, draw, fitted, job_lines, plain
-from .top_state import TopState, who
+from .top_state import Row, TopState, Wish, who
 from .verb import add_json, with_app
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ..app import App
     from ..views.live.board import Viewer
     from ..views.live.service import Live
-    from .top_state import Row, Wish
 
 TOPICS = ("machines", "trends", "jobs", "usage")
 # The clock is drawn anew after the first time, and nothing more often than after the second.

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.resources.usage import thinned
+from ..core.resources.usage import Point, Share, thinned
 from ..views.texts import cluster_lines, gpu_users
 from .render import EMPTY, FILLED, ago, count, knows, one_line
 from .top_state import Row, TopState, gpu_share, is_free, who
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from ..core.resources.usage import Point, Share
 
 GIB = 1024
 SPARKS, PLAIN_SPARKS = "▁▂▃▄▅▆▇█", "._-=+*%#"

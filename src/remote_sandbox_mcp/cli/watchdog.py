@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config import paths
 from ..config.inherited import withdraw
@@ -15,11 +15,9 @@ from ..config.original import DATABASE
 from ..config.original import notice as original_notice
 from ..services.watchdog import service
 from ..services.watchdog.daemon import AlreadyWatched, take_lock
+from ..services.watchdog.service import WatchdogStatus
 from .render import Page, ago, styled
 from .verb import add_json, complain, say
-
-if TYPE_CHECKING:
-    from ..services.watchdog.service import WatchdogStatus
 
 # Exit code of a second watchdog, and of `status` where there is none.
 TAKEN, NOT_RUNNING = 3, 1

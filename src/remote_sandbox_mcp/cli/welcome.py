@@ -7,16 +7,13 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..config import paths
 from ..config.load import load
+from ..config.schema import Configuration
 from ..core.resources.checkup import address
 from ..local.waiting import within
 from .render import COMMAND, Page, command_path, styled
-
-if TYPE_CHECKING:
-    from ..config.schema import Configuration
 
 MOST_SANDBOXES, MOST_PROBLEMS = 4, 2
 EXAMPLE = '[{"host":"gpu1","user":"me"}]'

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument
 from ..core.texts.text import counted, size
-from ..core.workspaces.workspace import DEFAULT_PULL, LinkOrder, Rules, kept_there
+from ..core.workspaces.workspace import DEFAULT_PULL, Linked, LinkOrder, Preview, Rules, WorkspaceState, kept_there
 from ..services.session import absolute, client_folder
 from ..services.workspaces.call import WorkspaceCall
 from ..views.results import plain_text
@@ -23,7 +23,6 @@ from .verb import add_json, complain, complain_plainly, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.workspaces.workspace import Linked, Preview, WorkspaceState
     from ..services.workspaces.trash import Trashed
 
 GOES_ON = "stopped; the same command, given again, goes on from there"

@@ -8,7 +8,7 @@ import difflib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ..backends.mending import over_cuts
 from ..core.commands.command import Completed, Missing, Observation, Running
@@ -30,15 +30,12 @@ from ..core.sandboxes.files import Span
 from ..core.sandboxes.sandbox import Sandbox
 from ..core.task import Handle, Job, Report, Run, TaskSeen, TaskWaited, make_report, outcome_of, printed
 from ..core.texts.text import last_line
-from ..local.store.jobs import STARTING
+from ..local.store.jobs import STARTING, JobRecord
 from ..local.waiting import within
 from .fleet import Fleet
 from .jobs.commands import state_of
 from .jobs.service import ELSEWHERE_S, JobService, there
 from .jobs.values import COMMAND, JOB, JobSnapshot, Which
-
-if TYPE_CHECKING:
-    from ..local.store.jobs import JobRecord
 
 # Between two looks at a command or a session that is waited for.
 PAUSE_S = 0.5

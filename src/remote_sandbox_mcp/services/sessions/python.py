@@ -42,11 +42,10 @@ from ...core.texts.text import Clipped, clip_both, harmless, last_line
 from ...far.program import read_program, source
 from ...local.waiting import within
 from ..fleet import Fleet, Member
-from ..jobs.commands import tail_of
+from ..jobs.commands import Commands, tail_of
 
 if TYPE_CHECKING:
     from ...local.store.sessions import KeptSessionRows
-    from ..jobs.commands import Commands
     from ..jobs.service import JobService
 
 # How long a question to a session may take; and one that is listed with others.

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...config import paths
 from ...core.commands.command import Command, Completed, Running
@@ -30,12 +29,9 @@ from ...core.errors import BadArgument, LostContact, NotStarted, SandboxError, U
 from ...core.progress import Progress
 from ...core.sandboxes.sandbox import Sandbox
 from ...far.program import read_program
-from ...local.store.sessions import KeptSession
+from ...local.store.sessions import KeptSession, KeptSessionRows
 from ..fleet import Fleet, Member
 from ..jobs.records import JobRegistry
-
-if TYPE_CHECKING:
-    from ...local.store.sessions import KeptSessionRows
 
 # A session that was not used for so long is dropped with the next use of another one there.
 KEPT_S = 7 * 86400.0

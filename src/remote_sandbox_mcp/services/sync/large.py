@@ -8,9 +8,20 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ...core.errors import FileProblem
+from ...core.orders import (
+    BeginOrder,
+    BlocksOrder,
+    CommitOrder,
+    IndexOldOrder,
+    IndexOrder,
+    JoinOrder,
+    PartialBlocksOrder,
+    PartOrder,
+    ReceiveOrder,
+)
 from ...core.sandboxes.foreign import to_text, to_whole
 from ...core.sync.plan import FilePart, Item, Matcher, joined
 from ...core.sync.transfer import SMALL_ANSWER, Reply
@@ -20,19 +31,6 @@ from ...far.lane.large import SAME
 from ...far.outpost import wire
 from .meter import Meter
 from .streams import NEXT_DOOR, Streams, SyncStream, Together, text_of
-
-if TYPE_CHECKING:
-    from ...core.orders import (
-        BeginOrder,
-        BlocksOrder,
-        CommitOrder,
-        IndexOldOrder,
-        IndexOrder,
-        JoinOrder,
-        PartialBlocksOrder,
-        PartOrder,
-        ReceiveOrder,
-    )
 
 BLOCK = 1 << 20
 BLOCKS_AT_ONCE = 64
