@@ -13,15 +13,7 @@ from typing import Protocol
 from ..backends.mending import over_cuts
 from ..core.commands.command import Completed, Missing, Observation, Running
 from ..core.commands.session_handle import SessionHandle, Sessions, SessionSeen
-from ..core.errors import (
-    BadArgument,
-    ConnectError,
-    LostContact,
-    NotStarted,
-    SandboxError,
-    UnknownSandbox,
-    UnknownTask,
-)
+from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, UnknownTask
 from ..core.jobs.job import JobQuery, JobSeen, JobState, JobWait
 from ..core.jobs.lifecycle import ask_checkpoint
 from ..core.jobs.watch import Watch
@@ -56,7 +48,6 @@ class LogSource(Protocol):
 
         Raises SandboxError.
         """
-        ...
 
 
 class JobLog:

@@ -66,11 +66,9 @@ class SessionKind(Protocol):
 
     async def list(self, sandbox: str) -> Sequence[SessionSeen]:
         """List the sessions on one sandbox; empty: on all. A silent one is reported in `trouble`, and delays none."""
-        ...
 
     async def close(self, name: str, sandbox: str) -> SessionSeen:
         """End it and drop its state. Raises BadArgument where there is none of that name."""
-        ...
 
 
 class Sessions:

@@ -384,27 +384,21 @@ class Jobs(Protocol):
         Raises NotStarted, with nothing begun, for a bad folder, a log that cannot be written, a session name in use or
         a syntax error; LostContact where we cannot learn whether it began.
         """
-        ...
 
     async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
         """The state of each job, in order, in one round trip."""
-        ...
 
     async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
         """Wait for something to happen."""
-        ...
 
     async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         """End its whole process tree: TERM, `grace_s` seconds, KILL; then report its state."""
-        ...
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
         """All jobs that the machine knows, newest first, without their logs."""
-        ...
 
     async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         """Type a text, then keys by their tmux names, into a running job's pane. Raises NotStarted, Unsupported."""
-        ...
 
 
 # Its screen

@@ -25,23 +25,18 @@ class Stream(Protocol):
 
     async def read(self, most: int = 65536) -> bytes:
         """The next bytes; b"" after the other side's last."""
-        ...
 
     def write(self, data: bytes) -> None:
         """Send without waiting; call `drain` after each large piece."""
-        ...
 
     async def drain(self) -> None:
         """Wait until all that was written has left."""
-        ...
 
     def write_eof(self) -> None:
         """End the writing; reading goes on."""
-        ...
 
     def close(self) -> None:
         """End it at once, both ways; what was not drained may be lost."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,7 @@ from ....core.task import TaskState, outcome_of
 from ....core.texts.text import harmless
 from ....services.jobs.service import LONGEST_WAIT_S, Wanted, Which
 from ....services.jobs.values import Ensure
-from ....views.job_results import (
-    begun_fields,
-    begun_text,
-    screen_fields,
-    session_fields,
-    snapshot_fields,
-    task_result,
-)
+from ....views.job_results import begun_fields, begun_text, screen_fields, session_fields, snapshot_fields, task_result
 from ....views.texts import fields_text, tasks_text
 from ..clients import asked_by, room
 from ..declaration import Declaration, WorkspacePart

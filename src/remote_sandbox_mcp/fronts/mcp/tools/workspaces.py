@@ -14,12 +14,7 @@ from pydantic import Field
 
 from ....core.address import read_address
 from ....core.errors import BadArgument
-from ....core.workspaces.workspace import (
-    LinkOrder,
-    Moved,
-    Preview,
-    Workspace,
-)
+from ....core.workspaces.workspace import LinkOrder, Moved, Preview, Workspace
 from ....services.session import absolute, client_folder
 from ....views.results import plain_text, sentence
 from ....views.texts import fields_text, one_line
