@@ -16,17 +16,8 @@ from ....core.check import in_range
 from ....core.errors import BadArgument
 from ....core.sync.transfer import Headway, Listener, Order, Outcome, Place
 from ....core.texts.text import counted
-from ....views import originals
+from ....views import originals, sync_results
 from ....views.results import lean, plain_text
-from ....views.sync_results import (
-    cancelled_fields,
-    headway_text,
-    listed_fields,
-    outcome_fields,
-    preview_fields,
-    started_fields,
-    transfer_fields,
-)
 from ....views.texts import fields_text, transfers_text
 from ..consent import Request, agreed, with_consent
 from ..declaration import Declaration, WorkspacePart
@@ -160,7 +151,7 @@ async def sync_local_to_remote_background(
     await ask_about_secrets(server, [order.source], order.target.sandbox)
     transfer = await app.transfers.sync(order, wait_s=0, background=True)
     assert not isinstance(transfer, Outcome)
-    fields = started_fields(transfer)
+    fields = sync_results.started_fields(transfer)
     return reply(fields, fields_text(f"{transfer.status} in the background", fields, without=("status", "mode")))
 
 
@@ -173,12 +164,16 @@ async def check_file_transfer_task(
     """Check a transfer: its progress or outcome. Use wait_s instead of asking again and again."""
     transfers = server.app.transfers.background
     if not task_id:
-        tasks = [listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)]
+        tasks = [
+            sync_results.listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)
+        ]
         return reply({"tasks": tasks}, transfers_text(tasks))
     transfer = await server.app.transfers.check(task_id, wait_s=min(wait_s, LONGEST_WAIT_S))
     stale = await transfers.is_stale(transfer)
-    fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))
-    text = headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
+    fields = sync_results.transfer_fields(transfer, stale) | lean(
+        log_tail="\n".join(transfers.log_tail(transfer, last_n_lines))
+    )
+    text = sync_results.headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
     first = " ".join(filter(None, (transfer.status, text)))
     return reply(fields, fields_text(first, fields, without=("status", "running", "pending")))
 
@@ -191,7 +186,7 @@ async def cancel_file_transfer_task(
     """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
     in_range("force_kill_after_s", force_kill_after_s, 0, 45)
     done = await server.app.transfers.background.cancel(task_id, wait_s=force_kill_after_s)
-    fields = cancelled_fields(done)
+    fields = sync_results.cancelled_fields(done)
     return reply(fields, fields_text(done.transfer.status, fields, without=("status",)))
 
 
@@ -201,7 +196,7 @@ async def carry_out(
     app = server.app
     if dry_run:
         job = await app.transfers.preview(order)
-        fields = preview_fields(job)
+        fields = sync_results.preview_fields(job)
         files, size = counted(len(job.plan.send), "file"), counted(job.plan.bytes, "byte")
         first = f"would {'fetch' if order.is_pull else 'send'} {files}, {size}"
         return reply(fields, fields_text(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
@@ -214,13 +209,13 @@ async def carry_out(
 
         done = await with_consent(sync, lambda problem: to_delete(order, problem), confirm=confirm)
     if isinstance(done, Outcome):
-        fields = {"mode": "inline"} | outcome_fields(done, order)
+        fields = {"mode": "inline"} | sync_results.outcome_fields(done, order)
         moved = "fetched" if order.is_pull else "sent"
         first = f"{counted(done.sent_files, 'file')} {moved}, {done.skipped_files} unchanged"
         return reply(
             fields, fields_text(first, fields, without=("mode", "uploaded_files", "downloaded_files", "skipped_files"))
         )
-    fields = {"auto_switched": True} | started_fields(done)
+    fields = {"auto_switched": True} | sync_results.started_fields(done)
     return reply(
         fields, fields_text(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched"))
     )
@@ -260,6 +255,6 @@ async def ask_about_secrets(server: SandboxServer, places: Sequence[Place], sand
 
 def listener(reporting: Reporting) -> Listener:
     def hear(headway: Headway) -> None:
-        reporting.send(headway.bytes, headway.bytes_total or None, headway_text(headway))
+        reporting.send(headway.bytes, headway.bytes_total or None, sync_results.headway_text(headway))
 
     return hear
