@@ -20,7 +20,7 @@ from .readers import Reader, checked, read_table, report_unknown, table, take_va
 from .secrets import doubt, resolve_secret
 
 # Keys of [opensandbox] that are rules, with their names there; all others belong to the platform.
-_RULES = {
+RULES = {
     "default_image": "default_image",
     "default_timeout": "default_timeout_s",
     "max_concurrent_sandboxes": "max_concurrent",
@@ -90,7 +90,7 @@ def read_services(files: Sequence[ConfigFile], environ: Mapping[str, str], repor
 
 def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Platform, dict[str, str]]:
     """The configured server; else our own, if it runs."""
-    named = Platform(**{key: value for key, value in values.items() if key not in _RULES})
+    named = Platform(**{key: value for key, value in values.items() if key not in RULES})
     if named.server_url:
         return named, {}
     own = running_platform(environ)
@@ -114,7 +114,7 @@ def _unusable_server(files: Sequence[ConfigFile], environ: Mapping[str, str]) ->
 
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {_RULES[key]: value for key, value in values.items() if key in _RULES}
+    return {RULES[key]: value for key, value in values.items() if key in RULES}
 
 
 def _section(

@@ -241,17 +241,8 @@ def _read_sections(text: str) -> tuple[dict[str, str], str]:
 
 
 def _findings(sections: Mapping[str, str], noise: str) -> Findings:
-    return Findings(
-        shell=sections.get("shell", ""),
-        login_shell=sections.get("login", ""),
-        python=sections.get("python", ""),
-        tmux=sections.get("tmux", ""),
-        docker=sections.get("docker", ""),
-        podman=sections.get("podman", ""),
-        slurm=sections.get("slurm", ""),
-        path=sections.get("path", ""),
-        noise=noise.strip(),
-    )
+    told = {name: sections.get(name, "") for name in ("shell", "python", "tmux", "docker", "podman", "slurm", "path")}
+    return Findings(**told, login_shell=sections.get("login", ""), noise=noise.strip())
 
 
 def shell_step(findings: Findings, configured: Sequence[str], login_noise: str) -> Step:
