@@ -40,6 +40,7 @@ def _named(fault: str) -> Reader:
             raise Fault(fault)
         return given
 
+    read.__doc__ = fault.removeprefix("must be ")
     return read
 
 
