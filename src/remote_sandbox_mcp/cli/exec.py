@@ -77,11 +77,7 @@ async def run(app: App, options: argparse.Namespace) -> int:
 
 
 def source(words: Sequence[str]) -> str:
-    """One argument is shell source as it is; several are words, which the shell must not read again.
-
-    >>> source(["ls | wc"]), source(["--", "echo", "a b"])
-    ('ls | wc', "'echo' 'a b'")
-    """
+    """One argument is shell source as it is; several are words, which the shell must not read again."""
     command = words[1:] if words[:1] == ["--"] else words
     return command[0] if len(command) == 1 else join(command)
 

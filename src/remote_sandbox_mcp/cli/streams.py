@@ -260,11 +260,7 @@ def _own_input(fd: int) -> int:
 
 
 def encoding_of(environ: Mapping[str, str]) -> str:
-    """The encoding of a terminal by its variables, as Python would choose it there.
-
-    >>> encoding_of({"LC_ALL": "de_DE.ISO-8859-1"}), encoding_of({"LANG": "C"}), encoding_of({"LANG": "en_US.UTF-8"})
-    ('ISO-8859-1', 'utf-8', 'UTF-8')
-    """
+    """The encoding of a terminal by its variables, as Python would choose it there."""
     import codecs
 
     named = environ.get("PYTHONIOENCODING", "").partition(":")[0]

@@ -36,11 +36,7 @@ class SessionHandle:
 
 
 def read_handle(text: str) -> SessionHandle | None:
-    """Parse a session's handle; None for another tmux_session. Raises BadArgument for a name that no session can have.
-
-    >>> str(read_handle("shell:main")), read_handle("train")
-    ('shell:main', None)
-    """
+    """Parse a session's handle; None for another tmux_session. Raises BadArgument for a name that is not possible."""
     found = _HANDLE.match(text)
     return SessionHandle(found["kind"], check_session(found["name"])) if found else None
 

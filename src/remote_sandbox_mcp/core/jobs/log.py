@@ -73,11 +73,7 @@ LONGEST_ERROR = 200
 
 
 def last_error(log: bytes) -> str:
-    """Find the line at the end of a log that says why its job failed; without such a line, the last one.
-
-    >>> last_error(b"Traceback (most recent call last):\\nValueError: x\\nbye\\n"), last_error(b"\\n")
-    ('ValueError: x', '')
-    """
+    """Find the line at the end of a log that says why its job failed; without such a line, the last one."""
     lines = [_seen(line[:4000]).strip() for line in log[-16384:].decode("utf-8", "replace").split("\n")]
     said = [line for line in lines if line and not line.startswith("EXIT_CODE=")]
     return next((line for line in reversed(said) if _ERROR.search(line[:500])), said[-1] if said else "")[

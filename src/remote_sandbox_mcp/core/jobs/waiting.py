@@ -133,11 +133,7 @@ WAIT, GO = "wait", "go"
 
 
 def after_verdict(name: str, outcome: Outcome) -> str:
-    """WAIT or GO, or why it never starts: as a job says that has to end well before another one starts.
-
-    >>> after_verdict("prepare", Outcome(TaskState.FAILED, 1))
-    'it was to start after prepare, which failed with exit code 1'
-    """
+    """WAIT or GO, or why it never starts: as a job says that has to end well before another one starts."""
     if outcome.state is TaskState.SUCCEEDED:
         return GO
     if not outcome.is_over or outcome.resume or outcome.state is TaskState.UNKNOWN:

@@ -117,10 +117,6 @@ def failed(name: str, problem: SandboxError, *, otherwise: str = "", also: str =
     """A step that ended in an error: what was found, without what was tried, and what to do about it.
 
     `otherwise` is the remedy where the error names none, `also` is added to whichever.
-
-    >>> problem = SandboxError.of_parts("unable to open a", "nothing listens", "check port")
-    >>> failed("port", problem, also="by hand: nc a 22")
-    Step(name='port', mark=<Mark.FAILED: 'failed'>, said='nothing listens', remedy='Check port. By hand: nc a 22')
     """
     remedies = [text[:1].upper() + text[1:].rstrip(".") for text in (problem.remedy or otherwise, also) if text]
     return Step(name, Mark.FAILED, _tidy(problem.found or str(problem)), ". ".join(remedies))
@@ -167,11 +163,7 @@ def _jump(hop: Hop) -> str:
 
 
 def address(user: str, host: str, port: int) -> str:
-    """Address of a machine as people write it, without the default port.
-
-    >>> address("me", "gpu1", 22), address("", "::1", 2222), address("sandbox", "", 0)
-    ('me@gpu1', '[::1]:2222', 'sandbox')
-    """
+    """Address of a machine as people write it, without the default port."""
     if port in (0, 22):
         return _at(user, host)
     return _at(user, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -438,11 +430,7 @@ def path_step(path: str) -> Step:
 
 
 def _version(text: str) -> str:
-    """The name and number in a tool's first line: `GNU bash, version 5.2.15(1)-release` is bash 5.2.15.
-
-    >>> _version("GNU bash, version 5.2.15(1)-release"), _version("tmux 3.3a"), _version("sh")
-    ('bash 5.2.15', 'tmux 3.3a', 'sh')
-    """
+    """The name and number in a tool's first line: `GNU bash, version 5.2.15(1)-release` is bash 5.2.15."""
     found = re.match(r"(?:GNU )?(\w+),?\s+(?:version )?v?(\d[\w.]*)", text)
     return f"{found[1]} {found[2]}" if found else text
 

@@ -44,11 +44,7 @@ class Limits:
 
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Limits:
-        """Read limits from JSON, perhaps of a version that had fewer or others.
-
-        >>> Limits.recorded({"gpus": 2, "cards": ["0", "2"], "speed": 1}).cards
-        ('0', '2')
-        """
+        """Read limits from JSON, perhaps of a version that had fewer or others."""
         fields: dict[str, Any] = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
         return cls(**fields | {name: tuple(fields.get(name, ())) for name in ("cards", "told")})
 

@@ -95,11 +95,7 @@ def _blocks(text: str) -> Iterator[Case]:
 
 
 def dotted(title: str) -> str:
-    """The name that `python -m unittest` takes again.
-
-    >>> dotted("test_x (tests.test_a.T.test_x)"), dotted("test_x (tests.test_a.T)")
-    ('tests.test_a.T.test_x', 'tests.test_a.T.test_x')
-    """
+    """The name that `python -m unittest` takes again."""
     match = _TITLE.match(title)
     if not match:
         return title

@@ -29,7 +29,7 @@ MOST_CONSENTS = 100
 
 
 class Shown:
-    """What a client shows: a message, and fields to fill in."""
+    """Form as a client shows it: a message, and fields to fill in."""
 
     message: str
     fields: dict[str, dict[str, Any]]
