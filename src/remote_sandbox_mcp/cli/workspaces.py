@@ -173,7 +173,7 @@ def _show_preview(preview: Preview, as_json: bool) -> None:
 
 def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
     if as_json:
-        from ..views.workspace_results import linked_fields
+        from ..views.sync_results import linked_fields
         from .render import print_json
 
         return print_json(linked_fields(linked))
@@ -192,7 +192,7 @@ def _safe(line: str) -> str:
 async def _unlink(app: App, options: argparse.Namespace) -> int:
     gone = await app.workspaces.unlink(absolute(options.folder or "."))
     if options.json:
-        from ..views.workspace_results import unlinked_fields
+        from ..views.sync_results import unlinked_fields
         from .render import print_json
 
         print_json(unlinked_fields(gone))
@@ -212,7 +212,7 @@ async def _workspaces(app: App, options: argparse.Namespace) -> int:
     workspaces = app.workspaces.all()
     states = await asyncio.gather(*map(app.workspaces.state, workspaces))
     if options.json:
-        from ..views.workspace_results import state_fields
+        from ..views.sync_results import state_fields
         from .render import print_json
 
         print_json({"workspaces": [state_fields(state) for state in states]})

@@ -11,9 +11,8 @@ from enum import Enum
 
 from ..errors import SandboxError
 from ..sandboxes.cluster import ClusterUsage
-from ..sandboxes.engine import trouble
 from ..sandboxes.login import login_command
-from ..sandboxes.machine import Hop, Machine
+from ..sandboxes.machine import Hop, Machine, trouble
 from ..sandboxes.transport import TransportChoice
 from ..texts.text import harmless
 from .usage import Usage

@@ -23,8 +23,8 @@ from ...local.store.sessions import CallRecord, CallRows
 from ...services.history import MOST_TEXT, History, MadeCall
 from ...services.session import current
 from .clients import own_front
-from .declaration import PLAIN, Declaration
 from .results import Answer, about_error, failed
+from .toolbox import PLAIN, Declaration
 
 log = logging.getLogger(__name__)
 

@@ -49,14 +49,13 @@ from ...services.session import InProgress, Session, begin, current
 from ...views.results import sentence
 from .arguments import sentence_about
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
-from .declaration import PLAIN, Declaration
 from .events import EventDesk
 from .forms import Forms
 from .job_logs import JobLogs
 from .journal import Journal, begun, ended, is_kept
 from .outside import learn_roots, make_way
 from .results import as_shown, code_of, failure, with_sandbox
-from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, as_meant
+from .toolbox import OTHER_NAMES, PLAIN, Declaration, OfferedTool, Toolbox, ToolFunction, as_meant
 from .waking import Waker
 from .workspace import Workspaces
 

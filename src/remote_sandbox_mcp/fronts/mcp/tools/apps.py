@@ -16,11 +16,11 @@ from ....core.suites.report import TestReport
 from ....views.app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
 from ....views.texts import fields_text
 from ..clients import room
-from ..declaration import Declaration
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
+from ..toolbox import Declaration
 from .containers import GET, SandboxId
 from .exec import RUN, RUNS, STARTS, patience
 

@@ -39,12 +39,11 @@ from ....views.sync_results import MOST_SHOWN, copied_fields, problem_fields
 from ....views.texts import fields_text, files_text, taken_text
 from ..clients import calling, own_front, room
 from ..consent import Request, with_consent
-from ..declaration import Declaration
 from ..reporting import Reporting, beats, with_signs_of_life
 from ..results import ResultImages, read_slice, reply
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration
 from .exec import RUN, RUNS_COMMAND, patience, raw
 from .files import READS, WRITES
 from .sync import ask_about_secrets

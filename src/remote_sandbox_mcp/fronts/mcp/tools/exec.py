@@ -17,11 +17,11 @@ from ....services.commands import Row
 from ....views.exec_results import LONGEST_LINE, clip_for, row_head, rows_fields, rows_text
 from ....views.results import exec_fields, exec_text
 from ..clients import calling, room
-from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ExecShape
+from ..toolbox import Declaration, WorkspacePart
 
 # Hints for clients. Most of them run read-only tools at the same time, and all others one after another.
 RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)

@@ -22,11 +22,10 @@ from ....views.app_results import moment
 from ....views.results import file_content, first_that_fit, lean, plain_text, size_of
 from ....views.texts import content_text, image_text, listing_text, matches_text
 from ..clients import room
-from ..declaration import Declaration, WorkspacePart
 from ..results import ResultImages, read_slice, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration, WorkspacePart
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)

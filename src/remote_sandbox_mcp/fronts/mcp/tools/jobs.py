@@ -21,12 +21,11 @@ from ....services.jobs.values import Ensure
 from ....views.job_results import begun_fields, begun_text, screen_fields, session_fields, snapshot_fields, task_result
 from ....views.texts import fields_text, tasks_text
 from ..clients import asked_by, room
-from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import GpuMemory, Gpus, Places, SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration, WorkspacePart
 from .exec import ASK, END, RUN, STARTS, patience
 
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)

@@ -11,10 +11,10 @@ from ....core.sandboxes.disposable import Disposable, NeedsHeaders, SandboxOrder
 from ....views.app_results import disposable_fields
 from ....views.results import lean
 from ....views.texts import fields_text
-from ..declaration import Declaration
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import DisposableShape, EndpointShape, SnapshotShape
+from ..toolbox import Declaration
 from .containers import GET, MAKE
 
 SandboxId = Annotated[str, Field(description="As create_sandbox returned it")]

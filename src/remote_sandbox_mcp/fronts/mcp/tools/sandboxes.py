@@ -16,10 +16,10 @@ from ....core.workspaces.workspace import Workspace
 from ....views.app_results import app_fields, listed_fields
 from ....views.results import lean, plain_text, sandbox_fields, sentence
 from ....views.texts import sandbox_line, sandboxes_text
-from ..declaration import Declaration
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
+from ..toolbox import Declaration
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 CHOOSE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)

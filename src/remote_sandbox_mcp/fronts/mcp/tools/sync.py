@@ -20,11 +20,11 @@ from ....views import originals, sync_results
 from ....views.results import lean, plain_text
 from ....views.texts import fields_text, transfers_text
 from ..consent import Request, agreed, with_consent
-from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
+from ..toolbox import Declaration, WorkspacePart
 
 if TYPE_CHECKING:
     from ....local.store.transfers import Transfer

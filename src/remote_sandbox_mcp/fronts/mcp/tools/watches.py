@@ -23,11 +23,10 @@ from ....views.job_results import checkpoint_fields, event_fields, fit_log, seen
 from ....views.results import lean, sentence
 from ....views.texts import fields_text, rows_text
 from ..clients import room
-from ..declaration import Declaration
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration
 from . import jobs
 from .exec import ASK, RUN
 

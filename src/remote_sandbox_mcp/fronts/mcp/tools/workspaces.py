@@ -17,15 +17,14 @@ from ....core.errors import BadArgument
 from ....core.workspaces.workspace import LinkOrder, Moved, Preview, Workspace
 from ....services.session import absolute, client_folder
 from ....views.results import plain_text, sentence
+from ....views.sync_results import linked_fields, moved_fields, notes, place_fields, state_fields, unlinked_fields
 from ....views.texts import fields_text, one_line
-from ....views.workspace_results import linked_fields, moved_fields, notes, place_fields, state_fields, unlinked_fields
 from ..consent import Request, agreed
-from ..declaration import Declaration
 from ..reporting import Reporting
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import WorkspaceShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration
 from .sync import listener
 
 LINK = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
