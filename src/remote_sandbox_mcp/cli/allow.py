@@ -12,7 +12,7 @@ from ..config.load import load
 from ..config.schema import Configuration
 from ..core.errors import BadArgument
 from ..services.gate import allowing
-from ..services.gate.allowing import until, uses
+from ..services.gate.allowing import LONGEST_S, until, uses
 from ..services.gate.paths import Gate, private_files
 from .render import Page, one_line, print_json, styled
 from .verb import add_json, complain, fail, say
@@ -63,8 +63,6 @@ def duration(word: str) -> float:
     >>> duration("30m"), duration("2h")
     (1800.0, 7200.0)
     """
-    from ..services.gate.allowing import LONGEST_S
-
     found = re.fullmatch(r"([0-9]{1,6})([mhdw])", word.strip())
     seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= LONGEST_S:

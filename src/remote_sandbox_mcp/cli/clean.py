@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import SandboxError
+from .render import count, print_json
 from .verb import add_json, code_of, complain, say, with_app
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ def add_arguments(subparsers: Any) -> None:
 
 @with_app
 async def run(app: App, options: argparse.Namespace) -> int:
-    from ..core.errors import SandboxError
     from ..services.cleaning import clean
 
     rows, code = [], 0
@@ -45,8 +46,6 @@ async def run(app: App, options: argparse.Namespace) -> int:
         if not options.json:
             _show(member.name, cleaned, options.dry_run)
     if options.json:
-        from .render import print_json
-
         print_json({"dry_run": options.dry_run, "sandboxes": rows})
     return code
 
@@ -62,6 +61,4 @@ def _show(name: str, cleaned: Cleaned, is_dry: bool) -> None:
 
 
 def _counts(found: tuple[Leftover, ...] | list[Leftover]) -> str:
-    from .render import count
-
     return ", ".join(count(number, kind) for kind, number in Counter(it.kind for it in found).items())

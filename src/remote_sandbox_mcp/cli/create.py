@@ -9,6 +9,7 @@ from ..core.errors import BadArgument
 from ..core.sandboxes.disposable import PENDING, Disposable, Limits, SandboxOrder, gpus, megabytes, volume
 from ..services.session import absolute
 from . import streams
+from .render import print_json
 from .verb import add_json, complain, say, with_app
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ async def run(app: App, options: argparse.Namespace) -> int:
 def _print_result(made: Disposable, as_json: bool) -> int:
     if as_json:
         from ..views.app_results import disposable_fields
-        from .render import print_json
 
         print_json(disposable_fields(made))
         return 0

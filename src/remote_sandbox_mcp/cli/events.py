@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.task import event_end, event_word
 from ..views.app_results import dated
-from .render import is_read
+from .render import Page, is_read, one_line, styled, write
 from .verb import add_json, complain, with_app
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ async def run(app: App, options: argparse.Namespace) -> int:
 
 
 def _print(found: Sequence[Event], as_json: bool) -> None:
-    from .render import Page, one_line, styled, write
-
     if as_json:
         write("".join(f"{json.dumps(fields(event))}\n" for event in found))
     elif found:

@@ -144,7 +144,6 @@ async def _run_on_several(app: App, names: list[str] | Literal["all"], options: 
             return _stopped(caught[0])
     if options.json:
         from ..views.exec_results import row_fields
-        from .render import print_json
 
         print_json({"results": [row_fields(row) for row in rows]})
     return 0 if all(row.is_good for row in rows) else 1

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from .render import print_json
 from .syncing import until_stopped
 from .verb import add_json, complain, say, with_app
 
@@ -46,7 +47,6 @@ async def run(app: App, options: argparse.Namespace) -> int:
 async def _hold(opened: Forward, options: argparse.Namespace) -> int:
     if options.json:
         from ..views.app_results import forward_fields
-        from .render import print_json
 
         print_json(forward_fields(opened))
     else:

@@ -20,7 +20,7 @@ from ..local.processes.process import started
 from ..services.hub_contact.asking import ask_hub, call_hub, hubs, leave_transfers, process_of
 from ..services.hub_contact.place import HubPlace, NoHub
 from ..services.watchdog.service import until
-from .render import Page, ago, is_read, one_line, size, styled
+from .render import Page, ago, is_read, one_line, print_json, size, styled
 from .verb import add_json, complain, say
 
 # Exit code of `status` and `log` where there is no hub, and of a failure.
@@ -66,8 +66,6 @@ async def run(options: argparse.Namespace) -> int:
 async def _status(options: argparse.Namespace) -> int:
     hubs = await asyncio.to_thread(all_facts)
     if options.json:
-        from .render import print_json
-
         own = next((each for each in hubs if each["own"]), {"running": False})
         print_json(own | {"others": [each for each in hubs if not each["own"]]})
     else:
@@ -157,8 +155,6 @@ async def _stop(options: argparse.Namespace) -> int:
     ended = [await _end(facts, options.json) for facts in hubs]
     left = len(found) - len(hubs)
     if options.json:
-        from .render import print_json
-
         print_json({"ended": [facts["pid"] for facts, ok in zip(hubs, ended, strict=True) if ok], "others": left})
     elif not hubs:
         say(NONE if not left else f"No hub for this environment runs, but {left} other: hub stop --all ends all.")
@@ -223,8 +219,6 @@ async def _restart(options: argparse.Namespace) -> int:
         await until(lambda: process_of(HubPlace(os.environ)) is not None, BACK_S)
     facts = await asyncio.to_thread(_start_again, found[0], options.config)
     if options.json:
-        from .render import print_json
-
         print_json(facts)
     elif facts["pid"]:
         say(f"Another runs as process {facts['pid']}.")
@@ -235,8 +229,6 @@ async def _restart(options: argparse.Namespace) -> int:
 
 def _not_restarted(why: str, code: int, as_json: bool) -> int:
     if as_json:
-        from .render import print_json
-
         print_json({"pid": 0, "trouble": why})
     elif code == NOT_RUNNING:
         say(why)
@@ -270,9 +262,6 @@ async def _log(options: argparse.Namespace) -> int:
     except OSError as error:
         return _unread(f"unable to read {file}: {error.strerror}", options.json)
     if options.json and not options.follow:
-        from ..core.texts.text import harmless
-        from .render import print_json
-
         print_json({"log_file": str(file), "log": harmless(end).splitlines()})
         return 0
     write(end)
@@ -284,8 +273,6 @@ async def _log(options: argparse.Namespace) -> int:
 
 def _unread(why: str, as_json: bool) -> int:
     if as_json:
-        from .render import print_json
-
         print_json({"error": why, "code": "file"})
     else:
         complain(why)

@@ -102,8 +102,6 @@ async def _place_of(app: App, handle: SessionHandle | None, text: str, sandbox: 
 
 def _print_result(closed: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
     if as_json:
-        from .render import print_json
-
         print_json({"closed": closed} | ({"problems": problems} if problems else {}))
         return
     say(*(f"{it['session']} on {it['sandbox']} is closed" for it in closed))

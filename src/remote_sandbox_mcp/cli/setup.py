@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import __version__
 from ..backends.bubblewrap import local
 from ..backends.ssh.connection import give_to_agent
 from ..config import keyring_store, paths
@@ -187,8 +188,6 @@ class Setup:
     # Machines
 
     def _greet(self) -> None:
-        from .. import __version__
-
         self._page.print(
             styled((f"{COMMAND} {__version__}", "bold"), (": your machines for coding agents.", "")),
             "Each change is shown before it is made; Ctrl-C leaves things as they are. ~/.ssh/config is only read.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import BadArgument
 from ..services.jobs.attach import open_shell
 from . import attach, terminal
+from .render import print_json
 from .verb import add_json, with_app
 
 if TYPE_CHECKING:
@@ -34,7 +35,5 @@ async def run(app: App, options: argparse.Namespace) -> int:
     sandbox = await app.fleet.member(options.sandbox).open()
     code = await attach.sit(await open_shell(sandbox, attach.window()), CUT)
     if options.json:
-        from .render import print_json
-
         print_json({"sandbox": sandbox.description.name, "exit_code": code})
     return code

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SandboxError
 from ..core.sandboxes.disposable import DISPOSABLE_ID
+from ..core.task import outcome_of
 from ..core.texts.shown import values_in_use
 from ..local.processes import loading
 from ..local.waiting import within
 from ..services.jobs.values import Which
 from ..services.survey import UNASKED
 from . import terminal
-from .render import Page
+from .render import Page, print_json
 from .terminal import keys_of
 from .top_log import LogPane
 from .top_screen import Widths, block, draw, fitted, job_lines, plain
@@ -64,8 +65,6 @@ async def run(app: App, options: argparse.Namespace) -> int:
 async def _once(app: App, options: argparse.Namespace) -> int:
     machines, jobs = await asyncio.gather(_machines(app), _jobs(app))
     if options.json:
-        from .render import print_json
-
         print_json({"machines": [*machines.values()], "jobs": [*jobs.values()]})
         return 0
     state, page, now = _state(options.sort), Page(), time.time()
@@ -232,8 +231,6 @@ class Top:
         self.woken.set()
 
     async def _stop(self, row: Row) -> str:
-        from ..core.task import outcome_of
-
         seen = await self._app.tasks.stop(Which(session=row["tmux_session"], sandbox=row["sandbox"]))
         is_over = outcome_of(seen).is_over
         return f"{who(row)} is stopped" if is_over else f"{who(row)} was told to stop, and still runs"

@@ -15,7 +15,7 @@ from ..config.load import load
 from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError, UnknownSandbox
 from ..core.texts.text import harmless
 from . import streams
-from .render import one_line
+from .render import one_line, print_json, write
 from .words import as_verbs
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ async def opened_app(config: Path | None) -> AsyncIterator[App]:
 def fail(problem: SandboxError, as_json: bool, code: int) -> int:
     if as_json:
         from ..views.results import error_fields
-        from .render import print_json
 
         fields = error_fields(problem)
         print_json(fields | {"error": as_verbs(fields["error"])})
@@ -71,8 +70,6 @@ def fail(problem: SandboxError, as_json: bool, code: int) -> int:
 
 def say(*lines: str) -> None:
     """Print to standard output, made harmless, even if its encoding lacks characters."""
-    from .render import write
-
     if isinstance(out := streams.stdout(), TextIOWrapper):
         out.reconfigure(errors="replace")
     write("".join(f"{harmless(line.encode('utf-8', 'surrogateescape'))}\n" for line in lines))

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from .. import __version__
 from ..config import paths
 from ..config.load import load
 from ..config.schema import Configuration
@@ -22,8 +23,6 @@ LOCAL_S = 3.0
 
 
 async def show(config: Path | None) -> int:
-    from .. import __version__
-
     configuration = load(config)
     page = Page()
     page.print(

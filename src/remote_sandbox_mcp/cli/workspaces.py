@@ -18,7 +18,7 @@ from ..views.results import plain_text
 from . import streams
 from .bar import Bar
 from .render import Page, one_line, print_json, styled
-from .syncing import until_stopped
+from .syncing import asked, until_stopped
 from .verb import add_json, complain, complain_plainly, say, with_app
 
 if TYPE_CHECKING:
@@ -145,8 +145,6 @@ def _or(given: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
 
 async def _agree(preview: Preview, options: argparse.Namespace) -> bool:
     """Show what would be sent, and ask; returns whether it was shown. Raises BadArgument without a yes."""
-    from .syncing import asked
-
     if options.yes:
         return False
     if streams.stdin().isatty() and streams.stderr().isatty():
@@ -164,8 +162,6 @@ def _show_preview(preview: Preview, as_json: bool) -> None:
     if as_json:
         from dataclasses import asdict
 
-        from .render import print_json
-
         return print_json(asdict(preview))
     first, *others = preview.lines(HOW_TO_SEND)
     say(*map(_safe, (f"Would send {first}", *others)))
@@ -174,7 +170,6 @@ def _show_preview(preview: Preview, as_json: bool) -> None:
 def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
     if as_json:
         from ..views.sync_results import linked_fields
-        from .render import print_json
 
         return print_json(linked_fields(linked))
     first, moved = f"Linked {linked.workspace}", linked.moved.line()
@@ -193,7 +188,6 @@ async def _unlink(app: App, options: argparse.Namespace) -> int:
     gone = await app.workspaces.unlink(absolute(options.folder or "."))
     if options.json:
         from ..views.sync_results import unlinked_fields
-        from .render import print_json
 
         print_json(unlinked_fields(gone))
     else:
@@ -213,7 +207,6 @@ async def _workspaces(app: App, options: argparse.Namespace) -> int:
     states = await asyncio.gather(*map(app.workspaces.state, workspaces))
     if options.json:
         from ..views.sync_results import state_fields
-        from .render import print_json
 
         print_json({"workspaces": [state_fields(state) for state in states]})
     else:
@@ -232,8 +225,6 @@ async def _decide(app: App, options: argparse.Namespace) -> None:
 
 def _absolute(paths: Sequence[str]) -> list[str]:
     """Paths as a shell completes them: relative to the current folder."""
-    from ..services.session import absolute
-
     return [absolute(path) for path in paths]
 
 
@@ -313,8 +304,6 @@ def _when(at: float) -> str:
 
 def _real(path: str) -> str:
     """An absolute path without links in the folders on its way."""
-    from ..services.session import absolute
-
     above, name = os.path.split(absolute(path))
     return os.path.join(os.path.realpath(above), name)
 
