@@ -54,8 +54,7 @@ def _show(name: str, cleaned: Cleaned, is_dry: bool) -> None:
     word = "would be removed" if is_dry else "removed"
     say(f"{name}: {word}: {_counts(cleaned.removed) or 'nothing'}")
     # The command that cleans is itself such a run.
-    kept = [it for it in cleaned.kept if it.kind != "run"]
-    if kept:
+    if kept := [it for it in cleaned.kept if it.kind != "run"]:
         say(f"{name}: kept, because they run or have no record of their end: {_counts(kept)}")
         say(*(f"  {it.path}" for it in kept))
 

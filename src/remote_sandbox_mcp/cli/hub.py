@@ -128,8 +128,7 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    clients = facts.get("clients", ())
-    if not clients:
+    if not (clients := facts.get("clients", ())):
         yield "sessions", "none"
     for number, client in enumerate(clients):
         name = one_line(client["client"]) or "a client that has called nothing yet"
@@ -208,8 +207,7 @@ async def _gone(facts: dict[str, Any]) -> bool:
 
 
 async def _restart(options: argparse.Namespace) -> int:
-    found = [facts for facts in await asyncio.to_thread(all_facts) if facts["own"]]
-    if not found:
+    if not (found := [facts for facts in await asyncio.to_thread(all_facts) if facts["own"]]):
         return _not_restarted(NONE, NOT_RUNNING, options.json)
     if not await _end(found[0], options.json):
         return _not_restarted(f"process {found[0]['pid']} does not end", FAILED, options.json)

@@ -30,8 +30,7 @@ def show(seen: TaskSeen, sandbox: str, watch: Watch | None) -> None:
     where = f"on {sandbox}" if sandbox else ""
     page.print(styled((one_line(name), "bold"), (f"  {where}", "dim")))
     page.rows(((styled((title, "dim")), text) for title, text in _rows(page, seen, watch) if str(text)), indent=2)
-    lines = _log(seen)
-    if lines:
+    if lines := _log(seen):
         page.print("", *(styled((f"  {line}", "")) for line in lines[-LINES:]))
     if isinstance(seen, JobSeen):
         rest = "logs -f" if outcome_of(seen).state in LIVE else "logs"
@@ -67,8 +66,7 @@ def _progress(page: Page, found: Checkpoint | None, watch: Watch | None) -> Iter
     text = harmless(found.text) if found and not found.problem else watch.last_checkpoint if watch else ""
     if not text:
         return
-    progress = progress_of(None, text)
-    if progress:
+    if progress := progress_of(None, text):
         yield "progress", page.bar(progress.share, BAR) + styled((f" {progress.words}", ""))
     else:
         yield "checkpoint", one_line(text[-200:])

@@ -146,8 +146,7 @@ class Page:
         from rich.padding import Padding
         from rich.table import Table
 
-        listed = [*rows]
-        if not listed:
+        if not (listed := [*rows]):
             return
         grid = Table.grid(padding=(0, 2, 0, 0))
         for number in range(len(listed[0])):

@@ -309,8 +309,7 @@ class Setup:
     ) -> tuple[Trial, tuple[MachineSecret, ...]]:
         """The trial with the right secret, and that; or the trial as it was."""
         for _ in range(MOST_TRIES):
-            text = ask(trial)
-            if not text:
+            if not (text := ask(trial)):
                 break
             secret = MachineSecret(key, text)
             candidate = await asyncio.to_thread(finder.with_secret, trial.candidate, secret)

@@ -140,8 +140,7 @@ class TopState:
         return Wish("quit") if key == "q" else self._about_job(key)
 
     def _move(self, by: int) -> None:
-        ids = [job_id(row) for row in self.shown_jobs()]
-        if ids:
+        if ids := [job_id(row) for row in self.shown_jobs()]:
             now = ids.index(self.chosen) if self.chosen in ids else 0
             self.chosen = ids[max(0, min(len(ids) - 1, now + by))]
 

@@ -152,8 +152,7 @@ def walls(value: object) -> str:
 
 def some(value: object) -> int:
     """A whole number, at least one."""
-    number = _digits(value)
-    if not number:
+    if not (number := _digits(value)):
         raise Fault("must be a whole number above 0")
     return number
 

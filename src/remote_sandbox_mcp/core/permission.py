@@ -164,8 +164,7 @@ def allow_network(is_on: bool | None, hosts: Collection[str], allowed: Collectio
     """Check a network, on for every host or for these. Raises BadArgument for more than the operator's list has."""
     import json
 
-    beyond = unlisted(hosts, allowed)
-    if beyond:
+    if beyond := unlisted(hosts, allowed):
         more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
         found = (
             f"an agent may choose only hosts in the owner's list, which has no {', '.join(beyond[:MOST_NAMED])}{more}"
@@ -205,12 +204,10 @@ def read_address(url: str) -> Address:
         raise ValueError(f"is longer than {LONGEST_URL} characters")
     if not re.fullmatch(r"[!-~]+", url) or "\\" in url:
         raise ValueError("must be plain ASCII without blanks, control characters and backslashes (a host as xn--...)")
-    found = _URL.fullmatch(url)
-    if not found:
+    if not (found := _URL.fullmatch(url)):
         raise ValueError("must begin with https:// and must not hold a #")
     scheme, authority, path, query = found[1].lower(), found[2], found[3] or "/", found[4] or ""
-    place = _AUTHORITY.fullmatch(authority)
-    if not place:
+    if not (place := _AUTHORITY.fullmatch(authority)):
         raise ValueError("must name a host, perhaps a port, and no user, password or dot at the host's end")
     host, port = place[1].lower(), int(place[2] or (443 if scheme == "https" else 80))
     _check_place(scheme, host, port)

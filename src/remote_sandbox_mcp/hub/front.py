@@ -61,8 +61,7 @@ class LineSplitter:
 
     def take(self, data: bytes) -> bytes:
         """All complete lines; an incomplete last one is kept."""
-        end = data.rfind(b"\n") + 1
-        if not end:
+        if not (end := data.rfind(b"\n") + 1):
             self.rest += data
             return b""
         whole = bytes(self.rest) + data[:end]

@@ -96,8 +96,7 @@ def _blocks(text: str) -> Iterator[Case]:
 
 def dotted(title: str) -> str:
     """The name that `python -m unittest` takes again."""
-    match = _TITLE.match(title)
-    if not match:
+    if not (match := _TITLE.match(title)):
         return title
     name, where, part = match.groups()
     if name in _FIXTURES:

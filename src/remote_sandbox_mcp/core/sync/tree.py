@@ -122,8 +122,7 @@ class Tree:
 
     def entries(self, folder: bytes) -> dict[bytes, bytes]:
         """Names and metas of a folder. Raises FileProblem for something that cannot be a file name."""
-        block = self.folders.get(folder, b"")
-        if not block:
+        if not (block := self.folders.get(folder, b"")):
             return {}
         fields = block.split(b"\0")
         names = fields[0::2]

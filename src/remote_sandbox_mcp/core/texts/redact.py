@@ -462,8 +462,7 @@ def _fed(text: str, eater: int, line_end: int) -> Iterator[tuple[int, int]]:
     """Find the text that a line writes into the standard input of the program, or into the file, at `eater`."""
     line = text.rfind("\n", 0, eater) + 1
     pipe = eater if text[eater] == ">" else text.rfind("|", line, eater)
-    echoes = [found.end() for found in _ECHO.finditer(text, line, max(line, pipe))]
-    if echoes:
+    if echoes := [found.end() for found in _ECHO.finditer(text, line, max(line, pipe))]:
         yield echoes[0], pipe
     here = text.find("<<<", eater, line_end)
     if here >= 0:

@@ -313,8 +313,7 @@ class SandboxServer(MCPServer[None]):
         outcome, answer, call = "cancelled", None, None
         since = time.monotonic()
         called_by = calling.set(self._client(context))
-        session = self.clients.session(context)
-        if session:
+        if session := self.clients.session(context):
             begin(session)
             session.client = calling.get().name
         takes, declaration = {*self._toolbox.parameters(name).all, *OTHER_NAMES}, self._toolbox.declaration(name)

@@ -88,8 +88,7 @@ class Deployments:
         key, sandbox = (order.sandbox, order.port), await self._get(order.sandbox)
         ask = functools.partial(self._ask, sandbox, order.sandbox, order.port)
         async with self._turns.setdefault(key, asyncio.Lock()):
-            running = await self._same(order)
-            if not running:
+            if not (running := await self._same(order)):
                 check_free(order, await ask("", ANSWER_S))
             started = as_started(running) if running else await self._start(order)
             # Recorded now, so that a second order for it while it starts does not start another.
@@ -357,8 +356,7 @@ async def ask(stream: Stream, port: int, path: str) -> int:
     await stream.drain()
     heard = b""
     while (status := read_status(heard)) is None:
-        data = await stream.read()
-        if not data:
+        if not (data := await stream.read()):
             raise Unreachable(f"the app closed the connection without an answer to GET {path}")
         heard += data
     return status

@@ -257,8 +257,7 @@ class FarArchive:
     async def _send(self, archive: str, path: str) -> None:
         with await asyncio.to_thread(open, archive, "rb") as file:
             for number in itertools.count():
-                part = await asyncio.to_thread(file.read, PORTION)
-                if not part:
+                if not (part := await asyncio.to_thread(file.read, PORTION)):
                     return
                 await self._sandbox.write(f"{path}-{number:06}", part)
 

@@ -126,8 +126,7 @@ class Sending:
         name, found = self.ends.target.name or item.name, self.plan.found_at(item.path)
         try:
             file = LargeFile(item, name, found, streams, self.meter, self.chunks, where)
-            reply = await file.carry()
-            if reply:
+            if reply := await file.carry():
                 self.tally.otherwise[item.path] = file.put
                 self.tally.note(Problem(text_of(item.path), reply))
             self.tally.sent += 1

@@ -127,8 +127,7 @@ async def create_sandbox(
         made = await with_consent(make, lambda problem: to_reach(order, server.app.settings.rules, problem))
         if made.status == PENDING:
             made = await started(server, made, until - time.monotonic(), reporting)
-    session = server.clients.session(ctx)
-    if session:
+    if session := server.clients.session(ctx):
         session.note_created(made.id)
     if not (server.app.fleet.default or server.app.fleet.refusal) and session:
         # Where nothing else is configured, it becomes the client's selected sandbox.

@@ -239,8 +239,7 @@ async def ask_about_secrets(server: SandboxServer, places: Sequence[Place], sand
 
     Raises BadArgument without a yes. Where the client shows no forms, the path that the caller named is enough.
     """
-    found = list(filter(None, map(server.app.transfers.secret_at, places)))
-    if not found:
+    if not (found := list(filter(None, map(server.app.transfers.secret_at, places)))):
         return
     what, command = ", ".join(found), shlex.join(("remote-sandbox-mcp", "push", found[0], f"{sandbox}:PATH"))
     request = Request(

@@ -120,8 +120,7 @@ class Verbs:
         target = app.fleet.address(remote_path, sandbox if is_named else await self._server.meant(self._ctx))
         where, remote = target.sandbox, target.path
         folder = absolute(local_path or ".")
-        linked = self._linked(folder)
-        if linked:
+        if linked := self._linked(folder):
             # To link again goes on where the first time was cut off; the rules stay those of its owner.
             rules = self._service.given(linked)
             return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=rules, free=linked.free)
