@@ -59,10 +59,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def duration(word: str) -> float:
-    """
-    >>> duration("30m"), duration("2h")
-    (1800.0, 7200.0)
-    """
+    """Read a time such as 30m, 2h, 1d or 1w, in seconds."""
     found = re.fullmatch(r"([0-9]{1,6})([mhdw])", word.strip())
     seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= LONGEST_S:

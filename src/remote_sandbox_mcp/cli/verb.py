@@ -128,10 +128,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def no_choice(word: str, choices: Iterable[str]) -> str:
-    """
-    >>> no_choice("exce", ["exec", "push"])
-    "there is no 'exce'; did you mean exec? There are: exec, push"
-    """
+    """Sentence for a word that is none of the choices, with the one that was probably meant."""
     names = [*choices]
     near = difflib.get_close_matches(word, names, 1)
     hint = f"did you mean {near[0]}? " if near else ""

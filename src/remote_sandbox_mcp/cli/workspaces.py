@@ -164,7 +164,7 @@ def _show_preview(preview: Preview, as_json: bool) -> None:
 
         return print_json(asdict(preview))
     first, *others = preview.lines(HOW_TO_SEND)
-    say(*map(_safe, (f"Would send {first}", *others)))
+    say(*map(one_line, (f"Would send {first}", *others)))
 
 
 def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
@@ -174,11 +174,7 @@ def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
         return print_json(linked_fields(linked))
     first, moved = f"Linked {linked.workspace}", linked.moved.line()
     unsaid = [] if is_shown else linked.preview.lines(HOW_TO_SEND)[1:]
-    say(*map(_safe, filter(None, (first, moved and moved[0].upper() + moved[1:], *unsaid))))
-
-
-def _safe(line: str) -> str:
-    return one_line(line)
+    say(*map(one_line, filter(None, (first, moved and moved[0].upper() + moved[1:], *unsaid))))
 
 
 # Ending one
@@ -191,9 +187,9 @@ async def _unlink(app: App, options: argparse.Namespace) -> int:
 
         print_json(unlinked_fields(gone))
     else:
-        say(_safe(f"Unlinked {gone.workspace}; both sides keep their files."))
+        say(one_line(f"Unlinked {gone.workspace}; both sides keep their files."))
         if gone.left:
-            complain(_safe(f"{gone.note()}."))
+            complain(one_line(f"{gone.note()}."))
     return 0
 
 
@@ -270,7 +266,7 @@ async def _trash(app: App, options: argparse.Namespace) -> int:
         return 0
     page = Page()
     rows = [
-        (styled((_when(each.at), "dim")), styled((size(each.bytes), "")), styled((_safe(each.place), "bold")))
+        (styled((_when(each.at), "dim")), styled((size(each.bytes), "")), styled((one_line(each.place), "bold")))
         for each in found
     ]
     page.rows(rows, indent=0)
@@ -288,7 +284,7 @@ async def _restore(app: App, options: argparse.Namespace) -> int:
     if options.json:
         print_json({"restored": list(map(_trashed_fields, back))})
     else:
-        say(*(_safe(f"Restored {each.place}") for each in back) if back else ("Nothing is missing.",))
+        say(*(one_line(f"Restored {each.place}") for each in back) if back else ("Nothing is missing.",))
     return 0
 
 

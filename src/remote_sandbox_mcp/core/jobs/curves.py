@@ -241,10 +241,7 @@ def _name(prefix: str, name: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    """
-    >>> _seconds("01:48"), _seconds("1:00:01")
-    (108.0, 3601.0)
-    """
+    """Seconds of a text such as 01:48 or 1:00:01."""
     total = 0.0
     for part in text.split(":"):
         total = 60 * total + float(part or 0)

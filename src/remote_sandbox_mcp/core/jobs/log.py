@@ -20,10 +20,7 @@ def exit_line_size(log: bytes) -> int:
 
 
 def without_exit_line(log: bytes, exit_code: int | None) -> bytes:
-    """
-    >>> without_exit_line(b"done\\nEXIT_CODE=3\\n", 3), without_exit_line(b"EXIT_CODE=0\\n", None)
-    (b'done\\n', b'EXIT_CODE=0\\n')
-    """
+    """Log without the keeper's line, where that has this exit code."""
     found = None if exit_code is None else _EXIT_LINE.search(log, max(0, len(log) - 32))
     return log[: found.start()] if found and int(found[1]) == exit_code else log
 

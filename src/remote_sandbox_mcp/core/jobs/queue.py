@@ -230,10 +230,7 @@ def _parts(seen: JobSeen, queue: QueueSeen, now: float) -> Iterator[str]:
 
 
 def counts_text(counts: ArrayCounts) -> str:
-    """
-    >>> counts_text(ArrayCounts(pending=2, ended=5, failed=1))
-    '2 pending, 5 ended (1 failed)'
-    """
+    """Counts of an array's elements in words."""
     ended = f"ended ({counts.failed} failed)" if counts.failed else "ended"
     numbers = (counts.pending, counts.running, counts.ended, counts.gone)
     shown = zip(numbers, ("pending", "running", ended, "interrupted"), strict=True)

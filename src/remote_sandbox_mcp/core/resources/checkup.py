@@ -325,10 +325,7 @@ def cluster_steps(answer: str, findings: ClusterFindings, cluster: ClusterUsage 
 
 
 def _slurm_version(text: str) -> str:
-    """
-    >>> _slurm_version("slurm-wlm 22.05.8"), _slurm_version("slurm 20.02.3-1"), _slurm_version("odd")
-    ('22.05.8', '20.02.3', 'odd')
-    """
+    """Version in what Slurm says of itself; all of the text where there is none."""
     found = re.search(r"\d{1,4}\.\d{1,4}(?:\.\d{1,4}){0,2}", text)
     return found[0] if found else text
 
