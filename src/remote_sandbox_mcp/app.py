@@ -21,6 +21,8 @@ from .core.sandboxes.sandbox import Description, Sandbox
 from .core.sandboxes.slurm import Cluster
 from .local.asking import Questions
 from .local.store.database import STATE_FILE, Database
+from .local.store.mark import mark_in
+from .local.store.trouble import standing_problem
 from .local.waiting import within
 from .services.commands import CommandService
 from .services.files import FileService
@@ -175,8 +177,6 @@ def disposable_rows() -> DisposableRows:
 
 
 def disposable_mark() -> Path:
-    from .local.store.mark import mark_in
-
     # Looked for every second: a state folder that was removed must not come back by that.
     return mark_in(paths.state_path())
 
@@ -382,9 +382,6 @@ class App:
 
     def standing_problems(self) -> list[str]:
         """Problems of the configuration, and why state cannot be kept, where that is so now."""
-        from .local.store.mark import STATE_FILE
-        from .local.store.trouble import standing_problem
-
         state = standing_problem(paths.state_path() / STATE_FILE)
         return [*self.problems, *self.extension_problems, *([state] if state else [])]
 
