@@ -82,14 +82,10 @@ def _joined(found: str, remedy: str) -> str:
 
 
 class ConfigError(SandboxError):
-    """The operator's configuration is wrong."""
-
     code = "config"
 
 
 class BadArgument(SandboxError):
-    """A caller's argument is wrong; nothing was done."""
-
     code = "bad_argument"
 
 
@@ -107,20 +103,14 @@ class UnknownSandbox(SandboxError):
 
 
 class Unsupported(SandboxError):
-    """Sandbox that cannot do what was asked."""
-
     code = "unsupported"
 
 
 class FileProblem(SandboxError):
-    """A file could not be read, written, listed or searched."""
-
     code = "file"
 
 
 class ConnectError(SandboxError):
-    """The sandbox could not be opened; nothing was started on it."""
-
     code = "connect"
 
 
@@ -137,8 +127,6 @@ class BrokenRules(Unreachable):
 
 
 class LoginRefused(ConnectError):
-    """The machine answered and refused the login."""
-
     code = "login_refused"
 
 
