@@ -94,14 +94,7 @@ class Pool:
         order = SandboxOrder(image=image, timeout_s=READY_S, provider=kind)
         now = self._registry.now()
         plan = Disposable(id=new_disposable_id(), provider=kind, image=image, status=CREATING, created=now)
-        kept = Kept(
-            disposable=plan,
-            timeout_s=READY_S,
-            pool=label(image),
-            owner=self._registry.me,
-            idle_since=now,
-            configuration=self._registry.configuration,
-        )
+        kept = self._registry.planned(plan, READY_S, label(image))
         await asyncio.to_thread(self._registry.rows.add_ready, kept)
         await self._make(kept, order)
 

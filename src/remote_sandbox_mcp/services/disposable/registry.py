@@ -89,6 +89,13 @@ class Registry:
         for listener in tuple(self.listeners):
             listener()
 
+    def planned(self, plan: Disposable, timeout_s: float, pool: str = "") -> Kept:
+        """A sandbox of this process that is about to be made."""
+        return Kept(
+            disposable=plan, timeout_s=timeout_s, pool=pool, owner=self.me, idle_since=plan.created,
+            configuration=self.configuration,
+        )  # fmt: skip
+
     # Background work
 
     def spawn(self, work: Awaitable[object]) -> None:
