@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
+import stat
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -115,9 +117,6 @@ async def _run(app: App, options: argparse.Namespace) -> int:
 
 def _input(options: argparse.Namespace) -> bytes | AsyncIterable[bytes]:
     """Standard input for the command: what is piped or redirected, but not a terminal or /dev/null."""
-    import os
-    import stat
-
     given = streams.stdin()
     if options.no_input or given is None or given.isatty():
         return b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import io
 import os
@@ -261,8 +262,6 @@ def _own_input(fd: int) -> int:
 
 def encoding_of(environ: Mapping[str, str]) -> str:
     """The encoding of a terminal by its variables, as Python would choose it there."""
-    import codecs
-
     named = environ.get("PYTHONIOENCODING", "").partition(":")[0]
     locale = next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), "")
     encoding = named or locale.partition(".")[2].partition("@")[0]
