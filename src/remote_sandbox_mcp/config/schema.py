@@ -21,20 +21,8 @@ from .secrets import doubt
 
 SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
 TOP_KEYS = (
-    "default",
-    "hosts",
-    "hosts_at_run_time",
-    "server",
-    "results",
-    "local",
-    "machines",
-    "sandboxes",
-    "notify",
-    "watch",
-    "hooks",
-    "extensions",
-    *SERVICE_KEYS,
-    "registries",
+    *("default", "hosts", "hosts_at_run_time", "server", "results", "local", "machines", "sandboxes"),
+    *("notify", "watch", "hooks", "extensions", *SERVICE_KEYS, "registries"),
 )
 JSON_KEYS = ("server", "opensandbox", "logging")
 SECRET_KEYS = ("password", "key_passphrase", "sudo", "otp", "otp_seed")
