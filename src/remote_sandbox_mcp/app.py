@@ -21,6 +21,8 @@ from .core.sandboxes.sandbox import Description, Sandbox
 from .core.sandboxes.slurm import Cluster
 from .local.asking import Questions
 from .local.store.database import STATE_FILE, Database
+from .local.store.mark import mark_in
+from .local.store.trouble import standing_problem
 from .local.waiting import within
 from .services.commands import CommandService
 from .services.files import FileService
@@ -175,8 +177,6 @@ def disposable_rows() -> DisposableRows:
 
 
 def disposable_mark() -> Path:
-    from .local.store.mark import mark_in
-
     # Looked for every second: a state folder that was removed must not come back by that.
     return mark_in(paths.state_path())
 
@@ -281,7 +281,8 @@ class App:
         self.extension_problems: tuple[str, ...] = ()
         # Makes this process the watchdog; None: the hub is asked to be it.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
-        fleet.find = self._find_disposable
+        # Found by a name that the fleet does not know: the service is made only then.
+        fleet.find = lambda name: self.disposables.find_member(name)
         # Hosts of ~/.ssh/config that were found by their names, and those that mean something else by now.
         self._found_hosts: dict[str, tuple[Machine, Member]] = {}
         self._outdated: list[Member] = []
@@ -344,10 +345,6 @@ class App:
 
         return ShellService(self.fleet, self.jobs.registry)
 
-    def _find_disposable(self, name: str) -> Member | None:
-        """Find a disposable sandbox by a name that the fleet does not know: the service is made only now."""
-        return self.disposables.find_member(name)
-
     def find_hosts_by(self, configuration: Configuration) -> None:
         """Let callers name hosts of ~/.ssh/config, as far as this configuration allows it."""
         rule = configuration.host_rule
@@ -385,9 +382,6 @@ class App:
 
     def standing_problems(self) -> list[str]:
         """Problems of the configuration, and why state cannot be kept, where that is so now."""
-        from .local.store.mark import STATE_FILE
-        from .local.store.trouble import standing_problem
-
         state = standing_problem(paths.state_path() / STATE_FILE)
         return [*self.problems, *self.extension_problems, *([state] if state else [])]
 

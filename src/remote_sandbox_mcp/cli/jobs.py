@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, NotStarted, Unsupported
 from ..core.jobs.alerts import with_run_for
-from ..core.jobs.job import JobWait
+from ..core.jobs.job import JobSeen, JobWait
 from ..core.jobs.log import exit_line_size, without_exit_line
 from ..core.jobs.placement import place_of, read_request
-from ..core.jobs.watch import WatchOrder
-from ..core.task import TaskState, name_of, outcome_of
+from ..core.jobs.watch import Watch, WatchOrder
+from ..core.task import TaskSeen, TaskState, name_of, outcome_of
 from ..core.texts.text import harmless, size, without_broken_end, without_broken_start
 from ..services.jobs.resume import NO_RESUME_COMMAND
-from ..services.jobs.values import Wanted, Which
+from ..services.jobs.values import Begun, JobSnapshot, Wanted, Which
 from ..views.job_results import begun_fields, seen_fields, session_fields, snapshot_fields, state_text, task_result
 from . import attach, terminal
 from .exec import source
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
     from ..app import App
     from ..core.commands.session_handle import SessionSeen
-    from ..core.jobs.job import JobSeen
-    from ..core.jobs.watch import Watch
-    from ..core.task import TaskSeen
-    from ..services.jobs.values import Begun, JobSnapshot
     from ..services.workspaces.call import WorkspaceCall
 
 # Exit codes of `wait`: of a job whose end is not known, and of a wait that reached its time limit.
@@ -132,12 +128,13 @@ def add_arguments(subparsers: Any) -> None:
     add_json(logs, help="for programs: one JSON object, with -f one on each line")
 
 
-async def run(options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     actions = {
         **{"list": _list, "start": _start, "show": _show, "logs": _logs, "wait": _wait_and_bring, "stop": _stop},
         **{"resume": _resume, "attach": _attach, "raise": _raise},
     }
-    return await with_app(options, lambda app: actions[options.action or "list"](app, options))
+    return await actions[options.action or "list"](app, options)
 
 
 async def _wait_and_bring(app: App, options: argparse.Namespace) -> int:
@@ -309,8 +306,6 @@ async def _show(app: App, options: argparse.Namespace) -> int:
 
 
 async def _watch(app: App, which: Which, seen: TaskSeen) -> Watch | None:
-    from ..core.jobs.job import JobSeen
-
     if not isinstance(seen, JobSeen) or seen.recalled or seen.is_unplaced:
         return None
     _, _, record = await app.jobs.find(which)
@@ -341,7 +336,8 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
         seen = await app.tasks.read(which, cursor=seen.cursor, most_bytes=MOST_BYTES)
         printer.print(seen, is_last=not seen.goes_on and not seen.has_more)
     if options.json:
-        _print_end_line(seen)
+        # Print the state at the end of what was followed.
+        write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")
     elif seen.is_over and (options.follow or _exit_code(seen)):
         complain(_end(seen))
     return _exit_code(seen)
@@ -388,11 +384,6 @@ class LogPrinter:
         """Format the new part of the log for a program that follows it."""
         fields = {"tmux_session": seen.session, "log": text, "log_cursor": seen.cursor - len(self._held)}
         return f"{json.dumps(fields)}\n"
-
-
-def _print_end_line(seen: JobSeen) -> None:
-    """Print the state at the end of what was followed."""
-    write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")
 
 
 async def _wait(app: App, options: argparse.Namespace) -> int:

@@ -56,14 +56,7 @@ class SandboxError(Exception):
 
     @classmethod
     def of_parts(cls: type[E], doing: str, found: str, remedy: str = "", *, where: str = "", reason: str = "") -> E:
-        """Make the sentence of what was tried, what was found (`where` says in which part of it), and what to do.
-
-        >>> str(SandboxError.of_parts("unable to open a", "nothing listens", "check port"))
-        'unable to open a: nothing listens; check port'
-        >>> problem = SandboxError.of_parts("unable to open a", "it changed", "If so, run: b", where="(jump host c)")
-        >>> str(problem), problem.found
-        ('unable to open a (jump host c): it changed. If so, run: b', '(jump host c): it changed')
-        """
+        """Make the sentence of what was tried, what was found (`where` says in which part of it), and what to do."""
         at, inner = (f" {where}", f"{where}: {found}") if where else ("", found)
         return cls(f"{doing}{at}: {_joined(found, remedy)}", reason, found=inner, remedy=remedy)
 
@@ -89,14 +82,10 @@ def _joined(found: str, remedy: str) -> str:
 
 
 class ConfigError(SandboxError):
-    """The operator's configuration is wrong."""
-
     code = "config"
 
 
 class BadArgument(SandboxError):
-    """A caller's argument is wrong; nothing was done."""
-
     code = "bad_argument"
 
 
@@ -114,20 +103,14 @@ class UnknownSandbox(SandboxError):
 
 
 class Unsupported(SandboxError):
-    """Sandbox that cannot do what was asked."""
-
     code = "unsupported"
 
 
 class FileProblem(SandboxError):
-    """A file could not be read, written, listed or searched."""
-
     code = "file"
 
 
 class ConnectError(SandboxError):
-    """The sandbox could not be opened; nothing was started on it."""
-
     code = "connect"
 
 
@@ -144,8 +127,6 @@ class BrokenRules(Unreachable):
 
 
 class LoginRefused(ConnectError):
-    """The machine answered and refused the login."""
-
     code = "login_refused"
 
 

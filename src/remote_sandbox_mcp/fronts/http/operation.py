@@ -6,17 +6,14 @@ import asyncio
 import json
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ... import __version__
+from ...app import App
 from ...local.waiting import within
 from ...views.live.metrics import metrics_text
 from ...views.live.service import JOBS, Live
 from ...views.live.watcher import MACHINES
 from ..page.http import NOT_KEPT, Receive, Scope, Send
-
-if TYPE_CHECKING:
-    from ...app import App
 
 PATHS = ("/healthz", "/metrics")
 # For machines that have not answered yet.

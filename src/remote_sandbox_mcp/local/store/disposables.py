@@ -80,8 +80,7 @@ class DisposableRows:
     def reserve(self, kept: Kept, most: int) -> str:
         """Add a new one, if its name is free and there are fewer than `most`; else return the reason."""
         with self.database.writing() as connection:
-            refusal = _refusal(connection, kept, most)
-            if not refusal:
+            if not (refusal := _refusal(connection, kept, most)):
                 self._add(connection, kept)
             return refusal
 

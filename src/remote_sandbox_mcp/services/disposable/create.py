@@ -69,30 +69,22 @@ class Making:
         return set(self._registry.fleet.names) - ours
 
     def _plan(self, order: SandboxOrder) -> Kept:
-        now = self._registry.now()
         plan = Disposable(
             id=new_disposable_id(),
             provider=order.provider,
             name=order.name,
             image=order.image,
             status=CREATING,
-            created=now,
+            created=self._registry.now(),
             limits=order.limits,
             network=bool(order.network),
         )
-        return Kept(
-            disposable=plan,
-            timeout_s=order.timeout_s,
-            owner=self._registry.me,
-            idle_since=now,
-            configuration=self._registry.configuration,
-        )
+        return self._registry.planned(plan, order.timeout_s)
 
     async def _reserve(self, plan: Kept) -> None:
         """Raises BadArgument where the name is taken, SandboxError where there is no room even after sweeping."""
         rows, most = self._registry.rows, self.rules.max_concurrent
-        refusal = await asyncio.to_thread(rows.reserve, plan, most)
-        if refusal:
+        if refusal := await asyncio.to_thread(rows.reserve, plan, most):
             # An expired one may still have the name, or count against the limit.
             await self._sweep()
             refusal = await asyncio.to_thread(rows.reserve, plan, most)

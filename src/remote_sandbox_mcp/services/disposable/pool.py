@@ -83,8 +83,7 @@ class Pool:
             ready = [kept for kept in living if kept.pool == label(image) and kept.owner == self._registry.me]
             lacking = self.rules.pool[image] - len(ready)
             made = await asyncio.gather(*(self._add(image) for _ in range(lacking)), return_exceptions=True)
-            problems = [problem for problem in made if isinstance(problem, BaseException)]
-            if problems:
+            if problems := [problem for problem in made if isinstance(problem, BaseException)]:
                 self._not_before[image] = self._registry.now() + REST_S
                 log.warning("no sandbox of %s could be made ready: %s", image, problems[0])
         finally:
@@ -95,14 +94,7 @@ class Pool:
         order = SandboxOrder(image=image, timeout_s=READY_S, provider=kind)
         now = self._registry.now()
         plan = Disposable(id=new_disposable_id(), provider=kind, image=image, status=CREATING, created=now)
-        kept = Kept(
-            disposable=plan,
-            timeout_s=READY_S,
-            pool=label(image),
-            owner=self._registry.me,
-            idle_since=now,
-            configuration=self._registry.configuration,
-        )
+        kept = self._registry.planned(plan, READY_S, label(image))
         await asyncio.to_thread(self._registry.rows.add_ready, kept)
         await self._make(kept, order)
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...core.errors import BrokenRules, FileProblem, Unreachable
+from ...core.orders import FollowOrder, ScanOrder
 from ...core.sync.transfer import Lane, Reply, numbers
 from ...core.sync.tree import MOST_BYTES, Tree, TreeReader
 from ...far.outpost.wire import CANCEL
 from ...local.waiting import Chores
 from .ends import LONG_S
-
-if TYPE_CHECKING:
-    from ...core.orders import FollowOrder, ScanOrder
+from .lanes import tried_out
 
 # After this time without a look the lane is closed. An open lane counts as use of a disposable sandbox.
 IDLE_S = 600.0
@@ -143,15 +140,8 @@ class Follower:
         async with self._opening:
             if self._lane is None or not self._lane.is_alive:
                 await self.close()
-                lane = await self._open_lane()
-                begun = time.perf_counter()
-                try:
-                    await lane.begin({"verb": "rest"})
-                except BaseException:
-                    await lane.close()
-                    raise
-                self._squeeze = time.perf_counter() - begun > LONG_S
-                self._lane = lane
+                self._lane, seconds = await tried_out(self._open_lane)
+                self._squeeze = seconds > LONG_S
             return self._lane
 
     async def _follow(self, lane: Lane, after_run: str, since: int) -> tuple[Tree, bool]:

@@ -14,6 +14,18 @@ from ...local.waiting import Chores
 IDLE_S = 120.0
 
 
+async def tried_out(opener: Callable[[], Awaitable[Lane]]) -> tuple[Lane, float]:
+    """Open a lane; returns how long a round trip over it takes, too."""
+    lane = await opener()
+    begun = time.perf_counter()
+    try:
+        await lane.begin({"verb": "rest"})
+    except BaseException:
+        await lane.close()
+        raise
+    return lane, time.perf_counter() - begun
+
+
 class Lanes:
     """A lane belongs to one transfer at a time."""
 
@@ -40,14 +52,8 @@ class Lanes:
             await asyncio.wait(tuple(self._coming), return_when=asyncio.FIRST_COMPLETED)
 
     async def _new(self) -> Lane:
-        lane = await self._opener()
-        begun = time.perf_counter()
-        try:
-            await lane.begin({"verb": "rest"})
-        except BaseException:
-            await lane.close()
-            raise
-        self.round_trip_s = min(self.round_trip_s, time.perf_counter() - begun)
+        lane, seconds = await tried_out(self._opener)
+        self.round_trip_s = min(self.round_trip_s, seconds)
         return lane
 
     def open_ahead(self, count: int) -> None:
