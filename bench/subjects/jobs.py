@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from remote_sandbox_mcp.far.jobs.state import listed_children
 from tests.support.line import ThreadedLine
 from tests.support.sshd import wait_until
+
+from remote_sandbox_mcp.far.jobs.state import listed_children
 
 from ..client import Server
 from ..host import peak

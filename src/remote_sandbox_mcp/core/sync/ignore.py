@@ -178,33 +178,28 @@ class IgnoreGroup:
 
     __slots__ = ("is_secret", "name_fits", "names", "out", "path_fits", "paths", "prefixes", "suffixes")
 
-    def __init__(
-        self,
-        rules: "list[IgnoreRule]",
-        of_dirs: bool,
-        matcher: "Callable[[tuple[bytes, ...]], Callable[[bytes], Any] | None]",
-    ) -> None:
+    def __init__(self, rules: "list[IgnoreRule]", of_dirs: bool, reader: "IgnoreReader") -> None:
         self.out = rules[0].out
         self.is_secret: Callable[[bytes, bytes], bool] | None = None
-        if any(rule.is_secret for rule in rules):
-            self.is_secret = is_secret_folder if of_dirs else is_secret_name
         self.names: set[bytes] = set()
         # Names that count in a single folder, by the folder with its slash.
         self.paths: dict[bytes, set[bytes]] = {}
         suffixes, prefixes, names, paths = [], [], [], []
         for rule in rules:
             pattern = rule.pattern
-            if rule.is_plain:
+            if rule.is_secret:
+                self.is_secret = is_secret_folder if of_dirs else is_secret_name
+            elif rule.is_plain:
                 at = pattern.rfind(b"/") + 1
                 (self.paths.setdefault(pattern[:at], set()) if rule.anchored else self.names).add(pattern[at:])
             elif rule.is_suffix:
                 suffixes.append(pattern[1:])
             elif rule.is_prefix:
                 prefixes.append(pattern[:-1])
-            elif not rule.is_secret:
+            else:
                 (paths if rule.anchored else names).append(pattern)
         self.suffixes, self.prefixes = tuple(suffixes), tuple(prefixes)
-        self.name_fits, self.path_fits = matcher(tuple(names)), matcher(tuple(paths))
+        self.name_fits, self.path_fits = reader.matcher(tuple(names)), reader.matcher(tuple(paths))
 
     def names_in(self, folder: bytes) -> "set[bytes]":
         """What is looked up in a folder."""
@@ -272,7 +267,7 @@ class IgnoreReader:
             if not runs or runs[-1][0].out != rule.out:
                 runs.append([])
             runs[-1].append(rule)
-        return [IgnoreGroup(run, of_dirs, self.matcher) for run in runs]
+        return [IgnoreGroup(run, of_dirs, self) for run in runs]
 
     def rules_of(self, lines: "Iterable[bytes]") -> "list[IgnoreRule]":
         """The lines without their ends, comments and what says nothing."""

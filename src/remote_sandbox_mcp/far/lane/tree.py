@@ -45,12 +45,7 @@ RESUMED_S = 7 * 86400
 FORMAT, REGULAR = stat.S_IFMT(0xFFFF), stat.S_IFREG
 # How many entries of the folder around a single file are looked at.
 MOST_BESIDE = 100000
-SKIPPED = {
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+SKIPPED = {stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 class BadName(Exception):
