@@ -165,7 +165,7 @@ class IgnoreWriter:
         return b"(?=(?P<n%d>%s))(?P=n%d)" % (self.count, expression, self.count)
 
 
-def ignore_matcher(patterns: "tuple[bytes, ...]") -> "Callable[[bytes], Any] | None":
+def ignore_matcher(patterns: "tuple[bytes, ...]") -> "Callable[..., Any] | None":
     """One expression for all of these patterns; None where nothing can fit them."""
     writer = IgnoreWriter()
     read = [ignore_segments(pattern) for pattern in patterns]
@@ -184,7 +184,8 @@ class IgnoreGroup:
         self.names: set[bytes] = set()
         # Names that count in a single folder, by the folder with its slash.
         self.paths: dict[bytes, set[bytes]] = {}
-        suffixes, prefixes, names, paths = [], [], [], []
+        suffixes, prefixes = [], []
+        names, paths = [], []  # type: list[bytes], list[bytes]
         for rule in rules:
             pattern = rule.pattern
             if rule.is_secret:
@@ -200,10 +201,6 @@ class IgnoreGroup:
                 (paths if rule.anchored else names).append(pattern)
         self.suffixes, self.prefixes = tuple(suffixes), tuple(prefixes)
         self.name_fits, self.path_fits = reader.matcher(tuple(names)), reader.matcher(tuple(paths))
-
-    def names_in(self, folder: bytes) -> "set[bytes]":
-        """What is looked up in a folder."""
-        return self.names | self.paths[folder] if folder in self.paths else self.names
 
     def fits(self, path: bytes, name: bytes) -> bool:
         """Whether a rule fits that is not looked up."""
@@ -223,7 +220,7 @@ class IgnoreHere:
 
     def __init__(self, folder: bytes, said: "list[tuple[int, IgnoreGroup]]") -> None:
         self.folder = folder
-        self.groups = [(group.names_in(folder[start:]), group, start) for start, group in said]
+        self.groups = [(group.names.union(group.paths.get(folder[start:], ())), group, start) for start, group in said]
         # All of it at once, because most names fit nothing.
         self.names: set[bytes] = set().union(*(names for names, _, _ in self.groups))
         self.suffixes = tuple(suffix for _, group in said for suffix in group.suffixes)
@@ -256,7 +253,7 @@ class IgnoreReader:
 
     def __init__(self) -> None:
         self.rules: dict[bytes, IgnoreRule] = {}
-        self.matchers: dict[tuple[bytes, ...], Callable[[bytes], Any] | None] = {}
+        self.matchers: dict[tuple[bytes, ...], Callable[..., Any] | None] = {}
 
     def read(self, lines: "Iterable[bytes]", of_dirs: bool) -> "list[IgnoreGroup]":
         """Read what lines say about files, or about folders: neighbours that say the same, the last first."""
@@ -277,11 +274,10 @@ class IgnoreReader:
         return [rule for rule in rules if 0 < len(rule.pattern) <= IGNORE_LONGEST]
 
     def rule(self, line: bytes) -> IgnoreRule:
-        if line not in self.rules:
-            self.rules[line] = IgnoreRule(ignore_trimmed(line))
-        return self.rules[line]
+        rule = self.rules[line] = self.rules.get(line) or IgnoreRule(ignore_trimmed(line))
+        return rule
 
-    def matcher(self, patterns: "tuple[bytes, ...]") -> "Callable[[bytes], Any] | None":
+    def matcher(self, patterns: "tuple[bytes, ...]") -> "Callable[..., Any] | None":
         if patterns not in self.matchers:
             self.matchers[patterns] = ignore_matcher(patterns)
         return self.matchers[patterns]
