@@ -39,7 +39,7 @@ SUBJECTS = (
         "jobs",
     ),
     *("slurm", "workspace"),
-    *("sync-first", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
+    *("sync-first", "sync-small", "sync-many", "sync-ignore", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
 )
 
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Literal, Protocol
@@ -50,15 +50,17 @@ class Tool:
 
     server: Server
     sandbox: str
+    # More of its parameters on the way up.
+    more: Mapping[str, bool] = field(default_factory=dict)
 
     def up(self, source: Path, target: Path) -> None:
-        self._sync("sync_local_to_remote", local_path=str(source), remote_path=str(target))
+        self._sync("sync_local_to_remote", local_path=str(source), remote_path=str(target), **self.more)
 
     def down(self, source: Path, target: Path) -> None:
         self._sync("sync_remote_to_local", remote_path=str(source), local_path=str(target))
 
-    def _sync(self, tool: str, **paths: str) -> None:
-        said = self.server.call(tool, **paths, sandbox_name=self.sandbox)
+    def _sync(self, tool: str, **more: str | bool) -> None:
+        said = self.server.call(tool, **more, sandbox_name=self.sandbox)
         if said.get("mode") == "background":
             self._wait(said)
 

@@ -19,6 +19,32 @@ BLOB = "blob.bin"
 READ_IN_FULL = 500
 
 _SYLLABLES = re.findall("..", "reconverlationsetparsergetketmapfilterhandlesessiontablequeryrowindex")
+# As programs write it into a new package.
+_IGNORED = """# Package {0}
+/build/
+/dist/
+/generated-{0}/
+*.egg-info/
+.eggs/
+*.py[cod]
+__pycache__/
+*.so
+.coverage
+.coverage.*
+htmlcov/
+.pytest_cache/
+.mypy_cache/
+.ruff_cache/
+.venv/
+*.log
+*.tmp
+*.swp
+.cache*
+.DS_Store
+node_modules/
+npm-debug.log*
+coverage/**/*.html
+"""
 _SHAPES = (
     "    {0} = self.{1}({2}, {3})",
     "    if {0} is not None and {1}.{2} > {number}:",
@@ -37,6 +63,19 @@ def scatter(root: Path, count: int, size: int, folders: int = 1) -> None:
         folder = root / f"folder-{number % folders:03}"
         folder.mkdir(exist_ok=True)
         _write(folder / f"file-{number:05}.bin", os.urandom(size))
+
+
+def packages(root: Path, count: int, files: int, *, built: bool = True) -> None:
+    """So many packages with a .gitignore each, no two alike, and perhaps with what these leave out."""
+    for number in range(count):
+        folder = root / f"group-{number % 20:02}" / f"package-{number:04}"
+        folder.mkdir(parents=True)
+        _write(folder / ".gitignore", _IGNORED.format(number).encode())
+        for name in [*(f"module-{file:02}.py" for file in range(files)), *(["old.log", ".cache-1"] if built else [])]:
+            _write(folder / name, f"{number} {name}\n".encode())
+        if built:
+            (folder / "build").mkdir()
+            _write(folder / "build" / "result.o", b"built\n")
 
 
 def blob(root: Path, size: int) -> None:

@@ -25,8 +25,9 @@ def rows(stage: Stage) -> Iterator[Row]:
         _plant(busy)
         yield from _answers(stage, busy)
         yield _sleeps(stage, busy, other)
+        alone = in_turns({"alone": timed(lambda: other.call("exec_bash", command="true"))}, rounds=50)["alone"]
         for what, flood in _floods(stage, busy).items():
-            yield _beside(what, flood, other)
+            yield _beside(what, flood, other, alone)
 
 
 def _plant(server: Server) -> None:
@@ -98,7 +99,7 @@ def _floods(stage: Stage, busy: Server) -> dict[str, Callable[[], object]]:
     }
 
 
-def _beside(what: str, flood: Callable[[], object], other: Server) -> Row:
+def _beside(what: str, flood: Callable[[], object], other: Server, alone: Times) -> Row:
     flood()
     with _kept_busy(other) as taken:
         flood()
@@ -107,6 +108,8 @@ def _beside(what: str, flood: Callable[[], object], other: Server) -> Row:
         "fair",
         f"exec `true` of another client beside {what}, p99",
         times.p99_ms,
+        baseline=alone.p50_ms,
+        against="its p50 alone",
         target=Target(MOST_MS),
         note=f"p50 {times.p50_ms:.1f} ms, worst {1000 * max(taken):.0f} ms, of {len(taken)} calls",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sqlite3
 import subprocess
 import time
@@ -12,22 +13,29 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.line import ThreadedLine
+from tests.support.sshd import wait_until
+
+from remote_sandbox_mcp.far.jobs.state import listed_children
 
 from ..client import Server
 from ..host import peak
 from ..measure import in_turns, timed
 from ..report import Row, Target
-from ..stage import OURS, Stage, entry
+from ..stage import ALONE, OURS, Stage, entry
 
 ROUND_TRIP_MS = 20
-MACHINES, WATCHES = 20, 500
-IDLE_S = 30.0
+MACHINES, WATCHES, INTERVAL_S = 20, 1000, 300
+IDLE_S = 30
 TICK = os.sysconf("SC_CLK_TCK")
 _names = itertools.count(1)
 
 
+PROCESSES = 1600
+
+
 def rows(stage: Stage) -> Iterator[Row]:
     yield from _distance(stage)
+    yield _crowded(stage)
     yield from _watchdog(stage)
 
 
@@ -69,6 +77,29 @@ def _distance(stage: Stage) -> Iterator[Row]:
     sshd.reset()
 
 
+def _crowded(stage: Stage) -> Row:
+    """A look at a job, with its use of CPU and memory, on a machine where very many processes run."""
+    sshd = stage.machine()
+    with stage.ours([entry(sshd)]) as server:
+        server.call("exec_bash_background", command="sleep 600", session_name="looked-at", watch=False)
+        look = _look(server)
+        in_turns({"few": timed(look)}, rounds=1, batch=3)
+        few = in_turns({"few": timed(look)}, rounds=stage.rounds(20, 5))["few"]
+        fork = f"import os, time; [os.fork() or time.sleep(600) for _ in range({PROCESSES})]; time.sleep(600)"
+        with subprocess.Popen(["python3", "-ISc", fork], start_new_session=True) as others:
+            try:
+                wait_until(lambda: len(listed_children(others.pid)) == PROCESSES, what="the processes", seconds=60)
+                many = in_turns({"many": timed(look)}, rounds=stage.rounds(20, 5))["many"]
+            finally:
+                os.killpg(others.pid, signal.SIGKILL)
+    sshd.reset()
+    name = f"look at a job beside {PROCESSES:,} processes, p50"
+    return Row(
+        "jobs", name, many.p50_ms, baseline=few.p50_ms, against="beside few", target=Target(10),
+        note=f"p99 {many.p99_ms:.0f} ms, and {few.p99_ms:.0f} ms beside few",
+    )  # fmt: skip
+
+
 def _start(server: Server) -> Callable[[], object]:
     more = {"watch": False, "ensure_watchdog": False}
 
@@ -87,7 +118,8 @@ def _watchdog(stage: Stage) -> Iterator[Row]:
     fleet = stage.machines(machines)
     environment = stage.environment([entry(sshd) for sshd in fleet])
     state = Path(environment["XDG_STATE_HOME"]) / "remote-sandbox-mcp"
-    with stage.server(OURS, environment) as server:
+    # A hub would look after them itself.
+    with stage.server(ALONE, environment) as server:
         for sshd in fleet:
             order = {"command": "sleep 3600", "session_name": "guarded", "interval_s": 3600}
             server.call("exec_bash_background", sandbox_name=sshd.name, ensure_watchdog=False, **order)
@@ -95,14 +127,28 @@ def _watchdog(stage: Stage) -> Iterator[Row]:
     with _daemon(environment) as pid:
         _wait_for_round(state, pid)
         costs = [_round(state, pid) for _ in range(stage.rounds(5, 2))]
-        idle = _idle_share(pid, stage.rounds(int(IDLE_S), 3))
+        idle = _share(pid, stage.rounds(IDLE_S, 3))
+        _spread(state)
+        busy = _share(pid, stage.rounds(IDLE_S, 5))
         memory = peak(pid) * 1024 / 1e6
     name = f"{watches} watches on {machines} machines"
     yield Row("jobs", f"CPU of a watchdog's round, {name}", sorted(costs)[len(costs) // 2], unit="s", target=Target(2))
     yield Row("jobs", f"the watchdog's peak memory, {name}", memory, unit="MB", target=Target(120))
     yield Row("jobs", f"the watchdog's share of a core when idle, {name}", idle * 100, unit="%", target=Target(1))
+    name = f"the watchdog's share of a core, {name} every {INTERVAL_S} s"
+    yield Row("jobs", name, busy * 100, unit="%", target=Target(1))
     for sshd in fleet:
         sshd.reset()
+
+
+def _spread(state: Path) -> None:
+    """Let each be looked at every so many seconds, and all at different times."""
+    with sqlite3.connect(state / "state.db", timeout=30) as connection:
+        ids = [row[0] for row in connection.execute("SELECT id FROM watches")]
+        due = [(INTERVAL_S, time.time() + INTERVAL_S * at / len(ids), each) for at, each in enumerate(ids)]
+        connection.executemany("UPDATE watches SET interval_s = ?, due = ? WHERE id = ?", due)
+    # It notices the change.
+    time.sleep(5)
 
 
 def _multiply(state: Path, times: int) -> None:
@@ -144,7 +190,7 @@ def _wait_for_round(state: Path, pid: int) -> None:
             time.sleep(0.1)
 
 
-def _idle_share(pid: int, seconds: float) -> float:
+def _share(pid: int, seconds: float) -> float:
     before, begun = _cpu(pid), time.monotonic()
     time.sleep(seconds)
     return (_cpu(pid) - before) / (time.monotonic() - begun)

@@ -128,7 +128,7 @@ def test_lines_exclude_the_paths_that_they_match(lines: list[bytes], out: list[b
 @pytest.mark.parametrize(("lines", "out", "kept"), ROWS)
 def test_lines_of_a_file_count_below_its_folder_only(lines: list[bytes], out: list[bytes], kept: list[bytes]) -> None:
     rules = Ignore()
-    rules.add(b"in/it", iter(lines))
+    rules.add(b"in/it", b"\n".join(lines))
     assert [path for path in out if not left_out(rules, b"in/it/" + path)] == []
     assert [path for path in kept if left_out(rules, b"in/it/" + path)] == []
     assert [path for path in [*out, *kept] if left_out(rules, path) or left_out(rules, b"in/item/" + path)] == []
@@ -136,35 +136,47 @@ def test_lines_of_a_file_count_below_its_folder_only(lines: list[bytes], out: li
 
 def test_a_gitignore_file_does_not_apply_to_its_own_folder() -> None:
     rules = Ignore()
-    rules.add(b"a", [b"*", b"a"])
+    rules.add(b"a", b"*\na")
     assert not rules.leaves_out(b"a", True)
     assert rules.leaves_out(b"a/a", True)
 
 
 def test_deeper_files_win_over_shallower_ones() -> None:
     rules = Ignore()
-    rules.add(b"a/b", [b"*.c"])
-    rules.add(b"", [b"*.c", b"x"])
-    rules.add(b"a", [b"!*.c"])
+    rules.add(b"a/b", b"*.c")
+    rules.add(b"", b"*.c\nx")
+    rules.add(b"a", b"!*.c")
     out = {
         path: rules.leaves_out(path, False) for path in (b"1.c", b"a/1.c", b"a/b/1.c", b"a/b/d/1.c", b"a/b/x", b"b/1.c")
     }
     assert out == {b"1.c": True, b"a/1.c": False, b"a/b/1.c": True, b"a/b/d/1.c": True, b"a/b/x": True, b"b/1.c": True}
 
 
+@pytest.mark.parametrize(("lines", "out", "kept"), ROWS)
+def test_all_files_of_a_folder_are_judged_as_each_of_them(
+    lines: list[bytes], out: list[bytes], kept: list[bytes]
+) -> None:
+    rules = Ignore([*lines, ignore.NAMES_OF_SECRETS])
+    rules.add(b"x", b"\n".join(lines))
+    for folder in {path.rpartition(b"/")[0] for path in [*out, *kept]}:
+        names = [*{path.rpartition(b"/")[2] for path in [*out, *kept]} - {b""}, b".env", b"id_rsa", b"token"]
+        each = {name for name in names if rules.leaves_out(folder + b"/" + name if folder else name, False)}
+        assert rules.files_left_out(folder, names) == each
+
+
 def test_own_lines_win_over_files() -> None:
     rules = Ignore([b"*.c", b"!keep", b"/b/"])
-    rules.add(b"", [b"keep", b"!1.c", b"!b", b"other"])
-    rules.add(b"a", [b"keep", b"!1.c"])
+    rules.add(b"", b"keep\n!1.c\n!b\nother")
+    rules.add(b"a", b"keep\n!1.c")
     assert all(rules.leaves_out(path, True) for path in (b"1.c", b"a/1.c", b"b", b"other"))
     assert not any(rules.leaves_out(path, True) for path in (b"keep", b"a/keep", b"a/b"))
 
 
 def test_lines_added_for_the_same_folder_follow_the_earlier_ones() -> None:
     rules = Ignore()
-    rules.add(b"a", [b"x", b"y"])
+    rules.add(b"a", b"x\ny")
     assert rules.leaves_out(b"a/x", False)
-    rules.add(b"a", [b"!x"])
+    rules.add(b"a", b"!x")
     assert not rules.leaves_out(b"a/x", False)
     assert rules.leaves_out(b"a/y", False)
 
@@ -172,7 +184,7 @@ def test_lines_added_for_the_same_folder_follow_the_earlier_ones() -> None:
 def test_a_byte_order_mark_counts_in_the_first_line_of_a_file_only() -> None:
     bom = b"\xef\xbb\xbf"
     rules = Ignore([bom + b"own"])
-    rules.add(b"", [bom + b"first", bom + b"second"])
+    rules.add(b"", b"\n".join([bom + b"first", bom + b"second"]))
     assert [path for path in (b"own", b"first", b"second") if rules.leaves_out(path, False)] == [b"first"]
     assert all(rules.leaves_out(bom + path, False) for path in (b"own", b"second"))
 
@@ -284,7 +296,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 def ours(paths: dict[bytes, bool], files: dict[bytes, list[bytes]]) -> set[bytes]:
     rules = Ignore()
     for folder, lines in files.items():
-        rules.add(folder, lines)
+        rules.add(folder, b"\n".join(lines))
     return {path for path, is_dir in paths.items() if rules.leaves_out_below(path, is_dir)}
 
 

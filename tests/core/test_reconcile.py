@@ -533,7 +533,7 @@ def scoped_histories(draw: st.DrawFn) -> tuple[Entries, Entries, Entries, tuple[
 def shown(side: Entries, gitignore: bytes) -> Entries:
     """What a scan of a side shows."""
     ignore = Ignore([line.encode() for line in (*DEFAULT_EXCLUDES, *RULES.scan_lines())])
-    ignore.add(b"", gitignore.split(b"\n"))
+    ignore.add(b"", gitignore)
     return {
         path: text for path, text in side.items() if not ignore.leaves_out_below(path.encode(), text.startswith("d"))
     }

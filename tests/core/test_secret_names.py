@@ -148,5 +148,5 @@ def test_the_rule_about_secrets_leaves_out_more_and_never_less(
 ) -> None:
     line, includes, path, is_dir, is_out = row
     ignore = Ignore([each.encode() for each in left_out_lines(Rules(includes=includes))])
-    ignore.add(b"", [line.encode()])
+    ignore.add(b"", line.encode())
     assert ignore.leaves_out_below(path.encode(), is_dir) == is_out

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ..core.errors import ConnectError, SandboxError, Unsupported
 from ..core.resources.usage import Usage, idle_score
 from ..core.sandboxes.sandbox import Description
 from .fleet import Fleet, Member, unforeseen
 from .probe.measure import measure
-
-if TYPE_CHECKING:
-    pass
 
 # The smallest difference between two scores.
 LEAST_STEP = 0.001

@@ -76,6 +76,36 @@ async def test_work_that_is_always_due_leaves_time_to_breathe(scene: Scene) -> N
     assert time.monotonic() - begun > 5 * 0.05
 
 
+async def test_the_more_a_round_computes_the_longer_it_rests(scene: Scene) -> None:
+    scene.due = 0
+
+    async def tick() -> float:
+        scene.ticks += 1
+        until = time.process_time() + 0.005
+        while time.process_time() < until:
+            pass
+        return 0.0
+
+    scene.tick = tick  # type: ignore[method-assign]
+    begun = time.monotonic()
+    await scene.until(3, scene.rounds(pace=Intervals(shortest_rest_s=0.01, changes_s=0.01, longest_rest_s=0.3)))
+    assert time.monotonic() - begun > 2 * 0.3
+    begun, scene.ticks = time.monotonic(), 0
+    await scene.until(3, scene.rounds(pace=Intervals(shortest_rest_s=0.01, changes_s=0.01, rest_times=4.0)))
+    assert time.monotonic() - begun > 2 * 4 * 0.005
+
+
+async def test_a_change_ends_the_rest_after_much_work(scene: Scene) -> None:
+    scene.due = 0
+    rounds = scene.rounds(pace=Intervals(shortest_rest_s=0.01, changes_s=0.01, rest_times=1e9, longest_rest_s=60))
+    work = asyncio.ensure_future(rounds.run())
+    for ticks in (1, 2, 3):
+        assert await until(lambda ticks=ticks: scene.ticks >= ticks, 5)  # type: ignore[misc]
+        scene.now += 1
+    work.cancel()
+    await asyncio.wait([work])
+
+
 async def test_where_it_ends_for_want_of_work_nobody_else_is_kept_out(scene: Scene) -> None:
     await asyncio.wait_for(scene.rounds(until_idle=True).run(), 5)
     assert holder(scene.lock.file) is None

@@ -193,12 +193,7 @@ class OutpostJobs:
 
     async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         until = time.monotonic() + grace_s + 12.0
-        order: JobStopOrder = {
-            "verb": "job_stop",
-            "job": question_of(query),
-            "grace": grace_s,
-            **self._queue_rate,
-        }
+        order: JobStopOrder = {"verb": "job_stop", "job": question_of(query), "grace": grace_s, **self._queue_rate}
         while True:
             seen = self._read_one(*await self._ask(order, room_of_query(query)))
             if seen.is_over or time.monotonic() >= until:

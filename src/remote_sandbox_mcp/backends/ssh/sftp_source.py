@@ -396,7 +396,7 @@ class SftpSurvey(Survey):
         except OSError as problem:
             self.problems.note(child(folder, b".gitignore"), problem)
             return
-        self.ignore.add(folder, text.split(b"\n"))
+        self.ignore.add(folder, text)
         self.gitignores.append([to_text(folder), to_text(text)])
 
     async def _read(self, path: bytes) -> bytes:

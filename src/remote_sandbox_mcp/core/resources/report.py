@@ -146,9 +146,9 @@ def _cpu(report: _Report) -> Cpu | None:
 def _used_pct(report: _Report) -> float | None:
     """The share of time in which the CPUs computed, between two looks at /proc/stat."""
     looks = [_busy_and_all(section) for section in report.get("stat", ())]
-    if len(looks) != 2 or None in looks:
+    if len(looks) < 2 or not looks[0] or not looks[-1]:
         return None
-    (busy, all_), (busy_then, all_then) = (look for look in looks[::-1] if look)
+    (busy, all_), (busy_then, all_then) = looks[-1], looks[0]
     passed = all_ - all_then
     # A counter may step back, and a few ticks say nothing.
     return round(min(100.0, max(0.0, 100 * (busy - busy_then) / passed)), 1) if passed >= LEAST_TICKS else None

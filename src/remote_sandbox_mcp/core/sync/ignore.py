@@ -2,7 +2,7 @@
 
 import re
 
-from .secret_names import is_secret_folder, is_secret_name
+from .secret_names import is_secret_folder, is_secret_name, may_be_secret
 
 MYPY = False
 if MYPY:
@@ -14,6 +14,8 @@ NAMES_OF_SECRETS = b"# remote-sandbox-mcp: names of secrets"
 IGNORE_BOM = b"\xef\xbb\xbf"
 # No path is longer, and a bracket without an end takes the square of its length to read.
 IGNORE_LONGEST = 4096
+# How many folders' rules are kept at hand.
+IGNORE_AT_HAND = 256
 IGNORE_SPECIAL = re.compile(rb"[*?\[\\]")
 # A class such as [:digit:], or a byte and perhaps the end of the range that it begins.
 IGNORE_BRACKET_ITEM = re.compile(rb"\[:([^\]]*):\]|\\?(.)(?:-(?!\])\\?(.))?", re.DOTALL)
@@ -38,7 +40,7 @@ IGNORE_FOLDERS = rb"(?:[^/]+/)*"
 class IgnoreRule:
     """One line that says something: what it fits, and whether that is left out or kept."""
 
-    __slots__ = ("anchored", "dirs_only", "is_plain", "is_secret", "is_suffix", "out", "pattern")
+    __slots__ = ("anchored", "dirs_only", "is_plain", "is_prefix", "is_secret", "is_suffix", "out", "pattern")
 
     def __init__(self, line: bytes) -> None:
         self.is_secret = line == NAMES_OF_SECRETS
@@ -46,18 +48,17 @@ class IgnoreRule:
         pattern = line if self.out else line[1:]
         self.dirs_only = pattern.endswith(b"/")
         pattern = pattern[:-1] if self.dirs_only else pattern
+        if pattern.startswith(b"**/") and b"/" not in pattern[3:]:
+            # A name in any folder is what the name alone says.
+            pattern = pattern[3:]
         self.anchored = b"/" in pattern
         self.pattern = pattern[1:] if pattern.startswith(b"/") else pattern
-        self.is_plain = not IGNORE_SPECIAL.search(pattern)
-        self.is_suffix = pattern.startswith(b"*") and not self.anchored and not IGNORE_SPECIAL.search(pattern, 1)
-
-
-def ignore_rules(lines: "Iterable[bytes]") -> "list[IgnoreRule]":
-    """The lines without their ends, comments and what says nothing."""
-    ended = (line[:-1] if line.endswith(b"\n") else line for line in lines)
-    plain = (line[:-1] if line.endswith(b"\r") else line for line in ended)
-    rules = [IgnoreRule(ignore_trimmed(line)) for line in plain if line[:1] != b"#" or line == NAMES_OF_SECRETS]
-    return [rule for rule in rules if 0 < len(rule.pattern) <= IGNORE_LONGEST]
+        special = IGNORE_SPECIAL.search(pattern)
+        self.is_plain = special is None
+        # Nothing is special but a star at one end of a name.
+        star = special.start() if special and special.group() == b"*" and not self.anchored else -1
+        self.is_suffix = star == 0 and not IGNORE_SPECIAL.search(pattern, 1)
+        self.is_prefix = 0 < star == len(pattern) - 1
 
 
 def ignore_trimmed(line: bytes) -> bytes:
@@ -164,90 +165,149 @@ class IgnoreWriter:
         return b"(?=(?P<n%d>%s))(?P=n%d)" % (self.count, expression, self.count)
 
 
-def ignore_matcher(rules: "list[IgnoreRule]") -> "Callable[[bytes], Any] | None":
-    """One expression for all of these rules; None where nothing can fit them."""
+def ignore_matcher(patterns: "tuple[bytes, ...]") -> "Callable[..., Any] | None":
+    """One expression for all of these patterns; None where nothing can fit them."""
     writer = IgnoreWriter()
-    read = [ignore_segments(rule.pattern) for rule in rules]
+    read = [ignore_segments(pattern) for pattern in patterns]
     expressions = [writer.path(segments) for segments in read if segments]
     return re.compile(rb"(?:%s)\Z" % b"|".join(expressions)).match if expressions else None
 
 
 class IgnoreGroup:
-    """Rules that say the same, so that their order does not matter; most are plain and looked up, not tried."""
+    """Rules that say the same, so that their order does not matter; most are looked up, not tried."""
 
-    __slots__ = ("is_secret", "name_fits", "names", "out", "path_fits", "paths", "suffixes")
+    __slots__ = ("is_secret", "name_fits", "names", "out", "path_fits", "paths", "prefixes", "suffixes")
 
-    def __init__(self, rules: "list[IgnoreRule]", of_dirs: bool) -> None:
+    def __init__(self, rules: "list[IgnoreRule]", of_dirs: bool, reader: "IgnoreReader") -> None:
         self.out = rules[0].out
         self.is_secret: Callable[[bytes, bytes], bool] | None = None
-        if any(rule.is_secret for rule in rules):
-            self.is_secret = is_secret_folder if of_dirs else is_secret_name
-        rules = [rule for rule in rules if not rule.is_secret]
-        self.names = {rule.pattern for rule in rules if rule.is_plain and not rule.anchored}
-        self.paths = {rule.pattern for rule in rules if rule.is_plain and rule.anchored}
-        self.suffixes = tuple({rule.pattern[1:] for rule in rules if rule.is_suffix})
-        others = [rule for rule in rules if not rule.is_plain and not rule.is_suffix]
-        self.name_fits = ignore_matcher([rule for rule in others if not rule.anchored])
-        self.path_fits = ignore_matcher([rule for rule in others if rule.anchored])
+        self.names: set[bytes] = set()
+        # Names that count in a single folder, by the folder with its slash.
+        self.paths: dict[bytes, set[bytes]] = {}
+        suffixes, prefixes = [], []
+        names, paths = [], []  # type: list[bytes], list[bytes]
+        for rule in rules:
+            pattern = rule.pattern
+            if rule.is_secret:
+                self.is_secret = is_secret_folder if of_dirs else is_secret_name
+            elif rule.is_plain:
+                at = pattern.rfind(b"/") + 1
+                (self.paths.setdefault(pattern[:at], set()) if rule.anchored else self.names).add(pattern[at:])
+            elif rule.is_suffix:
+                suffixes.append(pattern[1:])
+            elif rule.is_prefix:
+                prefixes.append(pattern[:-1])
+            else:
+                (paths if rule.anchored else names).append(pattern)
+        self.suffixes, self.prefixes = tuple(suffixes), tuple(prefixes)
+        self.name_fits, self.path_fits = reader.matcher(tuple(names)), reader.matcher(tuple(paths))
 
     def fits(self, path: bytes, name: bytes) -> bool:
+        """Whether a rule fits that is not looked up."""
         return (
-            name in self.names
-            or path in self.paths
-            or path.endswith(self.suffixes)
+            name.endswith(self.suffixes)
+            or name.startswith(self.prefixes)
             or (self.is_secret is not None and self.is_secret(name, path))
             or (self.name_fits is not None and self.name_fits(name) is not None)
             or (self.path_fits is not None and self.path_fits(path) is not None)
         )
 
 
-def ignore_groups(rules: "list[IgnoreRule]", of_dirs: bool) -> "tuple[IgnoreGroup, ...]":
-    """Neighbours that say the same, the last first: the first group that fits decides."""
-    runs: list[list[IgnoreRule]] = []
-    for rule in reversed(rules):
-        if not runs or runs[-1][0].out != rule.out:
-            runs.append([])
-        runs[-1].append(rule)
-    return tuple(IgnoreGroup(run, of_dirs) for run in runs)
+class IgnoreHere:
+    """What is said about files, or about folders, in one folder, which is given with its slash."""
+
+    __slots__ = ("folder", "groups", "is_secret", "name_fits", "names", "path_fits", "prefixes", "suffixes")
+
+    def __init__(self, folder: bytes, said: "list[tuple[int, IgnoreGroup]]") -> None:
+        self.folder = folder
+        self.groups = [(group.names.union(group.paths.get(folder[start:], ())), group, start) for start, group in said]
+        # All of it at once, because most names fit nothing.
+        self.names: set[bytes] = set().union(*(names for names, _, _ in self.groups))
+        self.suffixes = tuple(suffix for _, group in said for suffix in group.suffixes)
+        self.prefixes = tuple(prefix for _, group in said for prefix in group.prefixes)
+        self.name_fits = {group.name_fits for _, group in said if group.name_fits}
+        self.path_fits = {(group.path_fits, start) for start, group in said if group.path_fits}
+        self.is_secret = any(group.is_secret for _, group in said)
+
+    def leaves_out(self, name: bytes) -> bool:
+        path = self.folder + name
+        for names, group, start in self.groups:
+            if name in names or group.fits(path[start:], name):
+                return group.out
+        return False
+
+    def files_left_out(self, names: "list[bytes]") -> "set[bytes]":
+        listed, prefixes, suffixes = self.names, self.prefixes, self.suffixes
+        found = [name for name in names if name in listed or name.endswith(suffixes) or name.startswith(prefixes)]
+        for fits in self.name_fits:
+            found += filter(fits, names)
+        for fits, start in self.path_fits:
+            found += [name for name in names if fits(self.folder + name, start)]
+        if self.is_secret:
+            found += filter(may_be_secret, names)
+        return set(filter(self.leaves_out, found))
 
 
-class IgnoreList:
-    """The lines of one file: what they say about files and about folders, and where paths below it start."""
+class IgnoreReader:
+    """Reads lines of many files; what several of them have in common is read once."""
 
-    __slots__ = ("groups", "start")
+    def __init__(self) -> None:
+        self.rules: dict[bytes, IgnoreRule] = {}
+        self.matchers: dict[tuple[bytes, ...], Callable[..., Any] | None] = {}
 
-    def __init__(self, folder: bytes, lines: "Iterable[bytes]") -> None:
-        rules = ignore_rules(lines)
-        of_files = [rule for rule in rules if not rule.dirs_only]
-        self.groups = ignore_groups(of_files, False), ignore_groups(rules, True)
-        self.start = len(folder) + 1 if folder else 0
+    def read(self, lines: "Iterable[bytes]", of_dirs: bool) -> "list[IgnoreGroup]":
+        """Read what lines say about files, or about folders: neighbours that say the same, the last first."""
+        runs: list[list[IgnoreRule]] = []
+        for rule in reversed(self.rules_of(lines)):
+            if rule.dirs_only and not of_dirs:
+                continue
+            if not runs or runs[-1][0].out != rule.out:
+                runs.append([])
+            runs[-1].append(rule)
+        return [IgnoreGroup(run, of_dirs, self) for run in runs]
+
+    def rules_of(self, lines: "Iterable[bytes]") -> "list[IgnoreRule]":
+        """The lines without their ends, comments and what says nothing."""
+        ended = (line[:-1] if line.endswith(b"\n") else line for line in lines)
+        plain = (line[:-1] if line.endswith(b"\r") else line for line in ended)
+        rules = [self.rule(line) for line in plain if line[:1] != b"#" or line == NAMES_OF_SECRETS]
+        return [rule for rule in rules if 0 < len(rule.pattern) <= IGNORE_LONGEST]
+
+    def rule(self, line: bytes) -> IgnoreRule:
+        rule = self.rules[line] = self.rules.get(line) or IgnoreRule(ignore_trimmed(line))
+        return rule
+
+    def matcher(self, patterns: "tuple[bytes, ...]") -> "Callable[..., Any] | None":
+        if patterns not in self.matchers:
+            self.matchers[patterns] = ignore_matcher(patterns)
+        return self.matchers[patterns]
 
 
 class Ignore:
     """Excluded paths by .gitignore lines: the last that fits decides."""
 
     def __init__(self, lines: "Iterable[bytes]" = ()) -> None:
-        self._own = IgnoreList(b"", lines).groups
-        self._added: dict[bytes, list[IgnoreList]] = {}
-        # One folder's paths are asked about in a row, so what counts in the last one is kept.
-        self._last_folder = b""
-        self._last_lists: list[IgnoreList] = []
+        self._reader, lines = IgnoreReader(), list(lines)
+        self._own = [self._reader.read(lines, of_dirs) for of_dirs in (False, True)]
+        # Texts by the folder, with its slash, that they lie in, and what they say: many have the same text.
+        self._added: dict[bytes, list[bytes]] = {}
+        self._read: dict[tuple[bytes, bool], list[IgnoreGroup]] = {}
+        # What is said in folders that were asked about lately.
+        self._here: dict[tuple[bytes, bool], IgnoreHere] = {}
 
-    def add(self, folder: bytes, lines: "Iterable[bytes]") -> None:
-        """Take the lines of a .gitignore that lies in `folder` (b"" is the root): they count below it only."""
-        lines = list(lines)
-        if lines and lines[0].startswith(IGNORE_BOM):
-            lines[0] = lines[0][len(IGNORE_BOM) :]
-        self._added.setdefault(folder, []).insert(0, IgnoreList(folder, lines))
-        self._last_lists = self._lists_in(self._last_folder)
+    def add(self, folder: bytes, text: bytes) -> None:
+        """Take the text of a .gitignore that lies in `folder` (b"" is the root): it counts below it only."""
+        self._added.setdefault(folder + b"/" if folder else b"", []).insert(0, text)
+        self._here.clear()
 
     def leaves_out(self, path: bytes, is_dir: bool) -> bool:
         """Whether this very path is left out; the caller does not go into folders that are."""
-        name = path[path.rfind(b"/") + 1 :]
-        for group in self._own[is_dir]:
-            if group.fits(path, name):
-                return group.out
-        return bool(self._added) and self._added_leave_out(path, name, is_dir)
+        at = path.rfind(b"/") + 1
+        return self._listed(path[:at], is_dir).leaves_out(path[at:])
+
+    def files_left_out(self, folder: bytes, names: "list[bytes]") -> "set[bytes]":
+        """Those of a folder's files that are left out, quicker than one by one."""
+        return self._listed(folder + b"/" if folder else b"", False).files_left_out(names)
 
     def withholds(self, path: bytes, is_dir: bool) -> bool:
         """Whether a path that is left out has the name of a secret, of which the caller is told."""
@@ -263,24 +323,26 @@ class Ignore:
             slash = path.find(b"/", slash + 1)
         return self.leaves_out(path, is_dir)
 
-    def _added_leave_out(self, path: bytes, name: bytes, is_dir: bool) -> bool:
-        folder = path[: max(0, len(path) - len(name) - 1)]
-        if folder != self._last_folder:
-            self._last_folder, self._last_lists = folder, self._lists_in(folder)
-        for added in self._last_lists:
-            below = path[added.start :]
-            for group in added.groups[is_dir]:
-                if group.fits(below, name):
-                    return group.out
-        return False
+    def _listed(self, folder: bytes, is_dir: bool) -> IgnoreHere:
+        here = self._here.get((folder, is_dir))
+        if here is None:
+            if len(self._here) >= IGNORE_AT_HAND:
+                self._here.clear()
+            said, above = [(0, group) for group in self._own[is_dir]], folder
+            while self._added:
+                for text in self._added.get(above, ()):
+                    said += [(len(above), group) for group in self._said(text, is_dir)]
+                if not above:
+                    break
+                above = above[: above.rfind(b"/", 0, -1) + 1]
+            here = self._here[folder, is_dir] = IgnoreHere(folder, said)
+        return here
 
-    def _lists_in(self, folder: bytes) -> "list[IgnoreList]":
-        """The added lists that count in this folder, the deepest first."""
-        lists = list(self._added.get(folder, ()))
-        while folder:
-            folder = folder[: max(0, folder.rfind(b"/"))]
-            lists += self._added.get(folder, ())
-        return lists
+    def _said(self, text: bytes, is_dir: bool) -> "list[IgnoreGroup]":
+        if (text, is_dir) not in self._read:
+            plain = text[len(IGNORE_BOM) :] if text.startswith(IGNORE_BOM) else text
+            self._read[text, is_dir] = self._reader.read(plain.split(b"\n"), is_dir)
+        return self._read[text, is_dir]
 
 
 def is_secret_path(path: bytes) -> bool:

@@ -191,7 +191,7 @@ class _Planner:
         self.parents: dict[bytes, dict[bytes, bytes]] = {}
         self.ignore = Ignore([rule.encode("utf-8", "surrogateescape") for rule in order.rules])
         for folder, text in source.gitignores:
-            self.ignore.add(folder, text.split(b"\n"))
+            self.ignore.add(folder, text)
 
     def plan_all(self) -> Plan:
         plan, source, target = self.plan, self.source, self.target

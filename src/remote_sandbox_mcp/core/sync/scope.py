@@ -180,7 +180,7 @@ class AppliedScope:
         for gitignores in dict.fromkeys(self._gitignores):
             ignore = Ignore(encoded)
             for folder, text in gitignores:
-                ignore.add(folder, text.split(b"\n"))
+                ignore.add(folder, text)
             made.append(ignore)
         return tuple(made)
 

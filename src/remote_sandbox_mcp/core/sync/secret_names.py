@@ -82,19 +82,29 @@ SECRET_FIRST = {name[:3] for name in (*SECRET_NAMES, *SECRET_INSIDE, *SECRET_STA
 SECRET_LAST = {ending[-3:] for ending in (*SECRET_ENDINGS, *SECRET_COPY_ENDINGS, b".json")}
 
 
+def may_be_secret(name: bytes) -> bool:
+    """Whether the name of a file has to be looked at closely."""
+    low = name.lower()
+    return (
+        low[:3] in SECRET_FIRST
+        or low[-3:] in SECRET_LAST
+        or low[-1:] in SECRET_MARKS
+        or low[:2] == b".#"
+        or b".tfstate." in low
+    )
+
+
 def is_secret_name(name: bytes, path: bytes = b"") -> bool:
     """Whether a file of this name often holds a secret, or is an editor's copy of one that does.
 
     With its path, the folder that it lies in counts, too.
     """
-    low = name.lower()
-    is_plain = low[:3] not in SECRET_FIRST and low[-3:] not in SECRET_LAST and low[-1:] not in SECRET_MARKS
-    if is_plain and low[:2] != b".#" and b".tfstate." not in low:
+    if not may_be_secret(name):
         return False
     # As earlier versions have left it out; in other cases it is a usual name of source code.
     if name.startswith(b"secrets.") and SECRET_EXAMPLE.search(name) is None:
         return True
-    return is_copy_of(low, lambda low: is_listed_secret(low) or is_secret_inside(low, path))
+    return is_copy_of(name.lower(), lambda low: is_listed_secret(low) or is_secret_inside(low, path))
 
 
 def is_secret_folder(name: bytes, path: bytes = b"") -> bool:

@@ -45,12 +45,7 @@ RESUMED_S = 7 * 86400
 FORMAT, REGULAR = stat.S_IFMT(0xFFFF), stat.S_IFREG
 # How many entries of the folder around a single file are looked at.
 MOST_BESIDE = 100000
-SKIPPED = {
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+SKIPPED = {stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 class BadName(Exception):
@@ -398,7 +393,7 @@ class Survey:
         if self.ignored_bytes > MOST_GITIGNORED:
             self.problems.note(child(folder, b".gitignore"), OSError(errno.EFBIG, "too many rules; not heeded"))
             return
-        self.ignore.add(folder, text.split(b"\n"))
+        self.ignore.add(folder, text)
         self.gitignores.append([to_text(folder), to_text(text)])
 
     def describe(self, folder: bytes, entries: "list[Any]", folders: "list[bytes]") -> "list[bytes]":
@@ -406,12 +401,13 @@ class Survey:
         fields: "list[bytes]" = []
         prefix = folder + b"/" if folder else b""
         leaves_out, snapshot = self.ignore.leaves_out, self.snapshot
+        out = self.ignore.files_left_out(folder, [entry.name for entry in entries])
         for entry in entries:
             name = entry.name
             path = prefix + name
             try:
                 is_dir = entry.is_dir(follow_symlinks=False)
-                if leaves_out(path, is_dir):
+                if leaves_out(path, True) if is_dir else name in out:
                     self.note_left_out(path, name, is_dir)
                     if snapshot:
                         self.mark_left_out(snapshot, entry, is_dir)

@@ -1,5 +1,8 @@
 #!/bin/sh
 # Tells how busy this machine is: one round trip, no temporary files, nothing left behind. POSIX sh.
+# A fork takes as long as all that is read here together, so the shell reads and writes by itself what it can.
+#
+# $1: "once" looks once at what the CPUs did, because the one who asks has an earlier look.
 #
 # Output: a line that begins with "@@ " opens a section; lines that begin with one space belong to it; any other line is
 # noise (a banner, a message) and means nothing. Text that others chose (names of processes and cards) is always
@@ -9,7 +12,7 @@
 #   @@ probe 1                  the version of this format
 #   @@ clock                    seconds since 1970
 #   @@ load                     three load averages, perhaps in braces, perhaps with more behind them
-#   @@ stat                     the first line of /proc/stat, twice: at the beginning and at the end
+#   @@ stat                     the first line of /proc/stat, at the beginning and (not with "once") again at the end
 #   @@ cpus                     `online: N` CPUs that run, `usable: N` that we may use, `quota: N` of each `period: N`
 #   @@ memory                   `NAME: NUMBER`: /proc/meminfo in KiB; cgroup limits and sysctl in bytes; vm_stat in pages
 #   @@ asking PROGRAM           PROGRAM is about to be run; without its own section below, it never answered
@@ -28,6 +31,8 @@ LC_ALL=C
 PATH="${PATH:-/usr/bin:/bin}:/usr/sbin:/sbin:/usr/local/bin:/opt/rocm/bin:/usr/local/nvidia/bin:/usr/lib/wsl/lib"
 export LC_ALL PATH
 system=$(uname -s)
+newline='
+'
 
 # section NAME [TEXT]
 section() {
@@ -44,43 +49,67 @@ has() {
     command -v "$1" >/dev/null 2>&1
 }
 
+# first SECTION FILE: a section of the file's first line, if it can be read
+first() {
+    if [ -r "$2" ] && read -r line <"$2"; then
+        printf '@@ %s\n %s\n' "$1" "$line"
+    fi
+}
+
 # A broken driver or a dead file server answers never: at most 8 seconds, where the machine has timeout(1).
-limit=
-if timeout -k 1 8 true; then
-    limit='timeout -k 1 8'
-elif timeout 8 true; then
-    limit='timeout 8'
-fi >/dev/null 2>&1
+limit='timeout -k 1 8'
+find_limit() {
+    limit=
+    if timeout -k 1 8 true; then
+        limit='timeout -k 1 8'
+    elif timeout 8 true; then
+        limit='timeout 8'
+    fi >/dev/null 2>&1
+}
 
 limited() {
     # shellcheck disable=SC2086 # a command with its options, or no words at all
     $limit "$@" </dev/null 2>&1
 }
 
-# named FILE: `NAME: CONTENT`, if it can be read
+# named FILE: ` NAME: CONTENT`, if it can be read
 named() {
-    [ ! -r "$1" ] || printf '%s: %s\n' "${1##*/}" "$(cat "$1")"
+    if [ -r "$1" ] && read -r value <"$1"; then
+        printf ' %s: %s\n' "${1##*/}" "$value"
+    fi
+}
+
+# How many CPUs run; /sys tells ranges such as `0-3,8`.
+count_cpus() {
+    online=0
+    { read -r ranges </sys/devices/system/cpu/online; } 2>/dev/null || ranges=
+    while [ -n "$ranges" ]; do
+        range=${ranges%%,*}
+        ranges=${ranges#"$range"}
+        ranges=${ranges#,}
+        online=$((online + ${range#*-} - ${range%-*} + 1))
+    done
+    [ "$online" -gt 0 ] || online=$(getconf _NPROCESSORS_ONLN || sysctl -n hw.ncpu || grep -c ^processor /proc/cpuinfo)
 }
 
 cpus() {
-    online=$(getconf _NPROCESSORS_ONLN 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || grep -c ^processor /proc/cpuinfo)
-    printf 'online: %s\nusable: %s\n' "$online" "$(nproc 2>/dev/null || echo "$online")"
+    printf ' online: %s\n usable: %s\n' "$online" "$(nproc || echo "$online")"
     if [ -r /sys/fs/cgroup/cpu.max ]; then
         read -r quota period </sys/fs/cgroup/cpu.max
     elif [ -r /sys/fs/cgroup/cpu/cpu.cfs_quota_us ]; then
         read -r quota </sys/fs/cgroup/cpu/cpu.cfs_quota_us
         read -r period </sys/fs/cgroup/cpu/cpu.cfs_period_us
     fi
-    printf 'quota: %s\nperiod: %s\n' "${quota:-none}" "${period:-none}"
+    printf ' quota: %s\n period: %s\n' "${quota:-none}" "${period:-none}"
 }
 
 linux_memory() {
-    grep -E '^(MemTotal|MemFree|MemAvailable|Buffers|Cached|SReclaimable|Shmem):' /proc/meminfo
+    sed -n -E 's/^((MemTotal|MemFree|MemAvailable|Buffers|Cached|SReclaimable|Shmem):)/ \1/p' /proc/meminfo
     for folder in /sys/fs/cgroup /sys/fs/cgroup/memory; do
         for name in memory.max memory.current memory.limit_in_bytes memory.usage_in_bytes; do
             named "$folder/$name"
         done
-        grep -E '^(total_)?inactive_file ' "$folder/memory.stat" 2>/dev/null | sed 's/ /: /'
+        [ ! -r "$folder/memory.stat" ] || sed -n -E 's/^((total_)?inactive_file) / \1: /p' "$folder/memory.stat"
     done
 }
 
@@ -94,16 +123,18 @@ sysctl_memory() {
 }
 
 host() {
-    tell clock "$(date +%s)"
+    printf '@@ clock\n %s\n' "$(date +%s)"
     if [ "$system" = Linux ]; then
-        tell stat "$(head -n 1 /proc/stat 2>/dev/null)"
-        tell load "$(cat /proc/loadavg 2>/dev/null)"
-        tell memory "$(linux_memory 2>/dev/null)"
+        first stat /proc/stat
+        first load /proc/loadavg
+        echo '@@ memory'
+        linux_memory
     else
-        tell load "$(sysctl -n vm.loadavg 2>/dev/null)"
-        tell memory "$(sysctl_memory 2>/dev/null)"
+        tell load "$(sysctl -n vm.loadavg)"
+        tell memory "$(sysctl_memory)"
     fi
-    tell cpus "$(cpus 2>/dev/null)"
+    echo '@@ cpus'
+    cpus
 }
 
 # Where ps cannot be asked for single processes (busybox), /proc knows their owners.
@@ -197,23 +228,20 @@ amd() {
 }
 
 disks() {
+    if rows=$(limited df -Pk / "${HOME:-/}"); then
+        before=${rows%"$newline"*}
+        printf '@@ disk root\n %s\n@@ disk home\n %s\n' "${before##*"$newline"}" "${rows##*"$newline"}"
+        return
+    fi
+    # The home folder is not there or its server does not answer, or this is no timeout(1) as it is elsewhere.
+    find_limit
     section 'disk root' "$(limited df -Pk /)"
-    section 'disk home' "$(limited df -Pk "${HOME:-/}")"
+    [ -n "$limit" ] || section 'disk home' "$(limited df -Pk "${HOME:-/}")"
 }
 
-# What all CPUs did meanwhile is known only after some ticks of their clocks.
-later() {
-    [ "$system" = Linux ] || return 0
-    wait "$pause"
-    tell stat "$(head -n 1 /proc/stat 2>/dev/null)"
-}
-
-main() {
-    section 'probe 1'
-    sleep 0.2 >/dev/null 2>&1 &
-    pause=$!
-    host
-    # Again all at once; each waits to be printed until those before it are done.
+# Again all at once; each waits to be printed until those before it are done.
+cards_and_disks() {
+    find_limit
     disks | {
         amd | {
             nvidia
@@ -221,8 +249,27 @@ main() {
         }
         cat
     }
-    later
+}
+
+main() {
+    section 'probe 1'
+    count_cpus 2>/dev/null
+    if [ "${1:-}" != once ] && [ "$system" = Linux ]; then
+        # What all CPUs did meanwhile is known only after some ticks of their clocks.
+        if [ "$online" -lt 8 ]; then sleep 0.2; else sleep 0.05; fi >/dev/null 2>&1 &
+        pause=$!
+    fi
+    host 2>/dev/null
+    if has nvidia-smi || has rocm-smi; then
+        cards_and_disks
+    else
+        disks
+    fi
+    if [ -n "${pause:-}" ]; then
+        wait "$pause"
+        first stat /proc/stat
+    fi
     section end
 }
 
-main
+main "$@"

@@ -153,6 +153,9 @@ class Intervals:
     # Also the longest pause between two rounds, because clocks may be set while it waits.
     settings_s: float = 30.0
     shortest_rest_s: float = 0.2
+    # After a round it rests so many times as long as the round computed, but no longer than this for that reason.
+    rest_times: float = 100.0
+    longest_rest_s: float = 2.0
     longest_pause_s: float = 60.0
     # With nothing to watch, the lock is released after this long; then the hub's idle time begins.
     idle_s: float = 3.0
@@ -246,15 +249,21 @@ class Rounds:
             raise Ended("its lock was taken away")
         # Read before the work, so that changes by others during it are noticed afterwards.
         version = await self._version()
+        begun = time.process_time()
         due = await supervision.tick()
+        worked_s = time.process_time() - begun
         self._failures = 0
         self._idle_since = min(self._idle_since, time.monotonic()) if due == math.inf else math.inf
         await self._try(self._vital.beat)
-        await self._rest(due, version)
+        await self._rest(due, version, worked_s)
 
-    async def _rest(self, due: float, version: object) -> None:
-        """Wait until something is due or has changed, or the settings should be checked."""
+    async def _rest(self, due: float, version: object, worked_s: float) -> None:
+        """Wait until something is due or has changed, or the settings should be checked.
+
+        What is due within the rest that a round's work asks for is done together: each round costs something by itself.
+        """
         pace = self._pace
+        due = max(due, time.time() + min(pace.longest_rest_s, pace.rest_times * worked_s))
         wanted = max(pace.shortest_rest_s, due - time.time())
         until = time.monotonic() + min(pace.settings_s, wanted)
         await asyncio.sleep(pace.shortest_rest_s)
