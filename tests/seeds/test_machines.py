@@ -38,6 +38,8 @@ EXAMPLE = {
     "auto_resume": True,
 }
 PLAN = {"resume_command": "sh again.sh", "checkpoint_path": "~/state.json", "checkpoint_format": "json"}
+# The README says "at least" of a plan's keys.
+MORE = {"steps": ["load", "train"]}
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -175,7 +177,7 @@ async def watch(scene: Scene, project: Path) -> None:
     more = {"run_id": "r-1", "watch_name": "first", "metadata_json": '{"who": "me"}', "interval_s": 1}
     command = """echo '{"step": 3}' >~/state.json; echo working; until [ -e ~/w/go ]; do sleep 0.1; done"""
     begun = await scene.do(
-        "watched", "exec_bash_background", command=command, session_name="w1", resume_plan_json=json.dumps(PLAN), **more
+        "watched", "exec_bash_background", command=command, session_name="w1", resume_plan_json=json.dumps(PLAN | MORE), **more
     )
     number = {"watch_id": begun["watch_id"]}
     await scene.do("shown", "get_background_watch", **number)
@@ -388,7 +390,7 @@ CHECKS: dict[str, Check] = {
         == [300, 2, 300, 1, False]
     ),
     "get_background_watch run_id": lambda it: (whole_watch(it)["run_id"], whole_watch(it)["name"]) == ("r-1", "first"),
-    "get_background_watch metadata": lambda it: whole_watch(it)["metadata"] == {"who": "me"},
+    "get_background_watch metadata": lambda it: whole_watch(it)["metadata"] == {"who": "me", "resume_plan": MORE},
     "get_background_watch resume_plan_json": lambda it: whole_watch(it).items() >= PLAN.items(),
     "get_background_watch_progress works": lambda it: (
         it["progress"]["checkpoint"]["value"] == {"step": 3} and "working" in it["progress"]["log_tail"]

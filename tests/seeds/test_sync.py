@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.server import Caller, text_of
 
 # DEFAULT_EXCLUDES of 0.7.6, and .venv.
@@ -28,6 +30,20 @@ async def test_the_default_excludes_are_the_originals(tools: Caller, project: Pa
     assert files_in(project / "there") == {"main.py", ".vscode/kept", "kept.pyc"}
     hit = ["*.pyc", ".git", ".idea", ".venv", ".vscode", "__pycache__", "node_modules"]
     assert done["excluded_by_default"] == hit
+
+
+@pytest.mark.parametrize(
+    ("line", "stays"),
+    [("./build/", "build/x"), ("  build/x", "build/x"), ("./*.log", "a.log"), ("././a.log", "a.log")],
+)
+async def test_a_pattern_means_what_its_writer_means(tools: Caller, project: Path, line: str, stays: str) -> None:
+    """0.7.6 takes ./ and spaces away from the beginning of a pattern."""
+    write(project / "here", "build/x", "deep/build/y", "a.log", "deep/a.log", "main.py")
+    (project / "patterns").write_text(f"{line}\n")
+    for number, given in enumerate(({"excludes": [line]}, {"exclude_file": "patterns"})):
+        there = project / f"there{number}"
+        await tools.call("sync_local_to_remote", local_path="here", remote_path=str(there), **given)
+        assert files_in(project / "here") - files_in(there) == {stays}
 
 
 async def test_a_push_without_paths_sends_this_folder_to_the_home_folder(tools: Caller) -> None:

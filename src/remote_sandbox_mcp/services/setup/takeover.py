@@ -43,6 +43,7 @@ CODEX = '"$RSMCP_SUGGESTED_PROMPT"'
 CUT_OFF = "it was cut off under 0.x; sync again, which sends only what is missing"
 CONFIGURED = "it is configured already"
 MOST = 1_000_000
+PLAN = "resume_plan_json"
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ def _watch(row: rows.Row, allowed: Allowed, problems: list[str]) -> Watch:
         session=row["tmux_session"],
         command=row["launch_command"],
         policy=make_policy(order, cwd, allowed),
-        metadata=rows.parsed(row, "metadata_json"),
+        metadata=watching.facts(rows.parsed(row, "metadata_json"), watching.beside_plan(rows.parsed(row, PLAN))),
         status=status,
         last_state=STATES.get(state) or state,
         last_exit_code=code,
@@ -251,7 +252,7 @@ def _watch(row: rows.Row, allowed: Allowed, problems: list[str]) -> Watch:
 
 def _order(row: rows.Row) -> WatchOrder:
     """The original's policy, within our limits."""
-    planned = rows.parsed(row, "resume_plan_json").get("resume_command")
+    planned = rows.parsed(row, PLAN).get("resume_command")
     most = min(row["max_resume_attempts"], watching.MOST_ATTEMPTS)
     is_codex = CODEX in row["event_command"]
     texts = ("checkpoint_path", "checkpoint_command", "checkpoint_format", "webhook_url")
