@@ -88,8 +88,10 @@ async def run(scene: Scene, project: Path) -> None:
     await scene.do("cwd", "exec_bash", command="cat f", cwd="~/w")
     await scene.do("cwd $HOME", "exec_bash", command="cat f", cwd="$HOME/w")
     await scene.do("late", "exec_bash", command="sleep 987 & sleep 987", timeout_s=1)
-    await scene.do("left", "exec_bash", command="pgrep -u $USER -f '[s]leep 987'")
+    await scene.do("left", "exec_bash", command="pgrep -u $(id -u) -f '[s]leep 987'")
     await scene.do("long", "exec_bash", command="seq 20000", max_output_chars=500)
+    await scene.do("aliases", "exec_bash", cmd="cat f", workdir="~/w", description="Reads a file")
+    await scene.do("unknown", "exec_bash", command="true", shell="zsh")
 
 
 async def start_jobs(scene: Scene, project: Path) -> None:
@@ -104,7 +106,8 @@ async def start_jobs(scene: Scene, project: Path) -> None:
     # As section 6 of 0.2 has it.
     log = "~/projects/mymodel/.codex_logs/train-001.log"
     await scene.do("checked", "check_background_task", tmux_session="train-001", log_file=log)
-    await scene.do("checked by watch", "check_background_task", watch_id=started["watch_id"], last_n_lines=1)
+    number = {"watch_id": started["watch_id"]} if "watch_id" in started else {"tmux_session": "train-001"}
+    await scene.do("checked by watch", "check_background_task", **number, last_n_lines=1)
     await scene.do("log", "exec_bash", command=f"cat {log}")
     await scene.do("unnamed", "exec_bash_background", command="true", watch=False)
     await scene.do("own log", "exec_bash_background", command="echo here", log_file="~/w/own.log", watch=False)
@@ -204,8 +207,6 @@ async def watch(scene: Scene, project: Path) -> None:
     hooks = {"webhook_url": "https://ci.example.org/x", "event_command": "notify-me", "max_log_lines": 7}
     await scene.do("hooks", "exec_bash_background", command="true", **hooks)
     await scene.do("bounded", "get_background_watch_progress", **number, checkpoint_max_bytes=20000)
-    await scene.do("aliases", "exec_bash", cmd="cat f", workdir="~/w", description="Reads a file")
-    await scene.do("unknown", "exec_bash", command="true", shell="zsh")
     for open_watch in (await scene.do("open", "list_background_watches", status="active")).get("watches", []):
         await scene.caller.call("cancel_background_watch", watch_id=open_watch["id"])
 
