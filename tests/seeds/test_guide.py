@@ -176,6 +176,8 @@ CHECKS: dict[str, Check] = {
     "run_tests works": lambda it: (it["suite"]["passed"], it["suite"]["failed"]) == (1, 0),
     "deploy_app works": lambda it: it["app"]["url"] and it.notes["page"] == TEST,
     "isolation": lambda it: it["apart"]["exit_code"] != 0,
+    # What else a platform gives is its own matter.
+    "network isolation": lambda it: it.notes["image"] or it["made"]["network"] is False,
     "reuse": lambda it: it["quiet"]["exit_code"] == 0 and it["script"]["exit_code"] == 0,
     "max_concurrent_sandboxes holds": lambda it: (
         "max_concurrent_sandboxes is 2" in it["one too many"]["failed"]["error"]

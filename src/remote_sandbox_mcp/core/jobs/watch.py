@@ -317,12 +317,12 @@ def read_plan(text: str) -> ResumePlan:
 
 
 def beside_plan(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plan has besides what is used here."""
+    """Parts of a plan that are not used here."""
     return {key: value for key, value in given.items() if key not in (*PLAN_KEYS, *OF_JOB)}
 
 
 def facts(metadata: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The caller's metadata, and what else was in its plan."""
+    """Metadata of the caller, with the other parts of its plan."""
     return ({"resume_plan": more} if more else {}) | dict(metadata)
 
 

@@ -42,7 +42,7 @@ def no_routes(source: str, target: str) -> None:
 
 
 def _pattern(line: str) -> str:
-    """A .gitignore line, where ./ and spaces at the beginning are as people mean them."""
+    """Line of a .gitignore, where ./ and spaces at the beginning are as people mean them."""
     return IN_TOP.sub(r"\1/", line.lstrip())
 
 
