@@ -6,12 +6,12 @@ __all__ = ["main"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "mcp":
-        raise ImportError(
-            "remote_sandbox_mcp.server has no server object: put tools and resources of your own into a file, and name "
-            "it as `extensions` in config.toml; see docs/extensions.md"
-        )
-    raise AttributeError(name)
+    if name != "mcp":
+        raise AttributeError(name)
+    raise ImportError(
+        "there is no server object here: name files with tools of your own as `extensions` in config.toml"
+    )
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.jobs.watch import Allowed, WatchOrder, facts, make_policy, permitted, read_object, read_plan
+from remote_sandbox_mcp.core.jobs.watch import (
+    Allowed,
+    WatchOrder,
+    facts,
+    make_policy,
+    permitted,
+    read_object,
+    read_plan,
+)
 
 
 def refuse(_: str) -> str:

@@ -180,7 +180,12 @@ async def watch(scene: Scene, project: Path) -> None:
     more = {"run_id": "r-1", "watch_name": "first", "metadata_json": '{"who": "me"}', "interval_s": 1}
     command = """echo '{"step": 3}' >~/state.json; echo working; until [ -e ~/w/go ]; do sleep 0.1; done"""
     begun = await scene.do(
-        "watched", "exec_bash_background", command=command, session_name="w1", resume_plan_json=json.dumps(PLAN | MORE), **more
+        "watched",
+        "exec_bash_background",
+        command=command,
+        session_name="w1",
+        resume_plan_json=json.dumps(PLAN | MORE),
+        **more,
     )
     number = {"watch_id": begun["watch_id"]}
     await scene.do("shown", "get_background_watch", **number)
