@@ -171,7 +171,7 @@ CHECKS: dict[str, Check] = {
         it["after"]["failed"]["code"] == "unknown_sandbox"
         and it["made"]["sandbox_id"] not in str(it["listed after"]["sandboxes"])
     ),
-    "streaming": lambda it: any("early" in message for message in it.notes["heard"]),
+    "streaming": lambda it: any("early" in message and "late" not in message for message in it.notes["heard"]),
     "five steps": lambda it: (it["3"]["exit_code"], it["4"]["files"][0]["size"]) == (0, 6) and "failed" not in it["5"],
     "run_tests works": lambda it: (it["suite"]["passed"], it["suite"]["failed"]) == (1, 0),
     "deploy_app works": lambda it: it["app"]["url"] and it.notes["page"] == TEST,

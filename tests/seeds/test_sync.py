@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
+from remote_sandbox_mcp.local.store.transfers import Transfer, id_of
+from remote_sandbox_mcp.views.sync_results import transfer_fields
 from tests.support.server import Caller, text_of
 
 # DEFAULT_EXCLUDES of 0.7.6, and .venv.
@@ -85,3 +88,13 @@ async def test_sync_local_to_remote_background_can_be_called(tools: Caller, proj
     assert fields["mode"] == "background"
     done = await tools.call("check_file_transfer_task", task_id=fields["task_id"], wait_s=20)
     assert (done["status"], files_in(project / "there")) == ("completed", {"a"})
+
+
+@pytest.mark.parametrize(("status", "shown"), [("queued", {"pending": True}), ("running", {"running": True})])
+def test_a_transfer_that_has_not_begun_is_pending(status: str, shown: dict[str, bool]) -> None:
+    """check_file_transfer_task: pending, running, stale."""
+    transfer = Transfer(
+        id=id_of(7), order=Order(source=Place("", "/a"), target=Place("gpu1", "b")), status=status, created=1.0
+    )
+    assert transfer_fields(transfer, stale=False) == {"task_id": 7, "status": status} | shown
+    assert transfer_fields(transfer, stale=True) == {"task_id": 7, "status": status, "stale": True}
