@@ -93,8 +93,7 @@ async def test_sync_local_to_remote_background_can_be_called(tools: Caller, proj
 @pytest.mark.parametrize(("status", "shown"), [("queued", {"pending": True}), ("running", {"running": True})])
 def test_a_transfer_that_has_not_begun_is_pending(status: str, shown: dict[str, bool]) -> None:
     """check_file_transfer_task: pending, running, stale."""
-    transfer = Transfer(
-        id=id_of(7), order=Order(source=Place("", "/a"), target=Place("gpu1", "b")), status=status, created=1.0
-    )
+    order = Order(source=Place("", "/a"), target=Place("gpu1", "b"))
+    transfer = Transfer(id=id_of(7), order=order, status=status, log_file="", created=1.0, updated=1.0)
     assert transfer_fields(transfer, stale=False) == {"task_id": 7, "status": status} | shown
     assert transfer_fields(transfer, stale=True) == {"task_id": 7, "status": status, "stale": True}
