@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields as fields_of
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -136,7 +135,28 @@ def start(server: SandboxServer) -> Any:
 
         Then wait_background_task, or check_background_task. A job that ended is never resumed."""
         given, run_for_s = with_run_for(alerts, run_for)
-        order = order_of(locals(), name=watch_name, log_lines=max_log_lines, alerts=given)
+        order = WatchOrder(
+            run_id=run_id,
+            name=watch_name,
+            resume_command=resume_command,
+            resume_plan_json=resume_plan_json,
+            checkpoint_path=checkpoint_path,
+            checkpoint_command=checkpoint_command,
+            checkpoint_format=checkpoint_format,
+            interval_s=interval_s,
+            alert_after_failures=alert_after_failures,
+            resume_delay_s=resume_delay_s,
+            notify_local=notify_local,
+            webhook_url=webhook_url,
+            event_command=event_command,
+            auto_resume=auto_resume,
+            max_resume_attempts=max_resume_attempts,
+            metadata_json=metadata_json,
+            codex_wakeup=codex_wakeup,
+            codex_command=codex_command,
+            log_lines=max_log_lines,
+            alerts=given,
+        )
         sandbox, places = place_of(sandbox_name)
         wanted = Wanted(
             command=command,
@@ -159,12 +179,6 @@ def start(server: SandboxServer) -> Any:
         return reply(fields, fields_text(begun_text(begun), fields, without=without))
 
     return exec_bash_background
-
-
-def order_of(arguments: Mapping[str, Any], **more: Any) -> WatchOrder:
-    """Order of a watch from a tool's arguments; most of them have the names of its fields."""
-    named = {field.name: arguments[field.name] for field in fields_of(WatchOrder) if field.name in arguments}
-    return WatchOrder(**{**named, **more})
 
 
 def check_task(server: SandboxServer) -> Any:

@@ -11,7 +11,7 @@ from pydantic import Field
 from ....config import paths
 from ....core.errors import ConnectError, LostContact, UnknownSandbox
 from ....core.jobs.job import Checkpoint
-from ....core.jobs.watch import Watch
+from ....core.jobs.watch import Watch, WatchOrder
 from ....core.texts.text import harmless
 from ....services.jobs.records import watch_outcome
 from ....services.jobs.service import Which
@@ -97,7 +97,28 @@ def watch_job(server: SandboxServer) -> Any:
         alerts: jobs.Alerts = jobs.NO_ALERTS,
     ) -> Annotated[CallToolResult, WatchShape]:
         """Have a job watched that runs already, also one that was started by hand in tmux."""
-        order = jobs.order_of(locals(), log_lines=max_log_lines)
+        order = WatchOrder(
+            run_id=run_id,
+            name=name,
+            resume_command=resume_command,
+            resume_plan_json=resume_plan_json,
+            checkpoint_path=checkpoint_path,
+            checkpoint_command=checkpoint_command,
+            checkpoint_format=checkpoint_format,
+            interval_s=interval_s,
+            alert_after_failures=alert_after_failures,
+            resume_delay_s=resume_delay_s,
+            notify_local=notify_local,
+            webhook_url=webhook_url,
+            event_command=event_command,
+            auto_resume=auto_resume,
+            max_resume_attempts=max_resume_attempts,
+            metadata_json=metadata_json,
+            codex_wakeup=codex_wakeup,
+            codex_command=codex_command,
+            log_lines=max_log_lines,
+            alerts=alerts,
+        )
         which = Which(session=tmux_session, log_file=log_file, sandbox=sandbox_name)
         ensure = jobs.ensure(server) if ensure_watchdog else None
         watching = server.app.jobs.watching
