@@ -16,7 +16,9 @@ For users, [Moving over](moving-over.md) says the same in short.
 
 There are {count} promises. {held} hold as they are said; to {added}, something was added that takes nothing away;
 {different} differ, because that is safer, truer or impossible here. The tests in `tests/seeds` run over stdio and over
-HTTP, on real SSH machines, embedded sandboxes and a real OpenSandbox server.
+HTTP, on real SSH machines, embedded sandboxes and a real OpenSandbox server; `tests/seeds/test_places.py` asks of
+disposable sandboxes what is promised of machines. `tests/seeds/test_shapes.py` compares all results and parameters with
+those that were recorded of the published 0.7.6.
 """
 
 

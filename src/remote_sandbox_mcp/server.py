@@ -4,5 +4,14 @@ from .__main__ import run as main
 
 __all__ = ["main"]
 
+
+def __getattr__(name: str) -> object:
+    if name != "mcp":
+        raise AttributeError(name)
+    raise ImportError(
+        "there is no server object here: name files with tools of your own as `extensions` in config.toml"
+    )
+
+
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.jobs.watch import Allowed, WatchOrder, make_policy, read_object, read_plan
+from remote_sandbox_mcp.core.jobs.watch import (
+    Allowed,
+    WatchOrder,
+    facts,
+    make_policy,
+    permitted,
+    read_object,
+    read_plan,
+)
 
 
 def refuse(_: str) -> str:
@@ -39,6 +48,17 @@ def test_a_plan_gives_what_the_arguments_leave_out() -> None:
     policy = make_policy(WatchOrder(resume_plan_json=plan, auto_resume=True), "", NOTHING)
     assert policy.resume_command == "sh again.sh"
     assert (policy.checkpoint_path, policy.checkpoint_format) == ("~/run.json", "json")
+    assert make_policy(WatchOrder(resume_plan_json='{"checkpoint_command": "show"}'), "", NOTHING).checkpoint_command
+
+
+def test_a_plan_may_have_more_than_is_used() -> None:
+    """0.7.6: a structured plan, with at least resume_command and the checkpoint; its own plans have two more keys."""
+    plan = {"resume_cmd": "x", "steps": [1, 2], "launch_command": "a", "tmux_session": "t", "resume_command": "b"}
+    order = WatchOrder(resume_plan_json=json.dumps(plan))
+    assert read_plan(order.resume_plan_json).more == {"resume_cmd": "x", "steps": [1, 2]}
+    assert permitted(order, NOTHING)[1] == ("resume_plan_json: resume_cmd, steps not used here, but kept in metadata",)
+    assert facts({"a": 1}, {"steps": [1]}) == {"a": 1, "resume_plan": {"steps": [1]}}
+    assert facts({"resume_plan": 2}, {"steps": [1]}) == {"resume_plan": 2}
 
 
 def test_arguments_go_before_the_plan() -> None:
@@ -55,7 +75,6 @@ def test_arguments_go_before_the_plan() -> None:
         pytest.param({"resume_plan_json": "{"}, "resume_plan_json is not valid JSON", id="broken plan"),
         pytest.param({"resume_plan_json": "[" * 60_000}, "resume_plan_json is not valid JSON", id="deep plan"),
         pytest.param({"resume_plan_json": "[]"}, "must be a JSON object", id="plan is a list"),
-        pytest.param({"resume_plan_json": '{"resume_cmd": "x"}'}, "unknown key 'resume_cmd'", id="misspelt key"),
         pytest.param({"resume_plan_json": '{"cwd": 7}'}, "cwd must be a text", id="plan of wrong type"),
         pytest.param({"resume_plan_json": '{"env": {"A": 1}}'}, "env must be an object of texts", id="env of numbers"),
         pytest.param({"resume_plan_json": '{"env": {"A=B": "1"}}'}, "is no name for a variable", id="odd variable"),

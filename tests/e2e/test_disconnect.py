@@ -129,8 +129,9 @@ async def test_a_connection_that_was_cut_between_calls_is_not_noticed_by_the_nex
     machine: Sshd, line: ThreadedLine, tmp_path: Path
 ) -> None:
     async with serve(tmp_path, entry(machine, port=line.port)) as server:
-        for _ in range(3):
-            assert await server.output("echo hi") == "hi\n"
+        for number in range(3):
+            assert [await server.output("echo hi") for _ in range(2)] == ["hi\n"] * 2
+            assert line.total_opened == number + 1
             line.cut()
         assert await server.call("read_remote_file", remote_path=".ssh/authorized_keys")
 

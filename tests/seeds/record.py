@@ -25,6 +25,8 @@ FILE = Path(__file__).with_name("shapes-0.7.6.json")
 SETTINGS = {"REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS": "1", "REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES": "5"}
 # They change the computer that runs the test.
 INSTALLERS = ("install_macos_watchdog", "uninstall_macos_watchdog")
+# The entry that has no result, but the parameters of all tools.
+PARAMETERS, REQUIRED = "parameters", "required"
 
 Fields = dict[str, Any]
 Call = Callable[..., Fields]
@@ -111,6 +113,18 @@ def errors(call: Call) -> Iterator[tuple[str, Fields]]:
     yield "an unknown transfer", call("check_file_transfer_task", task_id=987654)
 
 
+def parameters(wire: Wire) -> Fields:
+    """Each tool's parameters with their defaults, as clients see them."""
+    listed = [(it["name"], it["inputSchema"]) for it in wire.ask("tools/list")["result"]["tools"]]
+    return {
+        tool: {
+            name: REQUIRED if name in schema.get("required", ()) else parameter.get("default")
+            for name, parameter in schema["properties"].items()
+        }
+        for tool, schema in listed
+    }
+
+
 def until(ask: Callable[[], Fields], is_it: Callable[[Fields], bool], seconds: float = 60.0) -> Fields:
     deadline = Deadline(seconds)
     while not is_it(found := ask()):
@@ -177,7 +191,7 @@ def record(programs: Path, fleet: Fleet, folder: Path) -> Fields:
                 return dict(json.loads(wire.call(tool, **given)["content"][0]["text"]))
 
             walked = {label: shape(fields) for label, fields in walk(call, project)}
-            return walked | {tool: shape(call(tool)) for tool in INSTALLERS}
+            return walked | {tool: shape(call(tool)) for tool in INSTALLERS} | {PARAMETERS: parameters(wire)}
 
 
 def main() -> None:

@@ -56,6 +56,10 @@ async def over_http(home: Path, *words: str) -> AsyncIterator[str]:
         yield f"http://localhost:{served.port}"
 
 
+def read_text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
 async def starts_by_stdio(home: Path) -> object:
     # Nobody answers at port 8080 of the guide, so create_sandbox says so.
     env = {"OPENSANDBOX_SERVER": f"http://localhost:{free_port()}"}
@@ -136,4 +140,6 @@ async def test_the_server_is_called_as_an_accepted_config_json_of_the_project_sa
             assert (seen.name, seen.version, seen.description) == (guides if is_accepted else ours)
             assert ("config allow" in told) == (not is_accepted)
             assert ("http://localhost:8080" in told) == is_accepted
+        # logging.file of the guide, at its level.
+        assert ("INFO create_sandbox: " in read_text(project / "mcp-server.log")) == is_accepted
         assert config(tmp_path, project, "allow", "--yes").returncode == 0

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from tests.support.platform import API_KEY, AS_ROOT, Platform
+from tests.support.ports import free_port
 
 from .promise import shown_by
 from .scene import TRANSPORTS, Check, Scene, holds, session
@@ -91,6 +94,13 @@ async def workflow(scene: Scene) -> None:
     which = {"sandbox_id": (await scene.do("1", "create_sandbox"))["sandbox_id"]}
     await scene.do("2", "upload_files", **which, files=[{"path": "tests/test_app.py", "content": encoded(TEST)}])
     await scene.do("3", "run_command", **which, command="python3 -m unittest discover tests")
+    await scene.do("suite", "run_tests", **which, command="python3 -m unittest discover tests")
+    port = free_port()
+    serves = f"cd tests && exec python3 -m http.server {port}"
+    app = await scene.do("app", "deploy_app", **which, command=serves, port=port, health_path="/test_app.py")
+    if "url" in app:
+        opened = await asyncio.to_thread(urlopen, f"{app['url'].rstrip('/')}/test_app.py", timeout=30)
+        scene.notes["page"] = opened.read().decode()
     await scene.do("4", "download_files", **which, paths=["report.html"])
     await scene.do("5", "delete_sandbox", **which)
 
@@ -161,9 +171,13 @@ CHECKS: dict[str, Check] = {
         it["after"]["failed"]["code"] == "unknown_sandbox"
         and it["made"]["sandbox_id"] not in str(it["listed after"]["sandboxes"])
     ),
-    "streaming": lambda it: any("early" in message for message in it.notes["heard"]),
+    "streaming": lambda it: any("early" in message and "late" not in message for message in it.notes["heard"]),
     "five steps": lambda it: (it["3"]["exit_code"], it["4"]["files"][0]["size"]) == (0, 6) and "failed" not in it["5"],
+    "run_tests works": lambda it: (it["suite"]["passed"], it["suite"]["failed"]) == (1, 0),
+    "deploy_app works": lambda it: it["app"]["url"] and it.notes["page"] == TEST,
     "isolation": lambda it: it["apart"]["exit_code"] != 0,
+    # What else a platform gives is its own matter.
+    "network isolation": lambda it: it.notes["image"] or it["made"]["network"] is False,
     "reuse": lambda it: it["quiet"]["exit_code"] == 0 and it["script"]["exit_code"] == 0,
     "max_concurrent_sandboxes holds": lambda it: (
         "max_concurrent_sandboxes is 2" in it["one too many"]["failed"]["error"]

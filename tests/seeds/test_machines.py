@@ -38,6 +38,8 @@ EXAMPLE = {
     "auto_resume": True,
 }
 PLAN = {"resume_command": "sh again.sh", "checkpoint_path": "~/state.json", "checkpoint_format": "json"}
+# The README says "at least" of a plan's keys.
+MORE = {"steps": ["load", "train"]}
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -86,8 +88,10 @@ async def run(scene: Scene, project: Path) -> None:
     await scene.do("cwd", "exec_bash", command="cat f", cwd="~/w")
     await scene.do("cwd $HOME", "exec_bash", command="cat f", cwd="$HOME/w")
     await scene.do("late", "exec_bash", command="sleep 987 & sleep 987", timeout_s=1)
-    await scene.do("left", "exec_bash", command="pgrep -u $USER -f '[s]leep 987'")
+    await scene.do("left", "exec_bash", command="pgrep -u $(id -u) -f '[s]leep 987'")
     await scene.do("long", "exec_bash", command="seq 20000", max_output_chars=500)
+    await scene.do("aliases", "exec_bash", cmd="cat f", workdir="~/w", description="Reads a file")
+    await scene.do("unknown", "exec_bash", command="true", shell="zsh")
 
 
 async def start_jobs(scene: Scene, project: Path) -> None:
@@ -102,7 +106,8 @@ async def start_jobs(scene: Scene, project: Path) -> None:
     # As section 6 of 0.2 has it.
     log = "~/projects/mymodel/.codex_logs/train-001.log"
     await scene.do("checked", "check_background_task", tmux_session="train-001", log_file=log)
-    await scene.do("checked by watch", "check_background_task", watch_id=started["watch_id"], last_n_lines=1)
+    number = {"watch_id": started["watch_id"]} if "watch_id" in started else {"tmux_session": "train-001"}
+    await scene.do("checked by watch", "check_background_task", **number, last_n_lines=1)
     await scene.do("log", "exec_bash", command=f"cat {log}")
     await scene.do("unnamed", "exec_bash_background", command="true", watch=False)
     await scene.do("own log", "exec_bash_background", command="echo here", log_file="~/w/own.log", watch=False)
@@ -175,7 +180,12 @@ async def watch(scene: Scene, project: Path) -> None:
     more = {"run_id": "r-1", "watch_name": "first", "metadata_json": '{"who": "me"}', "interval_s": 1}
     command = """echo '{"step": 3}' >~/state.json; echo working; until [ -e ~/w/go ]; do sleep 0.1; done"""
     begun = await scene.do(
-        "watched", "exec_bash_background", command=command, session_name="w1", resume_plan_json=json.dumps(PLAN), **more
+        "watched",
+        "exec_bash_background",
+        command=command,
+        session_name="w1",
+        resume_plan_json=json.dumps(PLAN | MORE),
+        **more,
     )
     number = {"watch_id": begun["watch_id"]}
     await scene.do("shown", "get_background_watch", **number)
@@ -186,8 +196,10 @@ async def watch(scene: Scene, project: Path) -> None:
     await scene.do("checkpoint", "read_background_watch_checkpoint", **number)
     await scene.do("go", "exec_bash", command="touch ~/w/go")
     deadline = Deadline(100)
+    # Only the promises about it may fail without it.
     while "completed" not in str(await scene.do("events", "list_background_watch_events", **number)):
-        assert not deadline.has_passed(), scene["events"]
+        if deadline.has_passed():
+            break
         await asyncio.sleep(0.2)
     await scene.do("watches", "list_background_watches")
     await scene.do("watches that are over", "list_background_watches", status="completed")
@@ -202,8 +214,6 @@ async def watch(scene: Scene, project: Path) -> None:
     hooks = {"webhook_url": "https://ci.example.org/x", "event_command": "notify-me", "max_log_lines": 7}
     await scene.do("hooks", "exec_bash_background", command="true", **hooks)
     await scene.do("bounded", "get_background_watch_progress", **number, checkpoint_max_bytes=20000)
-    await scene.do("aliases", "exec_bash", cmd="cat f", workdir="~/w", description="Reads a file")
-    await scene.do("unknown", "exec_bash", command="true", shell="zsh")
     for open_watch in (await scene.do("open", "list_background_watches", status="active")).get("watches", []):
         await scene.caller.call("cancel_background_watch", watch_id=open_watch["id"])
 
@@ -314,7 +324,9 @@ CHECKS: dict[str, Check] = {
     "list_remote_files.mtime": lambda it: 1_600_000_001 in [x["mtime"] for x in it["list all"]["entries"]],
     "list_remote_files.truncated": lambda it: (it["list one"]["truncated"], it["list"]["truncated"]) == (True, False),
     "list_remote_files recursive": lambda it: "deep/g" in paths(it["list all"]) and "deep/g" not in paths(it["list"]),
-    "list_remote_files sandbox_name": lambda it: "projects" not in paths(it["list elsewhere"]).split("/"),
+    "list_remote_files sandbox_name": lambda it: (
+        not [x for x in it["list elsewhere"]["entries"] if x["path"].endswith("/projects")]
+    ),
     "read_remote_file.content": lambda it: it["read"]["content"] == "12345\n",
     "read_remote_file.size": lambda it: (it["read"]["size"], it["read part"]["size"]) == (6, 6),
     "read_remote_file.truncated": lambda it: (it["read"]["truncated"], it["read part"]["truncated"]) == (False, True),
@@ -388,7 +400,7 @@ CHECKS: dict[str, Check] = {
         == [300, 2, 300, 1, False]
     ),
     "get_background_watch run_id": lambda it: (whole_watch(it)["run_id"], whole_watch(it)["name"]) == ("r-1", "first"),
-    "get_background_watch metadata": lambda it: whole_watch(it)["metadata"] == {"who": "me"},
+    "get_background_watch metadata": lambda it: whole_watch(it)["metadata"] == {"who": "me", "resume_plan": MORE},
     "get_background_watch resume_plan_json": lambda it: whole_watch(it).items() >= PLAN.items(),
     "get_background_watch_progress works": lambda it: (
         it["progress"]["checkpoint"]["value"] == {"step": 3} and "working" in it["progress"]["log_tail"]

@@ -17,7 +17,7 @@ from tests.support.server import Wire, wire
 from tests.support.sshd import Fleet
 
 RECORDED: dict[str, Any] = json.loads(record.FILE.read_text())
-COMPARED = [label for label in RECORDED if label not in record.INSTALLERS]
+COMPARED = [label for label in RECORDED if label not in (*record.INSTALLERS, record.PARAMETERS)]
 SAFER, TRUER, IMPOSSIBLE = "safer", "truer", "impossible here"
 # Fields of 0.7.6 that are not here, or differ: patterns for their places, and why.
 DIFFERENT = {
@@ -56,7 +56,7 @@ def ours(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     with record.machines(fleet) as entries, wire(home, *entries, env=record.SETTINGS, cwd=home) as server:
         server.initialize()
         try:
-            return dict(record.walk(calls_of(server), home))
+            return dict(record.walk(calls_of(server), home)) | {record.PARAMETERS: record.parameters(server)}
         finally:
             end_watchdog(home)
 
@@ -78,6 +78,25 @@ def differences(recorded: Any, found: Any, path: str) -> Iterator[tuple[str, str
 def test_a_result_has_every_field_of_the_original(ours: dict[str, Any], label: str) -> None:
     found = dict(differences(RECORDED[label], record.shape(ours[label]), label))
     assert not {path: what for path, what in found.items() if not any(re.fullmatch(it, path) for it in DIFFERENT)}
+
+
+# Nothing, and here or the home folder: a schema of ours does not say so.
+USUAL = ("", 0, None, ".")
+# Ours give more where nothing else is said; the last one is taken, and not listed.
+GENEROUS = ("limit", "max_bytes", "checkpoint_max_bytes")
+NOT_LISTED = "max_log_lines"
+
+
+@pytest.mark.parametrize("tool", RECORDED[record.PARAMETERS])
+def test_a_tool_has_every_parameter_of_the_original_with_its_default(ours: dict[str, Any], tool: str) -> None:
+    found = ours[record.PARAMETERS][tool]
+    for name, default in RECORDED[record.PARAMETERS][tool].items():
+        if name == NOT_LISTED and tool.startswith("exec_bash"):
+            continue
+        assert name in found
+        is_same = found[name] == default or (default in USUAL and found[name] is None)
+        assert is_same or default == record.REQUIRED or (name in GENEROUS and found[name] > default), name
+        assert default == record.REQUIRED or found[name] != record.REQUIRED, name
 
 
 def test_every_difference_that_is_named_is_one(ours: dict[str, Any]) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from remote_sandbox_mcp.core.sync.transfer import Order, Place
+from remote_sandbox_mcp.local.store.transfers import Transfer, id_of
+from remote_sandbox_mcp.views.sync_results import transfer_fields
 from tests.support.server import Caller, text_of
 
 # DEFAULT_EXCLUDES of 0.7.6, and .venv.
@@ -28,6 +33,20 @@ async def test_the_default_excludes_are_the_originals(tools: Caller, project: Pa
     assert files_in(project / "there") == {"main.py", ".vscode/kept", "kept.pyc"}
     hit = ["*.pyc", ".git", ".idea", ".venv", ".vscode", "__pycache__", "node_modules"]
     assert done["excluded_by_default"] == hit
+
+
+@pytest.mark.parametrize(
+    ("line", "stays"),
+    [("./build/", "build/x"), ("  build/x", "build/x"), ("./*.log", "a.log"), ("././a.log", "a.log")],
+)
+async def test_a_pattern_means_what_its_writer_means(tools: Caller, project: Path, line: str, stays: str) -> None:
+    """0.7.6 takes ./ and spaces away from the beginning of a pattern."""
+    write(project / "here", "build/x", "deep/build/y", "a.log", "deep/a.log", "main.py")
+    (project / "patterns").write_text(f"{line}\n")
+    for number, given in enumerate(({"excludes": [line]}, {"exclude_file": "patterns"})):
+        there = project / f"there{number}"
+        await tools.call("sync_local_to_remote", local_path="here", remote_path=str(there), **given)
+        assert files_in(project / "here") - files_in(there) == {stays}
 
 
 async def test_a_push_without_paths_sends_this_folder_to_the_home_folder(tools: Caller) -> None:
@@ -69,3 +88,12 @@ async def test_sync_local_to_remote_background_can_be_called(tools: Caller, proj
     assert fields["mode"] == "background"
     done = await tools.call("check_file_transfer_task", task_id=fields["task_id"], wait_s=20)
     assert (done["status"], files_in(project / "there")) == ("completed", {"a"})
+
+
+@pytest.mark.parametrize(("status", "shown"), [("queued", {"pending": True}), ("running", {"running": True})])
+def test_a_transfer_that_has_not_begun_is_pending(status: str, shown: dict[str, bool]) -> None:
+    """check_file_transfer_task: pending, running, stale."""
+    order = Order(source=Place("", "/a"), target=Place("gpu1", "b"))
+    transfer = Transfer(id=id_of(7), order=order, status=status, log_file="", created=1.0, updated=1.0)
+    assert transfer_fields(transfer, stale=False) == {"task_id": 7, "status": status} | shown
+    assert transfer_fields(transfer, stale=True) == {"task_id": 7, "status": status, "stale": True}

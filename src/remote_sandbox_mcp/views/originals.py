@@ -8,7 +8,7 @@ from typing import Any
 Fields = dict[str, Any]
 Given = Mapping[str, Any]
 CHECKPOINT = ("checkpoint_path", "checkpoint_format", "checkpoint_command")
-PLAN = ("launch_command", "resume_command", *CHECKPOINT, "tmux_session")
+PLAN = ("launch_command", "cwd", "resume_command", *CHECKPOINT, "tmux_session")
 STORED = ("last_state", "last_summary", "last_error", "last_log_tail")
 
 
@@ -40,7 +40,8 @@ def watches(given: Given, fields: Fields) -> Fields:
 
 
 def _with_plan(found: Fields) -> Fields:
-    plan = {name: found[name] for name in PLAN if found[name]}
+    more = found["metadata"].get("resume_plan")
+    plan = (more if isinstance(more, dict) else {}) | {name: found[name] for name in PLAN if found[name]}
     run_id = found["run_id"] or found["tmux_session"]
     return found | {"run_id": run_id, "resume_plan": plan, "resume_due_ts": int(found.get("resume_ts", 0))}
 

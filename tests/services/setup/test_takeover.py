@@ -130,6 +130,7 @@ def test_watches_keep_their_numbers_and_new_ones_come_after(database: Path, stat
     assert (sweep.last_state, sweep.interrupted_at, sweep.resume_attempts) == ("interrupted", 1_700_000_000.0, 1)
     assert (sweep.policy.auto_resume, sweep.policy.resume_command) == (True, "python train.py --resume")
     assert sweep.metadata == {"run": "sweep"}
+    assert found[5].metadata == {"run": "train", "resume_plan": {"steps": [1, 2]}}
     with closing(Database(state / STATE_FILE)) as opened:
         watches = Watches(opened)
         assert watches.add(NEW).id == 8

@@ -12,6 +12,7 @@ store.init_db()
 server._persist_current_sandboxes()
 resume = {"resume_command": "python train.py --resume", "checkpoint_path": "/home/me/step", "auto_resume": True}
 plan = {"resume_command": "python train.py --resume", "tmux_session": "train", "checkpoint_format": "text"}
+plan["steps"] = [1, 2]
 watches = [
     ("gpu1", "build", {}, {"status": "completed", "last_state": "completed", "last_exit_code": 0}),
     ("gpu1", "tests", {}, {"status": "completed", "last_state": "completed", "last_exit_code": 3}),

@@ -13,7 +13,9 @@ from ..errors import NOT_PERMITTED, BadArgument
 from .alerts import NO_ALERTS, Alerts, read_alerts
 
 FORMATS = ("text", "json")
-PLAN_KEYS = ("resume_command", "cwd", "env", "checkpoint_path", "checkpoint_format")
+PLAN_KEYS = ("resume_command", "cwd", "env", "checkpoint_path", "checkpoint_command", "checkpoint_format")
+# 0.x has these in its plans; here they are the job's own.
+OF_JOB = ("launch_command", "tmux_session")
 LEAST_INTERVAL_S, LONGEST_S = 1.0, 7 * 86400.0
 MOST_ATTEMPTS = 100
 LONGEST_METADATA = 64 << 10
@@ -211,13 +213,15 @@ class Allowed:
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """A resume plan: what to run again, and where its progress is."""
+    """A resume plan: what to run again, and where its progress is; `more` is what the caller keeps in it."""
 
     resume_command: str = ""
     cwd: str = ""
     env: Mapping[str, str] | None = None
     checkpoint_path: str = ""
+    checkpoint_command: str = ""
     checkpoint_format: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 def make_policy(order: WatchOrder, cwd: str, allowed: Allowed, usual: Alerts = NO_ALERTS) -> Policy:
@@ -242,7 +246,7 @@ def make_policy(order: WatchOrder, cwd: str, allowed: Allowed, usual: Alerts = N
         resume_cwd=plan.cwd or cwd,
         resume_env=plan.env or {},
         checkpoint_path=order.checkpoint_path or plan.checkpoint_path,
-        checkpoint_command=order.checkpoint_command,
+        checkpoint_command=order.checkpoint_command or plan.checkpoint_command,
         checkpoint_format=checkpoint_format(order, plan),
         log_lines=order.log_lines,
         notify_local=order.notify_local,
@@ -293,22 +297,33 @@ def permitted(order: WatchOrder, allowed: Allowed) -> tuple[WatchOrder, tuple[st
                 raise
             order = replace(order, **without)
             notes.append(f"{' and '.join(without)} left out: {problem}")
+    if more := ", ".join(key[:40] for key in read_plan(order.resume_plan_json).more):
+        notes.append(f"resume_plan_json: {more} not used here, but kept in metadata")
     return order, tuple(notes)
 
 
 def read_plan(text: str) -> ResumePlan:
     """A resume plan from its JSON. Raises BadArgument."""
-    fields = read_object("resume_plan_json", text)
+    given = read_object("resume_plan_json", text)
+    fields = {key: value for key, value in given.items() if key in PLAN_KEYS}
     for key, value in fields.items():
-        if key not in PLAN_KEYS:
-            raise BadArgument(f"resume_plan_json has an unknown key {key[:40]!r}; it takes: {', '.join(PLAN_KEYS)}")
         if key == "env":
             check_variables(value)
         elif not isinstance(value, str):
             raise BadArgument(f"resume_plan_json: {key} must be a text")
         else:
             check.text_argument(f"resume_plan_json: {key}", value, required=False)
-    return ResumePlan(**fields)
+    return ResumePlan(**fields, more=beside_plan(given))
+
+
+def beside_plan(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts of a plan that are not used here."""
+    return {key: value for key, value in given.items() if key not in (*PLAN_KEYS, *OF_JOB)}
+
+
+def facts(metadata: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata of the caller, with the other parts of its plan."""
+    return ({"resume_plan": more} if more else {}) | dict(metadata)
 
 
 def check_variables(value: object) -> None:

@@ -15,7 +15,7 @@ from ...core.client import is_again, name_for_call
 from ...core.errors import BadArgument, LostContact, SandboxError
 from ...core.jobs.alerts import NO_ALERTS, Alerts
 from ...core.jobs.job import JobOrder, Submission, new_job_id, session_name
-from ...core.jobs.watch import Allowed, Watch, WatchOrder, make_policy, permitted, read_object
+from ...core.jobs.watch import Allowed, Watch, WatchOrder, facts, make_policy, permitted, read_object, read_plan
 from ...core.permission import Notify, allow_hook, allow_webhook
 from ...core.sandboxes.slurm import Cluster, in_slurms_words, read_options, words
 from ..fleet import Fleet, Member
@@ -104,7 +104,7 @@ class Starting:
             command=job.script,
             job_id=job.job_id,
             policy=policy,
-            metadata=read_object("metadata_json", order.metadata_json),
+            metadata=facts(read_object("metadata_json", order.metadata_json), read_plan(order.resume_plan_json).more),
             created=now,
             updated=now,
             due=now + min(policy.interval_s, FIRST_CHECK_S),

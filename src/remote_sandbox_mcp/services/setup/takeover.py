@@ -43,6 +43,7 @@ CODEX = '"$RSMCP_SUGGESTED_PROMPT"'
 CUT_OFF = "it was cut off under 0.x; sync again, which sends only what is missing"
 CONFIGURED = "it is configured already"
 MOST = 1_000_000
+PLAN = "resume_plan_json"
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ def _watch(row: rows.Row, allowed: Allowed, problems: list[str]) -> Watch:
         session=row["tmux_session"],
         command=row["launch_command"],
         policy=make_policy(order, cwd, allowed),
-        metadata=rows.parsed(row, "metadata_json"),
+        metadata=watching.facts(rows.parsed(row, "metadata_json"), watching.beside_plan(rows.parsed(row, PLAN))),
         status=status,
         last_state=STATES.get(state) or state,
         last_exit_code=code,
@@ -251,7 +252,7 @@ def _watch(row: rows.Row, allowed: Allowed, problems: list[str]) -> Watch:
 
 def _order(row: rows.Row) -> WatchOrder:
     """The original's policy, within our limits."""
-    planned = rows.parsed(row, "resume_plan_json").get("resume_command")
+    planned = rows.parsed(row, PLAN).get("resume_command")
     most = min(row["max_resume_attempts"], watching.MOST_ATTEMPTS)
     is_codex = CODEX in row["event_command"]
     texts = ("checkpoint_path", "checkpoint_command", "checkpoint_format", "webhook_url")
@@ -270,12 +271,7 @@ def _order(row: rows.Row) -> WatchOrder:
     )
 
 
-# Transfers
-
-
-def task_id(row: rows.Row) -> str:
-    """Keep the original's number, by which callers go on to ask."""
-    return id_of(row["id"])
+# Transfers, which keep the original's numbers: callers go on to ask by them
 
 
 def _transfers(state: Path, found: Sequence[rows.Row], problems: list[str]) -> tuple[rows.Row, ...]:
@@ -287,16 +283,16 @@ def _transfers(state: Path, found: Sequence[rows.Row], problems: list[str]) -> t
             known = {transfer.id for transfer in records.ledger.latest(MOST)}
     running = [row for row in found if row["status"] in ("queued", "running") and started(row["pid"])]
     problems += [f"transfer {it['id']} runs in process {it['pid']}; run this again after its end." for it in running]
-    return tuple(row for row in found if row not in running and task_id(row) not in known)
+    return tuple(row for row in found if row not in running and id_of(row["id"]) not in known)
 
 
 def _take_transfer(row: rows.Row, records: TransferRecords) -> None:
-    log = records.log(task_id(row))
+    log = records.log(id_of(row["id"]))
     target = Place(plain_name(row["sandbox_name"]), row["remote_path"])
     order = Order(source=Place("", row["local_path"]), target=target, delete_extras=bool(row["delete_extras"]))
     times = {"created": row["created_ts"], "started": row["started_ts"], "updated": time.time()}
-    records.ledger.add(Transfer(id=task_id(row), order=order, status=RUNNING, log_file=str(log.file), **times))
-    records.ledger.end(task_id(row), _end_of(row))
+    records.ledger.add(Transfer(id=id_of(row["id"]), order=order, status=RUNNING, log_file=str(log.file), **times))
+    records.ledger.end(id_of(row["id"]), _end_of(row))
     old = Path(row["log_file"])
     if old.parent == log.file.parent and old.is_file() and not old.is_symlink():
         with open(log.open(), "ab") as copy:
@@ -346,7 +342,7 @@ def take_machines(found: Takeover, config: Path | None, journal: SetupJournal | 
 def take_watches(found: Takeover) -> None:
     """Write them under their numbers, then mark them as ours in the original's database. Raises ConfigError."""
     taken = [(it.number, it.watch.id, it.status, it.watch.status.value) for it in found.watches]
-    value = json.dumps({"watches": taken, "transfers": [*map(task_id, found.transfers)]})
+    value = json.dumps({"watches": taken, "transfers": [id_of(row["id"]) for row in found.transfers]})
     what = f"{counted(len(taken), 'watch', 'watches')} and {counted(len(found.transfers), 'transfer')} of 0.x"
     # First: should this process die now, the next one knows which of our rows are the original's.
     SetupJournal(found.state, JOURNAL).add(SetupChange(WATCHES_TAKEN, what, str(found.database), value=value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -31,10 +32,17 @@ if TYPE_CHECKING:
     from .background import BackgroundTransfers, Runner
 
 LARGEST_RULES = 1 << 20
+# To git, this fits nothing; whoever writes it means the top folder.
+IN_TOP = re.compile(r"^(!?)(?:\./)+")
 
 
 def no_routes(source: str, target: str) -> None:
     """No direct routes: all files pass through this computer."""
+
+
+def _pattern(line: str) -> str:
+    """Line of a .gitignore, where ./ and spaces at the beginning are as people mean them."""
+    return IN_TOP.sub(r"\1/", line.lstrip())
 
 
 def _name_here(path: str) -> str:
@@ -145,7 +153,7 @@ class TransferService:
         if any("\n" in line for line in excludes):
             raise BadArgument("excludes: a line holds a line break; give one pattern for each element")
         if not exclude_file:
-            return tuple(excludes)
+            return tuple(map(_pattern, excludes))
         try:
             text = self.gate.read(absolute(exclude_file), LARGEST_RULES + 1, free=free)
         except (OSError, ValueError) as problem:
@@ -158,7 +166,7 @@ class TransferService:
             raise BadArgument(f"exclude_file {exclude_file} is over 1 MiB, which no list of patterns is; check it")
         # No path contains a NUL byte, and it separates paths on the wire.
         lines = text.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
-        return (*(line.rstrip("\r") for line in lines), *excludes)
+        return tuple(map(_pattern, (*(line.rstrip("\r") for line in lines), *excludes)))
 
     def secret_at(self, place: Place) -> str:
         """The path of a local secret that an agent names by this place; empty for none. Raises BadArgument."""

@@ -158,7 +158,7 @@ async def sync_local_to_remote_background(
 async def check_file_transfer_task(
     server: SandboxServer,
     task_id: Annotated[Number, Field(description="Default: list the latest")] = 0,
-    last_n_lines: Annotated[int, Field(description="Of its log", ge=0, le=1000)] = 20,
+    last_n_lines: Annotated[int, Field(description="Of its log", ge=0, le=1000)] = 50,
     wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55", ge=0)] = 0,
 ) -> Annotated[CallToolResult, TransferShape]:
     """Check a transfer: its progress or outcome. Use wait_s instead of asking again and again."""

@@ -180,7 +180,7 @@ async def get_background_watch_progress(
 async def read_background_watch_log(
     server: SandboxServer,
     watch_id: WatchId,
-    last_n_lines: Annotated[int, Field(description="Default 80", ge=1, le=5000)] = 80,
+    last_n_lines: Annotated[int, Field(description="Default 200", ge=1, le=5000)] = 200,
 ) -> Annotated[CallToolResult, ProgressShape]:
     """The end of a watched job's log."""
     watch = await server.app.jobs.watching.get(watch_id)
