@@ -607,6 +607,7 @@ const ZH = {
   "belongs to another user ({n})": "属于其他用户（{n}）", "can be written by everybody": "所有人都能写入", "can be written by the group {n}": "用户组 {n} 能写入",
   // Why a machine, a connection or a command does not answer
   "its command {name} {why} without giving a shell": "它的命令 {name} {why}，没有给出 shell", "the connection to {name} {why} without giving a shell": "到 {name} 的连接{why}，没有给出 shell",
+  "{why}, and said: {line}": "{why}；它说：{line}",
   "ended with status {n}": "以状态 {n} 结束", "was cut off": "被中断", "went on for {words} s": "持续了 {words} 秒", "went on printing": "不停地输出",
   "its command {name} changes what is sent over it, as a terminal does": "它的命令 {name} 像终端那样改动发送的内容", "the connection to {name} changes what is sent over it, as a terminal does": "到 {name} 的连接像终端那样改动发送的内容",
   "{name} changes what is sent over it, as a terminal does": "{name} 像终端那样改动发送的内容",
