@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -47,7 +48,12 @@ def owners(scene: Scene) -> list[int]:
 
 
 def kill_owner(scene: Scene, chance: Random) -> int:
-    return send(chance.sample(scene.target(lambda: owners(scene), "job with cards"), 1), signal.SIGKILL)
+    return int(scene.target(lambda: kill_one(owners(scene), chance), "job with cards"))
+
+
+def kill_one(pids: list[int], chance: Random) -> int:
+    """One of them; it may have come to its end just now."""
+    return send(chance.sample(pids, 1), signal.SIGKILL) if pids else 0
 
 
 def kill_keeper(scene: Scene, chance: Random) -> int:
@@ -56,12 +62,11 @@ def kill_keeper(scene: Scene, chance: Random) -> int:
     def keepers() -> list[int]:
         return [pid for pid, command in scene.machine.processes().items() if "keeper.py" in command]
 
-    return send(chance.sample(scene.target(keepers, "keeper"), 1), signal.SIGKILL)
+    return int(scene.target(lambda: kill_one(keepers(), chance), "keeper"))
 
 
 def reboot(scene: Scene, chance: Random) -> int:
-    scene.target(lambda: owners(scene), "job with cards")
-    return scene.reboot()
+    return int(scene.target(lambda: owners(scene) and scene.reboot(), "job with cards"))
 
 
 def kill_while_starting(scene: Scene, chance: Random) -> int:
@@ -91,6 +96,7 @@ def play(scene: Scene, seed: int, only: Collection[str] = ()) -> list[str]:
     shutil.copy(OWNER, scene.work / "owner.py")
     with cards_of(scene) as cards:
         wanted = [start(scene, chance, number) for number in range(JOBS)]
+        scene.is_over = partial(is_over, scene)
         scene.see_to_a_guard()
         chosen = [fault for fault in FAULTS if not only or fault.__name__ in only]
         for _ in range(chance.randint(1, 3)):

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from chaos import faults, sessions
+from chaos import faults, leases, sessions
 from chaos.mutations import MUTATIONS
 
 from remote_sandbox_mcp.config.schema import MACHINE_KEYS
@@ -52,7 +52,7 @@ def test_reference_pages_are_of_the_program() -> None:
 
 def test_the_page_about_reliability_has_every_fault_and_mutation() -> None:
     page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
-    names = {fault.__name__ for fault in (*faults.FAULTS, *sessions.FAULTS)} | {*MUTATIONS}
+    names = {fault.__name__ for fault in (*faults.FAULTS, *sessions.FAULTS, *leases.FAULTS)} | {*MUTATIONS}
     assert {name for name in names if f"`{name}`" not in page} == set()
 
 
