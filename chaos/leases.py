@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from tests.support.cards import StandInCards, stand_in_cards
+from tests.support.pace import Deadline, at_most
 
 from . import faults
 from .faults import play as strike
@@ -25,6 +26,8 @@ from .scene import Missed, Scene, end, send
 
 OWNER = Path(__file__).with_name("owner.py")
 CARDS, JOBS = 2, 6
+# How long a job holds its cards: longer on a busy machine, or all have come to their end before the first fault.
+HOLDS_S, MOST_HOLDS_S = 1.5, 8.0
 # All that wait have had their turn by then; a machine that did not answer is asked again after half a minute.
 QUIET_S = 150.0
 
@@ -133,9 +136,10 @@ def cards_of(scene: Scene) -> Iterator[StandInCards]:
 
 def start(scene: Scene, chance: Random, number: int) -> Wanted:
     """Ask for a job through a server, which may be killed before it has answered."""
-    job = Wanted(f"job{number}", chance.choice((1, 1, 1, 2)))
+    job, seconds = Wanted(f"job{number}", chance.choice((1, 1, 1, 2))), min(at_most(HOLDS_S), MOST_HOLDS_S)
     order: dict[str, Any] = {
-        "command": f"exec python3 owner.py {scene.work} {job.name}", "session_name": job.name, "cwd": str(scene.work),
+        "command": f"exec python3 owner.py {scene.work} {job.name} {seconds:.1f}", "session_name": job.name,
+        "cwd": str(scene.work),
         "sandbox_name": "any", "gpus": job.gpus, "interval_s": 1, "ensure_watchdog": False, "notify_local": False,
     }  # fmt: skip
     wire, begun = scene.serve(), time.monotonic()
@@ -163,8 +167,8 @@ def is_over(scene: Scene) -> bool:
 
 def settle(scene: Scene) -> None:
     """Peace: everything works again, and all have their turn."""
-    deadline, quiet = time.monotonic() + QUIET_S, 0
-    while quiet < 5 and time.monotonic() < deadline:
+    deadline, quiet = Deadline(QUIET_S), 0
+    while quiet < 5 and not deadline.has_passed():
         scene.see_to_a_guard()
         time.sleep(0.3)
         quiet = quiet + 1 if is_over(scene) else 0
