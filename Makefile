@@ -94,7 +94,7 @@ screenshots: tools ## The pictures of the documentation, from real sessions
 	@$(BIN)/python -m pictures.top
 	@$(BIN)/python -m pictures.page
 
-chaos: tools ## 200 random schedules of faults against jobs, servers and watchdogs; needs root
+chaos: tools ## 200 random schedules of faults against jobs, hubs with their clients, and leases of GPUs; needs root
 	@scripts/system-packages openssh-server openssh-client tmux bubblewrap
 	@$(BIN)/python -m chaos $(ARGS)
 

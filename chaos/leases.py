@@ -11,11 +11,13 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.support.cards import StandInCards, stand_in_cards
+from tests.support.pace import Deadline, at_most
 
 from . import faults
 from .faults import play as strike
@@ -24,6 +26,8 @@ from .scene import Missed, Scene, end, send
 
 OWNER = Path(__file__).with_name("owner.py")
 CARDS, JOBS = 2, 6
+# How long a job holds its cards: longer on a busy machine, or all have come to their end before the first fault.
+HOLDS_S, MOST_HOLDS_S = 1.5, 8.0
 # All that wait have had their turn by then; a machine that did not answer is asked again after half a minute.
 QUIET_S = 150.0
 
@@ -47,7 +51,12 @@ def owners(scene: Scene) -> list[int]:
 
 
 def kill_owner(scene: Scene, chance: Random) -> int:
-    return send(chance.sample(scene.target(lambda: owners(scene), "job with cards"), 1), signal.SIGKILL)
+    return int(scene.target(lambda: kill_one(owners(scene), chance), "job with cards"))
+
+
+def kill_one(pids: list[int], chance: Random) -> int:
+    """One of them; it may have come to its end just now."""
+    return send(chance.sample(pids, 1), signal.SIGKILL) if pids else 0
 
 
 def kill_keeper(scene: Scene, chance: Random) -> int:
@@ -56,12 +65,11 @@ def kill_keeper(scene: Scene, chance: Random) -> int:
     def keepers() -> list[int]:
         return [pid for pid, command in scene.machine.processes().items() if "keeper.py" in command]
 
-    return send(chance.sample(scene.target(keepers, "keeper"), 1), signal.SIGKILL)
+    return int(scene.target(lambda: kill_one(keepers(), chance), "keeper"))
 
 
 def reboot(scene: Scene, chance: Random) -> int:
-    scene.target(lambda: owners(scene), "job with cards")
-    return scene.reboot()
+    return int(scene.target(lambda: owners(scene) and scene.reboot(), "job with cards"))
 
 
 def kill_while_starting(scene: Scene, chance: Random) -> int:
@@ -91,6 +99,7 @@ def play(scene: Scene, seed: int, only: Collection[str] = ()) -> list[str]:
     shutil.copy(OWNER, scene.work / "owner.py")
     with cards_of(scene) as cards:
         wanted = [start(scene, chance, number) for number in range(JOBS)]
+        scene.is_over = partial(is_over, scene)
         scene.see_to_a_guard()
         chosen = [fault for fault in FAULTS if not only or fault.__name__ in only]
         for _ in range(chance.randint(1, 3)):
@@ -127,9 +136,10 @@ def cards_of(scene: Scene) -> Iterator[StandInCards]:
 
 def start(scene: Scene, chance: Random, number: int) -> Wanted:
     """Ask for a job through a server, which may be killed before it has answered."""
-    job = Wanted(f"job{number}", chance.choice((1, 1, 1, 2)))
+    job, seconds = Wanted(f"job{number}", chance.choice((1, 1, 1, 2))), min(at_most(HOLDS_S), MOST_HOLDS_S)
     order: dict[str, Any] = {
-        "command": f"exec python3 owner.py {scene.work} {job.name}", "session_name": job.name, "cwd": str(scene.work),
+        "command": f"exec python3 owner.py {scene.work} {job.name} {seconds:.1f}", "session_name": job.name,
+        "cwd": str(scene.work),
         "sandbox_name": "any", "gpus": job.gpus, "interval_s": 1, "ensure_watchdog": False, "notify_local": False,
     }  # fmt: skip
     wire, begun = scene.serve(), time.monotonic()
@@ -157,8 +167,8 @@ def is_over(scene: Scene) -> bool:
 
 def settle(scene: Scene) -> None:
     """Peace: everything works again, and all have their turn."""
-    deadline, quiet = time.monotonic() + QUIET_S, 0
-    while quiet < 5 and time.monotonic() < deadline:
+    deadline, quiet = Deadline(QUIET_S), 0
+    while quiet < 5 and not deadline.has_passed():
         scene.see_to_a_guard()
         time.sleep(0.3)
         quiet = quiet + 1 if is_over(scene) else 0

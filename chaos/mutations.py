@@ -40,7 +40,7 @@ MUTATIONS = {
     ),
     "forget-before-stored": Mutation(
         "services/commands.py",
-        "        then = forgetting(sandbox, command.run_id) if is_whole else None\n",
+        "        then = commands.forgetting(sandbox, command.run_id) if is_whole else None\n",
         "        then = sandbox.forget(command.run_id) if is_whole else None\n",
         kind="hubs",
         faults=("kill_hub_before_answers",),

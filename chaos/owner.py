@@ -1,6 +1,6 @@
 """A job that holds cards: bears witness to its start and its end, and complains if anybody else has a card of its own.
 
-owner.py FOLDER NAME
+owner.py FOLDER NAME SECONDS
 """
 
 import fcntl
@@ -19,7 +19,7 @@ for card in os.environ.get("CUDA_VISIBLE_DEVICES", "none").split(","):
     except OSError:
         os.write(witness, b"two owners of %s\n" % card.encode())
 os.write(witness, b"start %s on %d\n" % (name.encode(), len(held)))
-until = time.monotonic() + 1.5
+until = time.monotonic() + float(sys.argv[3])
 while time.monotonic() < until:
     time.sleep(0.1)
     print("at work", flush=True)

@@ -28,6 +28,8 @@ JOB = Path(__file__).with_name("job.py")
 SESSION = "soak"
 # By then a target of a fault is there, or the fault hits nothing.
 TARGET_S = 40.0
+# So long all has to be over: a job that is starting is for a moment nowhere to be seen.
+OVER_S = 3.0
 # Many schedules share the cores; a machine that is slow is no fault.
 CONNECT_S = 60
 
@@ -66,6 +68,8 @@ class Scene:
     is_guarded: bool = False
     # Whether more strikes are to come.
     is_striking: bool = False
+    # Whether all that faults aim at has come to its end, so that no target will come any more.
+    is_over: Callable[[], bool] = lambda: False
     # Threads that make calls.
     clients: Sequence[Any] = ()
     _turn: threading.Lock = field(default_factory=threading.Lock)
@@ -170,8 +174,10 @@ class Scene:
         The strike before may have ended the watchdog, as the hub that it was: its service starts it again meanwhile.
         """
         deadline = Deadline(TARGET_S)
+        over: Deadline | None = None
         while not (found := find()):
-            if deadline.has_passed():
+            over = (over or Deadline(OVER_S)) if self.is_over() else None
+            if deadline.has_passed() or (over and over.has_passed()):
                 raise Missed(f"there was no {what} to strike")
             if self.is_guarded:
                 self.see_to_a_guard()

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from chaos import faults, sessions
-from chaos.mutations import MUTATIONS
+from chaos import faults, leases, sessions
+from chaos.mutations import MUTATIONS, mutated
 
 from remote_sandbox_mcp.config.schema import MACHINE_KEYS
 from tests.support.doc_pages import ROOT
@@ -52,8 +52,13 @@ def test_reference_pages_are_of_the_program() -> None:
 
 def test_the_page_about_reliability_has_every_fault_and_mutation() -> None:
     page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
-    names = {fault.__name__ for fault in (*faults.FAULTS, *sessions.FAULTS)} | {*MUTATIONS}
+    names = {fault.__name__ for fault in (*faults.FAULTS, *sessions.FAULTS, *leases.FAULTS)} | {*MUTATIONS}
     assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_mutation_still_finds_the_text_that_it_breaks(name: str, tmp_path: Path) -> None:
+    mutated(name, tmp_path)
 
 
 class Loaded(HTMLParser):

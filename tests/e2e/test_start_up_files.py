@@ -9,6 +9,7 @@ import pytest
 
 from remote_sandbox_mcp.backends.ssh.connection import LoginGate
 from remote_sandbox_mcp.backends.ssh.machine import why_no_answer
+from tests.cli.conftest import Cli
 from tests.support.server import entry, serve
 from tests.support.sshd import Fleet
 
@@ -31,6 +32,12 @@ async def test_a_start_up_file_that_is_in_the_way_is_named(fleet: Fleet, tmp_pat
     async with serve(tmp_path, entry(machine, **limit)) as server:
         problem = await server.fail("exec_bash", command="echo hi")
         assert says in problem["error"]
+        assert machine.name in problem["error"]
+        checked = Cli()
+        checked.machines = [entry(machine, **limit)]
+        seen = checked("doctor", machine.name)
+        assert seen.code == 1
+        assert says in seen.stdout
         assert "interactive shells" in problem["error"] or "ulimit" in problem["error"]
     machine.stop()
 

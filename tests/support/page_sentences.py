@@ -48,6 +48,77 @@ UNASKED = {
     "services.watchdog.manager": "an answer to `watchdog install`",
     "services.watchdog.service": "an answer to `watchdog stop`",
 }
+# Names of what keeps a reason until an error or a row tells it.
+REASON = re.compile("why|trouble|reason|problem|cause|error|summary|found|hint|advice|cure|refusal")
+# Modules that the page leads to, but whose texts are told to others.
+TOLD_TO_OTHERS = {
+    "backends.bubblewrap.images": "a script",
+    "backends.engine": "lines for a shell",
+    "backends.bubblewrap.network.proxy": "programs in a sandbox",
+    "config.openssh": "`doctor`",
+    "config.original": "`import` and `doctor`",
+    "core.commands.shell_session": "results of commands",
+    "core.gate": "files that tools read and write",
+    "core.jobs.lifecycle": "its events, which the tests of the page make one by one",
+    "core.suites": "results of run_tests",
+    "core.texts": "texts of results",
+    "core.workspaces.workspace": "links that the page does not make",
+    "far.program": "lines for a shell",
+    "fronts.mcp": "agents",
+    "local.notify": "notifications",
+    "local.store.original": "`import`",
+    "services.gate.allowing": "agents and `allow`",
+    "services.probe.measure": "lines for a shell",
+    "services.suites": "results of run_tests",
+    "services.transfers.records": "`transfers`",
+    "services.watchdog": "`watchdog`",
+    **dict.fromkeys(
+        (
+            "views.app_results",
+            "views.exec_results",
+            "views.job_results",
+            "views.results",
+            "views.texts",
+            "views.workspace_results",
+        ),
+        "agents",
+    ),
+}
+# Parts of sentences that are translated as a whole, and lines for a shell.
+PARTS = """
+7 and 7
+7 the 7
+77 leased 7
+by 7 until 7 ends7
+it has 7 GPU77, not 7
+job 7777
+at 7 (in 7)
+7 is 7
+number 7
+the connection to 7
+its command 7
+srun on 7
+7 exec on 7
+walls: Landlock 7 instead of namespaces: 7
+7 holds 7: 7let its owner remove something from 7 or set a larger disk_mb under [local] in config.toml
+the local sandbox needs bubblewrap, which is not installed7: run `sudo apt install bubblewrap` (Debian, Ubuntu) or \
+`sudo dnf install bubblewrap` (Fedora, RHEL)
+7: nothing can be run as 7
+7its 7 did not start
+7\x207\x20without\x20giving\x20a\x20shell7
+its\x20shell\x20answered,\x20but\x207\x20did\x20not\x20start\x20in\x207\x20s7
+7\x20if\x20that\x20is\x20really\x20meant,\x20or\x20look\x20first\x20with\x207
+and\x20each\x20host\x20of\x20~/.ssh/config\x20that\x20fits\x207
+did\x20you\x20mean\x207?\x20
+has\x207
+has\x20none
+the\x20latest\x20are:\x207
+there\x20is\x20none\x20yet
+nothing was done: no machine that is configured can be used. 77 Correct that7
+exec 7
+unset TMUX; 7 && 7
+remote-sandbox-mcp login 7
+""".replace("\\\n", "").splitlines()
 
 
 def shown_sentences() -> dict[str, str]:
@@ -59,6 +130,27 @@ def shown_sentences() -> dict[str, str]:
                 if isinstance(node, ast.Call) and speaks(node):
                     found |= {text: name for text in spoken(node, name) if SENTENCE.search(text)}
     return found
+
+
+def shown_reasons() -> dict[str, str]:
+    """Each text that is kept or returned as a reason, and may fill the gap of a sentence that reaches the page."""
+    found: dict[str, str] = {}
+    for module in sorted(reached(PAGE)):
+        name = module.removeprefix(f"{PACKAGE.name}.")
+        if name not in UNASKED and not any(name == it or name.startswith(f"{it}.") for it in TOLD_TO_OTHERS):
+            told = {text for node in ast.walk(tree_of(module)) for value in kept(node) for text in texts(value, module)}
+            told = {re.sub(r"\b7 ago", "7 s ago", text) for text in told}
+            found |= {text: module for text in told.difference(PARTS) if SENTENCE.search(text) and text[0].isalnum()}
+    return found
+
+
+def kept(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, (ast.Return, ast.Yield)):
+        yield from [node.value] if node.value else []
+    elif isinstance(node, ast.Assign):
+        yield from [node.value] if REASON.search(ast.unparse(node.targets[0])) else []
+    elif isinstance(node, ast.Call):
+        yield from (word.value for word in node.keywords if word.arg and REASON.search(word.arg))
 
 
 def speaks(call: ast.Call) -> bool:

@@ -20,7 +20,7 @@ from remote_sandbox_mcp.core.jobs.watch import EventType, NoContact, Policy, Res
 from remote_sandbox_mcp.core.task import TaskState
 from tests.fronts.page.test_browser_modules import ask, blank_tabs
 from tests.support.chromium import Tab, chromium
-from tests.support.page_sentences import PAGE, UNASKED, reached, shown_sentences, texts
+from tests.support.page_sentences import PAGE, TOLD_TO_OTHERS, UNASKED, reached, shown_reasons, shown_sentences, texts
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -118,7 +118,9 @@ def refusals() -> Iterator[str]:
 
 
 # Options, programs and examples in errors, which are the same in every language.
-CODE = re.compile(r"`[^`]*`|\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\}|\S+/\S+|\w+_\w+|\S+@\S+|(?<![\w-])--?\w+|\w+ = \w+")
+CODE = re.compile(
+    r"`[^`]*`|(?<!\w)~?/[\w./]+|\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\}|\S+/\S+|\w+_\w+|\S+@\S+|(?<![\w-])--?\w+|\w+ = \w+"
+)
 TERMS = re.compile(
     r"\w+_\w+|--\w+|name=|\*\.name|config\.toml|doctor|python\S*|sudo|root|SFTP|AllowTcpForwarding|slurm|Slurm|UTF-8|MiB|"
     r"\btmux\b|\btext\b|\bkeys\b|\bon\b|gpu|\bnetwork|\benv|\bvolumes|\bimage|\bmemory|\bsource\b|\btarget\b|excludes|"
@@ -127,6 +129,8 @@ TERMS = re.compile(
     r"TOML|Unicode|UTF|NUL|DNS|SSH|MaxSessions|glibc|debootstrap|base64|nvidia-smi|run-\.\.\.|sb-\.\.\.|\btar\b|\bpod\b|false|"
     r"\b(agent|content|default|diagnose|files|host|hosts|includes|jump|password|port)\b|"
     r"\b(provider|timeout|transport|user|webhooks|enabled|command)\b|"
+    r"case \$- in|exec fish|esac|\botp\b|bubblewrap|slirp4netns|Landlock|Linux|Debian|Ubuntu|Fedora|RHEL|docker|podman|"
+    r"StrictHostKeyChecking|sinfo|kernel\.yama|rlimit|remote-sandbox-mcp|login|ProxyCommand|config|restart|Host\b|read_only|writable|"
     r"workspaces|trash|true|\bafter\b|\bany\b|/bin/sh|sleep|commit|example\.org|a100|Python"
 )
 
@@ -138,9 +142,17 @@ async def test_every_error_that_the_page_shows_is_told_in_chinese(tab: Tab) -> N
     assert left == [], "\n".join(left)
 
 
+async def test_every_reason_that_fills_a_gap_is_told_in_chinese(tab: Tab) -> None:
+    reasons = shown_reasons()
+    assert len(reasons) > 150
+    left = await in_english(tab, sorted(reasons), TERMS)
+    assert left == [], "\n".join(left)
+
+
 def test_modules_whose_errors_are_not_shown_are_modules_that_the_page_leads_to() -> None:
     names = {name.partition(".")[2] for name in reached(PAGE)}
     assert set(UNASKED) <= names
+    assert [it for it in TOLD_TO_OTHERS if not any(name == it or name.startswith(f"{it}.") for name in names)] == []
 
 
 async def test_a_sentence_without_a_translation_is_found(tab: Tab) -> None:

@@ -210,6 +210,7 @@ def test_a_repair_keeps_a_copy_and_saves_what_can_be_read(tmp_path: Path) -> Non
     problem = find_trouble(file)
     assert problem
     assert problem.reason == "damaged"
+    assert "\n" not in str(problem)
     done = repair(file)
     assert done.copy
     assert b"x" * 8192 in done.copy.read_bytes()

@@ -101,7 +101,7 @@ async def greet(line: Line, token: str, name: str) -> tuple[Fields, bytearray]:
         kind, _, body = frames[0]
         said = Fields.read(body)
         if kind == wire.FAIL:
-            raise Unreachable(said.sentence("message"))
+            raise Unreachable.of_parts(f"unable to open {name}", said.sentence("message"))
         return said, rest
 
 

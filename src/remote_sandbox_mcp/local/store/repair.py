@@ -38,8 +38,9 @@ def find_trouble(file: Path) -> StateError | None:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             connection.execute(f"PRAGMA user_version = {version:d}")
         with database.reading() as connection:
-            found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)").fetchall()]
-        return None if found == ["ok"] else explain(file, sqlite3.DatabaseError(f"malformed: {found[0]}"))
+            # A heading may stand above what was found.
+            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0]).splitlines()[-1]
+        return None if found == "ok" else explain(file, sqlite3.DatabaseError(f"malformed: {found}"))
     except StateError as problem:
         return problem
     finally:

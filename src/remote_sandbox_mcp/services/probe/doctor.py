@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ...backends.command.sandbox import open_place
 from ...backends.ssh.connection import LoginGate, translate
 from ...backends.ssh.host_keys import entry_name
-from ...backends.ssh.machine import open_machine, open_through
+from ...backends.ssh.machine import OTHER_SHELL, SLOW_SHELL, open_machine, open_through
 from ...backends.ssh.openssh import choose_transport, open_over_openssh, unused_socket
 from ...core.commands.command import Command, Environment
 from ...core.commands.shell import join
@@ -307,14 +307,13 @@ class Visit:
                 connection.run(f"echo {token}", encoding=None, stdin=asyncssh.DEVNULL), self.gate.deadline_s
             )
         except (asyncio.TimeoutError, TimeoutError):
-            raise Unreachable.of_parts(
-                self._who, "the login shell did not answer", "look for what waits in its start-up files"
-            ) from None
+            raise Unreachable.of_parts(self._who, SLOW_SHELL.format(self.gate.deadline_s)) from None
         except (OSError, asyncssh.Error) as problem:
             raise translate(problem, self._who) from None
         said, errors = _as_bytes(done.stdout), _as_bytes(done.stderr)
         if token.encode() not in said:
-            raise ConnectError(f"the login shell ran no command; it said: {last_line(said + errors) or 'nothing'}")
+            heard = last_line(said + errors)
+            raise ConnectError(OTHER_SHELL + (f"; it said: {heard}" if heard else ""))
         return harmless(said).partition(token)[0].strip()
 
 
