@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from tests.support.sshd import Fleet
 
-from . import peer, report
+from . import peer, report, rivals
 from .host import BUSY_SHARE, Host, load_average, wait_for_calm
 from .problems import NoPeer
 from .report import Row
@@ -39,6 +39,8 @@ SUBJECTS = (
         "jobs",
     ),
     *("slurm", "workspace"),
+    # As curves, beside everybody else: the plots of the page.
+    *("latency", "results", "crowd", "fleet", "memory", "container", "copies"),
     *("sync-first", "sync-small", "sync-many", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
 )
 
@@ -110,8 +112,14 @@ def _stage(options: argparse.Namespace, outcome: Outcome) -> Iterator[Stage]:
         outcome.peer = installed.versions
     except NoPeer as reason:
         outcome.remarks.append(f"the peer's rows are left out, because it could not be installed: {reason}")
+    others: Sequence[rivals.Rival] = ()
+    try:
+        others = rivals.install()
+        outcome.peer = ", ".join(filter(None, (outcome.peer, *(rival.name for rival in others))))
+    except NoPeer as reason:
+        outcome.remarks.append(f"the rows of programs from npm are left out: {reason}")
     with TemporaryDirectory(prefix="bench-") as folder, Fleet() as fleet:
-        yield Stage(Path(folder), fleet, installed, options.quick, options.stand_in)
+        yield Stage(Path(folder), fleet, installed, options.quick, options.stand_in, others)
 
 
 def measure(name: str, stage: Stage, outcome: Outcome, patience_s: float) -> None:
