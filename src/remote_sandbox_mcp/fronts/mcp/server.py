@@ -28,7 +28,6 @@ from mcp.types import (
     CallToolResult,
     EmptyResult,
     GetPromptResult,
-    Icon,
     InputRequiredResult,
     Resource,
     SubscribeRequestParams,
@@ -55,7 +54,7 @@ from .job_logs import JobLogs
 from .journal import Journal, begun, ended, is_kept
 from .outside import learn_roots, make_way
 from .results import as_shown, code_of, failure, with_sandbox
-from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, as_meant
+from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, as_meant, picture
 from .waking import Waker
 from .workspace import Workspaces
 
@@ -90,13 +89,8 @@ then exec_bash; changes are sent first, and results come back by themselves.
 """
 
 NAME = "remote-sandbox-mcp"
-# Two squares, as the page's icon has them. Tools have none: with one on each, their list would be a tenth longer.
-ICONS = [
-    Icon(
-        src="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 2 2'%3E"
-        "%3Cpath d='M0 0h1v2h1V1H0z'/%3E%3C/svg%3E"
-    )
-]
+# Two squares, as the page's icon has them.
+ICONS = [picture("M0 0h4v8h4V4H0z")]
 # Requests whose answers depend on the configuration.
 UP_TO_DATE = frozenset({"tools/call", "tools/list", "resources/list", "resources/read", "prompts/get"})
 # Requests about what is offered besides tools.
