@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 from tests.support.sshd import HOST, Sshd
@@ -14,7 +16,7 @@ from ..contenders import OURS, compared
 from ..far import Distance, line
 from ..measure import Contestant, in_turns, timed
 from ..mux import spawn_and_wait
-from ..report import Row
+from ..report import Row, Target
 from ..rivals import check
 from ..stage import OURS as PROGRAM
 from ..stage import Entry, Stage, entry
@@ -26,6 +28,7 @@ TRUE = {"name": "exec_bash", "arguments": {"command": "true"}}
 
 
 def rows(stage: Stage) -> Iterator[Row]:
+    yield _importing(stage)
     sshd = stage.machine()
     for round_trip_ms in ROUND_TRIPS_MS:
         with line(sshd.port, Distance("", round_trip_ms)) as port:
@@ -40,6 +43,16 @@ def rows(stage: Stage) -> Iterator[Row]:
         cold = {who: taken for who, taken in times.items() if who != WARM}
         yield from compared("results", f"{name}, no hub yet", cold, at=at, axis=AXIS)
         yield from compared("results", f"{name}, warm hub", {WARM: times[WARM], SSH: times[SSH]}, at=at, axis=AXIS)
+
+
+def _importing(stage: Stage) -> Row:
+    words = {"python": "pass", "ours": "from remote_sandbox_mcp import Sandboxes"}
+    racing = {it: timed(partial(spawn_and_wait, [sys.executable, "-c", script])) for it, script in words.items()}
+    in_turns(racing, rounds=1)
+    times = in_turns(racing, rounds=stage.rounds(20, 5))
+    added, python = times["ours"].p50_ms - times["python"].p50_ms, times["python"].p50_ms
+    name = "`from remote_sandbox_mcp import Sandboxes`, on top of Python itself"
+    return Row("results", name, added, target=Target(60), note=f"Python itself takes {python:.0f} ms")
 
 
 def _contestants(stage: Stage, sshd: Sshd, port: int, warm: Mapping[str, str]) -> dict[str, Contestant]:
