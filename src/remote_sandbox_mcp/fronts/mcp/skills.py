@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding
-from mcp.server.mcpserver.resources import FileResource
+from mcp.server.mcpserver.resources import TextResource
 from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, PaginatedRequestParams, RequestParams
 
@@ -32,10 +32,8 @@ class Skills(Extension):
     identifier = "io.modelcontextprotocol/skills"
 
     def methods(self) -> Sequence[MethodBinding]:
-        return (
-            MethodBinding("skills/list", PaginatedRequestParams, _list),
-            MethodBinding("skills/get", SkillParams, _get),
-        )
+        listing = MethodBinding("skills/list", PaginatedRequestParams, _list)
+        return listing, MethodBinding("skills/get", SkillParams, _get)
 
 
 async def _list(_: ServerRequestContext[Any, Any], params: PaginatedRequestParams) -> dict[str, Any]:
@@ -48,31 +46,25 @@ async def _get(_: ServerRequestContext[Any, Any], params: SkillParams) -> dict[s
     return {"skill": entry()}
 
 
+def files() -> dict[str, str]:
+    """The files of the skill, by name."""
+    found = sorted(FOLDER.rglob("*.md"))
+    return {file.relative_to(FOLDER).as_posix(): file.read_bytes().decode() for file in found}
+
+
+def frontmatter(text: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in text.split("---\n")[1].splitlines())
+
+
 def entry() -> Mapping[str, Any]:
     """The skill with its files, as clients are told of it."""
-    return {"uri": MAIN, "frontmatter": frontmatter(), "resources": [_described(name) for name in names()]}
+    raw = {ADDRESS + name: text.encode() for name, text in files().items()}
+    told = [{"uri": uri, "digest": f"sha256:{sha256(it).hexdigest()}", "size": len(it)} for uri, it in raw.items()]
+    return {"uri": MAIN, "frontmatter": frontmatter(raw[MAIN].decode()), "resources": told}
 
 
-def frontmatter() -> dict[str, str]:
-    lines = (FOLDER / "SKILL.md").read_text(encoding="utf-8").split("---\n")[1].splitlines()
-    return {key: value for key, _, value in (line.partition(": ") for line in lines)}
-
-
-def names() -> list[str]:
-    return sorted(file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*.md"))
-
-
-def _described(name: str) -> dict[str, Any]:
-    data = (FOLDER / name).read_bytes()
-    return {"uri": ADDRESS + name, "digest": f"sha256:{hashlib.sha256(data).hexdigest()}", "size": len(data)}
-
-
-def resources() -> list[FileResource]:
-    """The files of the skill."""
-    about = frontmatter()
-    told = {"SKILL.md": (about["name"], about["description"])}
-    shown = {name: told.get(name, (name, None)) for name in names()}
-    return [
-        FileResource(uri=ADDRESS + path, path=FOLDER / path, name=name, description=description, mime_type=MARKDOWN)
-        for path, (name, description) in shown.items()
-    ]
+def resources() -> Iterator[TextResource]:
+    for path, text in files().items():
+        about = frontmatter(text) if ADDRESS + path == MAIN else {}
+        name, description = about.get("name", path), about.get("description")
+        yield TextResource(uri=ADDRESS + path, name=name, description=description, mime_type=MARKDOWN, text=text)
