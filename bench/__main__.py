@@ -53,6 +53,7 @@ class Outcome:
     load_before: float
     load_after: float = 0.0
     peer: str = ""
+    is_quick: bool = False
     busy_before: dict[str, float] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -73,7 +74,7 @@ def main() -> int:
     options = parse()
     # What was started is ended on the way out, which a plain SIGTERM would not pass.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    outcome = Outcome(Host.here(), load_average())
+    outcome = Outcome(Host.here(), load_average(), is_quick=options.quick)
     with _stage(options, outcome) as stage:
         for name in options.only:
             measure(name, stage, outcome, options.calm)

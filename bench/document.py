@@ -91,6 +91,8 @@ def page(run: Measured, when: str, commit: str) -> str:
 
 def _notice(run: Measured) -> list[str]:
     said = [*run["failures"], *run["remarks"]]
+    if run.get("is_quick"):
+        said.append("This was a first look, with few rounds and less data.")
     busy = [name for name, share in run["busy_before"].items() if share > 0.1]
     if busy:
         said.append(f"Other work used this machine right before {', '.join(busy)}.")
