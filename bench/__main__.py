@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -51,6 +53,8 @@ class Outcome:
 
     host: Host
     load_before: float
+    date: str
+    commit: str
     load_after: float = 0.0
     peer: str = ""
     is_quick: bool = False
@@ -74,7 +78,9 @@ def main() -> int:
     options = parse()
     # What was started is ended on the way out, which a plain SIGTERM would not pass.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    outcome = Outcome(Host.here(), load_average(), is_quick=options.quick)
+    words = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    outcome = Outcome(Host.here(), load_average(), time.strftime("%Y-%m-%d"), commit, is_quick=options.quick)
     with _stage(options, outcome) as stage:
         for name in options.only:
             measure(name, stage, outcome, options.calm)

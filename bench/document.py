@@ -1,13 +1,11 @@
-"""Writes docs/benchmarks.md and its plots from what a run has measured: python -m bench.document FILE.json."""
+"""Writes docs/benchmarks.md and its plots from what a run has measured: python -m bench.document FILE.json ..."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -59,44 +57,51 @@ are equal ratios.
 """
 
 
-def page(run: Measured, when: str, commit: str) -> str:
-    """The page: what was measured, where and when; every row, also those in which we are behind."""
-    rows: Sequence[Measured] = run["rows"]
+def page(runs: Sequence[Measured]) -> str:
+    """The page: what was measured, where and when; every row, also those in which we are behind.
+
+    A subject that several runs have measured is shown of the last one.
+    """
+    last = {row["subject"]: number for number, run in enumerate(runs) for row in run["rows"]}
+    shown = [row for number, run in enumerate(runs) for row in run["rows"] if last[row["subject"]] == number]
+    facts = [_facts(run, [row for row in run["rows"] if last[row["subject"]] == at]) for at, run in enumerate(runs)]
+    parts = [INTRODUCTION, f"|{' |' * (len(runs) + 1)}\n|{'---|' * (len(runs) + 1)}\n"]
+    parts += [f"| {' | '.join((name, *(each[name] for each in facts)))} |\n" for name in facts[0]]
+    drawings = plots(shown)
+    for subject in (name for name in TITLES if name in last):
+        rows = [row for row in shown if row["subject"] == subject]
+        parts.append(f"\n## {TITLES[subject]}\n")
+        if subject in drawings:
+            parts.append(_picture(subject, drawings[subject]))
+        if len(runs) > 1:
+            parts.append(f"\nMeasured on {runs[last[subject]]['date']}, at commit `{runs[last[subject]]['commit']}`.\n")
+        parts.append("\n| what | ours | other | | ratio |\n|---|---:|---:|---|---:|\n")
+        parts += [_line(row) for row in rows]
+    return "".join(parts)
+
+
+def _facts(run: Measured, rows: Sequence[Measured]) -> dict[str, str]:
     behind = [row for row in rows if row["ratio"] and row["ratio"] > 1]
     host = run["host"]
-    facts = {
-        "date": when,
-        "commit": f"`{commit}`",
+    return {
+        "date": run["date"],
+        "commit": f"`{run['commit']}`",
         "machine": f"{host['cores']} cores, Linux {host['kernel']}, Python {host['python']}",
         "load average": f"{run['load_before']} before, {run['load_after']} after",
         "others": run["peer"] or "not installed",
         "rows": f"{len(rows)}; in {len(behind)} of them we are behind",
+        "to be known": " ".join(_notices(run)) or "nothing disturbed it",
     }
-    parts = [
-        INTRODUCTION,
-        "| | |\n|---|---|\n",
-        *(f"| {name} | {fact} |\n" for name, fact in facts.items()),
-        *(_notice(run)),
-    ]
-    known = [*TITLES]
-    drawings = plots(rows)
-    for subject in sorted({row["subject"] for row in rows}, key=lambda it: known.index(it) if it in known else 99):
-        parts.append(f"\n## {TITLES.get(subject, subject)}\n")
-        if subject in drawings:
-            parts.append(_picture(subject, drawings[subject]))
-        parts.append("\n| what | ours | other | | ratio |\n|---|---:|---:|---|---:|\n")
-        parts += [_line(row) for row in rows if row["subject"] == subject]
-    return "".join(parts)
 
 
-def _notice(run: Measured) -> list[str]:
+def _notices(run: Measured) -> list[str]:
     said = [*run["failures"], *run["remarks"]]
     if run.get("is_quick"):
         said.append("This was a first look, with few rounds and less data.")
     busy = [name for name, share in run["busy_before"].items() if share > 0.1]
     if busy:
         said.append(f"Other work used this machine right before {', '.join(busy)}.")
-    return ["\n" + "".join(f"- {line}\n" for line in said)] if said else []
+    return said
 
 
 def _line(row: Measured) -> str:
@@ -147,13 +152,12 @@ def _plot(subject: str, rows: Sequence[Measured]) -> Plot:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    run: Measured = json.loads(parser.parse_args().file.read_text(encoding="utf-8"))
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
-    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    (DOCS / "benchmarks.md").write_text(page(run, today, commit), encoding="utf-8")
-    for name, plot in plots(run["rows"]).items():
+    parser.add_argument("file", type=Path, nargs="+", help="of several runs, the later one counts for a subject")
+    runs: list[Measured] = [json.loads(file.read_text(encoding="utf-8")) for file in parser.parse_args().file]
+    (DOCS / "benchmarks.md").write_text(page(runs), encoding="utf-8")
+    for old in DOCS.glob("benchmarks-*.svg"):
+        old.unlink()
+    for name, plot in plots([row for run in runs for row in run["rows"]]).items():
         for mode, scheme in SCHEMES.items():
             (DOCS / f"benchmarks-{name}-{mode}.svg").write_text(drawn(plot, scheme), encoding="utf-8")
     return 0

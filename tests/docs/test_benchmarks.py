@@ -24,7 +24,7 @@ ROWS = [row(at, who, 0.5, group) for group in ("0 ms", "20 ms") for at in (1, 10
 ROWS.append({**row(1, "rsync", 0.1), "subject": "fair", "detail": {}})
 RUN = {
     "rows": ROWS, "host": {"cores": 2, "kernel": "6.1", "python": "3.11"}, "load_before": 0.1, "load_after": 1.0,
-    "peer": "", "failures": [], "remarks": [], "busy_before": {"copies": 0.5},
+    "date": "2026-11-19", "commit": "abc", "peer": "", "failures": [], "remarks": [], "busy_before": {"copies": 0.5},
 }  # fmt: skip
 
 
@@ -50,11 +50,20 @@ def test_rows_with_a_place_become_curves_and_ours_is_the_thick_one() -> None:
 
 
 def test_the_page_keeps_rows_in_which_we_are_behind_and_says_what_disturbed() -> None:
-    text = page(RUN, "2026-11-19", "abc")
+    text = page([RUN])
     assert "in 9 of them we are behind" in text
     assert "Other work used this machine right before copies." in text
     assert text.index("## Copies") < text.index("## One client beside a busy one")
     assert len(re.findall(r"^\| [\d.]+ `files`", text, re.M)) == len(ROWS)
+
+
+def test_of_several_runs_the_last_counts_for_a_subject() -> None:
+    later = RUN | {"date": "2026-11-20", "commit": "def", "rows": [row(5, "rsync", 9.0)]}
+    text = page([RUN, later])
+    assert "| date | 2026-11-19 | 2026-11-20 |" in text
+    assert "| rows | 1; in 1 of them we are behind | 1; in 0 of them we are behind |" in text
+    assert "Measured on 2026-11-20, at commit `def`." in text
+    assert len(re.findall(r"^\| [\d.]+ `files`", text, re.M)) == 2
 
 
 def test_the_pictures_of_the_page_are_there() -> None:
