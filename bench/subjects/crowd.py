@@ -34,7 +34,7 @@ def rows(stage: Stage) -> Iterator[Row]:
 def _manages(contender: Contender, machine: str, count: int) -> bool:
     """Whether all of so many calls succeed; those who refuse some are not compared."""
     try:
-        contender.at_once([machine] * count, "true")
+        contender.at_once([machine] * count, COMMAND)
     except BenchError:
         return False
     return True
