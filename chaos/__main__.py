@@ -23,7 +23,7 @@ from .scene import Missed, Scene
 from .schedule import mount_small, unmount
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reliability.md"
-LAST_RUN = "## The last run\n\n`make chaos` writes this, when it plays all kinds of schedules.\n\n"
+LAST_RUN = "## The last run\n\n`make chaos` writes this, when it plays all kinds of schedules.\n"
 KINDS = {"jobs": schedule.play, "hubs": sessions.play, "leases": leases.play}
 
 
@@ -64,9 +64,10 @@ def record(options: argparse.Namespace, seconds: float, wrong: dict[int, list[st
         "machine": f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.0f} at the end",
     }
     text, lines = PAGE.read_text(encoding="utf-8"), "".join(f"| {key} | {value} |\n" for key, value in rows.items())
-    before, _, rest = text.partition(LAST_RUN)
-    after = rest.partition("\n## ")[2]
-    PAGE.write_text(f"{before}{LAST_RUN}| | |\n|---|---|\n{lines}\n## {after}", encoding="utf-8")
+    before, mark, rest = text.partition(LAST_RUN)
+    _, title, after = rest.partition("\n## ")
+    if mark and title:
+        PAGE.write_text(f"{before}{mark}\n| | |\n|---|---|\n{lines}{title}{after}", encoding="utf-8")
 
 
 def parse() -> argparse.Namespace:
