@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -15,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from tests.support.sshd import Fleet
 
-from . import peer, report
+from . import peer, report, rivals
 from .host import BUSY_SHARE, Host, load_average, wait_for_calm
 from .problems import NoPeer
 from .report import Row
@@ -39,6 +41,8 @@ SUBJECTS = (
         "jobs",
     ),
     *("slurm", "workspace"),
+    # As curves, beside everybody else: the plots of the page.
+    *("latency", "results", "crowd", "fleet", "memory", "container", "copies"),
     *("sync-first", "sync-small", "sync-many", "sync-ignore", "sync-bulk", "sync-delta", "sync-text", "sync-memory"),
 )
 
@@ -49,8 +53,11 @@ class Outcome:
 
     host: Host
     load_before: float
+    date: str
+    commit: str
     load_after: float = 0.0
     peer: str = ""
+    is_quick: bool = False
     busy_before: dict[str, float] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -71,7 +78,9 @@ def main() -> int:
     options = parse()
     # What was started is ended on the way out, which a plain SIGTERM would not pass.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    outcome = Outcome(Host.here(), load_average())
+    words = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    outcome = Outcome(Host.here(), load_average(), time.strftime("%Y-%m-%d"), commit, is_quick=options.quick)
     with _stage(options, outcome) as stage:
         for name in options.only:
             measure(name, stage, outcome, options.calm)
@@ -110,8 +119,14 @@ def _stage(options: argparse.Namespace, outcome: Outcome) -> Iterator[Stage]:
         outcome.peer = installed.versions
     except NoPeer as reason:
         outcome.remarks.append(f"the peer's rows are left out, because it could not be installed: {reason}")
+    others: Sequence[rivals.Rival] = ()
+    try:
+        others = rivals.install()
+        outcome.peer = ", ".join(filter(None, (outcome.peer, *(rival.name for rival in others))))
+    except NoPeer as reason:
+        outcome.remarks.append(f"the rows of programs from npm are left out: {reason}")
     with TemporaryDirectory(prefix="bench-") as folder, Fleet() as fleet:
-        yield Stage(Path(folder), fleet, installed, options.quick, options.stand_in)
+        yield Stage(Path(folder), fleet, installed, options.quick, options.stand_in, others)
 
 
 def measure(name: str, stage: Stage, outcome: Outcome, patience_s: float) -> None:

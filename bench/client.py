@@ -7,7 +7,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +101,20 @@ class Server:
 
     def call_at_once(self, count: int, tool: str, **arguments: Any) -> None:
         """The same call many times; all are asked before any is waited for."""
-        waiting = {self._ask("tools/call", {"name": tool, "arguments": arguments}) for _ in range(count)}
+        self.calls_at_once(tool, [arguments] * count)
+
+    def calls_at_once(self, tool: str, calls: Sequence[Mapping[str, Any]]) -> None:
+        for result in self.requests("tools/call", [{"name": tool, "arguments": given} for given in calls]):
+            succeeded(_content(tool, result))
+
+    def requests(self, method: str, several: Sequence[Message]) -> Iterator[Message]:
+        """The answers to several requests, as they come; all are sent before any is waited for."""
+        waiting = {self._ask(method, params) for params in several}
         while waiting:
             answer = self._receive()
             if answer.get("id") in waiting:
                 waiting.remove(answer["id"])
-                succeeded(_content(tool, self._result(answer)))
+                yield self._result(answer)
 
     def _ask(self, method: str, params: Message) -> int:
         self._number += 1

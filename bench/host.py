@@ -73,6 +73,15 @@ def resident(pid: int) -> int:
     return _memory(pid, "VmRSS")
 
 
+def held(pid: int) -> int:
+    """The memory of a process in kB, with its share of what it has in common with others."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except FileNotFoundError:
+        return 0
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+
+
 def peak(pid: int) -> int:
     """The most that a process has held, in kB; nothing where it has ended."""
     return _memory(pid, "VmHWM")

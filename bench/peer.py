@@ -41,13 +41,14 @@ def install() -> Peer:
     ready = folder / ".ready"
     if not ready.exists():
         print(f"installing the peer, remote-sandbox-mcp {VERSION}, into {folder}", file=sys.stderr)
-        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-        _run([str(folder / "bin/pip"), "install", "--quiet", f"remote-sandbox-mcp=={VERSION}"])
+        run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        run([str(folder / "bin/pip"), "install", "--quiet", f"remote-sandbox-mcp=={VERSION}"])
         ready.touch()
     return Peer(folder)
 
 
-def _run(argv: Sequence[str]) -> None:
+def run(argv: Sequence[str]) -> None:
+    """Raises NoPeer where an installer fails."""
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=INSTALL_S)
     except (OSError, subprocess.TimeoutExpired) as problem:

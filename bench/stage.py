@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from sysconfig import get_path
 from tempfile import mkdtemp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.support.sshd import HOST, Fleet, Sshd
 
 from .client import Server
 from .peer import Peer
+
+if TYPE_CHECKING:
+    from .rivals import Rival
 
 OURS = [f"{get_path('scripts')}/remote-sandbox-mcp"]
 # One process that does everything.
@@ -36,6 +39,8 @@ class Stage:
     quick: bool = False
     # In sync subjects rsync takes our place: a trial of the bench itself.
     stand_in: bool = False
+    # MCP servers of others for SSH machines.
+    rivals: Sequence[Rival] = ()
     _machines: list[Sshd] = field(default_factory=list)
 
     def rounds(self, full: int, quick: int) -> int:
@@ -63,6 +68,10 @@ class Stage:
         # A hub that nobody uses is to end soon.
         given = {"REMOTE_SANDBOX_LIST": json.dumps(list(entries)), "REMOTE_SANDBOX_HUB_IDLE_S": "2"}
         return kept | folders | given
+
+    def rival_environment(self, rival: Rival, entries: Sequence[Entry]) -> dict[str, str]:
+        home = Path(mkdtemp(prefix="home-", dir=self.folder))
+        return rival.environment(home, entries, {name: os.environ[name] for name in KEPT if name in os.environ})
 
     @contextmanager
     def ours(self, entries: Iterable[Entry], *, local: bool = False) -> Iterator[Server]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import queue
+import subprocess
 import sys
 import threading
 import time
@@ -21,6 +22,8 @@ from .mutations import MUTATIONS, mutated
 from .scene import Missed, Scene
 from .schedule import mount_small, unmount
 
+PAGE = Path(__file__).resolve().parents[1] / "docs/reliability.md"
+LAST_RUN = "## The last run\n\n`make chaos` writes this, when it plays all kinds of schedules.\n"
 KINDS = {"jobs": schedule.play, "hubs": sessions.play, "leases": leases.play}
 
 
@@ -44,7 +47,27 @@ def main() -> int:
         print(f"the mutation {options.mutation} was {'found' if wrong else 'not found'}", flush=True)
         return 0 if wrong else 1
     print(f"{options.schedules} schedules in {time.monotonic() - begun:.0f} s, {len(wrong)} went wrong", flush=True)
+    if not (options.only or options.faults):
+        record(options, time.monotonic() - begun, wrong)
     return 1 if wrong else 0
+
+
+def record(options: argparse.Namespace, seconds: float, wrong: dict[int, list[str]]) -> None:
+    """Write what became of a whole run on the page about reliability."""
+    words = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    seeds = ", ".join(map(str, sorted(wrong))) or "none"
+    rows = {
+        "date, commit": f"{time.strftime('%Y-%m-%d')}, `{commit}`",
+        "schedules": f"{options.schedules}, from seed {options.seed} on, {options.at_once} at once, in {seconds:.0f} s",
+        "went wrong": f"{len(wrong)} (seeds: {seeds})",
+        "machine": f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.0f} at the end",
+    }
+    text, lines = PAGE.read_text(encoding="utf-8"), "".join(f"| {key} | {value} |\n" for key, value in rows.items())
+    before, mark, rest = text.partition(LAST_RUN)
+    _, title, after = rest.partition("\n## ")
+    if mark and title:
+        PAGE.write_text(f"{before}{mark}\n| | |\n|---|---|\n{lines}{title}{after}", encoding="utf-8")
 
 
 def parse() -> argparse.Namespace:

@@ -35,6 +35,8 @@ class Model:
     steps: list[Step]
     address: str = ""
     told: list[str] = field(default_factory=list)
+    # Whether pictures of tools were among what it was sent.
+    saw_pictures: bool = False
 
 
 @contextmanager
@@ -45,6 +47,7 @@ def serving(steps: list[Step]) -> Iterator[Model]:
     model.address = f"http://127.0.0.1:{server.server_port}"
     try:
         yield model
+        assert not model.saw_pictures, "pictures of tools reach the model, which pays for them"
     finally:
         server.shutdown()
         server.server_close()
@@ -64,7 +67,9 @@ class _Asked(BaseHTTPRequestHandler):
         self._send(b'{"data": [], "models": []}')
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"{}")
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.model.saw_pictures |= b"data:image/svg" in body
+        asked = json.loads(body or b"{}")
         if self.path.startswith("/v1/messages") and "count_tokens" not in self.path:
             self._stream(_of_claude(self.model, asked))
         elif self.path.startswith("/v1/responses"):

@@ -52,6 +52,7 @@ COPIED = {
     "CHANGELOG.md": "changelog",
     "CONTRIBUTING.md": "contributing",
     "examples/README.md": "examples",
+    "examples/README.zh-CN.md": "examples",
 }
 SHIM = "https://unpkg.com/iframe-worker/shim"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
@@ -93,7 +94,7 @@ def prepare(folder: Path, language: str) -> Path:
 def pages(language: str) -> Iterator[Path]:
     """The files of a language, those of the top folder first."""
     for name in COPIED:
-        if name.endswith(".zh-CN.md") == bool(language) and (name.startswith("README") or not language):
+        if name.endswith(".zh-CN.md") == bool(language):
             yield ROOT / name
     for page in sorted((ROOT / "docs").glob("*.md")):
         if page.name.endswith(".zh-CN.md") == bool(language):
@@ -143,7 +144,10 @@ def configuration(folder: Path, language: str, place: Path) -> str:
         *palette("slate", "weather-sunny", "default"),
         "plugins: [search, offline]",
         "markdown_extensions:",
-        "  - toc: {permalink: true}",
+        # Titles in Chinese name their places, too, as they do on code hosts.
+        "  - toc:",
+        "      permalink: true",
+        "      slugify: !!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}",
         "  - tables",
         "  - pymdownx.highlight",
         "  - pymdownx.superfences",

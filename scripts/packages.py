@@ -31,6 +31,7 @@ LONG_AGO = (1980, 1, 1, 0, 0, 0)
 def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
+    check_skill()
     wheel, source = build(DIST)
     with tempfile.TemporaryDirectory() as again:
         for first, second in zip((wheel, source), build(Path(again)), strict=True):
@@ -59,6 +60,12 @@ def build(folder: Path) -> tuple[Path, Path]:
     (folder / ".gitignore").unlink(missing_ok=True)
     (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, source
+
+
+def check_skill() -> None:
+    """By the tool of its format, which needs Python 3.11."""
+    if (tool := TOOLS / "agentskills").exists():
+        subprocess.run([tool, "validate", ROOT / "plugin/skills/remote-sandbox"], check=True)
 
 
 def version_of(wheel: Path) -> str:

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".suites-cache"
 # Newest versions on purpose, and not pinned: that a framework has changed is what these tests are to show.
 ENVIRONMENTS = {
-    "inspect": [".[inspect]", "pytest"],
-    "deepagents": [".[deepagents]", "langchain-tests", "pytest"],
+    "inspect": [".[inspect,opensandbox]", "pytest"],
+    "deepagents": [".[deepagents,opensandbox]", "langchain-tests", "pytest"],
     # langchain-tests 1.1 has been written for this one.
-    "deepagents-06": ["deepagents<0.7", "langchain-tests", "pytest", "."],
-    "mini-swe": [".[mini-swe]", "pytest"],
+    "deepagents-06": ["deepagents<0.7", "langchain-tests", "pytest", ".[opensandbox]"],
+    "mini-swe": [".[mini-swe,opensandbox]", "pytest"],
 }
 INSTALL_S = 600
 

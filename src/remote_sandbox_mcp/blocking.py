@@ -10,12 +10,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from . import api
-from .api import Chunk, Done
+from .api import Chunk, Done, How
 from .core.errors import SandboxError
 from .core.sandboxes.sandbox import Description
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 __all__ = ["Box", "Chunk", "Done", "Job", "Output", "SandboxError", "Sandboxes"]
 
@@ -109,18 +109,10 @@ async def _next(chunks: AsyncIterator[Chunk]) -> Chunk | None:
     return await anext(chunks, None)
 
 
-def _streams(method: Callable[Concatenate[Any, P], api.Output]) -> Callable[Concatenate[_Twin, P], Output]:
-    def call(self: _Twin, /, *args: P.args, **named: P.kwargs) -> Output:
-        return Output(self._loop, method(self._inner, *args, **named))
-
-    return call
-
-
 class Box(_Twin):
     """One sandbox."""
 
     run = _waits(api.Box.run)
-    stream = _streams(api.Box.stream)
     read = _waits(api.Box.read)
     write = _waits(api.Box.write)
     push = _waits(api.Box.push)
@@ -131,6 +123,9 @@ class Box(_Twin):
     @property
     def description(self) -> Description:
         return cast(Description, self._inner.description)
+
+    def stream(self, command: str, **how: Unpack[How]) -> Output:
+        return Output(self._loop, self._inner.stream(command, **how))
 
     def job(self, name: str) -> Job:
         """A job that was started before, by its name."""

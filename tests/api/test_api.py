@@ -46,6 +46,15 @@ def test_importing_it_loads_little() -> None:
     assert len([name for name in loaded if name.startswith("remote_sandbox_mcp")]) < 12
 
 
+def test_importing_it_takes_at_most_60_ms() -> None:
+    """Of processor time: a machine that is busy makes nobody wait for less."""
+    script = "import time; begun = time.process_time(); from remote_sandbox_mcp import Sandboxes\n"
+    script += "print(time.process_time() - begun)"
+    words = [sys.executable, "-c", script]
+    taken = [float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) for _ in range(5)]
+    assert min(taken) < 0.06
+
+
 def test_the_package_has_no_other_names() -> None:
     import remote_sandbox_mcp
 

@@ -41,6 +41,12 @@ def test_every_page_has_one_place_in_the_site() -> None:
     assert sorted(placed) == sorted(there)
 
 
+def test_all_of_start_and_use_is_there_in_chinese() -> None:
+    documentation = script("documentation")
+    there = {documentation.target(page.relative_to(ROOT)) for page in documentation.pages(".zh-CN")}
+    assert {*documentation.NAVIGATION["Start"], *documentation.NAVIGATION["Use"]} <= there
+
+
 def test_reference_pages_are_of_the_program() -> None:
     pages = script("reference").pages()
     assert "## exec_bash\n" in pages["tool-parameters"]

@@ -12,6 +12,7 @@ import pytest
 
 from remote_sandbox_mcp import SandboxError, Sandboxes
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem, LostContact, UnknownSandbox
+from remote_sandbox_mcp.services.hub_contact import calling
 from tests.support.hub_desk import Desk, desk_in
 from tests.support.server import entry, environment
 from tests.support.sshd import Sshd
@@ -61,6 +62,38 @@ async def test_everything_goes_through_the_hub(desk: Desk, tmp_path: Path) -> No
         seen = await job.wait(timeout=30)
         assert (seen.exit_code, "in a job" in await job.tail()) == (4, True)
         assert desk.status()["connected"][:1] == ["gpu1"]
+
+
+async def test_a_program_of_another_environment_uses_the_hub_that_runs(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a framework's does: its hub would have another name."""
+    monkeypatch.setenv("PYTHONPATH", "/nonexistent")
+    hub = desk.hub
+    async with Sandboxes() as boxes:
+        assert boxes._hub is not None
+        box = await boxes.open("gpu1")
+        assert (await box.run("echo here")).text == "here\n"
+        assert desk.hubs == [hub]
+        os.kill(hub, signal.SIGKILL)
+        # The next one is its own.
+        assert (await box.run("echo there")).text == "there\n"
+        assert desk.hub not in (0, hub)
+
+
+@pytest.mark.parametrize("difference", ["proxy", "sources"])
+async def test_a_hub_that_does_not_suit_a_program_is_left_alone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, difference: str
+) -> None:
+    """Its values might be of another form, and its connections take another way."""
+    monkeypatch.setenv("PYTHONPATH", "/nonexistent")
+    if difference == "proxy":
+        monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.org")
+    else:
+        monkeypatch.setattr(calling, "sources", lambda: "others")
+    async with Sandboxes() as boxes:
+        assert boxes._hub is None
+        assert "gpu1" in await boxes.list()
 
 
 async def test_errors_are_the_same_as_without_a_hub(desk: Desk) -> None:

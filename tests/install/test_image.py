@@ -14,7 +14,7 @@ from tests.install.test_setup import INSTALLERS, ROOT, SETUP_S, copy_project
 from tests.support.engine import Container, Engine, EngineProblem, made_image
 from tests.support.sshd import wait_until
 
-pytestmark = [pytest.mark.xdist_group("image"), pytest.mark.timeout(SETUP_S)]
+pytestmark = [pytest.mark.xdist_group("image"), pytest.mark.timeout(3 * SETUP_S)]
 KEY = "a-key-of-this-test"
 CONFIG = '[http]\nallowed_hosts = ["mcp.example.org"]\n'
 # What a client sends, from within the container, which has no network.

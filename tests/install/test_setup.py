@@ -168,6 +168,11 @@ async def test_from_the_wheel_alone_it_runs_commands_jobs_and_syncs(copy: Path, 
     # Not with pip: how that installs is tested above, for every Python.
     run(UV, "venv", "--quiet", "--no-config", "--python", sys.executable, bare)
     run(UV, "pip", "install", "--quiet", "--no-config", "--python", bare / "bin/python", wheel)
+    installed = [path for path in bare.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sum(path.stat().st_size for path in installed if path.suffix != ".pyc") < 70_000_000
+    assert not {"keyring", "opensandbox"} & {path.name for path in bare.glob("lib/*/site-packages/*")}
+    for page in ("share/man/man1/remote-sandbox-mcp.1", "share/bash-completion/completions/remote-sandbox-mcp"):
+        assert (bare / page).stat().st_size > 500
     server = bare / "bin/remote-sandbox-mcp"
     # The client is started in it.
     project = tmp_path / "project"

@@ -63,11 +63,12 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 @pytest.fixture
 def run(desk: Desk) -> Callable[..., str]:
-    """Run words in a framework's environment, at a site; returns what was said. The user's hub runs, too."""
+    """Run words in a framework's environment, at a site; returns what was said. The user's hub runs, in another one."""
 
     def run(framework: str, site: Site, *words: str) -> str:
-        env = environment(desk.home, site.entries, {"REMOTE_SANDBOX_HUB_IDLE_S": "60", **site.more})
+        env = environment(desk.home, site.entries, {"REMOTE_SANDBOX_HUB_IDLE_S": "300", **site.more})
         desk("sandboxes", **{name: value for name, value in env.items() if name != "HOME"})
+        assert desk.hub
         env |= {"SUITE_SANDBOX": json.dumps(site.sandbox), "SUITE_EXCEPTIONS": json.dumps(site.exceptions)}
         env |= {"MSWEA_SILENT_STARTUP": "1", "TMPDIR": str(desk.home)}
         done = subprocess.run(

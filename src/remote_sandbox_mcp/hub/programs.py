@@ -11,7 +11,7 @@ from ..core.client import Call, begin_call
 from ..core.errors import Defect, SandboxError
 from ..core.progress import Beat, StreamName
 from ..services.fleet import unforeseen
-from ..services.hub_contact.calling import BOXES, INPUT, LISTENER, next_frame, pack
+from ..services.hub_contact.calling import BOXES, INPUT, LISTENER, next_frame, pack, suits
 from ..services.session import begin
 from .houses import Houses, client_of
 
@@ -24,6 +24,8 @@ async def serve_program(
     leaving: asyncio.Event,
 ) -> None:
     """Serve one program until it goes; then what is being carried out for it is stopped."""
+    if not suits(said):
+        return
     config, session = client_of(said)
     begin(session)
     try:

@@ -199,6 +199,29 @@ def test_its_local_paths_pass_the_gate(lab: Lab) -> None:
         assert "outside" in refused["content"][0]["text"] or "allow" in refused["content"][0]["text"]
 
 
+def test_an_agent_cannot_write_one_not_even_in_its_project(lab: Lab) -> None:
+    """What is in it runs in the hub, with all rights of its user."""
+    project = lab.desk.home / "project"
+    project.mkdir()
+    tools = project / "lab_tools.py"
+    lab.tools.replace(tools)
+    lab.config.write_text(f'extensions = ["{tools}"]\n[local]\nenabled = false\n')
+    with lab.client(REMOTE_SANDBOX_ALLOWED_ROOTS=str(project)) as wire:
+        wire.initialize()
+        assert "custom_benchmark" in names(wire)
+        wire.call(
+            "exec_bash", command="mkdir -p sent && echo 'raise SystemExit' >sent/lab_tools.py", sandbox_name="gpu1"
+        )
+        wire.call("sync_remote_to_local", remote_path="sent", local_path=str(project), sandbox_name="gpu1")
+        for target in (tools, project / "link.py"):
+            (project / "link.py").unlink(missing_ok=True)
+            (project / "link.py").symlink_to(tools)
+            wire.call(
+                "sync_remote_to_local", remote_path="sent/lab_tools.py", local_path=str(target), sandbox_name="gpu1"
+            )
+        assert tools.read_text() == TOOLS
+
+
 def test_a_change_counts_at_once_and_an_error_kills_nothing(lab: Lab) -> None:
     with lab.client() as wire:
         wire.initialize()

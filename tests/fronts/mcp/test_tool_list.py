@@ -6,10 +6,13 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
 from mcp.server.apps import APP_MIME_TYPE, EXTENSION_ID
+from mcp.types import ListToolsResult
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
@@ -46,9 +49,20 @@ async def test_the_tool_list_is_the_one_that_clients_know(tools: Caller) -> None
 
 
 async def test_the_tool_list_leaves_room_for_the_rest_of_a_context(tools: Caller) -> None:
-    listed = await tools.client.list_tools()
-    size = len(listed.model_dump_json(by_alias=True, exclude_none=True).encode())
+    # Pictures are for people: clients send models none (make clients looks at what their models are sent).
+    listed = [tool.model_copy(update={"icons": None}) for tool in (await tools.client.list_tools()).tools]
+    size = len(ListToolsResult(tools=listed).model_dump_json(by_alias=True, exclude_none=True).encode())
     assert size / BYTES_PER_TOKEN <= MOST_TOKENS
+
+
+async def test_every_tool_has_a_picture_and_all_of_them_are_small(tools: Caller) -> None:
+    listed = (await tools.client.list_tools()).tools
+    pictures = {tool.name: icon.src for tool in listed for icon in tool.icons or ()}
+    assert pictures.keys() == {tool.name for tool in listed}
+    for source in pictures.values():
+        assert ElementTree.fromstring(unquote(source.partition(",")[2])).tag.endswith("svg")
+    assert sum(map(len, pictures.values())) < 5_000
+    assert len({*pictures.values()}) == 8
 
 
 async def test_every_tool_says_what_it_is_and_what_it_may_do(tools: Caller) -> None:

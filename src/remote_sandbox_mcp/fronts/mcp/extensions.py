@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 # A file that takes longer to load is left out; what it does goes on in its thread.
 LOAD_S = 20.0
 # Addresses of resources that only we offer.
-OURS = ("sandbox://", "job://", "ui://")
+OURS = ("sandbox://", "job://", "skill://", "ui://")
 RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
 

@@ -17,6 +17,7 @@ from ...core.texts.shown import each_text, shown
 from ...core.texts.text import visible
 from ...views.app_results import disposable_fields, log_text
 from ...views.results import sandbox_fields, sentence
+from . import skills
 from .job_logs import ADDRESS
 from .server import SandboxServer
 from .toolbox import CARDS
@@ -72,6 +73,9 @@ def offer(server: SandboxServer) -> None:
     def cards() -> str:
         """Shows the results of list_sandboxes and check_background_task inside clients that render apps."""
         return cards_page()
+
+    for file in skills.resources():
+        server.add_resource(file)
 
 
 def unread(problem: SandboxError) -> ResourceError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp.server.mcpserver.tools import Tool, ToolManager
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult, Icon, ToolAnnotations
 from pydantic import Field
 
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
@@ -39,6 +39,17 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 TWO_PATHS = "local_path"
 # The folder of a command: these beginnings of it mean what ~ means on the far side. No other variable is replaced.
 FOLDER = "cwd"
+# Pictures of tools by their module, on a field of 8 by 8; clients show them to people, and send models none.
+PICTURES = {
+    "exec": "M1 0l7 4-7 4z",
+    "python": "M0 1l4 3-4 3zM4 6h4v1H4z",
+    "jobs": "M0 5h2v3H0zM3 3h2v5H3zM6 0h2v8H6z",
+    "files": "M1 0h4l2 2v6H1z",
+    "sync": "M2 0l2 3H3v5H1V3H0zM6 8L4 5h1V0h2v5h1z",
+    "workspaces": "M0 0h3v3H0zM3 3h2v2H3zM5 5h3v3H5z",
+    "sandboxes": "M0 0h8v3H0zM0 5h8v3H0z",
+}
+OF_CONTAINERS = "M0 0h8v8H0zM2 2v4h4V2z"
 _HOME = re.compile(r"\$(?:HOME|\{HOME\})(?=/|$)")
 
 
@@ -166,6 +177,7 @@ class Toolbox(ToolManager):
             description=" ".join((offer.function.__doc__ or "").split()),
             annotations=offer.annotations,
             meta=meta_of(offer.declaration),
+            icons=[picture(PICTURES.get(offer.function.__module__.rpartition(".")[2], OF_CONTAINERS))],
         )
         taken, required = made.parameters["properties"], made.parameters.get("required", ())
         # SandboxServer refuses unknown arguments, and the schema says so.
@@ -178,6 +190,11 @@ class Toolbox(ToolManager):
         lists = tuple(name for name, schema in taken.items() if schema.get("items") == {"type": "string"})
         listed = tuple(made.parameters["properties"])
         self._parameters[name] = Parameters(tuple(taken), listed, tuple(required), lists)
+
+
+def picture(path: str) -> Icon:
+    svg = f"%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Cpath d='{path}'/%3E%3C/svg%3E"
+    return Icon(src=f"data:image/svg+xml,{svg}")
 
 
 def meta_of(tool: Declaration) -> dict[str, Any] | None:

@@ -188,7 +188,7 @@ class Gate:
 
 
 def private_files(configuration: Configuration) -> tuple[str, ...]:
-    """The files that this configuration is read from, and the keys, secrets and programs that it names."""
+    """The files that this configuration is read from, and the extensions, keys, secrets and programs that it names."""
     settings = configuration.settings
     sources = [where for where in configuration.sources.values() if os.path.isabs(where)]
     # A hook's argument may be a script that its program runs.
@@ -204,7 +204,8 @@ def private_files(configuration: Configuration) -> tuple[str, ...]:
             keys += login.key_files
             secrets += [login.password, login.key_passphrase, login.otp, login.otp_seed]
     kept = [secret.source.partition(":")[2] for secret in secrets if secret and secret.source.startswith("file:")]
-    files = [configuration.file, *sources, settings.logging.file, *keys, *kept, *hooks, *commands]
+    files = [configuration.file, *sources, *dict(settings.extensions), settings.logging.file]
+    files += [*keys, *kept, *hooks, *commands]
     return tuple(dict.fromkeys(path for path in map(os.path.expanduser, filter(None, files)) if os.path.isabs(path)))
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import io
 import itertools
 import os
 import pickle
+import socket
 import struct
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
@@ -20,12 +22,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ... import __file__ as PACKAGE
 from ...config.paths import NO_HUB
 from ...core.errors import BadArgument, SandboxError
 from ...core.progress import StreamName
-from .asking import whole
+from .asking import hubs, whole
 from .hello import say_program
-from .place import HubPlace, NoHub, current_folder, reach
+from .place import LIVED_BY, HubPlace, NoHub, current_folder, reach
 
 HEADER = struct.Struct(">Q")
 LONGEST_FRAME = 256 << 20
@@ -94,6 +97,20 @@ class Unpacker(pickle.Unpickler):
 
 def is_ours(kind: type) -> bool:
     return kind.__module__.startswith(ROOMS) and (is_dataclass(kind) or issubclass(kind, (Enum, SandboxError)))
+
+
+def sources() -> str:
+    """Digest of all that both ends must have in common: the values in frames, and the methods that are called."""
+    package = Path(PACKAGE).parent
+    files = [package / "api.py", Path(__file__), *sorted((package / "core").rglob("*.py"))]
+    return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=16).hexdigest()
+
+
+def suits(said: Mapping[str, Any]) -> bool:
+    """Whether this hub may carry out the calls of a program, by what that says of itself."""
+    same = LIVED_BY - {"PYTHONPATH", "TMPDIR"}
+    environ, common = said["environ"], said.get("sources")
+    return not common or (common == sources() and all(environ.get(name) == os.environ.get(name) for name in same))
 
 
 def pack(what: tuple[Any, ...], names: Callable[[object], str | None]) -> bytes:
@@ -172,25 +189,27 @@ class HubCalls:
 
     @classmethod
     async def found(cls, boxes: object, config: Path | None) -> HubCalls | None:
-        """The hub that runs; None where there is none. Raises ConfigError as reading the configuration does."""
-        if os.environ.get(NO_HUB):
-            return None
-        calls = cls(boxes, config)
-        try:
-            await calls._open(HubPlace.connect)
-        except (NoHub, OSError, HubEnded, ValueError, asyncio.TimeoutError):
-            return None
-        return calls
+        """The hub that runs, of another environment where this one has none; None where none suits.
 
-    async def _open(self, connect: Callable[[HubPlace], Any]) -> None:
+        Raises ConfigError as reading the configuration does.
+        """
+        own = HubPlace(os.environ).name
+        for place in [] if os.environ.get(NO_HUB) else hubs():
+            calls = cls(boxes, config)
+            with contextlib.suppress(NoHub, OSError, HubEnded, ValueError, asyncio.TimeoutError):
+                await calls._open(place.connect, "" if place.name == own else sources())
+                return calls
+        return None
+
+    async def _open(self, connect: Callable[[], socket.socket], common: str = "") -> None:
         """Raises NoHub, OSError, HubEnded, ValueError, TimeoutError, and what the hub says of the configuration."""
         from ...local.waiting import within
 
-        line = await asyncio.to_thread(connect, HubPlace(os.environ))
+        line = await asyncio.to_thread(connect)
         line.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=line)
         try:
-            writer.write(say_program(self._session, os.environ, current_folder(), whole(self._config)))
+            writer.write(say_program(self._session, os.environ, current_folder(), whole(self._config), common))
             said = await within(next_frame(reader, self._named), GREETING_S)
             if said is None:
                 raise HubEnded
@@ -242,7 +261,7 @@ class HubCalls:
             if self._reading and not self._reading.done():
                 return
             try:
-                await self._open(lambda place: reach(place)[0])
+                await self._open(lambda: reach(HubPlace(os.environ))[0])
             except (NoHub, OSError, HubEnded, ValueError, asyncio.TimeoutError) as problem:
                 raise SandboxError(f"the hub has ended, and no other answers: {problem}") from None
 

@@ -48,10 +48,10 @@ def say_verb(argv: Sequence[str], can_ask: bool, environ: Mapping[str, str], fol
     return json.dumps(hello).encode() + b"\n"
 
 
-def say_program(session: str, environ: Mapping[str, str], folder: str, config: str) -> bytes:
-    """`session` names the program's calls, also when another hub goes on with them."""
+def say_program(session: str, environ: Mapping[str, str], folder: str, config: str, sources: str) -> bytes:
+    """`session` names the program's calls, also when another hub goes on with them; a hub needs the same `sources`."""
     hello = {"hello": PROGRAM, "session": session, "environ": dict(environ), "folder": folder, "config": config}
-    return json.dumps(hello).encode() + b"\n"
+    return json.dumps(hello | {"sources": sources}).encode() + b"\n"
 
 
 def ask(question: str, **more: Any) -> bytes:
