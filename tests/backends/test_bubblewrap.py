@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
+from remote_sandbox_mcp.backends.bubblewrap import bwrap
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
 from remote_sandbox_mcp.backends.bubblewrap.network import way
 from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.network import Network, Reach
+from remote_sandbox_mcp.far.outpost import filter as calls
 from tests.support.means import IS_ROOT
 from tests.support.programs import look_in, plant
 
@@ -46,7 +47,7 @@ async def test_elsewhere_than_on_linux_it_says_so(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_on_a_machine_with_unknown_system_calls_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seccomp, "ABIS", {})
+    monkeypatch.setattr(calls, "ARCHITECTURES", {})
     assert "system calls" in await why_not("bubblewrap")
 
 
@@ -164,7 +165,7 @@ async def test_root_starts_a_network_by_the_real_path_of_our_python(
     link.symlink_to(sys.executable)
     os.chown(link.parent, STRANGER, STRANGER)
     monkeypatch.setattr(sys, "executable", str(link))
-    footing = bwrap.Footing("/usr/bin/bwrap", next(iter(seccomp.ABIS.values())), ())
+    footing = bwrap.Footing("/usr/bin/bwrap", ())
     started = way.prefix(Network(Reach.HOSTS, ("example.org",)), footing)[0]
     assert started == os.path.realpath(link)
     # Where that one is others', too, there is no network.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits, memory, seccomp
+from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits, memory
 from remote_sandbox_mcp.backends.bubblewrap.bwrap import STEP_DOWN_TO, Footing
 from remote_sandbox_mcp.backends.bubblewrap.cgroups import Group, ParentGroup
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
@@ -23,8 +23,8 @@ from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
 from tests.support.means import needs_control_groups, needs_mounts
 
-NAMESPACED = Footing("bwrap", seccomp.ABIS["x86_64"], ())
-STEPPED_DOWN = Footing("bwrap", seccomp.ABIS["x86_64"], (), STEP_DOWN_TO)
+NAMESPACED = Footing("bwrap", ())
+STEPPED_DOWN = Footing("bwrap", (), STEP_DOWN_TO)
 BOMB = "bomb() { bomb | bomb & }; bomb; sleep 30"
 FILLER = "for n in 1 2 3 4; do head -c 4000000 /dev/zero > ~/file$n; done; sleep 30"
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.commands.command import Command, Completed
 from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.far.outpost.filter import NUMBERS
 from tests.support.means import readable_source, require_bubblewrap, require_program
 from tests.support.pace import Deadline
 
@@ -64,6 +66,11 @@ async def say(sandbox: Sandbox, script: str) -> str:
     seen = await run(sandbox, script)
     assert seen.exit_code == 0, seen.stderr.head.decode()
     return seen.stdout.head.decode().strip()
+
+
+def number(call: str) -> int:
+    """The number of a system call on this machine."""
+    return NUMBERS[call][0 if platform.machine() == "x86_64" else 1]
 
 
 def marked_sleep() -> str:

@@ -23,7 +23,7 @@ from ...far.program import read_program
 from ...local.processes import descriptors
 from ..link import pipe
 from ..link.doorway import Doorway
-from . import bwrap, images, seccomp
+from . import bwrap, images
 from .bwrap import Footing
 from .images import OpenedImage
 from .network import way
@@ -71,7 +71,7 @@ class BwrapStart:
 
     async def greeted(self, greet: Callable[[pipe.PipeLine, str], Awaitable[T]]) -> T:
         token, doors = secrets.token_hex(16), (self.door.far,) if self.door else ()
-        with seccomp.filter_file(self.footing.abi) as file, self.image() as image:
+        with bwrap.filter_file() as file, self.image() as image:
             arguments = [*self.before_walls(), *self.walls(file, image), *self.program(token, doors, image)]
             environment = {**ENVIRONMENT, **way.variables(self.place.network)}
             line = await pipe.start(arguments, environment, (file, *doors))
