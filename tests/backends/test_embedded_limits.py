@@ -20,7 +20,7 @@ from remote_sandbox_mcp.core.commands.command import Command, new_run_id
 from remote_sandbox_mcp.core.errors import ConnectError, LostContact
 from remote_sandbox_mcp.core.sandboxes.disposable import Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.files import Span
-from tests.support.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
+from tests.support.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, reachable, run, say
 from tests.support.means import needs_control_groups, needs_mounts
 
 NAMESPACED = Footing("bwrap", ())
@@ -253,6 +253,31 @@ def test_an_ordinary_users_sandbox_has_a_limit_of_memory_that_nobody_asked_for()
     assert "MemoryError" in hogged[2]
     # Memory that is reserved, and not used, is no reason to end anything.
     assert mapped[1] == "mapped\n"
+
+
+async def test_without_namespaces_bombs_hogs_and_fillers_end_inside_too(tmp_path: Path) -> None:
+    asked = Limits(processes=60, memory_mb=96, disk_mb=8)
+    with reachable():
+        async with made(tmp_path, SandboxOrder(limits=asked), walls="landlock") as (_, disposable, sandbox):
+            assert disposable.limits.told[0].startswith("walls: Landlock")
+            assert (await run(sandbox, BOMB, timeout_s=1.5)).exit_code == 124
+            assert (await run(sandbox, "python3 -c 'x = bytearray(400 << 20)'")).exit_code
+            assert await say(sandbox, "echo well") == "well"
+            with pytest.raises(LostContact, match=r"more than the 8 MB that it may.*All that ran in it was ended"):
+                await run(sandbox, FILLER)
+            assert not mounts_below(tmp_path)
+
+
+def test_without_namespaces_an_ordinary_user_has_limits_too() -> None:
+    hog = "python3 -c 'x = bytearray(900 << 20)'"
+    asked = {"processes": 40, "memory_mb": 512, "disk_mb": 8}
+    told = as_ordinary_user([hog, BOMB, "echo well", FILLER], limits=asked, timeout_s=4, walls="landlock")
+    hogged, bombed, well, filled = told["seen"]
+    assert "MemoryError" in hogged[2]
+    assert bombed[0] == 124
+    assert well[1] == "well\n"
+    assert filled[0] == -1
+    assert told["left"] == [".lock"]
 
 
 # Control groups

@@ -31,6 +31,7 @@ from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from remote_sandbox_mcp.core.texts.text import clip, harmless
+from remote_sandbox_mcp.far.outpost import guard
 from tests.support.disposables import (
     SOURCE,
     as_ordinary_user,
@@ -40,6 +41,7 @@ from tests.support.disposables import (
     nothing_left,
     number,
     python,
+    reachable,
     run,
     say,
     until_gone,
@@ -60,7 +62,14 @@ def all_footings() -> list[Footing]:
 
 
 FOOTINGS = all_footings()
-pytestmark = pytest.mark.skipif(not FOOTINGS, reason="bubblewrap cannot run here")
+LANDLOCK = [Footing("", (), 0, guard.landlock_version())] if guard.landlock_version() else []
+# What Landlock lets be seen; that it does so is told with the limits.
+SEEN = ("seeing host processes", "seeing more processes than its own", "anything in /sys", "any other interface")
+pytestmark = pytest.mark.skipif(not (FOOTINGS or LANDLOCK), reason="neither bubblewrap nor Landlock can run here")
+
+
+def name_of(footing: Footing) -> str:
+    return "landlock" if footing.landlock else f"as-{footing.user}"
 
 
 def system_call(number: int, *arguments: int) -> str:
@@ -221,6 +230,7 @@ class Prison:
     sandbox: EmbeddedSandbox
     other: Disposable
     words: dict[str, str]
+    seen: tuple[str, ...] = ()
 
 
 @pytest.fixture(scope="module")
@@ -243,22 +253,23 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         }
 
 
-@pytest.fixture(scope="module", params=FOOTINGS, ids=lambda footing: f"as-{footing.user}")
+@pytest.fixture(scope="module", params=[*FOOTINGS, *LANDLOCK], ids=name_of)
 async def prison(
     request: pytest.FixtureRequest, outside: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Prison]:
     """One for all attempts, on every way down that this machine offers."""
     footing: Footing = request.param
     state = tmp_path_factory.mktemp("state")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, reachable():
         patch.setitem(bwrap._found, (footing.program, os.geteuid()), footing)
-        async with made(state) as (provider, disposable, sandbox):
+        async with made(state, walls="landlock" if footing.landlock else "") as (provider, disposable, sandbox):
             other = await provider.create(new_disposable_id(), SandboxOrder())
             await run(await provider.open(other), f"echo {SECRET} > ~/secret; chmod -R 777 ~")
             other_home = state / "disposable" / other.id / "box/home"
             plant_setuid(state / "disposable" / disposable.id / "box/home/suid")
             words = outside | {"state": str(state), "other_home": str(other_home)}
-            yield Prison(provider, sandbox, other, words)
+            yield Prison(provider, sandbox, other, words, SEEN if footing.landlock else ())
+            await provider.delete(other)
 
 
 def plant_setuid(path: Path) -> None:
@@ -273,20 +284,23 @@ def filled_in(attempt: str, words: dict[str, str]) -> str:
     return attempt
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS.keys())
-async def test_out_of_reach(prison: Prison, attempt: str) -> None:
-    seen = await run(prison.sandbox, filled_in(attempt, prison.words))
-    assert seen.exit_code not in (0, 127), seen.stdout.head
+@pytest.mark.parametrize("name", ATTEMPTS)
+async def test_out_of_reach(prison: Prison, name: str) -> None:
+    seen = await run(prison.sandbox, filled_in(ATTEMPTS[name], prison.words))
+    assert name in prison.seen or seen.exit_code not in (0, 127), seen.stdout.head
     assert SECRET.encode() not in seen.stdout.head + seen.stderr.head
 
 
-@pytest.fixture(scope="module")
-def ordinary(outside: dict[str, str]) -> dict[str, list[object]]:
+@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
+def ordinary(request: pytest.FixtureRequest, outside: dict[str, str]) -> dict[str, list[object]]:
     """What became of every attempt in a sandbox of a server without rights."""
+    # Nobody but root can give up what it has never had.
+    seen = {*SEEN, "any right at all"} if request.param == "landlock" else set()
     words = outside | {"state": "/tmp", "other_home": "/tmp"}
     # Nobody but root can leave a program of root's.
     scripts = {name: filled_in(attempt, words) for name, attempt in ATTEMPTS.items() if "suid" not in attempt}
-    return dict(zip(scripts, as_ordinary_user(list(scripts.values()))["seen"], strict=True))
+    became = as_ordinary_user(list(scripts.values()), walls=request.param)["seen"]
+    return {name: [1] if name in seen else each for name, each in zip(scripts, became, strict=True)}
 
 
 @pytest.mark.parametrize("name", [name for name, attempt in ATTEMPTS.items() if "suid" not in attempt])
@@ -314,6 +328,10 @@ async def test_the_tools_see_what_commands_see(prison: Prison) -> None:
     for path in ("trap", prison.words["secret"], f"top{prison.words['secret']}", f"{prison.words['state']}/disposable"):
         with pytest.raises(FileProblem):
             await prison.sandbox.read(path, Span())
+    if prison.seen:
+        with pytest.raises(FileProblem, match="denied"):
+            await prison.sandbox.list("top")
+        return
     listed = await prison.sandbox.list("top")
     assert not {entry.path for entry in listed.entries} & {"root", "srv", "sys", "boot", "mnt"}
 
@@ -378,11 +396,17 @@ STAYING = {
 }
 
 
+@pytest.mark.parametrize("walls", ["bubblewrap", "landlock"])
 @pytest.mark.parametrize("script", STAYING.values(), ids=STAYING.keys())
-async def test_nothing_survives_deletion(script: str, tmp_path: Path) -> None:
+async def test_nothing_survives_deletion(script: str, walls: str, tmp_path: Path) -> None:
     mark = marked_sleep()
-    async with made(tmp_path) as (provider, disposable, sandbox):
-        running = asyncio.create_task(sandbox.run(Command(script.replace("{mark}", mark)), patience_s=0.5))
+    with reachable():
+        await check_deletion(script.replace("{mark}", mark), mark, walls, tmp_path)
+
+
+async def check_deletion(script: str, mark: str, walls: str, tmp_path: Path) -> None:
+    async with made(tmp_path, walls=walls) as (provider, disposable, sandbox):
+        running = asyncio.create_task(sandbox.run(Command(script), patience_s=0.5))
         await asyncio.wait((running,), timeout=1.0)
         await provider.delete(disposable)
         running.cancel()

@@ -11,16 +11,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from remote_sandbox_mcp.backends.bubblewrap import landlock
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.commands.command import Command, Completed
-from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from remote_sandbox_mcp.far.outpost import guard
 from remote_sandbox_mcp.far.outpost.filter import NUMBERS
 from tests.support.means import readable_source, require_bubblewrap, require_program
 from tests.support.pace import Deadline
@@ -33,10 +37,29 @@ GONE_S = 10.0
 _numbers = itertools.count(1)
 
 
+def require_walls(walls: str) -> None:
+    """Ends the test as skipped where nothing of this kind confines a sandbox."""
+    if walls != landlock.LANDLOCK:
+        require_bubblewrap()
+    elif not guard.landlock_version():
+        pytest.skip("this kernel has no Landlock")
+
+
+@contextmanager
+def reachable() -> Iterator[None]:
+    """Sandboxes of root by Landlock, which lie where their user can pass, in a folder of this test's."""
+    usual, landlock.REACHABLE = landlock.REACHABLE, Path(tempfile.mkdtemp(prefix="rsmcp-reachable-"))
+    try:
+        yield
+    finally:
+        shutil.rmtree(landlock.REACHABLE)
+        landlock.REACHABLE = usual
+
+
 @asynccontextmanager
-async def provided(state_folder: Path) -> AsyncIterator[EmbeddedProvider]:
-    require_bubblewrap()
-    provider = EmbeddedProvider(state_folder)
+async def provided(state_folder: Path, walls: str = "") -> AsyncIterator[EmbeddedProvider]:
+    require_walls(walls)
+    provider = EmbeddedProvider(state_folder, rules=DisposableRules(walls=walls))
     try:
         yield provider
     finally:
@@ -45,9 +68,9 @@ async def provided(state_folder: Path) -> AsyncIterator[EmbeddedProvider]:
 
 @asynccontextmanager
 async def made(
-    state_folder: Path, order: SandboxOrder | None = None
+    state_folder: Path, order: SandboxOrder | None = None, walls: str = ""
 ) -> AsyncIterator[tuple[EmbeddedProvider, Disposable, EmbeddedSandbox]]:
-    async with provided(state_folder) as provider:
+    async with provided(state_folder, walls) as provider:
         disposable = await provider.create(new_disposable_id(), order or SandboxOrder())
         try:
             yield provider, disposable, await provider.open(disposable)
@@ -122,7 +145,7 @@ import asyncio, json, sys
 from pathlib import Path
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.commands.command import Command
-from remote_sandbox_mcp.core.sandboxes.disposable import Limits, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import SandboxError
 
 async def tried(sandbox, script, timeout_s):
@@ -134,7 +157,7 @@ async def tried(sandbox, script, timeout_s):
 
 async def main():
     order = json.loads(sys.argv[2])
-    provider = EmbeddedProvider(Path(sys.argv[1]))
+    provider = EmbeddedProvider(Path(sys.argv[1]), rules=DisposableRules(walls=order.get("walls", "")))
     limits = Limits(**order.get("limits", {}))
     made = await provider.create(new_disposable_id(), SandboxOrder(limits=limits, image=order.get("image", "")))
     sandbox = await provider.open(made)
@@ -150,7 +173,7 @@ asyncio.run(main())
 
 def as_ordinary_user(scripts: list[str], **order: Any) -> dict[str, Any]:
     """What the scripts did in a sandbox of a server that has no rights of its own."""
-    require_bubblewrap()
+    require_walls(order.get("walls", ""))
     other = {"user": ORDINARY_USER, "group": ORDINARY_USER, "extra_groups": []} if os.geteuid() == 0 else {}
     with tempfile.TemporaryDirectory() as folder:
         if other:
