@@ -84,13 +84,14 @@ def not_held(footing: Footing) -> str:
     """Describe in one line what these walls do not hold; empty for namespaces, which hold all of it."""
     if not footing.landlock:
         return ""
-    parts = ["names, sizes and times of other files and names of other processes can be seen"]
+    parts = ["names, sizes and times of other files and command lines of other processes can be seen"]
     parts.append("its ports are ports of this computer's loopback, which other users of it can reach")
     parts.append("/tmp is not its own: programs must use $TMPDIR")
     if footing.landlock < FIRST_WITH_MOVES:
         parts.append("this kernel lets no file be renamed into another folder: programs copy it")
-    if not footing.step_down:
-        parts.append("no pseudo-terminals and no shared memory by name (/dev/shm)")
+    alone = "no pseudo-terminals and no shared memory by name (/dev/shm)"
+    shared = "its terminals and /dev/shm can be used by other sandboxes of this server, which have the same user"
+    parts.append(shared if footing.step_down else alone)
     if os.geteuid() == 0 and not footing.step_down:
         parts.append("it runs as uid 0 without capabilities, whose processes no limit counts")
     return f"walls: Landlock {footing.landlock} instead of namespaces: {'; '.join(parts)}"
