@@ -17,6 +17,9 @@ from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.network import Network, Reach
 from remote_sandbox_mcp.far.outpost import filter as calls
+from remote_sandbox_mcp.far.outpost import guard
+from remote_sandbox_mcp.services.probe.doctor import examine_local
+from tests.support.disposables import reachable
 from tests.support.means import IS_ROOT
 from tests.support.programs import look_in, plant
 
@@ -90,6 +93,22 @@ async def test_a_switch_that_forbids_namespaces_is_named(
     look_in(monkeypatch, tmp_path)
     monkeypatch.setattr(bwrap, "SWITCHES", ((file, *switch[1:]),))
     assert f"run `{switch[2]}`" in await why_not("bubblewrap")
+
+
+@pytest.mark.skipif(not guard.landlock_version(), reason="this kernel has no Landlock")
+async def test_where_ubuntu_forbids_namespaces_doctor_prints_a_profile_for_bubblewrap_alone(
+    no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_bwrap(tmp_path, "bwrap: setting up uid map: Permission denied")
+    (tmp_path / "switch").write_text("1\n")
+    look_in(monkeypatch, tmp_path)
+    monkeypatch.setattr(bwrap, "SWITCHES", ((tmp_path / "switch", *bwrap.SWITCHES[-1][1:]),))
+    with reachable():
+        walls = (await examine_local(LocalPlace(), tmp_path / "state")).steps[0]
+    assert walls.said.startswith(f"Landlock {guard.landlock_version()}; ")
+    assert "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }" in walls.said
+    assert "/etc/apparmor.d/bwrap" in walls.said
+    assert "sysctl" not in walls.said
 
 
 async def test_a_failure_that_was_fixed_is_noticed(
