@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,20 +150,21 @@ def _try_all(program: str) -> Footing | str:
 def try_out(footing: Footing) -> str:
     """Run `true` inside; returns the complaint, if any."""
     with filter_file() as file:
-        arguments = [*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(), "true"]
-        try:
-            outcome = subprocess.run(
-                arguments,
-                env={"PATH": SYSTEM_PATH},
-                pass_fds=(file,),
-                capture_output=True,
-                timeout=TRIAL_S,
-                check=False,
-            )
-        except OSError as problem:
-            return str(problem)
-        except subprocess.TimeoutExpired:
-            return f"no end within {TRIAL_S:.0f} s"
+        inside = (*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(), "true")
+        return complaint_of(inside, file)
+
+
+def complaint_of(arguments: Sequence[str], *passed: int) -> str:
+    """What a program complains of that should end well; empty if it does."""
+    environment = {"PATH": SYSTEM_PATH}
+    try:
+        outcome = subprocess.run(
+            arguments, env=environment, pass_fds=passed, capture_output=True, timeout=TRIAL_S, check=False
+        )
+    except OSError as problem:
+        return str(problem)
+    except subprocess.TimeoutExpired:
+        return f"no end within {TRIAL_S:.0f} s"
     said = outcome.stderr.decode("utf-8", "replace").strip() or f"it ended with {outcome.returncode}"
     return said if outcome.returncode else ""
 

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import marshal
 import os
-import resource
 import secrets
 import socket
 import sys
@@ -22,7 +21,6 @@ from ...core.sandboxes.network import Reach
 from ...core.sandboxes.port import PortClosed, Stream
 from ...far import program
 from ...far.outpost import guard
-from ...local.processes import descriptors
 from ..link import pipe
 from ..link.client import OutpostClient
 from ..stream import over_socket
@@ -155,17 +153,12 @@ class GuardStart:
         made, text, first, outpost = map(len, sent)
         start = f"import io,os,sys,marshal,_frozen_importlib_external as f;sys.executable={python!r};{READ}"
         load = f"m,t=read({made}),read({text});exec(marshal.loads(m) if f.MAGIC_NUMBER=={MAGIC_NUMBER!r} else t);"
-        fork = f"fork_guarded({self.footing.step_down},{self.rlimits()!r},{self.plan()!r});"
+        fork = f"fork_guarded({self.footing.step_down},{self.bounds.soft_and_hard()!r},{self.plan()!r});"
         sizes = f"read({outpost}),read({len(program.packed(self.pieces))})"
         # Commands of other connections are confined apart, so a lane need not be closed to them.
         opened = "LIBC.prctl(DUMPABLE,1,0,0,0);" if self.pieces == program.LANE else ""
         run = f"exec(read({first}));close_to_commands();{opened}run_outpost({sizes},{MAGIC_NUMBER!r},globals())"
         return start + load + fork + run
-
-    def rlimits(self) -> dict[int, tuple[int, int]]:
-        # This process may have raised its own limit of descriptors.
-        usual = {resource.RLIMIT_NOFILE: (descriptors.usual_limit(), resource.RLIM_INFINITY)}
-        return usual | {number: (most, most) for number, most in self.bounds.rlimits.items()}
 
     def plan(self) -> dict[str, object]:
         shares = self.place.network.reach is Reach.HOST

@@ -85,6 +85,8 @@ TELLING_OR_COPYING = (0x80086601, 0x80087601, 0xC020660B, 0x801C581F, 0x40049409
 # Calls that change how other processes run, and which argument names one.
 OF_PROCESSES = {"setpriority": 1, "ioprio_set": 1, "sched_setparam": 0, "sched_setscheduler": 0}
 OF_PROCESSES.update(sched_setattr=0, sched_setaffinity=0)
+# Calls that make a file, and which argument is its mode.
+MAKING = (("open", 2), ("openat", 3), ("creat", 1), ("mknod", 1), ("mknodat", 2))
 
 
 def landlock_version() -> int:
@@ -180,12 +182,6 @@ def ioctls() -> bytes:
     return of_call("ioctl", body + step(LOAD, 0))
 
 
-def modes() -> "list[bytes]":
-    """Refuse to make files with the marks of programs that run as their owner or group."""
-    named = (("open", 2), ("openat", 3), ("creat", 1), ("mknod", 1), ("mknodat", 2))
-    return [when(name, argument, ANY_BIT, OF_OTHERS, REFUSE | errno.EPERM) for name, argument in named]
-
-
 def signals() -> "list[bytes]":
     """For kernels that do not keep signals inside; a descriptor, too, can have one sent."""
     parts = [refused(name, errno.ENOSYS) for name in ("pidfd_send_signal", "tkill")]
@@ -224,7 +220,9 @@ def use_secret(secret: bytes) -> None:
 
 
 def make_filter(version: int, plan: "dict[str, Any]", supervised: "Collection[str]", secret: bytes) -> bytes:
-    parts = [everywhere(), sockets(bool(plan["network"])), ioctls(), *modes(), *of_outpost(secret)]
+    parts = [everywhere(), sockets(bool(plan["network"])), ioctls(), *of_outpost(secret)]
+    # What is made with the mark of a program that runs as its owner or group; `change_mode` refuses to add it.
+    parts += [when(name, argument, ANY_BIT, OF_OTHERS, REFUSE | errno.EPERM) for name, argument in MAKING]
     if not plan["outlives"]:
         parts.append(of_sandboxes())
     parts += [refused(name, errno.EOPNOTSUPP) for name in WITHOUT_ATTRIBUTES]
@@ -331,7 +329,7 @@ class Supervisor:
         else:
             self.answer(asked, answer)
 
-    def answer(self, asked: "Asked", answer: "Callable[[Asked], bool]") -> None:
+    def answer(self, asked: "Asked", answer: "Callable[[Asked], bool | None]") -> None:
         value, error, flags = 0, 0, 0
         try:
             flags = CONTINUE if answer(asked) else 0
@@ -420,8 +418,7 @@ class Asked:
 
     def descriptor(self, index: int) -> "socket.socket":
         """The caller's socket, as a copy of ours. Raises OSError."""
-        tgid = self.pid if self.pid == thread_group(self.pid) else thread_group(self.pid)
-        process = self.keep(checked(LIBC.syscall(number_of("pidfd_open"), tgid, 0)))
+        process = self.keep(checked(LIBC.syscall(number_of("pidfd_open"), thread_group(self.pid), 0)))
         copy = checked(LIBC.syscall(number_of("pidfd_getfd"), process, self.signed(index), 0))
         checked(LIBC.ioctl(self.supervisor.listener, ctypes.c_ulong(IS_VALID), struct.pack("=Q", self.number)))
         try:
@@ -450,50 +447,42 @@ def by_name(fd: int) -> bytes:
     return b"/proc/self/fd/%d" % fd
 
 
-def change_mode(fd: int, mode: int) -> bool:
+def change_mode(fd: int, mode: int) -> None:
     """Raises OSError for a program that would run as its owner or group: somebody without walls could start it."""
     if mode & OF_OTHERS and mode & ANYBODY_STARTS and not stat.S_ISDIR(os.fstat(fd).st_mode):
         raise OSError(errno.EPERM, "")
     checked(LIBC.chmod(by_name(fd), mode & 0o7777))
-    return False
 
 
-def change_owner(fd: int, user: int, group: int) -> bool:
+def change_owner(fd: int, user: int, group: int) -> None:
     checked(LIBC.chown(by_name(fd), user, group))
-    return False
 
 
-def change_times(fd: int, times: "bytes | None") -> bool:
+def change_times(fd: int, times: "bytes | None") -> None:
     checked(LIBC.utimensat(AT_CWD, by_name(fd), times, 0))
-    return False
 
 
-def answer_truncate(asked: Asked) -> bool:
+def answer_truncate(asked: Asked) -> None:
     checked(LIBC.truncate(by_name(asked.file(AT_CWD, 0)), ctypes.c_int64(asked.arguments[1])))
-    return False
 
 
-def answer_utimensat(asked: Asked) -> bool:
+def answer_utimensat(asked: Asked) -> None:
     times = asked.memory(2, 32) if asked.arguments[2] else None
     fd = asked.file(asked.signed(0), 1 if asked.arguments[1] else None, asked.signed(3))
-    return change_times(fd, times)
+    change_times(fd, times)
 
 
-def answer_utimes(asked: Asked) -> bool:
-    if not asked.arguments[1]:
-        return change_times(asked.file(AT_CWD, 0), None)
-    first, more, last, rest = struct.unpack("=4q", asked.memory(1, 32))
-    return change_times(asked.file(AT_CWD, 0), struct.pack("=4q", first, more * 1000, last, rest * 1000))
+def answer_utimes(asked: Asked, form: str) -> None:
+    times = None
+    if asked.arguments[1]:
+        # With seconds alone, or with microseconds after each.
+        given = struct.unpack(form, asked.memory(1, struct.calcsize(form)))
+        first, more, last, rest = given if len(given) == 4 else (given[0], 0, given[1], 0)
+        times = struct.pack("=4q", first, more * 1000, last, rest * 1000)
+    change_times(asked.file(AT_CWD, 0), times)
 
 
-def answer_utime(asked: Asked) -> bool:
-    if not asked.arguments[1]:
-        return change_times(asked.file(AT_CWD, 0), None)
-    first, last = struct.unpack("=2q", asked.memory(1, 16))
-    return change_times(asked.file(AT_CWD, 0), struct.pack("=4q", first, 0, last, 0))
-
-
-def answer_connect(asked: Asked) -> bool:
+def answer_connect(asked: Asked) -> None:
     address = asked.address()
     with asked.descriptor(0) as connecting:
         family = struct.unpack_from("=H", address)[0]
@@ -506,7 +495,6 @@ def answer_connect(asked: Asked) -> bool:
         elif family in (socket.AF_INET, socket.AF_INET6):
             check_reach(asked, address, connecting.type)
         checked(LIBC.connect(connecting.fileno(), address, len(address)))
-    return False
 
 
 def check_reach(asked: Asked, address: bytes, kind: int) -> None:
@@ -627,7 +615,7 @@ def on_loopback(address: bytes) -> bytes:
     return address[:8] + b"\0" * 15 + b"\1" + address[24:]
 
 
-def answer_listen(asked: Asked) -> bool:
+def answer_listen(asked: Asked) -> None:
     with asked.descriptor(0) as listening:
         if listening.family == socket.AF_UNIX:
             # Names without a file are not Landlock's.
@@ -636,7 +624,6 @@ def answer_listen(asked: Asked) -> bool:
         elif not asked.supervisor.network:
             keep_on_loopback(listening)
         checked(LIBC.listen(listening.fileno(), asked.signed(1)))
-    return False
 
 
 def keep_on_loopback(listening: "socket.socket") -> None:
@@ -648,19 +635,17 @@ def keep_on_loopback(listening: "socket.socket") -> None:
         raise OSError(errno.EACCES, "")
 
 
-def answer_kill(asked: Asked) -> bool:
+def answer_kill(asked: Asked) -> None:
     wanted, number = asked.signed(0), asked.signed(1)
     if wanted == -1:
         raise OSError(errno.EPERM, "")
     check_own(wanted or -os.getpgid(asked.pid))
     os.kill(wanted or -os.getpgid(asked.pid), number)
-    return False
 
 
-def answer_tgkill(asked: Asked) -> bool:
+def answer_tgkill(asked: Asked) -> None:
     check_own(asked.signed(0))
     checked(LIBC.syscall(number_of("tgkill"), asked.signed(0), asked.signed(1), asked.signed(2)))
-    return False
 
 
 def answer_about(asked: Asked, wanted: int, is_process: bool = True) -> bool:
@@ -691,8 +676,8 @@ def group_of(pid: int) -> int:
         return 0
 
 
-def supervised_calls(version: int = 0, outlives: bool = False) -> "dict[str, Callable[[Asked], bool]]":
-    """The calls that the supervisor makes for the caller; each returns whether the caller may go on by itself."""
+def supervised_calls(version: int = 0, outlives: bool = False) -> "dict[str, Callable[[Asked], bool | None]]":
+    """The calls that the supervisor makes for the caller; each tells whether the caller may go on by itself."""
     calls = {
         "chmod": lambda asked: change_mode(asked.file(AT_CWD, 0), asked.signed(1)),
         "fchmod": lambda asked: change_mode(asked.file(asked.signed(0)), asked.signed(1)),
@@ -704,13 +689,13 @@ def supervised_calls(version: int = 0, outlives: bool = False) -> "dict[str, Cal
         "fchownat": lambda asked: change_owner(
             asked.file(asked.signed(0), 1, asked.signed(4)), asked.signed(2), asked.signed(3)
         ),
-        "utime": answer_utime,
-        "utimes": answer_utimes,
+        "utime": lambda asked: answer_utimes(asked, "=2q"),
+        "utimes": lambda asked: answer_utimes(asked, "=4q"),
         "utimensat": answer_utimensat,
         "connect": answer_connect,
         "bind": answer_bind,
         "listen": answer_listen,
-    }  # type: dict[str, Callable[[Asked], bool]]
+    }  # type: dict[str, Callable[[Asked], bool | None]]
     if version < TRUNCATE_SINCE:
         calls["truncate"] = answer_truncate
     if outlives:
