@@ -155,7 +155,7 @@ def try_out(footing: Footing) -> str:
 
 
 def complaint_of(arguments: Sequence[str], *passed: int) -> str:
-    """What a program complains of that should end well; empty if it does."""
+    """Run a program that should end well; returns the complaint, if any."""
     environment = {"PATH": SYSTEM_PATH}
     try:
         outcome = subprocess.run(
