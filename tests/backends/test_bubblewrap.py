@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
+from remote_sandbox_mcp.backends.bubblewrap import bwrap
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local, why_not
 from remote_sandbox_mcp.backends.bubblewrap.network import way
 from remote_sandbox_mcp.core.errors import ConnectError, Unsupported
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.network import Network, Reach
+from remote_sandbox_mcp.far.outpost import filter as calls
+from remote_sandbox_mcp.far.outpost import guard
+from remote_sandbox_mcp.services.probe.doctor import examine_local
+from tests.support.disposables import reachable
 from tests.support.means import IS_ROOT
 from tests.support.programs import look_in, plant
 
@@ -46,7 +50,7 @@ async def test_elsewhere_than_on_linux_it_says_so(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_on_a_machine_with_unknown_system_calls_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seccomp, "ABIS", {})
+    monkeypatch.setattr(calls, "ARCHITECTURES", {})
     assert "system calls" in await why_not("bubblewrap")
 
 
@@ -91,6 +95,22 @@ async def test_a_switch_that_forbids_namespaces_is_named(
     assert f"run `{switch[2]}`" in await why_not("bubblewrap")
 
 
+@pytest.mark.skipif(not guard.landlock_version(), reason="this kernel has no Landlock")
+async def test_where_ubuntu_forbids_namespaces_doctor_prints_a_profile_for_bubblewrap_alone(
+    no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_bwrap(tmp_path, "bwrap: setting up uid map: Permission denied")
+    (tmp_path / "switch").write_text("1\n")
+    look_in(monkeypatch, tmp_path)
+    monkeypatch.setattr(bwrap, "SWITCHES", ((tmp_path / "switch", *bwrap.SWITCHES[-1][1:]),))
+    with reachable():
+        walls = (await examine_local(LocalPlace(), tmp_path / "state")).steps[0]
+    assert walls.said.startswith(f"Landlock {guard.landlock_version()}; ")
+    assert "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }" in walls.said
+    assert "/etc/apparmor.d/bwrap" in walls.said
+    assert "sysctl" not in walls.said
+
+
 async def test_a_failure_that_was_fixed_is_noticed(
     no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -101,6 +121,7 @@ async def test_a_failure_that_was_fixed_is_noticed(
     assert await why_not("bubblewrap") == ""
 
 
+@pytest.mark.skipif(os.geteuid() == 0 and not IS_ROOT, reason="root without rights cannot prepare what root's needs")
 async def test_a_bubblewrap_that_fails_later_is_an_error_and_no_way_around(
     no_footing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -164,7 +185,7 @@ async def test_root_starts_a_network_by_the_real_path_of_our_python(
     link.symlink_to(sys.executable)
     os.chown(link.parent, STRANGER, STRANGER)
     monkeypatch.setattr(sys, "executable", str(link))
-    footing = bwrap.Footing("/usr/bin/bwrap", next(iter(seccomp.ABIS.values())), ())
+    footing = bwrap.Footing("/usr/bin/bwrap", ())
     started = way.prefix(Network(Reach.HOSTS, ("example.org",)), footing)[0]
     assert started == os.path.realpath(link)
     # Where that one is others', too, there is no network.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits, memory, seccomp
+from remote_sandbox_mcp.backends.bubblewrap import cgroups, disk, limits, memory
 from remote_sandbox_mcp.backends.bubblewrap.bwrap import STEP_DOWN_TO, Footing
 from remote_sandbox_mcp.backends.bubblewrap.cgroups import Group, ParentGroup
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
@@ -20,11 +21,11 @@ from remote_sandbox_mcp.core.commands.command import Command, new_run_id
 from remote_sandbox_mcp.core.errors import ConnectError, LostContact
 from remote_sandbox_mcp.core.sandboxes.disposable import Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.files import Span
-from tests.support.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, run, say
-from tests.support.means import needs_control_groups, needs_mounts
+from tests.support.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, reachable, run, say
+from tests.support.means import IS_ROOT, needs_control_groups, needs_mounts
 
-NAMESPACED = Footing("bwrap", seccomp.ABIS["x86_64"], ())
-STEPPED_DOWN = Footing("bwrap", seccomp.ABIS["x86_64"], (), STEP_DOWN_TO)
+NAMESPACED = Footing("bwrap", ())
+STEPPED_DOWN = Footing("bwrap", (), STEP_DOWN_TO)
 BOMB = "bomb() { bomb | bomb & }; bomb; sleep 30"
 FILLER = "for n in 1 2 3 4; do head -c 4000000 /dev/zero > ~/file$n; done; sleep 30"
 
@@ -253,6 +254,32 @@ def test_an_ordinary_users_sandbox_has_a_limit_of_memory_that_nobody_asked_for()
     assert "MemoryError" in hogged[2]
     # Memory that is reserved, and not used, is no reason to end anything.
     assert mapped[1] == "mapped\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not IS_ROOT, reason="nothing counts the processes of uid 0")
+async def test_without_namespaces_bombs_hogs_and_fillers_end_inside_too(tmp_path: Path) -> None:
+    asked = Limits(processes=60, memory_mb=96, disk_mb=8)
+    with reachable():
+        async with made(tmp_path, SandboxOrder(limits=asked), walls="landlock") as (_, disposable, sandbox):
+            assert disposable.limits.told[0].startswith("walls: Landlock")
+            assert (await run(sandbox, BOMB, timeout_s=1.5)).exit_code == 124
+            assert (await run(sandbox, "python3 -c 'x = bytearray(400 << 20)'")).exit_code
+            assert await say(sandbox, "echo well") == "well"
+            with pytest.raises(LostContact, match=r"more than the 8 MB that it may.*All that ran in it was ended"):
+                await run(sandbox, FILLER)
+            assert not mounts_below(tmp_path)
+
+
+def test_without_namespaces_an_ordinary_user_has_limits_too() -> None:
+    hog = "python3 -c 'x = bytearray(900 << 20)'"
+    asked = {"processes": 40, "memory_mb": 512, "disk_mb": 8}
+    told = as_ordinary_user([hog, BOMB, "echo well", FILLER], limits=asked, timeout_s=4, walls="landlock")
+    hogged, bombed, well, filled = told["seen"]
+    assert "MemoryError" in hogged[2]
+    assert bombed[0] == 124
+    assert well[1] == "well\n"
+    assert filled[0] == -1
+    assert told["left"] == [".lock"]
 
 
 # Control groups

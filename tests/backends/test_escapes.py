@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import platform
 import pty
 import select
 import shutil
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import bwrap, seccomp
+from remote_sandbox_mcp.backends.bubblewrap import bwrap
 from remote_sandbox_mcp.backends.bubblewrap.bwrap import Footing
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
@@ -30,6 +31,7 @@ from remote_sandbox_mcp.core.errors import FileProblem
 from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from remote_sandbox_mcp.core.texts.text import clip, harmless
+from remote_sandbox_mcp.far.outpost import guard
 from tests.support.disposables import (
     SOURCE,
     as_ordinary_user,
@@ -37,16 +39,18 @@ from tests.support.disposables import (
     made,
     marked_sleep,
     nothing_left,
+    number,
     python,
+    reachable,
     run,
     say,
     until_gone,
 )
+from tests.support.means import IS_ROOT
 
 SECRET = "the-secret-of-the-host"
 BWRAP = shutil.which("bwrap") or ""
-ABI = seccomp.abi_here() or seccomp.ABIS["x86_64"]
-IS_X86 = ABI.clone == 56
+IS_X86 = platform.machine() == "x86_64"
 PTRACE, ATTACH = (101 if IS_X86 else 117), 16
 SETNS, PIVOT_ROOT, OPEN_TREE, FSOPEN = (308 if IS_X86 else 268), (155 if IS_X86 else 41), 428, 430
 PROCESS_READ = 310 if IS_X86 else 270
@@ -54,12 +58,23 @@ TIOCSTI = 0x5412
 
 
 def all_footings() -> list[Footing]:
-    ways = bwrap.footings(BWRAP, ABI, os.geteuid() == 0) if BWRAP else ()
+    ways = bwrap.footings(BWRAP, os.geteuid() == 0) if BWRAP else ()
     return [footing for footing in ways if not bwrap.try_out(footing)]
 
 
 FOOTINGS = all_footings()
-pytestmark = pytest.mark.skipif(not FOOTINGS, reason="bubblewrap cannot run here")
+LANDLOCK = [Footing("", (), 0, guard.landlock_version())] if guard.landlock_version() else []
+# What Landlock lets be seen; that it does so is told with the limits.
+SEEN = ("seeing host processes", "seeing more processes than its own", "anything in /sys", "any other interface")
+# The root of a container stays uid 0: modes of files tell it nothing, and it is root already, without any right.
+IS_ROOT_BY_NAME = os.geteuid() == 0 and not IS_ROOT
+if IS_ROOT_BY_NAME:
+    SEEN += ("any setting of the kernel", "any trigger of the kernel", "becoming root", "a program that is root's")
+pytestmark = pytest.mark.skipif(not (FOOTINGS or LANDLOCK), reason="neither bubblewrap nor Landlock can run here")
+
+
+def name_of(footing: Footing) -> str:
+    return "landlock" if footing.landlock else f"as-{footing.user}"
 
 
 def system_call(number: int, *arguments: int) -> str:
@@ -155,7 +170,7 @@ ATTEMPTS = {
     "a mount namespace": "unshare -m true",
     "a user namespace": "unshare -U true",
     "a user namespace with root in it": "unshare -Ur mount -t tmpfs none /tmp",
-    "a user namespace by clone": system_call(ABI.clone, 0x10000000 | 17, 0, 0, 0, 0),
+    "a user namespace by clone": system_call(number("clone"), 0x10000000 | 17, 0, 0, 0, 0),
     "a user namespace by clone3": system_call(435, 0, 0),
     "a namespace of the first process": "nsenter -t 1 -m true",
     "a namespace by its descriptor": python(
@@ -180,13 +195,13 @@ ATTEMPTS = {
     "new rights by starting a program": "grep -E 'NoNewPrivs:.*0' /proc/self/status",
     "running without a filter": "grep -E 'Seccomp:.*0' /proc/self/status",
     # Doors of the kernel
-    "the session's keyring": system_call(ABI.keyctl, 0, -3, 0),
-    "the user's keyring": system_call(ABI.keyctl, 0, -4, 0),
-    "a key": system_call(ABI.add_key, 0, 0, 0, 0, -3),
-    "bpf": system_call(ABI.bpf, 0, 0, 0),
-    "performance counters": system_call(ABI.perf_event_open, 0, 0, -1, -1, 0),
-    "faults in user space": system_call(ABI.userfaultfd, 0),
-    "io_uring": system_call(ABI.io_uring_setup, 1, 0),
+    "the session's keyring": system_call(number("keyctl"), 0, -3, 0),
+    "the user's keyring": system_call(number("keyctl"), 0, -4, 0),
+    "a key": system_call(number("add_key"), 0, 0, 0, 0, -3),
+    "bpf": system_call(number("bpf"), 0, 0, 0),
+    "performance counters": system_call(number("perf_event_open"), 0, 0, -1, -1, 0),
+    "faults in user space": system_call(number("userfaultfd"), 0),
+    "io_uring": system_call(number("io_uring_setup"), 1, 0),
     "the hypervisor": python("import socket; socket.socket(40, socket.SOCK_STREAM)"),
     "raw packets": python("import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"),
     "raw internet packets": python("import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"),
@@ -220,6 +235,7 @@ class Prison:
     sandbox: EmbeddedSandbox
     other: Disposable
     words: dict[str, str]
+    seen: tuple[str, ...] = ()
 
 
 @pytest.fixture(scope="module")
@@ -242,22 +258,23 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         }
 
 
-@pytest.fixture(scope="module", params=FOOTINGS, ids=lambda footing: f"as-{footing.user}")
+@pytest.fixture(scope="module", params=[*FOOTINGS, *LANDLOCK], ids=name_of)
 async def prison(
     request: pytest.FixtureRequest, outside: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Prison]:
     """One for all attempts, on every way down that this machine offers."""
     footing: Footing = request.param
     state = tmp_path_factory.mktemp("state")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, reachable():
         patch.setitem(bwrap._found, (footing.program, os.geteuid()), footing)
-        async with made(state) as (provider, disposable, sandbox):
+        async with made(state, walls="landlock" if footing.landlock else "") as (provider, disposable, sandbox):
             other = await provider.create(new_disposable_id(), SandboxOrder())
             await run(await provider.open(other), f"echo {SECRET} > ~/secret; chmod -R 777 ~")
             other_home = state / "disposable" / other.id / "box/home"
             plant_setuid(state / "disposable" / disposable.id / "box/home/suid")
             words = outside | {"state": str(state), "other_home": str(other_home)}
-            yield Prison(provider, sandbox, other, words)
+            yield Prison(provider, sandbox, other, words, SEEN if footing.landlock else ())
+            await provider.delete(other)
 
 
 def plant_setuid(path: Path) -> None:
@@ -272,20 +289,23 @@ def filled_in(attempt: str, words: dict[str, str]) -> str:
     return attempt
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS.keys())
-async def test_out_of_reach(prison: Prison, attempt: str) -> None:
-    seen = await run(prison.sandbox, filled_in(attempt, prison.words))
-    assert seen.exit_code not in (0, 127), seen.stdout.head
+@pytest.mark.parametrize("name", ATTEMPTS)
+async def test_out_of_reach(prison: Prison, name: str) -> None:
+    seen = await run(prison.sandbox, filled_in(ATTEMPTS[name], prison.words))
+    assert name in prison.seen or seen.exit_code not in (0, 127), seen.stdout.head
     assert SECRET.encode() not in seen.stdout.head + seen.stderr.head
 
 
-@pytest.fixture(scope="module")
-def ordinary(outside: dict[str, str]) -> dict[str, list[object]]:
+@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
+def ordinary(request: pytest.FixtureRequest, outside: dict[str, str]) -> dict[str, list[object]]:
     """What became of every attempt in a sandbox of a server without rights."""
+    # Nobody but root can give up what it has never had.
+    seen = {*SEEN, "any right at all"} if request.param == "landlock" else set()
     words = outside | {"state": "/tmp", "other_home": "/tmp"}
     # Nobody but root can leave a program of root's.
     scripts = {name: filled_in(attempt, words) for name, attempt in ATTEMPTS.items() if "suid" not in attempt}
-    return dict(zip(scripts, as_ordinary_user(list(scripts.values()))["seen"], strict=True))
+    became = as_ordinary_user(list(scripts.values()), walls=request.param)["seen"]
+    return {name: [1] if name in seen else each for name, each in zip(scripts, became, strict=True)}
 
 
 @pytest.mark.parametrize("name", [name for name, attempt in ATTEMPTS.items() if "suid" not in attempt])
@@ -302,7 +322,8 @@ async def test_attempts_are_real(prison: Prison) -> None:
     await run(prison.sandbox, "echo mine > ~/mine; ln -sf ~/mine ~/link")
     assert await say(prison.sandbox, "cat ~/link; cat /proc/self/cmdline | tr '\\0' ' '; kill -0 $$") != ""
     assert await say(prison.sandbox, python("import os; print(os.fstat(0).st_size >= 0)")) == "True"
-    assert await say(prison.sandbox, "~/suid -u") == await say(prison.sandbox, "id -u") != "0"
+    assert await say(prison.sandbox, "~/suid -u") == await say(prison.sandbox, "id -u")
+    assert IS_ROOT_BY_NAME or await say(prison.sandbox, "id -u") != "0"
 
 
 # Files through the tools
@@ -313,6 +334,10 @@ async def test_the_tools_see_what_commands_see(prison: Prison) -> None:
     for path in ("trap", prison.words["secret"], f"top{prison.words['secret']}", f"{prison.words['state']}/disposable"):
         with pytest.raises(FileProblem):
             await prison.sandbox.read(path, Span())
+    if prison.seen:
+        with pytest.raises(FileProblem, match="denied"):
+            await prison.sandbox.list("top")
+        return
     listed = await prison.sandbox.list("top")
     assert not {entry.path for entry in listed.entries} & {"root", "srv", "sys", "boot", "mnt"}
 
@@ -377,11 +402,17 @@ STAYING = {
 }
 
 
+@pytest.mark.parametrize("walls", ["bubblewrap", "landlock"])
 @pytest.mark.parametrize("script", STAYING.values(), ids=STAYING.keys())
-async def test_nothing_survives_deletion(script: str, tmp_path: Path) -> None:
+async def test_nothing_survives_deletion(script: str, walls: str, tmp_path: Path) -> None:
     mark = marked_sleep()
-    async with made(tmp_path) as (provider, disposable, sandbox):
-        running = asyncio.create_task(sandbox.run(Command(script.replace("{mark}", mark)), patience_s=0.5))
+    with reachable():
+        await check_deletion(script.replace("{mark}", mark), mark, walls, tmp_path)
+
+
+async def check_deletion(script: str, mark: str, walls: str, tmp_path: Path) -> None:
+    async with made(tmp_path, walls=walls) as (provider, disposable, sandbox):
+        running = asyncio.create_task(sandbox.run(Command(script), patience_s=0.5))
         await asyncio.wait((running,), timeout=1.0)
         await provider.delete(disposable)
         running.cancel()

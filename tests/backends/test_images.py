@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.backends.bubblewrap import bwrap, images, seccomp
+from remote_sandbox_mcp.backends.bubblewrap import bwrap, images
 from remote_sandbox_mcp.backends.bubblewrap.bwrap import Footing
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.backends.link import pipe
@@ -24,11 +24,8 @@ from tests.support.means import IS_ROOT
 SECRET = "the-secret-of-the-host"
 OTHER_USER = 61_300
 BWRAP = shutil.which("bwrap") or ""
-ABI = seccomp.abi_here() or seccomp.ABIS["x86_64"]
 FOOTINGS = [
-    footing
-    for footing in (bwrap.footings(BWRAP, ABI, os.geteuid() == 0) if BWRAP else ())
-    if not bwrap.try_out(footing)
+    footing for footing in (bwrap.footings(BWRAP, os.geteuid() == 0) if BWRAP else ()) if not bwrap.try_out(footing)
 ]
 pytestmark = pytest.mark.skipif(not FOOTINGS, reason="bubblewrap cannot run here")
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can give files away")

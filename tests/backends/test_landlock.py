@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import socket
@@ -25,7 +26,7 @@ from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Sandbo
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.network import Network, Reach
 from remote_sandbox_mcp.far.outpost import guard
-from tests.support.disposables import host_processes, marked_sleep
+from tests.support.disposables import host_processes, marked_sleep, number
 from tests.support.means import IS_ROOT
 
 HERE = guard.landlock_version()
@@ -37,12 +38,11 @@ SOURCE = str(Path(remote_sandbox_mcp.__file__).parents[1])
 CONFINED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from remote_sandbox_mcp.backends.bubblewrap import seccomp
 from remote_sandbox_mcp.far.outpost import guard
 home, version, user, network = sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "network"
-readable = ["/usr", "/bin", "/lib", "/lib64", "/proc", "/etc/passwd", "/etc/ld.so.cache", sys.base_prefix]
+readable = [sys.argv[8], "/usr", "/bin", "/lib", "/lib64", "/proc", "/etc/passwd", "/etc/ld.so.cache", sys.base_prefix]
 plan = dict(version=version, writable=[home], readable=readable, devices=["/dev/null"], network=network, outlives=False)
-guard.fork_guarded(user, {}, plan, seccomp.assemble(seccomp.abi_here()))
+guard.fork_guarded(user, {}, plan)
 os.chdir(home)
 os.execve(sys.argv[6], [sys.argv[6], "-IS", "-c", sys.argv[7]], {"PATH": "/usr/bin:/bin", "HOME": home})
 """
@@ -54,14 +54,17 @@ class Confined:
 
     home: Path
     outside: Path
+    lent: Path
     version: int
 
-    def run(self, program: str, *arguments: str, network: str = "") -> str:
-        """Run Python source inside; returns what it printed. `OUTSIDE` in it is the folder outside."""
-        source = program.replace("OUTSIDE", str(self.outside))
+    def run(self, program: str, *, network: str = "") -> str:
+        """Run Python source inside; returns what it printed. `OUTSIDE` is the folder outside, `LENT` can be read."""
+        source = program.replace("OUTSIDE", str(self.outside)).replace("LENT", str(self.lent))
         words = [sys.executable, "-c", CONFINED, SOURCE, str(self.home), str(self.version), str(self.user), network]
         words.append(str(landlock.python_outside()))
-        done = subprocess.run([*words, source, *arguments], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            [*words, source, str(self.lent)], capture_output=True, text=True, timeout=120, check=False
+        )
         return done.stdout + done.stderr
 
     @property
@@ -74,19 +77,26 @@ def confined(request: pytest.FixtureRequest) -> Iterator[Confined]:
     # Reachable for another user, as the folders of pytest are not.
     folder = Path(tempfile.mkdtemp(prefix="rsmcp-landlock-"))
     folder.chmod(0o711)
-    home, outside = folder / "home", folder / "outside"
-    for each in (home, outside):
+    home, outside, lent = folder / "home", folder / "outside", folder / "lent"
+    for each in (home, outside, lent):
         each.mkdir(mode=0o755)
-    (outside / "file").write_text("untouched")
+        (each / "file").write_text("untouched")
+    (home / "file").unlink()
     if IS_ROOT:
-        for each in (home, outside, outside / "file"):
+        for each in (home, outside, outside / "file", lent, lent / "file"):
             os.chown(each, STRANGER, STRANGER)
-    yield Confined(home, outside, request.param)
+    yield Confined(home, outside, lent, request.param)
     shutil.rmtree(folder)
 
 
 TRY = """
-import ctypes, os, resource, signal, socket
+import ctypes, fcntl, os, resource, signal, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "")
+def lent():
+    return os.open("LENT/file", os.O_RDONLY)
 def attempt(what):
     try:
         print("done:", what())
@@ -114,11 +124,31 @@ WAYS_OUT = {
     "owner": "os.chown('OUTSIDE/file', os.getuid(), os.getgid())",
     "times": "os.utime('OUTSIDE/file', (1, 1))",
     "times of the folder": "os.utime('OUTSIDE', (1, 1))",
+    "mode by a descriptor": "os.chmod(lent(), 0o777)",
+    "mode by the name of a descriptor": "os.chmod('/proc/self/fd/%d' % lent(), 0o777)",
+    "mode without a path": f"call({number('fchmodat2')}, lent(), b'', 0o777, 0x1000)",
+    "owner by a descriptor": "os.chown(lent(), os.getuid(), os.getgid())",
+    "times by a descriptor": "os.utime(lent(), (1, 1))",
+    "times of a folder by a descriptor": "os.utime(os.open('LENT', os.O_RDONLY), (1, 1))",
+    "attribute by a descriptor": "os.setxattr(lent(), 'user.x', b'1')",
+    "flags by a descriptor": "fcntl.ioctl(lent(), 0x40086602, (0x40).to_bytes(8, 'little'))",
+    "verity by a descriptor": "fcntl.ioctl(lent(), 0x40806685, bytes(128))",
+    "a program that runs as its owner": "os.open('tool', os.O_CREAT | os.O_WRONLY, 0o4755)",
+    "one by its mode": "(open('tool', 'w'), os.chmod('tool', 0o4755))",
+    "one by its group": "(open('tool', 'w'), os.chmod('tool', 0o2755))",
+    "shared memory by number": f"call({number('shmat')}, SHARED, None, 0)",
+    "its end": f"call({number('shmctl')}, SHARED, 0, None)",
+    "a set of semaphores": f"call({number('semctl')}, 0, 0, 12, 0)",
     "attribute": "os.setxattr('OUTSIDE/file', 'user.x', b'1')",
     "memory of another process": "open('/proc/%d/environ' % PID).read()",
     "signal": "os.kill(PID, signal.SIGKILL)",
     "signal to a group": "os.killpg(os.getpgid(PID), signal.SIGKILL)",
     "signal to all": "os.kill(-1, signal.SIGTERM)",
+    "priority of another process": "os.setpriority(os.PRIO_PROCESS, PID, 9)",
+    "priority of all": "os.setpriority(os.PRIO_USER, 0, 9)",
+    "processors of another process": "os.sched_setaffinity(PID, {0})",
+    "scheduling of another process": "os.sched_setscheduler(PID, os.SCHED_IDLE, os.sched_param(0))",
+    "disk priority of another process": f"call({number('ioprio_set')}, 1, PID, 3 << 13)",
     "limits of another process": "resource.prlimit(PID, resource.RLIMIT_CPU, (1, 1))",
     "a socket's path": "socket.socket(socket.AF_UNIX).connect('OUTSIDE/socket')",
     "an abstract socket": "socket.socket(socket.AF_UNIX).connect(chr(0) + 'rsmcp-test')",
@@ -164,20 +194,78 @@ def service(confined: Confined) -> Iterator[int]:
 def test_nothing_outside_can_be_read_changed_or_reached(
     confined: Confined, neighbour: subprocess.Popen[bytes], service: int
 ) -> None:
-    known = f"PID, PORT = {neighbour.pid}, {service}\n"
+    libc = ctypes.CDLL(None)
+    segment = libc.shmget(0, 4096, 0o1666)
+    known = f"PID, PORT, SHARED = {neighbour.pid}, {service}, {segment}\n"
     tries = "".join(f"print({name!r}, end=' '); attempt(lambda: {way})\n" for name, way in WAYS_OUT.items())
     tries = tries.replace("'rsmcp-test'", f"'rsmcp-test-{os.getpid()}'", 1)
-    before = (confined.outside / "file").stat()
+    files = confined.outside / "file", confined.lent / "file", confined.lent
+    before = [(file.stat().st_mode, file.stat().st_mtime, file.stat().st_uid) for file in files]
     said = confined.run(TRY + known + tries)
     # Where the kernel keeps signals inside, one to all reaches only its own.
     allowed = ["signal to all done: None"]
     assert [line for line in said.splitlines() if "refused:" not in line and line not in allowed] == []
     assert len(said.splitlines()) == len(WAYS_OUT)
-    after = (confined.outside / "file").stat()
-    assert (after.st_mode, after.st_mtime, after.st_uid) == (before.st_mode, before.st_mtime, before.st_uid)
+    assert [(file.stat().st_mode, file.stat().st_mtime, file.stat().st_uid) for file in files] == before
+    # It is removed as the last one lets go of it.
+    assert libc.shmctl(segment, 0, None) == 0
     assert (confined.outside / "file").read_text() == "untouched"
     assert sorted(os.listdir(confined.outside)) == ["file", "socket"]
     assert neighbour.poll() is None
+
+
+BY_DESCRIPTOR = """
+import fcntl, os, signal
+ours, theirs = os.pipe()
+for own in (PID, -os.getpgid(PID)):
+    try:
+        fcntl.fcntl(ours, 10, signal.SIGKILL)
+        fcntl.fcntl(ours, fcntl.F_SETOWN, own)
+        fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC)
+    except OSError:
+        continue
+    os.write(theirs, b"x")
+for request, form in ((15, "ii"), (0x8901, "i"), (0x8902, "i")):
+    import struct
+    value = struct.pack(form, *((1, PID) if form == "ii" else (PID,)))
+    try:
+        (fcntl.fcntl if request == 15 else fcntl.ioctl)(ours, request, value)
+        os.write(theirs, b"x")
+    except OSError:
+        pass
+fcntl.fcntl(ours, fcntl.F_SETOWN, os.getpid())
+print("tried")
+"""
+
+
+def test_a_descriptor_sends_no_signal_outside(confined: Confined, neighbour: subprocess.Popen[bytes]) -> None:
+    assert (
+        confined.run(BY_DESCRIPTOR.replace("PID", str(neighbour.pid), 1).replace("PID", str(neighbour.pid)))
+        == "tried\n"
+    )
+    assert neighbour.poll() is None
+
+
+def test_an_address_exchanged_while_it_is_bound_is_not_listened_at(confined: Confined) -> None:
+    """A thread changes the address all the time: no port is served for other computers."""
+    racing = """
+import threading, struct
+good = struct.pack("=H", 1) + b"name" + bytes(10)
+bad = struct.pack("=HHI", 2, 0, 0) + bytes(8)
+address, libc, open_to_all = ctypes.create_string_buffer(good, 16), ctypes.CDLL(None, use_errno=True), []
+def exchange():
+    while True:
+        ctypes.memmove(address, bad, 16); ctypes.memmove(address, good, 16)
+threading.Thread(target=exchange, daemon=True).start()
+for _ in range(1000):
+    server = socket.socket()
+    libc.bind(server.fileno(), address, 16)
+    if libc.listen(server.fileno(), 5) == 0 and server.getsockname()[0] == "0.0.0.0":
+        open_to_all.append(server.getsockname())
+    server.close()
+print(open_to_all)
+"""
+    assert confined.run(TRY + racing) == "[]\n"
 
 
 AT_WORK = """
@@ -194,6 +282,14 @@ socket.create_connection(("127.0.0.1", server.getsockname()[1]), 5).close(); pri
 unbound = socket.socket(); unbound.listen(); print(unbound.getsockname()[0])
 local = socket.socket(socket.AF_UNIX); local.bind("socket"); local.listen()
 client = socket.socket(socket.AF_UNIX); client.connect("socket"); client.send(b"x"); print(local.accept()[0].recv(1))
+own = open("file", "r+"); os.chmod(own.fileno(), 0o2640); os.utime(own.fileno(), (5, 5))
+os.fchown(own.fileno(), -1, -1)
+print(oct(os.stat("file").st_mode), os.stat("file").st_mtime); os.truncate("file", 1); print(os.path.getsize("file"))
+os.chmod("folder", 0o2755); os.chmod("file", 0o640); os.fchmod(client.fileno(), 0o600)
+os.fchmod(os.memfd_create("x"), 0o600)
+os.sched_setaffinity(os.getpid(), os.sched_getaffinity(0)); os.setpriority(os.PRIO_PROCESS, 0, 19)
+thread = threading.Thread(target=lambda: os.sched_setaffinity(threading.get_native_id(), os.sched_getaffinity(0)))
+thread.start(); thread.join()
 child = subprocess.Popen(["sleep", "300"]); child.terminate(); print(child.wait())
 child = subprocess.Popen(["sleep", "300"], start_new_session=True); os.killpg(child.pid, 9); print(child.wait())
 for words in (["chmod", "+x", "file"], ["touch", "-d", "2001-01-01", "file"]):
@@ -211,6 +307,8 @@ def test_what_programs_do_in_their_own_folder_works(confined: Confined) -> None:
         "connected",
         "127.0.0.1",
         "b'x'",
+        "0o102640 5.0",
+        "1",
         "-15",
         "-9",
         "0",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import socket
 import subprocess
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -81,7 +83,7 @@ async def said(sandbox: OutpostSandbox, script: str) -> str:
 
 
 ATTACKS = """
-import ctypes, os, socket, subprocess, sys
+import ctypes, fcntl, os, pty, socket, subprocess, sys, termios
 def attempt(name, what):
     try:
         print(name, "done:", what())
@@ -100,12 +102,26 @@ attempt("rename", lambda: os.rename(outside, "project/taken"))
 attempt("mode", lambda: os.chmod(outside, 0o777))
 attempt("times", lambda: os.utime(outside, (1, 1)))
 attempt("attribute", lambda: os.setxattr(outside, "user.x", b"1"))
+opened = lambda: os.open(outside, os.O_RDONLY)
+attempt("mode by a descriptor", lambda: os.chmod(opened(), 0o777))
+attempt("mode by its name", lambda: os.chmod("/proc/self/fd/%d" % opened(), 0o777))
+attempt("owner by a descriptor", lambda: os.chown(opened(), os.getuid(), os.getgid()))
+attempt("times by a descriptor", lambda: os.utime(opened(), (1, 1)))
+attempt("attribute by a descriptor", lambda: os.setxattr(opened(), "user.x", b"1"))
+attempt("flags by a descriptor", lambda: fcntl.ioctl(opened(), 0x40086602, (0x40).to_bytes(8, "little")))
+attempt("link", lambda: os.link(outside, "project/hard"))
+attempt("a program that runs as its owner", lambda: os.open("project/tool", os.O_CREAT | os.O_WRONLY, 0o4755))
+attempt("one by its mode", lambda: (open("project/tool", "w"), os.chmod("project/tool", 0o4755)))
 attempt("empty", lambda: os.open(outside, os.O_RDONLY | os.O_TRUNC))
 attempt("through a link", lambda: (os.symlink(os.path.abspath(outside), "project/link"), open("project/link", "w")))
 attempt("a file in /tmp", lambda: open("/tmp/rsmcp-planted-%d" % os.getuid(), "w"))
 attempt("records of others", lambda: os.makedirs("/tmp/remote-sandbox-%d" % os.getuid()))
 attempt("records at home", lambda: os.makedirs(".local/state/remote-sandbox/jobs"))
 attempt("sudo", lambda: run("sudo", "-n", "id"))
+def rights():
+    if run("other/suid", "-u") .strip() != b"0":
+        raise OSError("refused: it ran without rights")
+attempt("a program of root's", rights)
 attempt("su", lambda: run("su", "-c", "id"))
 attempt("another session's tmux", lambda: run("tmux", "-S", tmux, "run-shell", "echo >other/file"))
 attempt("its socket", lambda: socket.socket(socket.AF_UNIX).connect(tmux))
@@ -119,6 +135,12 @@ attempt("sshd beside one's own", beside)
 attempt("docker", lambda: socket.socket(socket.AF_UNIX).connect("/var/run/docker.sock"))
 attempt("bus", lambda: socket.socket(socket.AF_UNIX).connect("/run/dbus/system_bus_socket"))
 attempt("datagrams", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+attempt("an abstract socket", lambda: socket.socket(socket.AF_UNIX).connect(chr(0) + sys.argv[3]))
+attempt("a descriptor by a socket", lambda: socket.socket(socket.AF_UNIX).connect("other/socket"))
+attempt("cron", lambda: run("crontab", "-l"))
+attempt("cron's folder", lambda: open("/var/spool/cron/crontabs/x", "w"))
+attempt("at", lambda: subprocess.run(["at", "now"], input=b"touch other/new", check=True, stderr=subprocess.PIPE))
+attempt("a unit of systemd", lambda: os.makedirs(".config/systemd/user"))
 attempt("systemd-run", lambda: run("systemd-run", "--user", "touch", "other/new"))
 parent = os.getppid()
 attempt("the supervisor's memory", lambda: open("/proc/%d/mem" % parent, "r+b"))
@@ -130,6 +152,28 @@ def io_uring():
     if libc.syscall(425, 8, ctypes.create_string_buffer(120)) < 0:
         raise OSError(ctypes.get_errno(), "refused")
 attempt("io_uring", io_uring)
+def typed():
+    if os.fork() == 0:
+        near, far = pty.openpty()
+        os.setsid()
+        fcntl.ioctl(far, termios.TIOCSCTTY, 0)
+        try:
+            fcntl.ioctl(far, termios.TIOCSTI, b"x")
+        except OSError as problem:
+            os._exit(problem.errno)
+        os._exit(0)
+    if os.WEXITSTATUS(os.wait()[1]):
+        raise OSError("refused")
+attempt("typing into a terminal", typed)
+def handle():
+    if libc.open_by_handle_at(opened(), ctypes.create_string_buffer(bytes(16)), os.O_WRONLY) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+attempt("a file by its handle", handle)
+def debug():
+    if libc.ptrace(16, int(sys.argv[2]), 0, 0) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+attempt("debugging a process outside", debug)
+attempt("memory of a process outside", lambda: open("/proc/%s/mem" % sys.argv[2], "r+b"))
 attempt("a process outside", lambda: open("/proc/%s/root/etc/passwd" % sys.argv[2]))
 open("project/made", "w").write("own")
 os.chmod("project/made", 0o640)
@@ -145,14 +189,33 @@ def test_what_an_agent_would_try_is_held(sshd: Sshd, kind: str) -> None:
     if kind == "bubblewrap":
         require_program("bwrap")
     (sshd.folder / "attacks.py").write_text(ATTACKS)
-    tmux = by_hand(sshd, "tmux display-message -p -t theirs '#{pid}'").strip()
-    seen = within(sshd, kind, f"python3 {sshd.folder}/attacks.py {sshd.port} {tmux}", *PROJECT).splitlines()
+    suid, abstract = sshd.home / "other/suid", f"rsmcp-walls-{os.getpid()}-{kind}"
+    shutil.copy("/usr/bin/id", suid)
+    suid.chmod(0o4755)
+    with socket.socket(socket.AF_UNIX) as name, socket.socket(socket.AF_UNIX) as path:
+        name.bind(f"\0{abstract}")
+        path.bind(str(sshd.home / "other/socket"))
+        (sshd.home / "other/socket").chmod(0o777)
+        for each in (name, path):
+            each.listen()
+        seen = attacked(sshd, kind, abstract)
+    for planted in ("suid", "socket"):
+        (sshd.home / "other" / planted).unlink()
     allowed = ["own 0o100640", "served"]
-    assert [line for line in seen if "refused:" not in line and line not in allowed] == []
+    assert [line for line in seen if "refused" not in line and line not in allowed] == []
     assert {"own 0o100640", "served"} <= {*seen}
-    assert len(seen) > 30
+    assert len(seen) > 50
     assert by_hand(sshd, "cat other/file; ls other; tmux ls -F '#S'") == "untouched\nfile\ntheirs\n"
-    by_hand(sshd, "rm -f project/link project/made")
+    by_hand(sshd, "rm -f project/link project/made project/tool")
+
+
+def attacked(sshd: Sshd, kind: str, abstract: str) -> list[str]:
+    before = (sshd.home / "other/file").stat()
+    tmux = by_hand(sshd, "tmux display-message -p -t theirs '#{pid}'").strip()
+    seen = within(sshd, kind, f"python3 {sshd.folder}/attacks.py {sshd.port} {tmux} {abstract}", *PROJECT)
+    after = (sshd.home / "other/file").stat()
+    assert (after.st_mode, after.st_mtime, after.st_uid) == (before.st_mode, before.st_mtime, before.st_uid)
+    return seen.splitlines()
 
 
 async def test_every_door_leads_within_the_walls(sandbox: OutpostSandbox, sshd: Sshd) -> None:

@@ -194,6 +194,15 @@ def test_the_network_of_the_embedded_sandbox_is_the_operators_choice(
     assert configuration.local == LocalPlace(network=network)
 
 
+def test_walls_are_pinned_for_disposable_sandboxes_too(tmp_path: Path) -> None:
+    for more in ("", "enabled = false\n"):
+        configuration = read(tmp_path, f'[local]\nwalls = "landlock"\n{more}')
+        assert configuration.settings.rules.walls == "landlock"
+    wrong = read(tmp_path, '[local]\nwalls = "paper"\n')
+    assert len(wrong.problems) == 1
+    assert wrong.settings.rules.walls == ""
+
+
 @pytest.mark.parametrize(
     "text",
     [

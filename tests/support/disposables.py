@@ -6,21 +6,27 @@ import asyncio
 import itertools
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from remote_sandbox_mcp.backends.bubblewrap import landlock
 from remote_sandbox_mcp.backends.bubblewrap.disposable import EmbeddedSandbox
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.commands.command import Command, Completed
-from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
-from tests.support.means import readable_source, require_bubblewrap, require_program
+from remote_sandbox_mcp.far.outpost import guard
+from remote_sandbox_mcp.far.outpost.filter import NUMBERS
+from tests.support.means import IS_ROOT, readable_source, require_bubblewrap, require_program
 from tests.support.pace import Deadline
 
 SOURCE = readable_source()
@@ -31,10 +37,29 @@ GONE_S = 10.0
 _numbers = itertools.count(1)
 
 
+def require_walls(walls: str) -> None:
+    """Ends the test as skipped where nothing of this kind confines a sandbox."""
+    if walls != landlock.LANDLOCK:
+        require_bubblewrap()
+    elif not guard.landlock_version():
+        pytest.skip("this kernel has no Landlock")
+
+
+@contextmanager
+def reachable() -> Iterator[None]:
+    """Sandboxes of root by Landlock, which lie where their user can pass, in a folder of this test's."""
+    usual, landlock.REACHABLE = landlock.REACHABLE, Path(tempfile.mkdtemp(prefix="rsmcp-reachable-"))
+    try:
+        yield
+    finally:
+        shutil.rmtree(landlock.REACHABLE)
+        landlock.REACHABLE = usual
+
+
 @asynccontextmanager
-async def provided(state_folder: Path) -> AsyncIterator[EmbeddedProvider]:
-    require_bubblewrap()
-    provider = EmbeddedProvider(state_folder)
+async def provided(state_folder: Path, walls: str = "") -> AsyncIterator[EmbeddedProvider]:
+    require_walls(walls)
+    provider = EmbeddedProvider(state_folder, rules=DisposableRules(walls=walls))
     try:
         yield provider
     finally:
@@ -43,9 +68,9 @@ async def provided(state_folder: Path) -> AsyncIterator[EmbeddedProvider]:
 
 @asynccontextmanager
 async def made(
-    state_folder: Path, order: SandboxOrder | None = None
+    state_folder: Path, order: SandboxOrder | None = None, walls: str = ""
 ) -> AsyncIterator[tuple[EmbeddedProvider, Disposable, EmbeddedSandbox]]:
-    async with provided(state_folder) as provider:
+    async with provided(state_folder, walls) as provider:
         disposable = await provider.create(new_disposable_id(), order or SandboxOrder())
         try:
             yield provider, disposable, await provider.open(disposable)
@@ -64,6 +89,11 @@ async def say(sandbox: Sandbox, script: str) -> str:
     seen = await run(sandbox, script)
     assert seen.exit_code == 0, seen.stderr.head.decode()
     return seen.stdout.head.decode().strip()
+
+
+def number(call: str) -> int:
+    """The number of a system call on this machine."""
+    return NUMBERS[call][0 if platform.machine() == "x86_64" else 1]
 
 
 def marked_sleep() -> str:
@@ -115,7 +145,7 @@ import asyncio, json, sys
 from pathlib import Path
 from remote_sandbox_mcp.backends.bubblewrap.provider import EmbeddedProvider
 from remote_sandbox_mcp.core.commands.command import Command
-from remote_sandbox_mcp.core.sandboxes.disposable import Limits, SandboxOrder, new_disposable_id
+from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.errors import SandboxError
 
 async def tried(sandbox, script, timeout_s):
@@ -127,7 +157,7 @@ async def tried(sandbox, script, timeout_s):
 
 async def main():
     order = json.loads(sys.argv[2])
-    provider = EmbeddedProvider(Path(sys.argv[1]))
+    provider = EmbeddedProvider(Path(sys.argv[1]), rules=DisposableRules(walls=order.get("walls", "")))
     limits = Limits(**order.get("limits", {}))
     made = await provider.create(new_disposable_id(), SandboxOrder(limits=limits, image=order.get("image", "")))
     sandbox = await provider.open(made)
@@ -143,11 +173,15 @@ asyncio.run(main())
 
 def as_ordinary_user(scripts: list[str], **order: Any) -> dict[str, Any]:
     """What the scripts did in a sandbox of a server that has no rights of its own."""
-    require_bubblewrap()
-    other = {"user": ORDINARY_USER, "group": ORDINARY_USER, "extra_groups": []} if os.geteuid() == 0 else {}
+    require_walls(order.get("walls", ""))
+    if os.geteuid() == 0 and not IS_ROOT:
+        pytest.skip("needs the rights of root, to become an ordinary user")
+    # Without a namespace all processes of a user are counted, also those of a test beside this one.
+    user = ORDINARY_USER + (1 + os.getpid() % 90 if order.get("walls") == landlock.LANDLOCK else 0)
+    other = {"user": user, "group": user, "extra_groups": []} if os.geteuid() == 0 else {}
     with tempfile.TemporaryDirectory() as folder:
         if other:
-            os.chown(folder, ORDINARY_USER, ORDINARY_USER)
+            os.chown(folder, user, user)
         done = subprocess.run(
             [SYSTEM_PYTHON, "-W", "error", "-c", SERVER, folder, json.dumps({"scripts": scripts, **order})],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "HOME": folder},

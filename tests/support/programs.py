@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from remote_sandbox_mcp.far.outpost import filter as calls
 from remote_sandbox_mcp.far.outpost import guard
 from remote_sandbox_mcp.local.processes import programs
 from tests.support.means import require_bubblewrap, require_program
@@ -32,9 +33,9 @@ def without_bubblewrap(*words: str) -> list[str]:
 @functools.cache
 def _no_landlock() -> str:
     """A file with a filter that answers as a kernel without Landlock does."""
-    refuse = guard.step(guard.EQUAL, guard.CREATE_RULESET, 0, 1) + guard.step(guard.RETURN, guard.REFUSE | errno.ENOSYS)
+    refuse = calls.step(calls.EQUAL, guard.CREATE_RULESET, 0, 1) + calls.step(calls.RETURN, calls.REFUSE | errno.ENOSYS)
     file = Path(tempfile.mkdtemp(prefix="rsmcp-filter-")) / "filter"
-    file.write_bytes(guard.step(guard.LOAD, 0) + refuse + guard.step(guard.RETURN, guard.ALLOW))
+    file.write_bytes(calls.step(calls.LOAD, 0) + refuse + calls.step(calls.RETURN, calls.ALLOW))
     file.parent.chmod(0o755)
     atexit.register(shutil.rmtree, file.parent, ignore_errors=True)
     return str(file)

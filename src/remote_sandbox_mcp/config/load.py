@@ -289,6 +289,8 @@ def _settings(
     values = checked(document, "server", schema.SERVER_READERS, file, report)
     said, variables = take_variables(schema.SERVER_VARIABLES, schema.SERVER_READERS, environ, report)
     sources = {f"server.{key}": where for key, where in (dict.fromkeys(values, file) | variables).items()}
+    # What is wrong there is reported where the sandbox itself is read.
+    local = checked(document, "local", schema.LOCAL_READERS, file, lambda _: None)
     results = checked(document, "results", schema.RESULT_READERS, file, report)
     notify, origins = _notify(document, file, environ, report)
     watch = checked(document, "watch", schema.WATCH_READERS, file, report)
@@ -310,7 +312,7 @@ def _settings(
         notify=notify,
         alerts=replace(Settings.alerts, **{f"{key}_s": value for key, value in watch.items()}),
         platform=platform,
-        rules=services.rules,
+        rules=replace(services.rules, walls=local.get("walls", "")),
         http=services.http,
         logging=services.logging,
         announced=Announced(**announced),

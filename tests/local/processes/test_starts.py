@@ -25,7 +25,6 @@ STARTERS = {
     "backends/bubblewrap/disk.py": "find_helper",
     "backends/bubblewrap/network/enter.py": "bubblewrap's path, which find_helper found",
     "backends/bubblewrap/network/frames.py": "the path of slirp4netns, which find_helper found",
-    "backends/bubblewrap/network/way.py": "our own Python",
     "backends/link/pipe.py": "words of by_path and find_helper, and our own Python",
     "backends/shell/patterns.py": "our own Python",
     "backends/ssh/connection.py": "by_path",

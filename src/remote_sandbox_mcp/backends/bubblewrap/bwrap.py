@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...far.outpost import filter as calls
 from ...local.processes.ownership import who_else_on_the_way
 from ...local.processes.programs import find_helper, objection
-from . import seccomp
 
 TRIAL_S = 10.0
 # A user id from a range that no distribution, service or container uses.
@@ -83,7 +84,6 @@ class Footing:
     """
 
     program: str
-    abi: seccomp.Abi
     flags: tuple[str, ...]
     step_down: int = 0
     landlock: int = 0
@@ -108,18 +108,18 @@ async def find_footing() -> Footing | str:
             f"the local sandbox needs bubblewrap, which is not installed{seen}: "
             "run `sudo apt install bubblewrap` (Debian, Ubuntu) or `sudo dnf install bubblewrap` (Fedora, RHEL)"
         )
-    if (abi := seccomp.abi_here()) is None:
-        return f"the local sandbox knows the system calls of {', '.join(seccomp.ABIS)} only, not of this machine"
+    if not calls.is_known():
+        return f"the local sandbox knows the system calls of {', '.join(calls.ARCHITECTURES)} only, not of this machine"
     key = (program, os.geteuid())
     if key not in _found:
-        footing = await asyncio.to_thread(_try_all, program, abi)
+        footing = await asyncio.to_thread(_try_all, program)
         if isinstance(footing, str):
             return footing
         _found[key] = footing
     return _found[key]
 
 
-def footings(program: str, abi: seccomp.Abi, is_root: bool) -> Iterator[Footing]:
+def footings(program: str, is_root: bool) -> Iterator[Footing]:
     """The ways to drop all privileges, best first.
 
     Root inside a user namespace still owns root's files and /proc/sys, so root becomes a user that
@@ -128,19 +128,19 @@ def footings(program: str, abi: seccomp.Abi, is_root: bool) -> Iterator[Footing]
     if is_root:
         # Capabilities that the first process needs to become that user, and to drop all privileges for good.
         kept = (word for right in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{right}"))
-        yield Footing(program, abi, ("--cap-drop", "ALL", *kept), STEP_DOWN_TO)
+        yield Footing(program, ("--cap-drop", "ALL", *kept), STEP_DOWN_TO)
     user = ("--unshare-user", "--uid", str(INSIDE), "--gid", str(INSIDE))
-    yield Footing(program, abi, (*user, "--cap-drop", "ALL"))
+    yield Footing(program, (*user, "--cap-drop", "ALL"))
 
 
-def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
+def _try_all(program: str) -> Footing | str:
     if why := doubt_about_python():
         return (
             f"the local sandbox needs a Python that only root can change, because it runs before root's rights are "
             f"given up, and {why}: install this system's python3, or run this program as an ordinary user"
         )
     complaint = ""
-    for footing in footings(program, abi, os.geteuid() == 0):
+    for footing in footings(program, os.geteuid() == 0):
         complaint = try_out(footing)
         if not complaint:
             return footing
@@ -149,21 +149,22 @@ def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
 
 def try_out(footing: Footing) -> str:
     """Run `true` inside; returns the complaint, if any."""
-    with seccomp.filter_file(footing.abi) as file:
-        arguments = [*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(), "true"]
-        try:
-            outcome = subprocess.run(
-                arguments,
-                env={"PATH": SYSTEM_PATH},
-                pass_fds=(file,),
-                capture_output=True,
-                timeout=TRIAL_S,
-                check=False,
-            )
-        except OSError as problem:
-            return str(problem)
-        except subprocess.TimeoutExpired:
-            return f"no end within {TRIAL_S:.0f} s"
+    with filter_file() as file:
+        inside = (*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(), "true")
+        return complaint_of(inside, file)
+
+
+def complaint_of(arguments: Sequence[str], *passed: int) -> str:
+    """Run a program that should end well; returns the complaint, if any."""
+    environment = {"PATH": SYSTEM_PATH}
+    try:
+        outcome = subprocess.run(
+            arguments, env=environment, pass_fds=passed, capture_output=True, timeout=TRIAL_S, check=False
+        )
+    except OSError as problem:
+        return str(problem)
+    except subprocess.TimeoutExpired:
+        return f"no end within {TRIAL_S:.0f} s"
     said = outcome.stderr.decode("utf-8", "replace").strip() or f"it ended with {outcome.returncode}"
     return said if outcome.returncode else ""
 
@@ -188,6 +189,18 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+@contextmanager
+def filter_file() -> Iterator[int]:
+    """The filter that closes what namespaces leave open, as an open file, as bubblewrap wants it."""
+    fd = os.memfd_create("seccomp")
+    try:
+        os.write(fd, calls.everywhere() + calls.of_sandboxes() + calls.step(calls.RETURN, calls.ALLOW))
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def namespaces(footing: Footing, seccomp_file: int, *, network: bool) -> list[str]:

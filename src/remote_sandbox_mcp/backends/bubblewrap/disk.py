@@ -68,7 +68,8 @@ def most_files(megabytes: int) -> int:
 
 
 def measure(folder: Path) -> DiskUse:
-    """Measure the space and the files below a folder; `du` follows no links and handles any depth."""
+    """Measure the space and the files below a folder, or a link to one; `du` follows no links and handles any depth."""
+    folder = folder.resolve()
     return DiskUse(_du("-skx", folder) >> 10, _du("-sx", folder, "--inodes"))
 
 

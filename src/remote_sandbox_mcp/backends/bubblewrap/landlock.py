@@ -7,7 +7,6 @@ import functools
 import hashlib
 import marshal
 import os
-import resource
 import secrets
 import socket
 import sys
@@ -22,11 +21,10 @@ from ...core.sandboxes.network import Reach
 from ...core.sandboxes.port import PortClosed, Stream
 from ...far import program
 from ...far.outpost import guard
-from ...local.processes import descriptors
 from ..link import pipe
 from ..link.client import OutpostClient
 from ..stream import over_socket
-from . import bwrap, seccomp
+from . import bwrap
 from .bwrap import STEP_DOWN_TO, Footing
 from .processes import GUARD
 from .walls import READ, USER, Bounds, Folders, compiled, first_process, joining
@@ -61,15 +59,15 @@ async def why_not(walls: str = "") -> str:
 
 
 def _find() -> Footing | str:
-    abi, version = seccomp.abi_here(), guard.landlock_version() if sys.platform.startswith("linux") else 0
-    if not abi or not version:
+    version = guard.landlock_version() if sys.platform.startswith("linux") else 0
+    if not version:
         return "without namespaces it needs Landlock, which this system does not have (Linux 5.13 or newer has it)"
     if why := bwrap.doubt_about_python():
         return (
             f"without namespaces it needs a Python that only root can change, and {why}: install this system's python3"
         )
     steps_down = os.geteuid() == 0 and _may_step_down()
-    return Footing("", abi, (), STEP_DOWN_TO if steps_down else 0, version)
+    return Footing("", (), STEP_DOWN_TO if steps_down else 0, version)
 
 
 def _may_step_down() -> bool:
@@ -84,13 +82,14 @@ def not_held(footing: Footing) -> str:
     """Describe in one line what these walls do not hold; empty for namespaces, which hold all of it."""
     if not footing.landlock:
         return ""
-    parts = ["names, sizes and times of other files and names of other processes can be seen"]
+    parts = ["names, sizes and times of other files and command lines of other processes can be seen"]
     parts.append("its ports are ports of this computer's loopback, which other users of it can reach")
     parts.append("/tmp is not its own: programs must use $TMPDIR")
     if footing.landlock < FIRST_WITH_MOVES:
         parts.append("this kernel lets no file be renamed into another folder: programs copy it")
-    if not footing.step_down:
-        parts.append("no pseudo-terminals and no shared memory by name (/dev/shm)")
+    alone = "no pseudo-terminals and no shared memory by name (/dev/shm)"
+    shared = "its terminals and /dev/shm can be used by other sandboxes of this server, which have the same user"
+    parts.append(shared if footing.step_down else alone)
     if os.geteuid() == 0 and not footing.step_down:
         parts.append("it runs as uid 0 without capabilities, whose processes no limit counts")
     return f"walls: Landlock {footing.landlock} instead of namespaces: {'; '.join(parts)}"
@@ -124,8 +123,8 @@ class GuardStart:
 
     async def greeted(self, greet: Callable[[pipe.PipeLine, str], Awaitable[T]]) -> T:
         token, home = secrets.token_hex(16), self.home
-        python, filters = str(python_outside()), seccomp.assemble(self.footing.abi)
-        sent = (marshalled_guard(), guard_source(), filters, first_process(), compiled(self.pieces))
+        python = str(python_outside())
+        sent = (marshalled_guard(), guard_source(), first_process(), compiled(self.pieces))
         arguments = [*joining(self.bounds), python, "-IS", "-c", self.loader(python, sent), token, GUARD, home]
         line = await pipe.start(arguments, self.environment(), ends_by_itself=True)
         try:
@@ -151,20 +150,15 @@ class GuardStart:
 
     def loader(self, python: str, sent: tuple[bytes, ...]) -> str:
         """Python source that reads the guard and the outpost from its input; a command line is public."""
-        made, text, filters, first, outpost = map(len, sent)
+        made, text, first, outpost = map(len, sent)
         start = f"import io,os,sys,marshal,_frozen_importlib_external as f;sys.executable={python!r};{READ}"
         load = f"m,t=read({made}),read({text});exec(marshal.loads(m) if f.MAGIC_NUMBER=={MAGIC_NUMBER!r} else t);"
-        fork = f"fork_guarded({self.footing.step_down},{self.rlimits()!r},{self.plan()!r},read({filters}));"
+        fork = f"fork_guarded({self.footing.step_down},{self.bounds.soft_and_hard()!r},{self.plan()!r});"
         sizes = f"read({outpost}),read({len(program.packed(self.pieces))})"
         # Commands of other connections are confined apart, so a lane need not be closed to them.
         opened = "LIBC.prctl(DUMPABLE,1,0,0,0);" if self.pieces == program.LANE else ""
         run = f"exec(read({first}));close_to_commands();{opened}run_outpost({sizes},{MAGIC_NUMBER!r},globals())"
         return start + load + fork + run
-
-    def rlimits(self) -> dict[int, tuple[int, int]]:
-        # This process may have raised its own limit of descriptors.
-        usual = {resource.RLIMIT_NOFILE: (descriptors.usual_limit(), resource.RLIM_INFINITY)}
-        return usual | {number: (most, most) for number, most in self.bounds.rlimits.items()}
 
     def plan(self) -> dict[str, object]:
         shares = self.place.network.reach is Reach.HOST
@@ -188,7 +182,7 @@ def python_outside() -> Path:
 
 @functools.cache
 def guard_source() -> bytes:
-    return program.source(("outpost/guard",)).encode()
+    return program.source(program.WALLS[:-1]).encode()
 
 
 @functools.cache

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+from ...far.outpost.guard import family_of, send
 
 END_S = 10.0
 # A word of the command line of a supervisor, where there are no namespaces.
@@ -36,18 +37,8 @@ def _read(path: str) -> bytes:
 
 def family(roots: Iterable[int]) -> set[int]:
     """Collect the processes and all their descendants; inside, orphans become children of the first process."""
-    children: dict[int, list[int]] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
-        if fields and fields[0] != b"Z":
-            children.setdefault(int(fields[1]), []).append(int(name))
-    found, pending = set(), list(roots)
-    while pending:
-        pid = pending.pop()
-        if pid not in found:
-            found.add(pid)
-            pending += children.get(pid, [])
-    return found
+    found = set(roots)
+    return found.union(*map(family_of, found))
 
 
 def are_counted_by_namespace(kernel: str) -> bool:
@@ -99,9 +90,3 @@ def end(home: Path) -> None:
 def _lives(pid: int) -> bool:
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return bool(fields) and fields[0] not in (b"Z", b"X")
-
-
-def send(pids: Iterable[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)

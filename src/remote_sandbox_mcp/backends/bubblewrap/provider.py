@@ -132,7 +132,8 @@ class EmbeddedProvider:
 
     def _mount(self, disposable_id: str, disk_mb: int, footing: Footing) -> bool:
         runs = self._store.runs(disposable_id)
-        if not disk.mount_sized(self._store.box(disposable_id), disk_mb):
+        # What is mounted could not be bound to another place, where its user finds it.
+        if footing.landlock or not disk.mount_sized(self._store.box(disposable_id), disk_mb):
             return False
         runs.mkdir(mode=0o700, exist_ok=True)
         # The outpost's records need their own space: when the sandbox's disk is full, they must still be written.

@@ -23,7 +23,7 @@ from ...far.program import read_program
 from ...local.processes import descriptors
 from ..link import pipe
 from ..link.doorway import Doorway
-from . import bwrap, images, seccomp
+from . import bwrap, images
 from .bwrap import Footing
 from .images import OpenedImage
 from .network import way
@@ -48,6 +48,11 @@ class Bounds:
     shm_mb: int = 0
     watched_mb: int = 0
 
+    def soft_and_hard(self) -> dict[int, tuple[int, int]]:
+        # This process may have raised its own limit of descriptors.
+        usual = {resource.RLIMIT_NOFILE: (descriptors.usual_limit(), resource.RLIM_INFINITY)}
+        return usual | {number: (most, most) for number, most in self.rlimits.items()}
+
 
 # A shell that joins the groups itself costs a millisecond. Moving a process that another one started takes longer: the
 # kernel waits for all processors.
@@ -71,7 +76,7 @@ class BwrapStart:
 
     async def greeted(self, greet: Callable[[pipe.PipeLine, str], Awaitable[T]]) -> T:
         token, doors = secrets.token_hex(16), (self.door.far,) if self.door else ()
-        with seccomp.filter_file(self.footing.abi) as file, self.image() as image:
+        with bwrap.filter_file() as file, self.image() as image:
             arguments = [*self.before_walls(), *self.walls(file, image), *self.program(token, doors, image)]
             environment = {**ENVIRONMENT, **way.variables(self.place.network)}
             line = await pipe.start(arguments, environment, (file, *doors))
@@ -167,10 +172,7 @@ class BwrapStart:
         return f"{prologue}{first}run_outpost(read({sizes[1]}),read({sizes[2]}),{MAGIC_NUMBER!r},globals())"
 
     def first(self, room: str = "") -> str:
-        # This process may have raised its own limit of descriptors.
-        limits = {resource.RLIMIT_NOFILE: (descriptors.usual_limit(), resource.RLIM_INFINITY)}
-        limits |= {number: (most, most) for number, most in self.bounds.rlimits.items()}
-        return f"fork_outpost({self.footing.step_down},{limits!r},{room!r});"
+        return f"fork_outpost({self.footing.step_down},{self.bounds.soft_and_hard()!r},{room!r});"
 
 
 def joining(bounds: Bounds) -> list[str]:

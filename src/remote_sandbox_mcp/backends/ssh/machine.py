@@ -146,7 +146,8 @@ def ports_of(machine: Machine, open_beside: Callable[[OutpostClient], Awaitable[
 def why_no_walls(machine: Machine, said: str) -> str:
     """Explain why a machine is refused where only some folders may be written."""
     mark = "writable cannot be held there: "
-    return mark + (said.rpartition(mark)[2] or f"its {machine.python} did not start")
+    why = said.rpartition(mark)[2]
+    return mark + (why if mark in said else f"its {machine.python} did not start" + (f" ({why})" if why else ""))
 
 
 async def start_line(

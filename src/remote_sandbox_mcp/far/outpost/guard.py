@@ -9,14 +9,33 @@ import array
 import ctypes
 import errno
 import os
-import platform
 import resource
 import select
 import signal
 import socket
+import stat
 import struct
 import threading
 import time
+
+from .filter import (
+    ALLOW,
+    ANY_BIT,
+    EQUAL,
+    LOAD,
+    MASK,
+    REFUSE,
+    RETURN,
+    SUPERVISE,
+    everywhere,
+    is_known,
+    number_of,
+    of_call,
+    of_sandboxes,
+    refused,
+    step,
+    when,
+)
 
 MYPY = False
 if MYPY:
@@ -38,85 +57,41 @@ OF_DEVICES = (OF_FILES & ~EXECUTE) | REMOVE_FILE | MAKE_FILE
 WRITING = ((1 << 16) - 1) & ~(1 << 6 | 1 << 11 | IOCTL_DEV)
 READING = EXECUTE | READ_FILE | READ_DIR
 # Which rights a version of Landlock has first: REFER 2, TRUNCATE 3, IOCTL_DEV 5.
-FIRST_WITH = ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV))
-TCP_SINCE, SCOPES_SINCE = 4, 6
+TRUNCATE_SINCE, TCP_SINCE, SCOPES_SINCE = 3, 4, 6
+FIRST_WITH = ((2, REFER), (TRUNCATE_SINCE, TRUNCATE), (5, IOCTL_DEV))
 OF_NAMES, OF_SIGNALS = 1, 2
 
-LOAD, EQUAL, ABOVE, MASK, RETURN = 0x20, 0x15, 0x25, 0x54, 0x06
-ALLOW, REFUSE, SUPERVISE = 0x7FFF0000, 0x00050000, 0x7FC00000
 RECEIVE, SEND, IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
-CONTINUE = 1
+CONTINUE, NEW_LISTENER = 1, 1 << 3
 AT_CWD, AT_EMPTY, AT_NOFOLLOW = -100, 0x1000, 0x100
-FAST_OPEN, NEW_USER_NAMESPACE = 0x20000000, 0x10000000
+FAST_OPEN = 0x20000000
 LONGEST_PATH, LONGEST_ADDRESS = 4096, 128
 O_PATH = 0o10000000
-LAST_NUMBER = 0x3FFFFFFF
+# The marks setuid and setgid, and those of programs.
+OF_OTHERS, ANYBODY_STARTS = 0o6000, 0o111
+F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
 END_S = 10.0
 
-# Numbers of system calls: of x86_64, and of the younger architectures, which share one table; 0 for none.
-NUMBERS = {
-    "seccomp": (317, 277),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "connect": (42, 203),
-    "bind": (49, 200),
-    "listen": (50, 201),
-    "sendto": (44, 206),
-    "sendmsg": (46, 211),
-    "sendmmsg": (307, 269),
-    "chmod": (90, 0),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, 0),
-    "lchown": (94, 0),
-    "fchownat": (260, 54),
-    "utime": (132, 0),
-    "utimes": (235, 0),
-    "futimesat": (261, 0),
-    "utimensat": (280, 88),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "setxattrat": (463, 463),
-    "removexattrat": (466, 466),
-    "file_setattr": (469, 469),
-    "truncate": (76, 45),
-    "open": (2, 0),
-    "openat": (257, 56),
-    "openat2": (437, 437),
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "tgkill": (234, 131),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
-    "shmget": (29, 194),
-    "semget": (64, 190),
-    "msgget": (68, 186),
-    "mq_open": (240, 180),
-    "prlimit64": (302, 261),
-    "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438),
-    "io_uring_setup": (425, 425),
-    "unshare": (272, 97),
-    "clone": (56, 220),
-    "clone3": (435, 435),
-}
-ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0xC00000F3, 1)}
 # Extended attributes are refused as file systems do that have none: copying programs go on without them.
-WITHOUT_ATTRIBUTES = ("setxattr", "lsetxattr", "removexattr", "lremovexattr", "setxattrat", "removexattrat")
+WITHOUT_ATTRIBUTES = [start + "xattr" for start in ("set", "lset", "fset", "remove", "lremove", "fremove")]
+WITHOUT_ATTRIBUTES += ["setxattrat", "removexattrat"]
 # Shared memory and queues by number or name are shared by all processes of a user.
-SHARED = ("shmget", "semget", "msgget", "mq_open")
-
-
-def number_of(name: str) -> int:
-    return NUMBERS[name][ARCHITECTURES[platform.machine()][1]]
+SHARED = ["shmget", "shmat", "shmctl", "semget", "semctl", "semop", "semtimedop"]
+SHARED += ["msgget", "msgctl", "msgsnd", "msgrcv", "mq_open", "mq_unlink"]
+# Letters of ioctls: of Linux's file systems, XFS, flags by version, Btrfs.
+OF_FILE_SYSTEMS = (0x6600, 0x5800, 0x7600, 0x9400)
+# Of them: flags, version, extents and attributes are read; the others copy into a file that is open for writing.
+TELLING_OR_COPYING = (0x80086601, 0x80087601, 0xC020660B, 0x801C581F, 0x40049409, 0x4020940D, 0xC0189436)
+# Calls that change how other processes run, and which argument names one.
+OF_PROCESSES = {"setpriority": 1, "ioprio_set": 1, "sched_setparam": 0, "sched_setscheduler": 0}
+OF_PROCESSES.update(sched_setattr=0, sched_setaffinity=0)
+# Calls that make a file, and which argument is its mode.
+MAKING = (("open", 2), ("openat", 3), ("creat", 1), ("mknod", 1), ("mknodat", 2))
 
 
 def landlock_version() -> int:
     """The version of Landlock that this kernel has; 0 without it, or on an architecture that we do not know."""
-    if platform.machine() not in ARCHITECTURES:
+    if not is_known():
         return 0
     return max(0, int(LIBC.syscall(CREATE_RULESET, None, 0, 1)))
 
@@ -177,26 +152,6 @@ def allow(rules: int, path: str, rights: int) -> None:
 # The filter of system calls
 
 
-def step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, then, otherwise, value)
-
-
-def of_call(name: str, body: bytes) -> bytes:
-    """Instructions for one call; they end with a decision, or with the number of the call loaded again."""
-    number = number_of(name)
-    return step(EQUAL, number, 0, len(body) // 8) + body if number else b""
-
-
-def refused(name: str, error: int) -> bytes:
-    return of_call(name, step(RETURN, REFUSE | error))
-
-
-def refused_with(name: str, argument: int, bits: int, wanted: int, error: int) -> bytes:
-    """Refuse a call whose argument has exactly the `wanted` ones of these bits."""
-    test = step(LOAD, 16 + 8 * argument) + step(MASK, bits) + step(EQUAL, wanted, 0, 1)
-    return of_call(name, test + step(RETURN, REFUSE | error) + step(LOAD, 0))
-
-
 def sockets(network: bool) -> bytes:
     """Only kinds of sockets whose addresses the supervisor can check: streams of this computer, and TCP.
 
@@ -219,44 +174,87 @@ def sockets(network: bool) -> bytes:
     return of_call("socket", families) + of_call("socketpair", pair)
 
 
-def make_filter(version: int, network: bool, supervised: "Collection[str]") -> bytes:
-    audit = ARCHITECTURES[platform.machine()][0]
-    parts = [step(LOAD, 4), step(EQUAL, audit, 1, 0), step(RETURN, REFUSE | errno.ENOSYS), step(LOAD, 0)]
-    # The calls of x32 have other numbers.
-    parts += [step(ABOVE, LAST_NUMBER, 0, 1), step(RETURN, REFUSE | errno.ENOSYS)]
-    parts.append(sockets(network))
+def ioctls() -> bytes:
+    """Refuse what can be changed of a file or a folder that is only open for reading: flags, verity, subvolumes."""
+    body = step(LOAD, 24) + b"".join(step(EQUAL, each, 0, 1) + step(RETURN, ALLOW) for each in TELLING_OR_COPYING)
+    refusing = step(RETURN, REFUSE | errno.ENOTTY)
+    body += step(MASK, 0xFF00) + b"".join(step(EQUAL, kind, 0, 1) + refusing for kind in OF_FILE_SYSTEMS)
+    return of_call("ioctl", body + step(LOAD, 0))
+
+
+def signals() -> "list[bytes]":
+    """For kernels that do not keep signals inside; a descriptor, too, can have one sent."""
+    parts = [refused(name, errno.ENOSYS) for name in ("pidfd_send_signal", "tkill")]
+    parts += [refused(name, errno.EPERM) for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo")]
+    parts += [when("ioctl", 1, EQUAL, request, REFUSE | errno.EPERM) for request in (FIOSETOWN, SIOCSPGRP)]
+    return [*parts, when("fcntl", 1, EQUAL, F_SETOWN_EX, REFUSE | errno.EPERM)]
+
+
+def of_outpost(secret: bytes) -> "list[bytes]":
+    """Let the outpost change its own open files: the supervisor cannot look at them, because its memory is closed.
+
+    It passes a secret in the last two arguments, which these calls do not use.
+    """
+    words = struct.unpack("=4I", secret)
+    body = b"".join(step(LOAD, 48 + 4 * at) + step(EQUAL, word, 0, 7 - 2 * at) for at, word in enumerate(words))
+    return [of_call(name, body + step(RETURN, ALLOW) + step(LOAD, 0)) for name in ("fchmod", "fchown", "utimensat")]
+
+
+def use_secret(secret: bytes) -> None:
+    """From now on this process, and what it forks, changes its open files by calls with the secret."""
+    usual, last = os.utime, [ctypes.c_uint64(word) for word in struct.unpack("=2Q", secret)]
+
+    def call(name: str, fd: int, *arguments: "int | None") -> None:
+        given = (*arguments, 0, 0, 0)[:3]
+        checked(LIBC.syscall(number_of(name), fd, *given, *last))
+
+    def utime(path: "Any", *arguments: "Any", **named: "Any") -> None:
+        is_now = isinstance(path, int) and not (arguments or named)
+        call("utimensat", path, None, None) if is_now else usual(path, *arguments, **named)
+
+    os.__dict__.update(
+        fchmod=lambda fd, mode: call("fchmod", fd, mode),
+        fchown=lambda fd, user, group: call("fchown", fd, user, group),
+        utime=utime,
+    )
+
+
+def make_filter(version: int, plan: "dict[str, Any]", supervised: "Collection[str]", secret: bytes) -> bytes:
+    parts = [everywhere(), sockets(bool(plan["network"])), ioctls(), *of_outpost(secret)]
+    # What is made with the mark of a program that runs as its owner or group; `change_mode` refuses to add it.
+    parts += [when(name, argument, ANY_BIT, OF_OTHERS, REFUSE | errno.EPERM) for name, argument in MAKING]
+    if not plan["outlives"]:
+        parts.append(of_sandboxes())
     parts += [refused(name, errno.EOPNOTSUPP) for name in WITHOUT_ATTRIBUTES]
-    parts += [refused(name, errno.ENOSYS) for name in (*SHARED, "file_setattr", "futimesat", "io_uring_setup")]
+    parts += [refused(name, errno.ENOSYS) for name in (*SHARED, "file_setattr", "futimesat", "openat2")]
     # Fast open connects while it sends.
     for name, argument in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
-        parts.append(refused_with(name, argument, FAST_OPEN, FAST_OPEN, errno.EOPNOTSUPP))
-    # The limits of another process are its user's to change.
-    other = step(LOAD, 16) + step(EQUAL, 0, 1, 0) + step(RETURN, REFUSE | errno.EPERM) + step(LOAD, 0)
-    parts.append(of_call("prlimit64", other))
-    if version < 3:
+        parts.append(when(name, argument, ANY_BIT, FAST_OPEN, REFUSE | errno.EOPNOTSUPP))
+    # The limits of another process are its user's to change, and the priority of all.
+    parts.append(when("prlimit64", 0, EQUAL, 0, REFUSE | errno.EPERM, is_met=False))
+    for name, all_of_user in (("setpriority", 2), ("ioprio_set", 3)):
+        parts.append(when(name, 0, EQUAL, all_of_user, REFUSE | errno.EPERM))
+    if version < TRUNCATE_SINCE:
         # A file that may only be read can be emptied by opening it so.
         emptying = os.O_TRUNC | os.O_ACCMODE
-        parts.append(refused("truncate", errno.EACCES) + refused("openat2", errno.ENOSYS))
-        parts.append(refused_with("open", 1, emptying, os.O_TRUNC, errno.EACCES))
-        parts.append(refused_with("openat", 2, emptying, os.O_TRUNC, errno.EACCES))
+        for name, argument in (("open", 1), ("openat", 2)):
+            parts.append(when(name, argument, EQUAL, os.O_TRUNC, REFUSE | errno.EACCES, emptying))
     if "kill" in supervised:
-        parts += [refused(name, errno.ENOSYS) for name in ("pidfd_send_signal", "tkill")]
-        parts += [refused(name, errno.EPERM) for name in ("rt_sigqueueinfo", "rt_tgsigqueueinfo")]
-    # In a mount namespace of its own, a path would mean another file to the supervisor. clone3 has its flags in memory.
-    for name in ("unshare", "clone"):
-        parts.append(refused_with(name, 0, NEW_USER_NAMESPACE, NEW_USER_NAMESPACE, errno.EPERM))
-    parts.append(refused("clone3", errno.ENOSYS))
-    parts += [of_call(name, step(RETURN, SUPERVISE)) for name in supervised]
+        parts += signals()
+    conditions = {"fcntl": when("fcntl", 1, EQUAL, F_SETOWN, SUPERVISE)}
+    for name, argument in OF_PROCESSES.items():
+        conditions[name] = when(name, argument, EQUAL, 0, SUPERVISE, is_met=False)
+    parts += [conditions.get(name) or of_call(name, step(RETURN, SUPERVISE)) for name in supervised]
     return b"".join(parts) + step(RETURN, ALLOW)
 
 
-def install(program: bytes, flags: int = 0) -> int:
-    """Install a filter; returns the descriptor of its listener, where `flags` ask for one. Raises OSError."""
+def install(program: bytes) -> int:
+    """Install a filter; returns the descriptor of its listener. Raises OSError."""
     text = ctypes.create_string_buffer(program, len(program))
     header = struct.pack(
         "HxxxxxxQ" if ctypes.sizeof(ctypes.c_void_p) == 8 else "HxxI", len(program) // 8, ctypes.addressof(text)
     )
-    return checked(LIBC.syscall(number_of("seccomp"), 1, flags, header))
+    return checked(LIBC.syscall(number_of("seccomp"), 1, NEW_LISTENER, header))
 
 
 # The supervisor
@@ -331,7 +329,7 @@ class Supervisor:
         else:
             self.answer(asked, answer)
 
-    def answer(self, asked: "Asked", answer: "Callable[[Asked], bool]") -> None:
+    def answer(self, asked: "Asked", answer: "Callable[[Asked], bool | None]") -> None:
         value, error, flags = 0, 0, 0
         try:
             flags = CONTINUE if answer(asked) else 0
@@ -391,6 +389,12 @@ class Asked:
             raise OSError(errno.ENAMETOOLONG, "")
         return name
 
+    def file(self, base: int, path: "int | None" = None, flags: int = 0) -> int:
+        """Open the file that a descriptor, or a path from there, names. Raises OSError: EACCES beyond our folders."""
+        if path is None:
+            return self.locate(base, b"", AT_EMPTY)
+        return self.locate(base, self.path(path), flags)
+
     def locate(self, base: int, path: bytes, flags: int = 0, allowed: "tuple[str, ...]" = ()) -> int:
         """Open a file below a writable or `allowed` folder, as the caller would find it. Raises OSError: EACCES."""
         own = b"/proc/%d/" % self.pid
@@ -406,14 +410,15 @@ class Asked:
             where = None if path.startswith(b"/") else self.keep(os.open(start, O_PATH | os.O_CLOEXEC))
             fd = self.keep(os.open(path, O_PATH | os.O_CLOEXEC | follow, dir_fd=where))
         real = os.readlink("/proc/self/fd/%d" % fd)
-        if not any(lies_in(real, folder) for folder in allowed or self.supervisor.writable):
+        # Pipes, sockets and memory have no path.
+        is_nameless = not real.startswith("/") or real.startswith("/memfd:")
+        if not is_nameless and not any(lies_in(real, folder) for folder in allowed or self.supervisor.writable):
             raise OSError(errno.EACCES, "")
         return fd
 
     def descriptor(self, index: int) -> "socket.socket":
         """The caller's socket, as a copy of ours. Raises OSError."""
-        tgid = self.pid if self.pid == thread_group(self.pid) else thread_group(self.pid)
-        process = self.keep(checked(LIBC.syscall(number_of("pidfd_open"), tgid, 0)))
+        process = self.keep(checked(LIBC.syscall(number_of("pidfd_open"), thread_group(self.pid), 0)))
         copy = checked(LIBC.syscall(number_of("pidfd_getfd"), process, self.signed(index), 0))
         checked(LIBC.ioctl(self.supervisor.listener, ctypes.c_ulong(IS_VALID), struct.pack("=Q", self.number)))
         try:
@@ -442,47 +447,42 @@ def by_name(fd: int) -> bytes:
     return b"/proc/self/fd/%d" % fd
 
 
-def change_mode(asked: Asked, base: int, path: int, mode: int, flags: int = 0) -> bool:
-    fd = asked.locate(base, asked.path(path), flags)
-    checked(LIBC.chmod(by_name(fd), asked.arguments[mode] & 0o7777))
-    return False
+def change_mode(fd: int, mode: int) -> None:
+    """Raises OSError for a program that would run as its owner or group: somebody without walls could start it."""
+    if mode & OF_OTHERS and mode & ANYBODY_STARTS and not stat.S_ISDIR(os.fstat(fd).st_mode):
+        raise OSError(errno.EPERM, "")
+    checked(LIBC.chmod(by_name(fd), mode & 0o7777))
 
 
-def change_owner(asked: Asked, base: int, path: int, owner: int, flags: int = 0) -> bool:
-    fd = asked.locate(base, asked.path(path), flags)
-    checked(LIBC.chown(by_name(fd), asked.signed(owner), asked.signed(owner + 1)))
-    return False
+def change_owner(fd: int, user: int, group: int) -> None:
+    checked(LIBC.chown(by_name(fd), user, group))
 
 
-def change_times(asked: Asked, base: int, path: int, times: "bytes | None", flags: int = 0) -> bool:
-    fd = asked.locate(base, asked.path(path), flags)
+def change_times(fd: int, times: "bytes | None") -> None:
     checked(LIBC.utimensat(AT_CWD, by_name(fd), times, 0))
-    return False
 
 
-def answer_utimensat(asked: Asked) -> bool:
-    if not asked.arguments[1]:
-        # The times of an open file; without a pointer there is nothing that could be exchanged.
-        return True
+def answer_truncate(asked: Asked) -> None:
+    checked(LIBC.truncate(by_name(asked.file(AT_CWD, 0)), ctypes.c_int64(asked.arguments[1])))
+
+
+def answer_utimensat(asked: Asked) -> None:
     times = asked.memory(2, 32) if asked.arguments[2] else None
-    return change_times(asked, asked.signed(0), 1, times, asked.signed(3))
+    fd = asked.file(asked.signed(0), 1 if asked.arguments[1] else None, asked.signed(3))
+    change_times(fd, times)
 
 
-def answer_utimes(asked: Asked) -> bool:
-    if not asked.arguments[1]:
-        return change_times(asked, AT_CWD, 0, None)
-    first, more, last, rest = struct.unpack("=4q", asked.memory(1, 32))
-    return change_times(asked, AT_CWD, 0, struct.pack("=4q", first, more * 1000, last, rest * 1000))
+def answer_utimes(asked: Asked, form: str) -> None:
+    times = None
+    if asked.arguments[1]:
+        # With seconds alone, or with microseconds after each.
+        given = struct.unpack(form, asked.memory(1, struct.calcsize(form)))
+        first, more, last, rest = given if len(given) == 4 else (given[0], 0, given[1], 0)
+        times = struct.pack("=4q", first, more * 1000, last, rest * 1000)
+    change_times(asked.file(AT_CWD, 0), times)
 
 
-def answer_utime(asked: Asked) -> bool:
-    if not asked.arguments[1]:
-        return change_times(asked, AT_CWD, 0, None)
-    first, last = struct.unpack("=2q", asked.memory(1, 16))
-    return change_times(asked, AT_CWD, 0, struct.pack("=4q", first, 0, last, 0))
-
-
-def answer_connect(asked: Asked) -> bool:
+def answer_connect(asked: Asked) -> None:
     address = asked.address()
     with asked.descriptor(0) as connecting:
         family = struct.unpack_from("=H", address)[0]
@@ -495,7 +495,6 @@ def answer_connect(asked: Asked) -> bool:
         elif family in (socket.AF_INET, socket.AF_INET6):
             check_reach(asked, address, connecting.type)
         checked(LIBC.connect(connecting.fileno(), address, len(address)))
-    return False
 
 
 def check_reach(asked: Asked, address: bytes, kind: int) -> None:
@@ -533,7 +532,11 @@ def host_of(address: bytes) -> "tuple[bytes, int]":
     if len(address) < (16 if address[0] == socket.AF_INET else 28):
         raise OSError(errno.EINVAL, "")
     host = address[4:8] if address[0] == socket.AF_INET else address[8:24]
-    return host[12:] if host[:12] == b"\0" * 10 + b"\xff\xff" else host, struct.unpack("!H", address[2:4])[0]
+    return unmapped(host), struct.unpack("!H", address[2:4])[0]
+
+
+def unmapped(host: bytes) -> bytes:
+    return host[12:] if host[:12] == b"\0" * 10 + b"\xff\xff" else host
 
 
 def is_loopback(host: bytes) -> bool:
@@ -588,13 +591,11 @@ def open_files(pid: int) -> "set[str]":
 def answer_bind(asked: Asked) -> bool:
     address = asked.address()
     family = struct.unpack_from("=H", address)[0]
-    if family == socket.AF_UNIX:
-        if address[2:3] == b"\0":
-            raise OSError(errno.EACCES, "")
-        # By name: Landlock holds where it is made.
+    if family == socket.AF_UNIX and address[2:3] != b"\0":
+        # By name: Landlock holds where it is made. What is exchanged meanwhile is found where it begins to listen.
         return True
     if family not in (socket.AF_INET, socket.AF_INET6):
-        raise OSError(errno.EAFNOSUPPORT, "")
+        raise OSError(errno.EACCES if family == socket.AF_UNIX else errno.EAFNOSUPPORT, "")
     with asked.descriptor(0) as binding:
         if not asked.supervisor.network:
             address = on_loopback(address)
@@ -614,34 +615,54 @@ def on_loopback(address: bytes) -> bytes:
     return address[:8] + b"\0" * 15 + b"\1" + address[24:]
 
 
-def answer_listen(asked: Asked) -> bool:
+def answer_listen(asked: Asked) -> None:
     with asked.descriptor(0) as listening:
-        if not asked.supervisor.network and listening.family in (socket.AF_INET, socket.AF_INET6):
-            # An unbound one would listen on all addresses.
-            if not listening.getsockname()[1]:
-                listening.bind(("127.0.0.1" if listening.family == socket.AF_INET else "::1", 0))
+        if listening.family == socket.AF_UNIX:
+            # Names without a file are not Landlock's.
+            if isinstance(listening.getsockname(), bytes):
+                raise OSError(errno.EACCES, "")
+        elif not asked.supervisor.network:
+            keep_on_loopback(listening)
         checked(LIBC.listen(listening.fileno(), asked.signed(1)))
-    return False
 
 
-def answer_kill(asked: Asked) -> bool:
-    wanted, number, family = asked.signed(0), asked.signed(1), family_of(os.getpid())
+def keep_on_loopback(listening: "socket.socket") -> None:
+    """Bind what is unbound, which would listen on all addresses. Raises OSError for another address."""
+    host, port = listening.getsockname()[:2]
+    if not port:
+        listening.bind(("127.0.0.1" if listening.family == socket.AF_INET else "::1", 0))
+    elif not is_loopback(unmapped(socket.inet_pton(listening.family, host.partition("%")[0]))):
+        raise OSError(errno.EACCES, "")
+
+
+def answer_kill(asked: Asked) -> None:
+    wanted, number = asked.signed(0), asked.signed(1)
     if wanted == -1:
         raise OSError(errno.EPERM, "")
-    group = os.getpgid(asked.pid) if wanted == 0 else -wanted
+    check_own(wanted or -os.getpgid(asked.pid))
+    os.kill(wanted or -os.getpgid(asked.pid), number)
+
+
+def answer_tgkill(asked: Asked) -> None:
+    check_own(asked.signed(0))
+    checked(LIBC.syscall(number_of("tgkill"), asked.signed(0), asked.signed(1), asked.signed(2)))
+
+
+def answer_about(asked: Asked, wanted: int, is_process: bool = True) -> bool:
+    """Let a call go on about a process of the family: which one is no memory that could be exchanged."""
+    if wanted and not is_process:
+        raise OSError(errno.EPERM, "")
+    check_own(thread_group(wanted) if wanted > 0 else wanted)
+    return True
+
+
+def check_own(wanted: int) -> None:
+    """Raises OSError for a process, or with a minus for a group, that has no part in the family; 0 is the caller."""
+    family = family_of(os.getpid())
     if wanted > 0 and wanted not in family:
         raise OSError(errno.EPERM if is_there(wanted) else errno.ESRCH, "")
-    if wanted <= 0 and not any(group_of(pid) == group for pid in family):
+    if wanted < 0 and not any(group_of(pid) == -wanted for pid in family):
         raise OSError(errno.EPERM, "")
-    os.kill(wanted if wanted > 0 else -group, number)
-    return False
-
-
-def answer_tgkill(asked: Asked) -> bool:
-    if asked.signed(0) not in family_of(os.getpid()):
-        raise OSError(errno.EPERM, "")
-    checked(LIBC.syscall(number_of("tgkill"), asked.signed(0), asked.signed(1), asked.signed(2)))
-    return False
 
 
 def is_there(pid: int) -> bool:
@@ -655,24 +676,37 @@ def group_of(pid: int) -> int:
         return 0
 
 
-def supervised_calls(version: int = 0) -> "dict[str, Callable[[Asked], bool]]":
-    """The calls that the supervisor makes for the caller; each returns whether the caller may go on by itself."""
+def supervised_calls(version: int = 0, outlives: bool = False) -> "dict[str, Callable[[Asked], bool | None]]":
+    """The calls that the supervisor makes for the caller; each tells whether the caller may go on by itself."""
     calls = {
-        "chmod": lambda asked: change_mode(asked, AT_CWD, 0, 1),
-        "fchmodat": lambda asked: change_mode(asked, asked.signed(0), 1, 2),
-        "fchmodat2": lambda asked: change_mode(asked, asked.signed(0), 1, 2, asked.signed(3)),
-        "chown": lambda asked: change_owner(asked, AT_CWD, 0, 1),
-        "lchown": lambda asked: change_owner(asked, AT_CWD, 0, 1, AT_NOFOLLOW),
-        "fchownat": lambda asked: change_owner(asked, asked.signed(0), 1, 2, asked.signed(4)),
-        "utime": answer_utime,
-        "utimes": answer_utimes,
+        "chmod": lambda asked: change_mode(asked.file(AT_CWD, 0), asked.signed(1)),
+        "fchmod": lambda asked: change_mode(asked.file(asked.signed(0)), asked.signed(1)),
+        "fchmodat": lambda asked: change_mode(asked.file(asked.signed(0), 1), asked.signed(2)),
+        "fchmodat2": lambda asked: change_mode(asked.file(asked.signed(0), 1, asked.signed(3)), asked.signed(2)),
+        "chown": lambda asked: change_owner(asked.file(AT_CWD, 0), asked.signed(1), asked.signed(2)),
+        "fchown": lambda asked: change_owner(asked.file(asked.signed(0)), asked.signed(1), asked.signed(2)),
+        "lchown": lambda asked: change_owner(asked.file(AT_CWD, 0, AT_NOFOLLOW), asked.signed(1), asked.signed(2)),
+        "fchownat": lambda asked: change_owner(
+            asked.file(asked.signed(0), 1, asked.signed(4)), asked.signed(2), asked.signed(3)
+        ),
+        "utime": lambda asked: answer_utimes(asked, "=2q"),
+        "utimes": lambda asked: answer_utimes(asked, "=4q"),
         "utimensat": answer_utimensat,
         "connect": answer_connect,
         "bind": answer_bind,
         "listen": answer_listen,
-    }  # type: dict[str, Callable[[Asked], bool]]
+    }  # type: dict[str, Callable[[Asked], bool | None]]
+    if version < TRUNCATE_SINCE:
+        calls["truncate"] = answer_truncate
+    if outlives:
+        return calls
+    # Signals, and how processes run, are kept inside only where nothing outlives a connection.
     if version < SCOPES_SINCE:
-        calls.update(kill=answer_kill, tgkill=answer_tgkill)
+        calls.update(kill=answer_kill, tgkill=answer_tgkill, fcntl=lambda asked: answer_about(asked, asked.signed(2)))
+    calls["setpriority"] = lambda asked: answer_about(asked, asked.signed(1), asked.signed(0) == 0)
+    calls["ioprio_set"] = lambda asked: answer_about(asked, asked.signed(1), asked.signed(0) == 1)
+    for name in ("sched_setparam", "sched_setscheduler", "sched_setattr", "sched_setaffinity"):
+        calls[name] = lambda asked: answer_about(asked, asked.signed(0))
     return calls
 
 
@@ -749,11 +783,11 @@ def give_up_rights(user: int) -> None:
     checked(LIBC.capset(struct.pack("=Ii", CAPABILITIES_OF_THREE, 0), b"\0" * 24))
 
 
-def fork_guarded(user: int, limits: "dict[int, tuple[int, int]]", plan: "dict[str, Any]", first: bytes) -> None:
+def fork_guarded(user: int, limits: "dict[int, tuple[int, int]]", plan: "dict[str, Any]") -> None:
     """Fork the outpost's process, confined, and return in that one only; the other supervises it, and never returns.
 
     `plan`: version of Landlock, 0 where other walls hold files; what is writable, readable, devices; network; outlives.
-    `first` is a filter that is installed before ours. A process that cannot be confined ends with the reason.
+    A process that cannot be confined ends with the reason.
     """
     give_up_rights(user)
     LIBC.prctl(DUMPABLE, 0, 0, 0, 0)
@@ -772,19 +806,19 @@ def fork_guarded(user: int, limits: "dict[int, tuple[int, int]]", plan: "dict[st
     for number, (soft, most) in limits.items():
         hard = lowest(most, resource.getrlimit(number)[1])
         resource.setrlimit(number, (lowest(soft, hard), hard))
-    version = int(plan["version"])
+    version, secret = int(plan["version"]), os.urandom(16)
     try:
         restrict(version, plan) if version else checked(LIBC.prctl(NO_NEW_RIGHTS, 1, 0, 0, 0))
-        if first:
-            install(first)
-        names = list(supervised_calls(SCOPES_SINCE if plan["outlives"] else version))
-        listener = install(make_filter(version or SCOPES_SINCE, bool(plan["network"]), names), 1 << 3)
+        version = version or SCOPES_SINCE
+        calls = supervised_calls(version, bool(plan["outlives"]))
+        listener = install(make_filter(version, plan, calls, secret))
     except OSError as problem:
         os.write(2, ("it could not be confined: %s\n" % problem).encode())
         os._exit(1)
     theirs.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))])
     os.close(listener)
     theirs.close()
+    use_secret(secret)
     os.environ.pop("LD_LIBRARY_PATH", None)
 
 

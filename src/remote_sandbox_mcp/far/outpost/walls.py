@@ -122,7 +122,7 @@ def confine(writable: "list[str]") -> str:
         "network": True,
         "outlives": True,
     }
-    fork_guarded(0, {}, plan, b"")
+    fork_guarded(0, {}, plan)
     return "bubblewrap" if is_inside else "Landlock %d" % version
 
 
