@@ -559,7 +559,7 @@ async def test_a_leased_gpu_says_by_whom_and_until_when(tab: Tab) -> None:
         return gpus.map((gpu) => [gpu.querySelector(".gpu-who").textContent, gpu.title]);
     })()"""
     (idle, title), (used, _) = await ask(tab, "cards.js", script, gpus)
-    assert (idle, used) == ("leased by ann (train-7)", "leased by bob · ann · python")
+    assert (idle, used) == ("ann · train-7", "leased by bob · ann · python")
     assert "leased by ann (train-7), by plan until " in title
 
 
@@ -633,6 +633,13 @@ def test_every_sentence_is_there_in_chinese() -> None:
     }
     unused = {key for key in known if f'"{key}"' not in everything and f"{key}:" not in everything} - states
     assert not unused
+
+
+def test_a_class_has_its_looks_from_one_view_alone() -> None:
+    def classes(name: str) -> set[str]:
+        return set(re.findall(r"^\.([\w-]+)", FILES.joinpath(name).read_text(encoding="utf-8"), re.MULTILINE))
+
+    assert classes("job_views.css") & classes("fleet_views.css") == set()
 
 
 def test_nothing_is_made_of_markup_and_nothing_is_loaded_from_elsewhere() -> None:

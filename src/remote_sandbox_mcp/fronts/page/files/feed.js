@@ -1,6 +1,6 @@
 // Everything that is asked of the server: entering, streams that connect again by themselves, rows by topic, calls.
 
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 
 const TOKEN = "remote-sandbox-token";
 // Without a byte for so long a line is dead: the server writes at least every 10 s.

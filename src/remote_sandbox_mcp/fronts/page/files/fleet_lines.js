@@ -5,7 +5,7 @@ import { bar } from "./chart.js";
 import { attribute, h, put, replace } from "./dom.js";
 import { disk, percent, ranges, share } from "./format.js";
 import { copyButton, machineAddress, machineLink } from "./parts.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { parts, t } from "./words.js";
 
 function cpuOf(row) {
