@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
@@ -172,11 +173,7 @@ TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
-    "json": "application/json",
     "svg": "image/svg+xml",
-    "png": "image/png",
-    "ico": "image/x-icon",
-    "woff2": "font/woff2",
     "txt": "text/plain; charset=utf-8",
 }
 FIRST = "index.html"
@@ -190,6 +187,11 @@ class File:
     type: str
     tag: str
 
+    @functools.cached_property
+    def packed(self) -> bytes:
+        """Its bytes for a browser, which may be at the other end of a slow line."""
+        return gzip.compress(self.body)
+
     @property
     def headers(self) -> tuple[Header, ...]:
         return (
@@ -197,6 +199,7 @@ class File:
             # Asked for again each time, which costs an answer without a body: an update is seen at once.
             (b"cache-control", b"no-cache"),
             (b"etag", self.tag.encode()),
+            (b"vary", b"accept-encoding"),
         )
 
 
@@ -212,7 +215,8 @@ def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
             yield from _below(found, f"{prefix}{found.name}/")
         elif (kind := TYPES.get(found.name.rpartition(".")[2])) is not None:
             body = found.read_bytes()
-            yield f"{prefix}{found.name}", File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+            tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+            yield f"{prefix}{found.name}", File(body, kind, tag)
 
 
 def answer_file(request: PageRequest, name: str) -> PageAnswer | None:
@@ -222,4 +226,6 @@ def answer_file(request: PageRequest, name: str) -> PageAnswer | None:
         return None
     if found.tag in (tag.strip() for tag in request.header("if-none-match").split(",")):
         return PageAnswer(304, b"", found.headers)
+    if "gzip" in request.header("accept-encoding"):
+        return PageAnswer(200, found.packed, (*found.headers, (b"content-encoding", b"gzip")))
     return PageAnswer(200, found.body, found.headers)
