@@ -78,6 +78,7 @@ KINDS = {
     "gpu2": Kind("NVIDIA H200", 8, 143771, 128, 21, 2048, 14),
     "gpu3": Kind("NVIDIA A100-SXM4-80GB", 4, 81920, 64, 12, 1024, 7),
 }
+LOGIN = Kind("", 0, 0, 16, 30, 64, 1)
 # People in the place of the machines' test users.
 NAMES = {"gpu1": "ann", "gpu2": "bob", "gpu3": "chen"}
 # A training run in a nutshell: a loss that falls, its steps of the last hour at once and then one by one, a checkpoint.
@@ -175,9 +176,10 @@ class Lab:
 def lab() -> Iterator[Lab]:
     with TemporaryDirectory(prefix="pictures-") as folder, Fleet() as fleet, running_cluster(fleet) as cluster:
         home = Path(folder)
-        machines = [fleet.machine(name, bashrc="export PATH=$HOME/bin:$PATH\n") for name in KINDS]
+        machines = [fleet.machine(name) for name in KINDS]
         for machine in machines:
             _furnish(machine, KINDS[machine.name])
+        _furnish(cluster.login, LOGIN)
         here = Lab(home, machines, _environment(home))
         settings = home / ".config/remote-sandbox-mcp/config.toml"
         settings.parent.mkdir(parents=True)
@@ -206,7 +208,7 @@ def remember(file: Path, machines: dict[str, Sshd]) -> None:
         minutes = []
         for number, machine in enumerate(machines):
             hour = ago / 60 + 5 * number
-            kind = KINDS.get(machine, Kind("", 0, 0, 16, 30, 64, 1))
+            kind = KINDS.get(machine, LOGIN)
             day = 0.5 + 0.5 * math.sin(hour / 24 * 2 * math.pi)
             pause = 0.25 if (ago + 60) % (110 + 20 * number) < 9 else 1.0
             busy = (0.86 + 0.1 * math.sin(hour)) * pause
@@ -224,8 +226,9 @@ def remember(file: Path, machines: dict[str, Sshd]) -> None:
 def _furnish(machine: Sshd, kind: Kind) -> None:
     """Give it cards that are idle, and the programs that are run on it."""
     rows = [_card(machine.name, index, "idle") for index in range(kind.cards)]
-    files = {"bin/nvidia-smi": NVIDIA_SMI, ".gpus": "\n".join(rows) + "\n", ".gpu-users": ""} | kind.host_tools
-    for name, text in (files | {"train.py": TRAIN, "prepare.py": PREPARE}).items():
+    cards = {"bin/nvidia-smi": NVIDIA_SMI, ".gpus": "\n".join(rows) + "\n", ".gpu-users": ""} if rows else {}
+    programs = {"train.py": TRAIN, "prepare.py": PREPARE, ".bashrc": "export PATH=$HOME/bin:$PATH\n"}
+    for name, text in {**cards, **programs, **kind.host_tools}.items():
         file = machine.home / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")

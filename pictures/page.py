@@ -169,6 +169,7 @@ async def take_all(here: Lab, address: str) -> None:
         await asyncio.sleep(SETTLE_S)
         await picture(here, looked, "dashboard-fleet.png")
         for theme, size, view, name in (
+            ("dark", WIDE, "#/fleet", "dashboard-fleet-dark.png"),
             ("dark", WIDE, "#/jobs", "dashboard-jobs.png"),
             ("dark", WIDE, "#/machines/gpu1", "dashboard-machine.png"),
             ("light", WIDE, "#/usage", "dashboard-usage.png"),
@@ -176,10 +177,17 @@ async def take_all(here: Lab, address: str) -> None:
             ("dark", PHONE, "#/fleet", "dashboard-phone.png"),
         ):
             await picture(here, await opened(browser, address, theme, size, view), name)
-        log = await opened(browser, address, "dark", WIDE, "#/jobs")
-        await log.get_by_text("llama-7b").first.click()
-        await log.wait_for_selector("text=loss", timeout=SHOWN_S)
+        curves = await opened(browser, address, "light", WIDE, "#/jobs/gpu2%2Fsweep-2")
+        await curves.get_by_label("Compare with").select_option("gpu2/sweep-1", timeout=SHOWN_S)
+        await picture(here, curves, "dashboard-curves.png")
+        log = await opened(browser, address, "dark", WIDE, "#/jobs/gpu2%2Fprep-data")
+        await log.get_by_role("button", name="First error").click(timeout=SHOWN_S)
+        await log.wait_for_selector(".log-line.current", timeout=SHOWN_S)
         await picture(here, log, "dashboard-log.png")
+        conflict = await opened(browser, address, "light", WIDE, "#/workspaces")
+        await conflict.get_by_role("button", name="Compare").click(timeout=SHOWN_S)
+        await conflict.wait_for_selector(".diff-line", timeout=SHOWN_S)
+        await picture(here, conflict, "dashboard-conflict.png")
         await browser.close()
 
 

@@ -517,8 +517,7 @@ async def test_no_view_is_wider_than_a_phone_and_each_speaks_chinese(browser: Br
 async def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     press = tab.page.keyboard.press
     await tab.shows(".machine-name", "gpu1")
-    await press("g")
-    await press("j")
+    await asyncio.gather(press("g"), press("j"))
     await tab.shows("h1", "Jobs")
     await press("/")
     await tab.until("() => document.activeElement.matches('[data-search]')")
