@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...app import App
@@ -12,6 +12,7 @@ from ...config import paths
 from ...core.errors import SandboxError
 from ...core.jobs.watch import Watch
 from ...core.lazy import lazy
+from ...core.texts.shown import values_in_use
 from ...core.workspaces.workspace import Workspace, WorkspaceState
 from ...local.store.database import STATE_FILE, Database
 from ...local.store.history import HistoryRows, WantedCalls
@@ -34,14 +35,12 @@ NOT_THERE = {"down": "unreachable", "unasked": "unreachable", "asking": "asking"
 class StateFile:
     """Reads the file after each change that anybody has made to it. Raises ConfigError."""
 
-    def __init__(self, app: App, board: Board, secrets: Callable[[], Secrets]) -> None:
-        """`known` gives the secrets that are not to be shown."""
+    def __init__(self, app: App, board: Board) -> None:
         self.watches: Mapping[int, Watch] = {}
         # Jobs that no machine has: they wait for one, or ended before.
         self.waiting: Sequence[JobSnapshot] = ()
         self._app = app
         self._board = board
-        self._secrets = secrets
         self._version = -1
 
     @lazy
@@ -62,7 +61,7 @@ class StateFile:
         version = await asyncio.to_thread(self._read_version)
         if version == self._version:
             return False
-        watches, events, calls = await asyncio.to_thread(self._read, self._secrets())
+        watches, events, calls = await asyncio.to_thread(self._read, values_in_use())
         self.watches = watches
         self.waiting = await self._app.jobs.waiting.list()
         self._board.put(EVENTS, by_id(events))
@@ -74,9 +73,10 @@ class StateFile:
 
     async def older_events(self, before: int, limit: int) -> list[Mapping[str, Any]]:
         """List events with a lower number, oldest first."""
-        return list(await asyncio.to_thread(self._events, before, limit, self._secrets())) if self.exists() else []
+        return list(await asyncio.to_thread(self._events, before, limit, values_in_use())) if self.exists() else []
 
     async def older_calls(self, wanted: WantedCalls) -> list[Mapping[str, Any]]:
+        """List calls, oldest first. Raises ConfigError."""
         if not self.exists():
             return []
         found = await asyncio.to_thread(HistoryRows(self._database).newest, wanted)
