@@ -78,13 +78,18 @@ config = dict(
     workers=8,
 )
 """
-# In text nodes alone, right before a picture is taken: test users and loopback addresses would tell a reader nothing.
+# Test users and loopback addresses would tell a reader nothing: in text nodes alone, and in those that change until the
+# picture is taken.
 RENAME = """
 (names) => {
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walk.nextNode(); node; node = walk.nextNode())
-    for (const [from, to] of names)
-      if (node.data.includes(from)) node.data = node.data.replaceAll(from, to);
+  const rename = () => {
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    for (let node = walk.nextNode(); node; node = walk.nextNode())
+      for (const [from, to] of names)
+        if (node.data.includes(from)) node.data = node.data.replaceAll(from, to);
+  };
+  rename();
+  new MutationObserver(rename).observe(document.body, { subtree: true, childList: true, characterData: true });
 }
 """
 
