@@ -90,7 +90,7 @@ class PageApp:
         # With a body, which each of them is given with the cookie.
         self._posts: Mapping[str, Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]]] = {
             "call": self._call,
-            "disallow": self._disallow,
+            "disallow": lambda wanted, _: asyncio.to_thread(self._allowing.take_back, wanted),
             "folder": self._files.folder,
             "terminal/type": self._terminals.type,
             "terminal/size": self._terminals.resize,
@@ -254,8 +254,8 @@ class PageApp:
         return answer_json({"providers": found, "timeout_s": SandboxOrder().timeout_s})
 
     async def _conflict(self, request: PageRequest) -> PageAnswer:
-        found = self._conflicts.both(request.query.get("workspace", ""), request.query.get("path", ""))
-        return answer_json(await found)
+        query = request.query
+        return answer_json(await self._conflicts.both(query.get("workspace", ""), query.get("path", "")))
 
     async def _allowed(self, _: PageRequest) -> PageAnswer:
         return answer_json(await asyncio.to_thread(self._allowing.listed, self._live.clients()))
@@ -270,9 +270,6 @@ class PageApp:
         answer = await self._caller.call(wanted)
         self._live.stir()
         return answer
-
-    async def _disallow(self, wanted: Mapping[str, Any], _: str) -> dict[str, Any]:
-        return await asyncio.to_thread(self._allowing.take_back, wanted)
 
 
 def _span(request: PageRequest) -> float:

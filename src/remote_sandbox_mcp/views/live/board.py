@@ -31,16 +31,6 @@ class Change:
         return {"topic": self.topic, **whole, "put": dict(self.put), "gone": list(self.gone)}
 
 
-def settled(before: Mapping[str, Row], now: Mapping[str, Row]) -> dict[str, Row]:
-    """The rows of now; one that is equal to that of before is the same object.
-
-    >>> kept = {"a": {"x": 1}}
-    >>> settled(kept, {"a": {"x": 1}})["a"] is kept["a"]
-    True
-    """
-    return {id: before[id] if id in before and before[id] == row else row for id, row in now.items()}
-
-
 def difference(seen: Mapping[str, Row], now: Mapping[str, Row]) -> tuple[dict[str, Row], tuple[str, ...]]:
     """Rows that are not the same object as before, and ids that are gone."""
     put = {id: row for id, row in now.items() if seen.get(id) is not row}
@@ -52,7 +42,7 @@ class Board:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, Row]] = {}
-        self._lookers: set[Viewer] = set()
+        self.lookers: set[Viewer] = set()
 
     def rows(self, topic: str) -> Mapping[str, Row]:
         return self._topics.get(topic, {})
@@ -63,7 +53,8 @@ class Board:
     def put(self, topic: str, rows: Mapping[str, Row]) -> None:
         """Replace all rows of a topic."""
         before = self._topics.get(topic)
-        now = settled(before or {}, rows)
+        # One that is equal to that of before is the same object.
+        now = {id: before[id] if before and before.get(id) == row else row for id, row in rows.items()}
         self._topics[topic] = now
         if before is None or any(difference(before, now)):
             self._wake(topic)
@@ -74,19 +65,9 @@ class Board:
         self.put(topic, others if row is None else others | {id: row})
 
     def _wake(self, topic: str) -> None:
-        for looker in self._lookers:
+        for looker in self.lookers:
             if topic in looker.topics:
                 looker.woken.set()
-
-    def enter(self, looker: Viewer) -> None:
-        self._lookers.add(looker)
-
-    def leave(self, looker: Viewer) -> None:
-        self._lookers.discard(looker)
-
-    @property
-    def has_lookers(self) -> bool:
-        return bool(self._lookers)
 
 
 class Viewer:

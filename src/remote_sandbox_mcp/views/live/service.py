@@ -87,15 +87,15 @@ class Live:
     def looking(self, topics: Collection[str] = TOPICS) -> Iterator[Viewer]:
         """For callers that also wait for something else: `await looker.changes()` may be cancelled at any time."""
         looker = Viewer(self._board, topics, {TRENDS: _grown, ABOUT: _dated})
-        is_first = not self._board.has_lookers
-        self._board.enter(looker)
+        is_first = not self._board.lookers
+        self._board.lookers.add(looker)
         if is_first:
             self._begin()
         try:
             yield looker
         finally:
-            self._board.leave(looker)
-            if not self._board.has_lookers:
+            self._board.lookers.discard(looker)
+            if not self._board.lookers:
                 self._end()
 
     def stir(self) -> None:

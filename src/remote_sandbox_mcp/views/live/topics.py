@@ -20,7 +20,7 @@ from ...local.store.watches import Watches
 from ...local.waiting import Chores
 from ...services.jobs.values import JobSnapshot
 from .board import Board
-from .rows import Secrets, by_id, call_row, disposable_row, event_row, transfer_row, workspace_row
+from .rows import Secrets, call_row, disposable_row, event_row, transfer_row, workspace_row
 
 MOST_EVENTS, MOST_CALLS, MOST_TRANSFERS, MOST_WATCHES = 200, 200, 100, 1000
 
@@ -64,8 +64,8 @@ class StateFile:
         watches, events, calls = await asyncio.to_thread(self._read, values_in_use())
         self.watches = watches
         self.waiting = await self._app.jobs.waiting.list()
-        self._board.put(EVENTS, by_id(events))
-        self._board.put(CALLS, by_id(calls))
+        for topic, rows in ((EVENTS, events), (CALLS, calls)):
+            self._board.put(topic, {str(row["id"]): row for row in rows})
         await self._refresh_transfers()
         # Only now: what could not be read is read again.
         self._version = version

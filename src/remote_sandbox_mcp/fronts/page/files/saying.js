@@ -3,7 +3,7 @@
 import { current, t } from "./words.js";
 
 // Names, numbers and words of others, which stay as they are.
-const PLAIN = new Set(["who", "name", "n", "most", "code", "signal", "line", "by", "path", "where", "list", "words", "kind", "host", "at"]);
+const PLAIN = new Set(["who", "name", "n", "most", "code", "signal", "line", "path", "where", "list", "words", "kind", "host", "at"]);
 // The table of sentences.js, once it was loaded.
 let ZH = null;
 

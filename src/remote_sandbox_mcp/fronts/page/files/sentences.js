@@ -2,6 +2,7 @@
 // in PLAIN of saying.js.
 
 export const SENTENCES = {
+  "the command line": "命令行",
   "{name} of {path} ended with an error: {why}": "{path} 的 {name} 以错误结束：{why}",
   "unable to use {path}: {why}; is another program writing to it? Try again": "无法使用 {path}：{why}；是否有其他程序正在写它？请重试",
   "{who}: this installation lacks the extra [{name}]; install the program again with it, for example: uv tool install --force '.[{kind}]' in its folder":
