@@ -50,9 +50,8 @@ def _png(curves: Sequence[Sequence[tuple[int, int]]]) -> bytes:
             for at in range(steps + 1):
                 column, row = x + (to_x - x) * at // steps, y + (to_y - y) * at // steps
                 rows[row][column : column + 2] = rows[row + 1][column : column + 2] = bytes([colour, colour])
-    pixels = zlib.compress(b"".join(b"\0" + row for row in rows), 9)
-    head = struct.pack(">2I5B", WIDTH, HEIGHT, 8, 3, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"PLTE", PALETTE), (b"IDAT", pixels), (b"IEND", b""))
+    pixels, head = b"".join(b"\0" + row for row in rows), struct.pack(">2I5B", WIDTH, HEIGHT, 8, 3, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"PLTE", PALETTE), (b"IDAT", zlib.compress(pixels, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
     )

@@ -206,8 +206,8 @@ def check_task(server: SandboxServer) -> Any:
         seen = await server.app.tasks.check(which, lines=last_n_lines, cursor=cursor(log_cursor), room=room())
         goes_on = log_cursor != NO_CURSOR
         images, more = await drawn(server, which) if curves and isinstance(seen, JobSeen) else ([], {})
-        more |= {"watch_id": watch_id or None}
-        fields, text = task_result(seen, room(), lines=last_n_lines, goes_on=goes_on, **more)
+        more |= {"lines": last_n_lines, "goes_on": goes_on, "watch_id": watch_id or None}
+        fields, text = task_result(seen, room(), **more)
         return reply(fields, text, images=images)
 
     return check_background_task
@@ -217,8 +217,8 @@ async def drawn(server: SandboxServer, which: Which) -> tuple[list[ImageContent]
     """The curves of a job as an image, and a field that says what is in it."""
     _, log = await server.app.jobs.curves(which)
     png, words = await asyncio.to_thread(picture_of, log.curves.curves)
-    image = ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png")
-    return [image] if png else [], {"image": plain_text(words)}
+    images = [ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png")]
+    return images if png else [], {"image": plain_text(words)}
 
 
 def see_screen(server: SandboxServer) -> Any:
