@@ -190,12 +190,17 @@ class Answers(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
 
+class Server(http.server.ThreadingHTTPServer):
+    # A browser opens several connections at once, and one that is turned away leaves the page without a module.
+    request_queue_size = 128
+
+
 @contextmanager
 def busy_page(lab: BusyLab, pause_s: float = SAMPLE_S) -> Iterator[str]:
     """Serve the page with this lab, one step after each pause; gives its address."""
     ended = threading.Event()
     given = {"lab": lab, "pause_s": pause_s, "ended": ended}
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (Answers,), given)) as server:
+    with Server(("127.0.0.1", 0), type("Answers", (Answers,), given)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/ui/"
