@@ -10,12 +10,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.types import Implementation
 from playwright.async_api import Browser, Page, async_playwright
+
+from remote_sandbox_mcp.config.allowances import Allowance, allow
 
 from .fleet import Lab, lab
 
@@ -33,16 +36,60 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("exec_bash", {"command": "hostname", "sandbox_name": "gpu3"}),
     ("search_remote_files", {"glob": "runs/*.json", "sandbox_name": "gpu1"}),
 )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run that has come so far in an hour; `rate` is how well it learns."""
+
+    name: str
+    total: int
+    now: int
+    rate: float
+
+    def command(self, first: int) -> str:
+        return f"python3 train.py {self.name} {self.total} {first} {self.now} {self.rate} {3600 / self.now:.3f}"
+
+
+# Each with its machine and the number of its GPUs.
+RUNS = (
+    ("gpu1", 4, Run("llama-7b", 4000, 1480, 1.0)),
+    ("gpu1", 2, Run("vit-large", 6000, 2210, 0.8)),
+    ("gpu2", 2, Run("whisper-ft", 4000, 3320, 1.6)),
+    ("gpu2", 1, Run("sweep-1", 3000, 1900, 0.6)),
+    ("gpu2", 1, Run("sweep-2", 3000, 1900, 1.3)),
+    ("gpu3", 4, Run("dino-s", 9000, 2600, 0.9)),
+)
 # So that lines of the last hour have something to show, and jobs have come some way.
 SETTLE_S = 60.0
 SHOWN_S = 60_000
-# In text nodes alone, right before a picture is taken: test users and loopback addresses would tell a reader nothing.
+# What two have changed.
+CONFIG = """\
+from model import Model
+
+config = dict(
+    model=Model(layers=24, heads=16),
+    data="/data/imagenet",
+    optimizer="adamw",
+    lr=3e-4,
+    warmup=2_000,
+    steps=6_000,
+    batch=1024,
+    workers=8,
+)
+"""
+# Test users and loopback addresses would tell a reader nothing: in text nodes alone, and in those that change until the
+# picture is taken.
 RENAME = """
 (names) => {
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walk.nextNode(); node; node = walk.nextNode())
-    for (const [from, to] of names)
-      if (node.data.includes(from)) node.data = node.data.replaceAll(from, to);
+  const rename = () => {
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    for (let node = walk.nextNode(); node; node = walk.nextNode())
+      for (const [from, to] of names)
+        if (node.data.includes(from)) node.data = node.data.replaceAll(from, to);
+  };
+  rename();
+  new MutationObserver(rename).observe(document.body, { subtree: true, childList: true, characterData: true });
 }
 """
 
@@ -57,22 +104,24 @@ def main() -> int:
 
 def work(here: Lab) -> None:
     """What a lab does on an ordinary day."""
-    train = ("--checkpoint", "runs/{}.json", "--resume", "python3 train.py 4000 900 {}", "--auto-resume", "--")
-    for machine, name, begun in (("gpu1", "llama-7b", 1312), ("gpu1", "vit-large", 204), ("gpu2", "whisper-ft", 3120)):
-        words = [word.format(name) for word in train]
-        here.start(machine, name, *words, f"python3 train.py 4000 {begun} {name}")
+    for machine, cards, run in RUNS:
+        watch = ("--checkpoint", f"runs/{run.name}.json", "--resume", run.command(run.now - 10), "--auto-resume")
+        here.start(machine, run.name, "--gpus", str(cards), *watch, "--", run.command(0))
     here.start("gpu2", "eval-mmlu", "--", "echo accuracy 0.712")
-    here.start("gpu2", "prep-data", "--", "echo 'no space left on device' >&2; exit 1")
-    here.start("cluster", "sweep-lr", "--", "sleep 600")
+    here.start("gpu2", "prep-data", "--", "python3 prepare.py")
+    here.start("cluster", "tokenize", "--", "sleep 600")
     interrupt(here, "vit-large")
-    here.use_cards()
+    here.use_cards("gpu1", ("llama-7b", 4), ("vit-large", 2), ("?gpu2", 1))
+    here.use_cards("gpu2", ("whisper-ft", 2), ("sweep-1", 1), ("sweep-2", 1))
+    here.use_cards("gpu3", ("dino-s", 4))
+    here.backdate(3600)
     asyncio.run(agent(here))
 
 
 def interrupt(here: Lab, job: str) -> None:
     """Kill a training run, and resume the job as its user would."""
     machine = here.machines[0]
-    found = subprocess.run(["pgrep", "-u", machine.user, "-f", f"train.py.*{job}"], capture_output=True, text=True)
+    found = subprocess.run(["pgrep", "-u", machine.user, "-f", f"train.py {job}"], capture_output=True, text=True)
     for pid in found.stdout.split():
         os.kill(int(pid), signal.SIGKILL)
     here.run("jobs", "wait", job, "--sandbox", machine.name, check=False)
@@ -87,6 +136,21 @@ async def agent(here: Lab) -> None:
     ) as client:
         for tool, arguments in CALLS:
             await client.call_tool(tool, arguments)
+        await disagree(here, client)
+
+
+async def disagree(here: Lab, client: Client) -> None:
+    """A linked folder, in which a person here and somebody there have changed the same file."""
+    project = here.home / "vision"
+    project.mkdir()
+    (project / "config.py").write_text(CONFIG, encoding="utf-8")
+    allow(Allowance(str(project)), here.home / ".state/remote-sandbox-mcp")
+    await client.call_tool("link_workspace", {"remote_path": "gpu1:vision", "local_path": str(project)})
+    (project / "config.py").write_text(CONFIG.replace("3e-4", "1e-4").replace("2_000", "4_000"), encoding="utf-8")
+    theirs = CONFIG.replace("3e-4", "5e-4").replace("8,", "16,\n    compile=True,")
+    await client.call_tool(
+        "exec_bash", {"command": f"cat >~/vision/config.py <<'E'\n{theirs}E", "sandbox_name": "gpu1"}
+    )
 
 
 @contextmanager
@@ -110,6 +174,7 @@ async def take_all(here: Lab, address: str) -> None:
         await asyncio.sleep(SETTLE_S)
         await picture(here, looked, "dashboard-fleet.png")
         for theme, size, view, name in (
+            ("dark", WIDE, "#/fleet", "dashboard-fleet-dark.png"),
             ("dark", WIDE, "#/jobs", "dashboard-jobs.png"),
             ("dark", WIDE, "#/machines/gpu1", "dashboard-machine.png"),
             ("light", WIDE, "#/usage", "dashboard-usage.png"),
@@ -117,10 +182,17 @@ async def take_all(here: Lab, address: str) -> None:
             ("dark", PHONE, "#/fleet", "dashboard-phone.png"),
         ):
             await picture(here, await opened(browser, address, theme, size, view), name)
-        log = await opened(browser, address, "dark", WIDE, "#/jobs")
-        await log.get_by_text("llama-7b").first.click()
-        await log.wait_for_selector("text=loss", timeout=SHOWN_S)
+        curves = await opened(browser, address, "light", WIDE, "#/jobs/gpu2%2Fsweep-2")
+        await curves.get_by_label("Compare with").select_option("gpu2/sweep-1", timeout=SHOWN_S)
+        await picture(here, curves, "dashboard-curves.png")
+        log = await opened(browser, address, "dark", WIDE, "#/jobs/gpu2%2Fprep-data")
+        await log.get_by_role("button", name="First error").click(timeout=SHOWN_S)
+        await log.wait_for_selector(".log-line.current", timeout=SHOWN_S)
         await picture(here, log, "dashboard-log.png")
+        conflict = await opened(browser, address, "light", WIDE, "#/workspaces")
+        await conflict.get_by_role("button", name="Compare").click(timeout=SHOWN_S)
+        await conflict.wait_for_selector(".diff-line", timeout=SHOWN_S)
+        await picture(here, conflict, "dashboard-conflict.png")
         await browser.close()
 
 

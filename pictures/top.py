@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -47,7 +48,8 @@ def watch(shown: Terminal, seconds: float) -> None:
 def renamed(here: Lab, lines: tuple[str, ...]) -> tuple[str, ...]:
     for name, shown in sorted(here.shown.items(), key=lambda pair: -len(pair[0])):
         lines = tuple(line.replace(name, shown) for line in lines)
-    return lines
+    # A name that was cut short for want of room is that of the notebook, which comes last.
+    return tuple(re.sub(r"rsmcp-[-\d]*…", "bob…", line) for line in lines)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def test_whose_a_gpu_is_and_who_used_how_many_hours_is_shown() -> None:
     rows = {name: {"user": name, "today": today, "week": 80.0} for name, today in (("bob", 1.0), ("ann", 12.34))}
     made.take("usage", rows, (), True)
     text = shown(made, rows=30, columns=120)
-    assert "leased by ann (llama-7b)" in text
+    assert "ann · llama-7b" in text
     assert "GPU-hours today (7 d)  ann 12.3 (80)  bob 1.0 (80)" in text
 
 
@@ -189,7 +189,7 @@ def test_every_gpu_has_its_state_before_a_cluster_has_its_partitions() -> None:
     cluster["resources"] |= {"cluster": {"partitions": partitions, "my_jobs": {}}}
     made = state(cluster, machine("a", 0.5, held, *(gpu(n, 0.0) for n in range(1, 8))), jobs=(job("t"),))
     text = shown(made, rows=40, columns=120)
-    assert "leased by ann (train-7)" in text
+    assert "ann · train-7" in text
     assert text.count(" free ") == 7
     assert "part29" not in text
 

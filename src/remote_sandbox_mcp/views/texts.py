@@ -323,5 +323,6 @@ def gpu_users(gpu: Mapping[str, Any]) -> str:
         found.setdefault(process.get("user") or "somebody", []).append(process.get("name") or f"pid {process['pid']}")
     users = [f"{user} {', '.join(dict.fromkeys(names))}" for user, names in found.items()]
     if lease := gpu.get("lease"):
-        users.insert(0, f"leased by {lease['user']}" + (f" ({lease['job']})" if lease.get("job") else ""))
+        own = f"{lease['user']} · {lease['job']}" if lease.get("job") else f"leased by {lease['user']}"
+        users = [own, *(words for user, words in zip(found, users, strict=True) if user != lease["user"])]
     return "  ".join(users)

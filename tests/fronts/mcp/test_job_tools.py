@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from mcp.types import ImageContent
 
 from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.config.schema import Settings
@@ -17,6 +20,7 @@ from remote_sandbox_mcp.core.jobs.job import JobState
 from remote_sandbox_mcp.core.jobs.watch import Status
 from remote_sandbox_mcp.core.permission import Hook, Notify
 from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities
+from remote_sandbox_mcp.core.texts.image import Image, recognise
 from remote_sandbox_mcp.services.fleet import Fleet
 from tests.fronts.mcp.conftest import connected, member
 from tests.support.fakes.sandbox import FakeSandbox
@@ -145,6 +149,29 @@ async def test_numbers_of_a_job_are_told_without_its_log(tools: Caller, fake: Fa
     assert waited["metrics"]["acc"] == {"last": 0.5, "min": 0.5}
     # What is new came with the answer: nothing else is read.
     assert fake.jobs.looks - asked <= 2
+
+
+async def test_the_loss_of_a_job_is_an_image_for_who_asks(tools: Caller, fake: FakeSandbox) -> None:
+    await tools.call("exec_bash_background", command="x", session_name="t", **UNWATCHED)
+    given = {"tmux_session": "t", "curves": True}
+    assert (await tools.call("check_background_task", **given))[
+        "image"
+    ] == "no numbers to draw in its log or checkpoint"
+    lines = "".join(
+        f"step {step} train loss {4 - step / 10} val loss {4.5 - step / 10} lr 3e-4\n" for step in range(20)
+    )
+    fake.jobs.print(job_of(fake), lines.encode())
+    answer = await tools.client.call_tool("check_background_task", given)
+    assert answer.structured_content is not None
+    said = "val loss (blue), train loss (brown) over steps 0 to 19, from 2.1 to 4.5"
+    assert answer.structured_content["image"] == said
+    (image,) = [block for block in answer.content if isinstance(block, ImageContent)]
+    data = base64.b64decode(image.data)
+    assert (image.mime_type, recognise(data)) == ("image/png", Image("image/png", 480, 200, True))
+    # All of it is there, and each curve in its colour.
+    pixels = zlib.decompress(data[data.index(b"IDAT") + 4 : data.index(b"IEND") - 8])
+    assert len(pixels) == 200 * 481
+    assert set(pixels) == {0, 1, 2, 3}
 
 
 async def test_a_wait_ends_with_a_line_with_silence_or_with_its_time(tools: Caller, fake: FakeSandbox) -> None:

@@ -164,8 +164,12 @@ async def test_a_sentence_without_a_translation_is_found(tab: Tab) -> None:
 
 async def in_english(tab: Tab, sentences: list[str], names: re.Pattern[str] = NAMES) -> list[str]:
     """Those in which an English word is left when a Chinese reader sees them."""
-    script = "given.map((sentence) => (words.speak('zh'), m.said(sentence)))"
-    told = await ask(tab, "sentences.js", f"(async (words) => {script})(await import('/words.js'))", sentences)
+    script = """(async ({ speak }, { SENTENCES }) => {
+        speak("zh");
+        m.learn(SENTENCES);
+        return given.map(m.said);
+    })(await import("/words.js"), await import("/sentences.js"))"""
+    told = await ask(tab, "saying.js", script, sentences)
     return [f"{one} -> {other}" for one, other in zip(sentences, told, strict=True) if is_english(other, names)]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import re
+
 import pytest
 
 from tests.fronts.http.conftest import Service
@@ -23,6 +26,28 @@ def test_the_page_is_served_to_anybody_and_revalidated(served: Service) -> None:
     assert browser.ask("GET", "/ui/", If_None_Match='"other"').status == 200
     head = browser.ask("HEAD", "/ui/index.html")
     assert (head.status, head.body, head.headers["ETag"]) == (200, b"", tag)
+
+
+# What a browser loads before anything is opened: what the page names, and what its modules import.
+NAMED = re.compile(rb"""(?:href|src)="([\w.]+)"|from "\./([\w.]+)\"""")
+MOST_BYTES, MOST_SENT = 350_000, 120_000
+
+
+def test_the_page_is_light_and_its_terminal_and_its_chinese_are_loaded_when_they_are_wanted(served: Service) -> None:
+    browser, loaded, sent = Browser(served.port), {}, 0
+    names = {"index.html"}
+    while names - loaded.keys():
+        for name in names - loaded.keys():
+            loaded[name] = browser.ask("GET", f"/ui/{name}").body
+            packed = browser.ask("GET", f"/ui/{name}", Accept_Encoding="gzip, br")
+            assert packed.headers["Content-Encoding"] == "gzip"
+            assert gzip.decompress(packed.body) == loaded[name]
+            sent += len(packed.body)
+        names |= {(one or other).decode() for body in loaded.values() for one, other in NAMED.findall(body)}
+    assert {"main.js", "page.css", "saying.js"} <= loaded.keys()
+    assert not {"terminal.js", "sentences.js"} & loaded.keys()
+    assert sum(map(len, loaded.values())) <= MOST_BYTES
+    assert sent <= MOST_SENT
 
 
 def test_the_address_without_a_slash_leads_to_the_page(served: Service) -> None:

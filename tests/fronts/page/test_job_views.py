@@ -107,7 +107,7 @@ async def test_a_job_shows_its_curves_and_an_agent_reads_no_log(tab: Tab, agent:
     assert seen["eta_s"] > 0
     await tab.go(view)
     await tab.until("() => document.querySelector('.curve-one')?.getAttribute('d')?.length > 500")
-    assert "falling" in (await tab.page.locator(".curves svg").get_attribute("aria-label") or "")
+    assert "falling" in (await tab.page.locator(".job-curves svg").get_attribute("aria-label") or "")
     await tab.page.get_by_role("button", name="time", exact=True).click()
     await tab.shows(".curve-right", "3m 19s")
     await tab.shows(".job-head", "left")

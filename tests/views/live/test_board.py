@@ -14,7 +14,7 @@ from remote_sandbox_mcp.core.jobs.watch import Policy, Watch
 from remote_sandbox_mcp.core.resources.usage import Cpu, Gpu, Memory, Point, Usage, point_of, recent, thinned
 from remote_sandbox_mcp.core.sandboxes.cluster import ClusterUsage, GpuCount, Partition
 from remote_sandbox_mcp.services.jobs.values import JobSnapshot
-from remote_sandbox_mcp.views.live.board import Board, Change, Viewer, difference, settled
+from remote_sandbox_mcp.views.live.board import Board, Change, Viewer, difference
 from remote_sandbox_mcp.views.live.rows import finite, hidden, job_row
 from remote_sandbox_mcp.views.live.service import shown_first
 
@@ -35,13 +35,16 @@ A, B, C = {"n": 1}, {"n": 2}, {"n": 3}
 def test_a_difference_has_new_rows_and_ids_that_are_gone(
     seen: dict[str, Any], now: dict[str, Any], put: dict[str, Any], gone: tuple[str, ...]
 ) -> None:
-    assert difference(seen, settled(seen, now)) == (put, gone)
+    board = Board()
+    board.put("jobs", seen)
+    board.put("jobs", {id: {**row} for id, row in now.items()})
+    assert difference(seen, board.rows("jobs")) == (put, gone)
 
 
 def test_a_looker_gets_whole_topics_first_and_then_what_changed() -> None:
     board = Board()
     looker = Viewer(board, ("jobs", "calls"), {})
-    board.enter(looker)
+    board.lookers.add(looker)
     board.put("jobs", {"a": A, "b": B})
     assert looker.take() == [Change(topic="jobs", put={"a": A, "b": B}, whole=True)]
     board.put("calls", {})
@@ -57,7 +60,7 @@ def test_a_looker_gets_whole_topics_first_and_then_what_changed() -> None:
 def test_a_looker_that_reads_seldom_gets_the_last_state_and_nothing_is_kept_for_it() -> None:
     board = Board()
     looker = Viewer(board, ("jobs",), {})
-    board.enter(looker)
+    board.lookers.add(looker)
     board.put("jobs", {})
     looker.take()
     for number in range(10_000):
@@ -69,7 +72,7 @@ def test_a_looker_that_reads_seldom_gets_the_last_state_and_nothing_is_kept_for_
 async def test_a_wait_that_was_cancelled_loses_nothing() -> None:
     board = Board()
     looker = Viewer(board, ("jobs",), {})
-    board.enter(looker)
+    board.lookers.add(looker)
     waiting = asyncio.ensure_future(looker.changes())
     await asyncio.sleep(0)
     waiting.cancel()

@@ -395,7 +395,7 @@ async def test_curves_do_not_begin_when_somebody_looks(tmp_path: Path, sshd: Ssh
     async with looked_at(tmp_path, sshd, topics=("machines", "usage")) as (app, view):
         await view.row("machines", sshd.name, lambda row: row["state"] == "up")
         live, history = view.live, app.machine_history
-        live._board.leave(view._looker)
+        live._board.lookers.discard(view._looker)
         live._end()
         # The minutes of the machine while nobody looked, as the hub writes them.
         now = time.time()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -215,11 +215,15 @@ class Curves:
 
         `is_whole`: the beginning of the log was read, too.
         """
-        names = sorted(self.curves, key=lambda name: (not name.endswith("loss"), len(name)))
         left = None if self.left_s is None else max(0.0, self.left_s - silent_s)
         if left is None and self.share is not None and self._total:
             left = left_of(self.share, running_s, self._begun / self._total if is_whole else 0.0)
-        return JobMetrics({name: self.curves[name].metric for name in names}, left)
+        return JobMetrics({name: self.curves[name].metric for name in by_worth(self.curves)}, left)
+
+
+def by_worth(names: Iterable[str]) -> list[str]:
+    """Names of curves, the loss first."""
+    return sorted(names, key=lambda name: (not name.endswith("loss"), len(name)))
 
 
 def left_of(share: float, running_s: float, begun_at: float = 0.0) -> float | None:

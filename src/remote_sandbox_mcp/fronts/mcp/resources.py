@@ -95,7 +95,7 @@ def _json(value: object) -> str:
 # The page itself is served above this layer; here its files are only read.
 FILES = Path(__file__).parents[1] / "page" / "files"
 # Each after those that it imports.
-SCRIPTS = ("dom", "words", "sentences", "format", "chart", "cards", "inside_client")
+SCRIPTS = ("dom", "words", "saying", "sentences", "format", "chart", "cards", "inside_client")
 STYLES = ("page.css", "inside_client.css")
 NAME = re.compile(r"\w+")
 # What is around the name of an imported file.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 from ...config import paths
@@ -90,7 +90,7 @@ class PageApp:
         # With a body, which each of them is given with the cookie.
         self._posts: Mapping[str, Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]]] = {
             "call": self._call,
-            "disallow": self._disallow,
+            "disallow": lambda wanted, _: asyncio.to_thread(self._allowing.take_back, wanted),
             "folder": self._files.folder,
             "terminal/type": self._terminals.type,
             "terminal/size": self._terminals.resize,
@@ -224,14 +224,9 @@ class PageApp:
 
     async def _calls(self, request: PageRequest) -> PageAnswer:
         query = request.query
-        wanted = WantedCalls(
-            before=request.number("before", 0, 1 << 62),
-            limit=request.number("limit", 100, MOST_OLDER),
-            client=query.get("client", ""),
-            sandbox=query.get("sandbox", ""),
-            tool=query.get("tool", ""),
-            failed=query.get("failed") == "1",
-        )
+        before, limit = request.number("before", 0, 1 << 62), request.number("limit", 100, MOST_OLDER)
+        named: dict[str, Any] = {name: query.get(name, "") for name in ("client", "sandbox", "tool")}
+        wanted = WantedCalls(before=before, limit=limit, failed=query.get("failed") == "1", **named)
         return answer_json({"calls": await self._live.older_calls(wanted)})
 
     async def _events(self, request: PageRequest) -> PageAnswer:
@@ -247,27 +242,22 @@ class PageApp:
         # A machine is not logged in to for this.
         sessions = await self._app.sessions.list(member.name) if member.is_connected else ()
         ports = [{"port": it.port, "url": it.url} for it in self._app.apps.forwarded() if it.sandbox == member.name]
-        return answer_json(
-            {
-                "points": thinned(points),
-                "usage": [vars(row) for row in used],
-                "sessions": [session_fields(seen) for seen in sessions],
-                "ports": ports,
-            }
-        )
+        found = {"points": thinned(points), "usage": [vars(row) for row in used]}
+        return answer_json(found | {"sessions": [session_fields(seen) for seen in sessions], "ports": ports})
 
     async def _usage(self, request: PageRequest) -> PageAnswer:
         rows = await self._app.machine_history.gpu_hours(_span(request))
         return answer_json({"usage": [vars(row) for row in rows]})
 
-    async def _choices(self, request: PageRequest) -> PageAnswer:
-        return answer_json(choices_fields(self._app.disposables.choices()))
+    async def _choices(self, _: PageRequest) -> PageAnswer:
+        found = [choice_fields(choice) for choice in self._app.disposables.choices()]
+        return answer_json({"providers": found, "timeout_s": SandboxOrder().timeout_s})
 
     async def _conflict(self, request: PageRequest) -> PageAnswer:
-        found = self._conflicts.both(request.query.get("workspace", ""), request.query.get("path", ""))
-        return answer_json(await found)
+        query = request.query
+        return answer_json(await self._conflicts.both(query.get("workspace", ""), query.get("path", "")))
 
-    async def _allowed(self, request: PageRequest) -> PageAnswer:
+    async def _allowed(self, _: PageRequest) -> PageAnswer:
         return answer_json(await asyncio.to_thread(self._allowing.listed, self._live.clients()))
 
     async def _allow(self, request: PageRequest) -> PageAnswer:
@@ -281,9 +271,6 @@ class PageApp:
         self._live.stir()
         return answer
 
-    async def _disallow(self, wanted: Mapping[str, Any], _: str) -> dict[str, Any]:
-        return await asyncio.to_thread(self._allowing.take_back, wanted)
-
 
 def _span(request: PageRequest) -> float:
     return 3600.0 * request.number("hours", 24, 24 * 90)
@@ -295,18 +282,7 @@ def _refuse_other_sites(request: PageRequest) -> None:
         raise PageRefusal(403, "only the page itself may ask for this")
 
 
-def choices_fields(choices: Sequence[ProviderChoice]) -> dict[str, Any]:
-    return {
-        "providers": [
-            {
-                "provider": choice.kind,
-                "on": choice.traits.machine or choice.kind,
-                "default_image": choice.image,
-                "is_default": choice.is_default,
-                "has_cards": choice.traits.has_cards,
-                "is_queue": choice.traits.is_queue,
-            }
-            for choice in choices
-        ],
-        "timeout_s": SandboxOrder().timeout_s,
-    }
+def choice_fields(choice: ProviderChoice) -> dict[str, Any]:
+    traits = choice.traits
+    fields = {"provider": choice.kind, "on": traits.machine or choice.kind, "default_image": choice.image}
+    return fields | {"is_default": choice.is_default, "has_cards": traits.has_cards, "is_queue": traits.is_queue}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from importlib import resources
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 from ...core.permission import is_loopback
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -169,15 +167,11 @@ def is_open_to_strangers(path: str) -> bool:
 
 
 TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "json": "application/json",
-    "svg": "image/svg+xml",
-    "png": "image/png",
-    "ico": "image/x-icon",
-    "woff2": "font/woff2",
-    "txt": "text/plain; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
 FIRST = "index.html"
 
@@ -190,6 +184,11 @@ class File:
     type: str
     tag: str
 
+    @functools.cached_property
+    def packed(self) -> bytes:
+        """Its bytes for a browser, which may be at the other end of a slow line."""
+        return gzip.compress(self.body)
+
     @property
     def headers(self) -> tuple[Header, ...]:
         return (
@@ -197,22 +196,21 @@ class File:
             # Asked for again each time, which costs an answer without a body: an update is seen at once.
             (b"cache-control", b"no-cache"),
             (b"etag", self.tag.encode()),
+            (b"vary", b"accept-encoding"),
         )
 
 
 @functools.cache
 def files() -> Mapping[str, File]:
     """All files by their names under /ui/."""
-    return dict(_below(resources.files(__package__).joinpath("files"), ""))
+    root = Path(__file__).with_name("files")
+    named = {found.relative_to(root).as_posix(): found for found in root.rglob("*") if found.suffix in TYPES}
+    return {name: _read(found) for name, found in named.items()}
 
 
-def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
-    for found in folder.iterdir():
-        if found.is_dir():
-            yield from _below(found, f"{prefix}{found.name}/")
-        elif (kind := TYPES.get(found.name.rpartition(".")[2])) is not None:
-            body = found.read_bytes()
-            yield f"{prefix}{found.name}", File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+def _read(file: Path) -> File:
+    body = file.read_bytes()
+    return File(body, TYPES[file.suffix], f'W/"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
 def answer_file(request: PageRequest, name: str) -> PageAnswer | None:
@@ -222,4 +220,6 @@ def answer_file(request: PageRequest, name: str) -> PageAnswer | None:
         return None
     if found.tag in (tag.strip() for tag in request.header("if-none-match").split(",")):
         return PageAnswer(304, b"", found.headers)
+    if "gzip" in request.header("accept-encoding"):
+        return PageAnswer(200, found.packed, (*found.headers, (b"content-encoding", b"gzip")))
     return PageAnswer(200, found.body, found.headers)

@@ -31,11 +31,6 @@ class Change:
         return {"topic": self.topic, **whole, "put": dict(self.put), "gone": list(self.gone)}
 
 
-def settled(before: Mapping[str, Row], now: Mapping[str, Row]) -> dict[str, Row]:
-    """The rows of now; one that is equal to that of before is the same object."""
-    return {id: before[id] if id in before and before[id] == row else row for id, row in now.items()}
-
-
 def difference(seen: Mapping[str, Row], now: Mapping[str, Row]) -> tuple[dict[str, Row], tuple[str, ...]]:
     """Rows that are not the same object as before, and ids that are gone."""
     put = {id: row for id, row in now.items() if seen.get(id) is not row}
@@ -47,7 +42,7 @@ class Board:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, Row]] = {}
-        self._lookers: set[Viewer] = set()
+        self.lookers: set[Viewer] = set()
 
     def rows(self, topic: str) -> Mapping[str, Row]:
         return self._topics.get(topic, {})
@@ -58,10 +53,11 @@ class Board:
     def put(self, topic: str, rows: Mapping[str, Row]) -> None:
         """Replace all rows of a topic."""
         before = self._topics.get(topic)
-        now = settled(before or {}, rows)
+        # One that is equal to that of before is the same object.
+        now = {id: before[id] if before and before.get(id) == row else row for id, row in rows.items()}
         self._topics[topic] = now
         if before is None or any(difference(before, now)):
-            for looker in self._lookers:
+            for looker in self.lookers:
                 if topic in looker.topics:
                     looker.woken.set()
 
@@ -69,16 +65,6 @@ class Board:
         """Replace one row; None removes it."""
         others = {each: kept for each, kept in self.rows(topic).items() if each != id or row is not None}
         self.put(topic, others if row is None else others | {id: row})
-
-    def enter(self, looker: Viewer) -> None:
-        self._lookers.add(looker)
-
-    def leave(self, looker: Viewer) -> None:
-        self._lookers.discard(looker)
-
-    @property
-    def has_lookers(self) -> bool:
-        return bool(self._lookers)
 
 
 class Viewer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core.jobs.curves import left_of
@@ -263,7 +263,3 @@ def event_row(event: Event, watches: Mapping[int, Watch], secrets: Secrets = ())
 
 def call_row(call: CallRow) -> dict[str, Any]:
     return finite(call_fields(call) | {"began": call.begun})  # type: ignore[no-any-return]
-
-
-def by_id(rows: Collection[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    return {str(row["id"]): row for row in rows}

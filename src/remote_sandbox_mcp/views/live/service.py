@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -18,7 +19,6 @@ from ...core.jobs.watch import Watch
 from ...core.resources.history import total
 from ...core.resources.usage import TREND_S, thinned
 from ...core.texts.shown import values_in_use
-from ...local.store.history import WantedCalls
 from ...local.waiting import Chores, within
 from ...services.fleet import unforeseen
 from ...services.history import row_of
@@ -60,7 +60,9 @@ class Live:
         self._began = time.time()
         self._board = Board()
         self._watchers: dict[str, tuple[SandboxPoller, asyncio.Future[None]]] = {}
-        self._state = StateFile(app, self._board, self._secrets)
+        self._state = StateFile(app, self._board)
+        # What is on no row any more, oldest first.
+        self.older_calls, self.older_events = self._state.older_calls, self._state.older_events
         self._workspaces = WorkspaceTopic(app, self._board)
         self._following = Chores("asking a sandbox how it stands")
         # What is done only while anybody looks.
@@ -85,15 +87,15 @@ class Live:
     def looking(self, topics: Collection[str] = TOPICS) -> Iterator[Viewer]:
         """For callers that also wait for something else: `await looker.changes()` may be cancelled at any time."""
         looker = Viewer(self._board, topics, {TRENDS: _grown, ABOUT: _dated})
-        is_first = not self._board.has_lookers
-        self._board.enter(looker)
+        is_first = not self._board.lookers
+        self._board.lookers.add(looker)
         if is_first:
             self._begin()
         try:
             yield looker
         finally:
-            self._board.leave(looker)
-            if not self._board.has_lookers:
+            self._board.lookers.discard(looker)
+            if not self._board.lookers:
                 self._end()
 
     def stir(self) -> None:
@@ -113,14 +115,6 @@ class Live:
         """The clients that are connected now, where this process knows them."""
         return [*self._about().get("clients", ())]
 
-    async def older_calls(self, wanted: WantedCalls) -> list[Mapping[str, Any]]:
-        """Calls that are on no row any more, oldest first. Raises ConfigError."""
-        return await self._state.older_calls(wanted)
-
-    async def older_events(self, before: int, limit: int) -> list[Mapping[str, Any]]:
-        """Events that are on no row any more, oldest first. Raises ConfigError."""
-        return await self._state.older_events(before, limit)
-
     async def close(self) -> None:
         if self._showing is not None:
             self._showing.cancel()
@@ -137,8 +131,8 @@ class Live:
         loops = (
             (self._refresh_fleet, POLL_EVERY_S),
             (self._refresh_state, POLL_EVERY_S),
-            (self._refresh_workspaces, POLL_EVERY_S),
-            (self._refresh_disposables, PROVIDERS_S),
+            (self._workspaces.refresh, POLL_EVERY_S),
+            (functools.partial(refresh_disposables, self._app, self._board), PROVIDERS_S),
             (self._refresh_usage, USAGE_EVERY_S),
         )
         for query, every_s in loops:
@@ -205,18 +199,12 @@ class Live:
         )
 
     async def _refresh_state(self) -> None:
-        running, secrets, before = self._app.history.running, self._secrets(), self._board.rows(RUNNING)
+        running, secrets, before = self._app.history.running, values_in_use(), self._board.rows(RUNNING)
         ids = {f"{number}": call for number, call in running.items()}
         rows = {id: before.get(id) or call_row(row_of(call, secrets)) | {"id": id} for id, call in ids.items()}
         self._board.put(RUNNING, rows)
         if await self._state.refresh():
             self._show_jobs()
-
-    async def _refresh_workspaces(self) -> None:
-        await self._workspaces.refresh()
-
-    async def _refresh_disposables(self) -> None:
-        await refresh_disposables(self._app, self._board)
 
     # Rows that are put together here
 
@@ -234,28 +222,18 @@ class Live:
         if not is_whole and time.monotonic() < self._jobs_wait_until:
             return
         snapshots = shown_first(once(snapshot for part in (*parts, self._state.waiting) for snapshot in part or ()))
-        before, secrets, now = self._board.rows(JOBS), self._secrets(), time.time()
-        rows: dict[str, Row] = {}
-        for id, snapshot in [*snapshots.items()][:MOST_JOBS]:
-            watch = self._watch_of(snapshot)
-            watcher, _ = self._watchers.get(snapshot.sandbox, (None, None))
-            look = watcher.looks.of(snapshot) if watcher else CloseLook()
-            rows[id] = self._job_row(snapshot, watch, now, before.get(id), secrets, look)
+        before, secrets, now = self._board.rows(JOBS), values_in_use(), time.time()
+        shown = [*snapshots.items()][:MOST_JOBS]
+        rows = {id: self._job_row(snapshot, now, before.get(id), secrets) for id, snapshot in shown}
         self._jobs_left_out = len(snapshots) - len(rows)
         self._board.put(JOBS, rows)
 
-    def _job_row(
-        self,
-        snapshot: JobSnapshot,
-        watch: Watch | None,
-        now: float,
-        before: Row | None,
-        secrets: Secrets,
-        look: CloseLook,
-    ) -> Row:
+    def _job_row(self, snapshot: JobSnapshot, now: float, before: Row | None, secrets: Secrets) -> Row:
         """The row of one job; what was not foreseen is a trouble of this job alone."""
+        watcher, _ = self._watchers.get(snapshot.sandbox, (None, None))
+        look = watcher.looks.of(snapshot) if watcher else CloseLook()
         try:
-            row = job_row(snapshot, watch, now, before, secrets, look.checkpoint)
+            row = job_row(snapshot, self._watch_of(snapshot), now, before, secrets, look.checkpoint)
             return row | end_fields(row, look.error, look.left_s, now, before)
         except Exception as problem:
             why = f"its row could not be made ({type(problem).__name__}); the log says more"
@@ -274,9 +252,6 @@ class Live:
         return (
             parts | {"problems": [sentence(problem) for problem in self._app.standing_problems()]} | dict(self._about())
         )
-
-    def _secrets(self) -> Secrets:
-        return values_in_use()
 
 
 def shown_first(snapshots: Iterable[JobSnapshot]) -> dict[str, JobSnapshot]:

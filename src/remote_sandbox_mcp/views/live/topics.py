@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...app import App
@@ -12,6 +12,7 @@ from ...config import paths
 from ...core.errors import SandboxError
 from ...core.jobs.watch import Watch
 from ...core.lazy import lazy
+from ...core.texts.shown import values_in_use
 from ...core.workspaces.workspace import Workspace, WorkspaceState
 from ...local.store.database import STATE_FILE, Database
 from ...local.store.history import HistoryRows, WantedCalls
@@ -19,7 +20,7 @@ from ...local.store.watches import Watches
 from ...local.waiting import Chores
 from ...services.jobs.values import JobSnapshot
 from .board import Board
-from .rows import Secrets, by_id, call_row, disposable_row, event_row, transfer_row, workspace_row
+from .rows import Secrets, call_row, disposable_row, event_row, transfer_row, workspace_row
 
 MOST_EVENTS, MOST_CALLS, MOST_TRANSFERS, MOST_WATCHES = 200, 200, 100, 1000
 
@@ -34,14 +35,12 @@ NOT_THERE = {"down": "unreachable", "unasked": "unreachable", "asking": "asking"
 class StateFile:
     """Reads the file after each change that anybody has made to it. Raises ConfigError."""
 
-    def __init__(self, app: App, board: Board, secrets: Callable[[], Secrets]) -> None:
-        """`known` gives the secrets that are not to be shown."""
+    def __init__(self, app: App, board: Board) -> None:
         self.watches: Mapping[int, Watch] = {}
         # Jobs that no machine has: they wait for one, or ended before.
         self.waiting: Sequence[JobSnapshot] = ()
         self._app = app
         self._board = board
-        self._secrets = secrets
         self._version = -1
 
     @lazy
@@ -62,23 +61,22 @@ class StateFile:
         version = await asyncio.to_thread(self._read_version)
         if version == self._version:
             return False
-        watches, events, calls = await asyncio.to_thread(self._read, self._secrets())
+        watches, events, calls = await asyncio.to_thread(self._read, values_in_use())
         self.watches = watches
         self.waiting = await self._app.jobs.waiting.list()
-        self._board.put(EVENTS, by_id(events))
-        self._board.put(CALLS, by_id(calls))
+        for topic, rows in ((EVENTS, events), (CALLS, calls)):
+            self._board.put(topic, {str(row["id"]): row for row in rows})
         background = self._app.transfers.background
         found = await background.list(MOST_TRANSFERS)
         stale = {it.id: not it.is_over and await background.is_stale(it) for it in found}
-        rows = {it.id: transfer_row(it, stale[it.id]) for it in found}
-        self._board.put(TRANSFERS, rows)
+        self._board.put(TRANSFERS, {it.id: transfer_row(it, stale[it.id]) for it in found})
         # Only now: what could not be read is read again.
         self._version = version
         return True
 
     async def older_events(self, before: int, limit: int) -> list[Mapping[str, Any]]:
         """List events with a lower number, oldest first."""
-        return list(await asyncio.to_thread(self._events, before, limit, self._secrets())) if self.exists() else []
+        return list(await asyncio.to_thread(self._events, before, limit, values_in_use())) if self.exists() else []
 
     async def older_calls(self, wanted: WantedCalls) -> list[Mapping[str, Any]]:
         if not self.exists():

@@ -141,7 +141,8 @@ class SandboxPoller:
         self._stirred = asyncio.Event()
         # What was seen before is shown until it has answered again.
         if self._is_machine and member.name not in board.rows(MACHINES):
-            self._show(View(member.name, member.describe(), self._is_active, False), self._first_state)
+            state = "asking" if member.may_open_unasked else "unasked"
+            self._show(View(member.name, member.describe(), self._is_active, False), state)
 
     def stir(self) -> None:
         """Ask for its jobs now."""
@@ -193,13 +194,7 @@ class SandboxPoller:
 
     @property
     def _may_ask(self) -> bool:
-        if not self._is_machine:
-            return self.member.is_connected
-        return self.member.may_open_unasked
-
-    @property
-    def _first_state(self) -> str:
-        return "asking" if self.member.may_open_unasked else "unasked"
+        return self.member.may_open_unasked if self._is_machine else self.member.is_connected
 
     # How busy it is
 

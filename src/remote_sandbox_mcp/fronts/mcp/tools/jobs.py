@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult, ImageContent, ToolAnnotations
 from pydantic import Field
 
 from ....core.jobs.alerts import with_run_for
-from ....core.jobs.job import JobWait
+from ....core.jobs.job import JobSeen, JobWait
+from ....core.jobs.picture import picture_of
 from ....core.jobs.placement import place_of, read_request
 from ....core.jobs.watch import WatchOrder
 from ....core.task import TaskState, outcome_of
@@ -19,6 +22,7 @@ from ....core.texts.text import harmless
 from ....services.jobs.service import LONGEST_WAIT_S, Wanted, Which
 from ....services.jobs.values import Ensure
 from ....views.job_results import begun_fields, begun_text, screen_fields, session_fields, snapshot_fields, task_result
+from ....views.results import plain_text
 from ....views.texts import fields_text, tasks_text
 from ..clients import asked_by, room
 from ..reporting import Reporting, beats
@@ -167,6 +171,7 @@ async def check_background_task(
     sandbox_name: SandboxName = "",
     log_cursor: Cursor = NO_CURSOR,
     screen: Annotated[bool, Field(description="Its window in tmux as a person sees it, instead of the log")] = False,
+    curves: Annotated[bool, Field(description="Also an image of its loss")] = False,
 ) -> Annotated[CallToolResult, JobShape]:
     """Does it run or wait in a queue, how did it end, what did it print last, what does it use: a job, or a
     command that outlasted exec_bash."""
@@ -175,8 +180,18 @@ async def check_background_task(
     which = Which(session=tmux_session, watch_id=watch_id, log_file=log_file, sandbox=sandbox_name)
     seen = await server.app.tasks.check(which, lines=last_n_lines, cursor=cursor(log_cursor), room=room())
     goes_on = log_cursor != NO_CURSOR
-    fields, text = task_result(seen, room(), lines=last_n_lines, goes_on=goes_on, watch_id=watch_id or None)
-    return reply(fields, text)
+    images, more = await drawn(server, which) if curves and isinstance(seen, JobSeen) else ([], {})
+    more |= {"lines": last_n_lines, "goes_on": goes_on, "watch_id": watch_id or None}
+    fields, text = task_result(seen, room(), **more)
+    return reply(fields, text, images=images)
+
+
+async def drawn(server: SandboxServer, which: Which) -> tuple[list[ImageContent], dict[str, Any]]:
+    """The curves of a job as an image, and a field that says what is in it."""
+    _, log = await server.app.jobs.curves(which)
+    png, words = await asyncio.to_thread(picture_of, log.curves.curves)
+    images = [ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png")]
+    return images if png else [], {"image": plain_text(words)}
 
 
 async def read_screen(

@@ -3,7 +3,7 @@
 import { h, put, replace } from "./dom.js";
 import { duration } from "./format.js";
 import { button, say } from "./parts.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { parts, t } from "./words.js";
 
 // A restart of the hub takes a moment; a banner that only flashes helps no one.

@@ -4,7 +4,7 @@
 import { bar, spark } from "./chart.js";
 import { arrange, attribute, h, put, replace } from "./dom.js";
 import { clock, disk, duration, gigabytes, percent, ranges, share } from "./format.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { t } from "./words.js";
 
 // Decisions
@@ -231,7 +231,10 @@ function holders(gpu, state) {
   const users = [...new Set((gpu.processes || []).map((process) => process.user).filter(Boolean))];
   const first = gpu.processes?.[0];
   const words = [users.join(", "), users.length < 2 ? first?.name : ""].filter(Boolean).join(" · ");
-  return [leased(gpu), words].filter(Boolean).join(" · ") || t(state === "held" ? "held" : "in use");
+  const { lease } = gpu;
+  // Whose it is and for what, in a few letters; the rest is in its title.
+  const owner = lease?.job ? `${lease.user} · ${lease.job}` : leased(gpu);
+  return [owner, lease && users.every((user) => user === lease.user) ? "" : words].filter(Boolean).join(" · ") || t(state === "held" ? "held" : "in use");
 }
 
 // Who has leased it, by which job.
@@ -385,7 +388,8 @@ export function endedAt(row) {
 
 // How long a running job still takes, if its log or its checkpoint tells.
 export function etaWords(row, now) {
-  return row.eta_ts && jobState(row) === "running" ? t("{time} left", { time: rough(Math.max(0, row.eta_ts - now)) }) : "";
+  const left = Math.max(0, row.eta_ts - now);
+  return row.eta_ts && jobState(row) === "running" ? t("{time} left", { time: left < 3600 ? rough(left) : duration(left) }) : "";
 }
 
 // The largest unit alone.

@@ -12,14 +12,14 @@ export function curvesPanel(feed, sandbox, job) {
   const chosen = { name: "", x: "step", other: "" };
   let [mine, theirs] = [null, null];
   let [timer, isEnded] = [0, false];
-  const names = select(t("Curve"), t("first curve"), "", (name) => ((chosen.name = name), draw()));
+  const names = select(t("Curve"), "", "", (name) => ((chosen.name = name), draw()));
   const others = select(t("Compare with"), t("compare with …"), "", (name) => ((chosen.other = name), ask()));
   const axis = choice(t("Axis"), [["step", t("steps")], ["time", t("time")]], "step", (x) => ((chosen.x = x), draw()));
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
   const paths = ["one", "other"].map((name) => svg("path", { class: `curve-${name}` }));
   picture.append(svg("path", { class: "curve-grid", d: `M0 .5H${WIDTH}M0 ${HEIGHT / 2}H${WIDTH}M0 ${HEIGHT - 0.5}H${WIDTH}` }), ...paths);
   const [top, bottom, left, right, legend] = ["top", "bottom", "left", "right", "legend"].map((name) => h(`span.curve-${name}`));
-  const node = h("section.curves", { hidden: true, "aria-label": t("Curves") }, h("div.curve-tools", {}, names, others, axis, legend), h("div.curve-box", {}, picture, top, bottom, left, right));
+  const node = h("section.job-curves", { hidden: true, "aria-label": t("Curves") }, h("div.curve-tools", {}, names, others, axis, legend), h("div.curve-field", {}, picture, top, bottom, left, right));
 
   const fetched = (place, name) => feed.get("/api/curves", { sandbox: place, job: name }).catch(() => null);
 
@@ -43,6 +43,7 @@ export function curvesPanel(feed, sandbox, job) {
     names.update(all);
     others.update([...feed.rows("jobs").keys()].filter((id) => id !== `${sandbox}/${job}`));
     const name = all.includes(chosen.name) ? chosen.name : all[0];
+    names.value = name;
     const sets = [mine.curves[name], theirs?.curves?.[name] || []].map((points) => located(points, chosen.x));
     const frame = bounds(sets.flat());
     sets.forEach((points, at) => attribute(paths[at], "d", frame ? line(points, frame) : ""));
@@ -50,7 +51,7 @@ export function curvesPanel(feed, sandbox, job) {
     put(left, frame ? (chosen.x === "step" ? number(frame.x0) : "0s") : t("the lines of this log have no time"));
     put(right, frame ? (chosen.x === "step" ? number(frame.x1) : duration(frame.x1)) : "");
     const told = mine.metrics?.[name];
-    const words = [[name, mine], ...(theirs ? [[chosen.other, theirs]] : [])].map(([label, { metrics }], at) => h(`span.curve-name.${at ? "other" : "one"}`, {}, `${label} ${number(metrics?.[name]?.last)}`));
+    const words = [[theirs ? job : name, mine], ...(theirs ? [[chosen.other.replace(`${sandbox}/`, ""), theirs]] : [])].map(([label, { metrics }], at) => h(`span.curve-name.${at ? "other" : "one"}`, {}, `${label} ${number(metrics?.[name]?.last)}`));
     replace(legend, words, told?.trend ? h("span.quiet", {}, `${t(TRENDS[told.trend])} · ${t("min {n}", { n: number(told.min) })}`) : "");
     attribute(picture, "aria-label", `${name}: ${number(told?.last)}, ${t("min {n}", { n: number(told?.min) })}${told?.trend ? `, ${t(TRENDS[told.trend])}` : ""}; ${say[1].textContent} – ${say[0].textContent}`);
   }

@@ -5,7 +5,7 @@ import { clock, day } from "./format.js";
 import { jobLink } from "./jobs.js";
 import { Older } from "./older.js";
 import { empty, fits, heading, remembered, searchBox, select } from "./parts.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { t } from "./words.js";
 
 const LOOKS = {

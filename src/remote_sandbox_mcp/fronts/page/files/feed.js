@@ -1,6 +1,6 @@
 // Everything that is asked of the server: entering, streams that connect again by themselves, rows by topic, calls.
 
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 
 const TOKEN = "remote-sandbox-token";
 // Without a byte for so long a line is dead: the server writes at least every 10 s.
@@ -11,6 +11,9 @@ const FIRST_WAIT_MS = 400;
 const LONGEST_WAIT_MS = 10000;
 // A trend is drawn over the last hour; a machine is asked every four seconds.
 const TREND_S = 3600;
+// Points of the last minutes are kept as they come, earlier ones at this distance: a minute is a column of a sparkline.
+const FRESH_S = 300;
+const APART_S = 15;
 const MOST_POINTS = 1000;
 
 export class Refused extends Error {
@@ -306,13 +309,14 @@ async function sentence(response) {
   }
 }
 
-// A trend with its new points. The oldest leave by their time and not by their number: the first ones that the server
-// sends are thinned, and lie further apart.
+// A trend with its new points, of an hour, and thinned: of a hundred machines it would be the most that a page keeps.
 function grown(known, row) {
   if (!row.add) return row;
   const points = [...(known?.points || []), ...row.add];
   const end = points.length ? points[points.length - 1][0] : 0;
-  return { points: points.filter(([time]) => time > end - TREND_S).slice(-MOST_POINTS) };
+  let last = -Infinity;
+  const isKept = ([time]) => time > end - TREND_S && (time > end - FRESH_S || time - last >= APART_S);
+  return { points: points.filter((point) => isKept(point) && ((last = point[0]), true)).slice(-MOST_POINTS) };
 }
 
 export const feed = new Feed();

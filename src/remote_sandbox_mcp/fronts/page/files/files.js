@@ -22,13 +22,14 @@ export function mount(root, { feed, id = "" }) {
   const note = h("p.quiet");
   const shown = h("section.file-shown", { "aria-live": "polite" });
   const shell = sandbox ? h("a.button", { href: `#/terminal/${encodeURIComponent(sandbox)}` }, t("Shell")) : "";
-  root.append(heading(t("Files"), places, shell), way, h("div.file-columns", {}, h("div", {}, rows, note), shown));
+  const nothing = h("div");
+  root.append(heading(t("Files"), places, shell), way, nothing, h("div.file-columns", {}, h("div", {}, rows, note), shown));
 
   const names = () => places.update([...feed.rows("machines").keys(), ...[...feed.rows("sandboxes").values()].map((row) => row.id)]);
   names();
   const end = feed.listen(["machines", "sandboxes"], names);
   if (sandbox) open();
-  else replace(note, empty(t("Choose a sandbox"), t("Its files can be looked at and downloaded.")));
+  else replace(nothing, empty(t("Choose a sandbox"), t("Its files can be looked at and downloaded.")));
 
   async function open() {
     replace(note, t("Loading …"));

@@ -14,6 +14,7 @@ const GPU_PX = 27;
 const CELL_PX = 8;
 const MOST_FREE = 12;
 const LONGEST_LIST = 60;
+const TABLE_MS = 1000;
 // With more machines than this, the map is drawn small.
 const MOST_LARGE = 24;
 const MOST_USERS = 8;
@@ -87,9 +88,16 @@ export function mount(root, { feed }) {
   }
 
   draw();
-  const ends = [feed.listen(["machines", "jobs"], () => soon(draw)), feed.listen(["trends"], () => soon(drawTrends))];
+  // All rows of a table are compared and laid out together: that is done once a second, and not for each machine.
+  let due = 0;
+  const changed = () => {
+    if (shownAs !== "table") return soon(draw);
+    due ||= setTimeout(() => ((due = 0), soon(draw)), TABLE_MS);
+  };
+  const ends = [feed.listen(["machines", "jobs"], changed), feed.listen(["trends"], () => soon(drawTrends))];
   return () => {
     ends.forEach((end) => end());
+    clearTimeout(due);
     list?.end();
     sizes.disconnect();
   };

@@ -1,11 +1,11 @@
 // The fleet in little room: a line of 28 px for each machine, or a table that sorts; and the first steps of a new user.
 
-import { freeGpus, gpuSquares, gpusOf, scoreOf, stateOf } from "./cards.js";
+import { freeGpus, gpuSquares, gpuState, gpusOf, scoreOf, stateOf } from "./cards.js";
 import { bar } from "./chart.js";
-import { attribute, h, put, replace } from "./dom.js";
+import { arrange, attribute, h, put, replace } from "./dom.js";
 import { disk, percent, ranges, share } from "./format.js";
 import { copyButton, machineAddress, machineLink } from "./parts.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { parts, t } from "./words.js";
 
 function cpuOf(row) {
@@ -44,7 +44,9 @@ export function fleetLine(first, running) {
     }
     squares.update(row);
     // Not a link of its own in a line that is one.
-    replace(gpus, [...squares.node.children].map((square) => square.cloneNode()));
+    const states = gpusOf(row).map(gpuState).join();
+    if (states !== gpus.shown) replace(gpus, [...squares.node.children].map((square) => square.cloneNode()));
+    gpus.shown = states;
     const [words, state] = freeWords(row);
     put(free, words);
     attribute(free, "data-state", state || null);
@@ -104,7 +106,7 @@ export function fleetTable(root, chosen, changed) {
       heads.forEach((head, at) => attribute(head, "aria-sort", COLUMNS[at][0] !== wanted ? null : chosen.column.startsWith("-") !== TEXTS.has(wanted) ? "ascending" : "descending"));
       const column = COLUMNS.find(([title]) => title === wanted);
       const sorted = column ? [...rows].sort((one, other) => order(column[1](one, counts), column[1](other, counts)) * (chosen.column.startsWith("-") ? -1 : 1)) : rows;
-      body.replaceChildren(...sorted.map((row) => tableRow(known, row, counts)));
+      arrange(body, sorted.map((row) => tableRow(known, row, counts)));
     },
   };
 }

@@ -1,8 +1,11 @@
 // Cards inside an MCP client: the result of a tool, drawn as on the page (MCP Apps, 2026-01-26).
 import { jobCard, machineCard } from "./cards.js";
 import { h, replace } from "./dom.js";
+import { learn } from "./saying.js";
+import { SENTENCES } from "./sentences.js";
 import { t, speak } from "./words.js";
 
+learn(SENTENCES);
 const PROTOCOL = "2026-01-26";
 const root = document.getElementById("cards");
 const asked = new Map();

@@ -9,7 +9,7 @@ import { bytes, clock, duration, gigabytes } from "./format.js";
 import { canRepeat, repeat } from "./job_order.js";
 import { LogView } from "./log.js";
 import { button, confirmed, doing, done, icon, machineLink, say } from "./parts.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { tellButton } from "./tell.js";
 import { WholeLog } from "./whole.js";
 import { t } from "./words.js";

@@ -8,15 +8,16 @@ const SOON_MS = 1200;
 const ROWS = "main .row-link, main summary.call, main .event-job:not([hidden]), main .cell h2, main .cell .name-link, main .line-link";
 
 export function listen({ views, go, log }) {
-  let since = 0;
+  let since = -Infinity;
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") return escape(event);
     if (isTyping(event.target) || document.querySelector("dialog[open]")) return;
-    const isAfterG = Date.now() - since < SOON_MS;
-    since = 0;
+    // By when the keys were pressed: a busy page may hear of them late.
+    const isAfterG = event.timeStamp - since < SOON_MS;
+    since = -Infinity;
     if (isAfterG && views.some(({ key }) => key === event.key)) go(views.find(({ key }) => key === event.key).name);
-    else if (event.key === "g") since = Date.now();
+    else if (event.key === "g") since = event.timeStamp;
     else if (event.key === "/") focus(document.querySelector("main [data-search]"));
     else if (event.key === "?") help(views);
     else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);

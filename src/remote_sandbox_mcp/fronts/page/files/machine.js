@@ -6,7 +6,7 @@ import { attribute, h, put, replace, soon, svg } from "./dom.js";
 import { clock, disk, duration, gigabytes, moment, percent, ranges, share } from "./format.js";
 import { choice, confirmed, copyButton, doing, icon, remembered, say } from "./parts.js";
 import { portLinks, runPanel } from "./sandboxes.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { LEAST_HOURS, hours, summed } from "./usage.js";
 import { t } from "./words.js";
 

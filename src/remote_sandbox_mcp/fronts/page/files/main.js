@@ -14,6 +14,7 @@ import { help, listen } from "./keys.js";
 import * as machine from "./machine.js";
 import { findAnything } from "./palette.js";
 import { icon, say } from "./parts.js";
+import { learn } from "./saying.js";
 import * as sandboxes from "./sandboxes.js";
 import { entitle, tellOfEnds } from "./tell.js";
 import * as transfers from "./transfers.js";
@@ -143,9 +144,15 @@ function open({ name, view }, id) {
 
 // Theme and language
 
-function switchLanguage() {
+async function switchLanguage() {
   speak(current() === "zh" ? "en" : "zh");
+  await learned();
   frame();
+}
+
+// The sentences of the server are many, and loaded where they are read.
+async function learned() {
+  if (current() === "zh") learn((await import("./sentences.js")).SENTENCES);
 }
 
 function theme() {
@@ -186,6 +193,7 @@ async function start() {
   applyTheme();
   const problem = await enterByAddress();
   feed.start();
+  await learned();
   frame();
   if (problem) say(problem, true);
   window.addEventListener("hashchange", async () => {

@@ -1,7 +1,7 @@
 // What several views are built of: search boxes, choices, switches, dialogs, short messages.
 
 import { append, h, put, replace, svg } from "./dom.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { t } from "./words.js";
 
 const ICONS = {
@@ -68,7 +68,7 @@ export function select(label, all, value, change) {
     if (known.join("\n") === shown) return;
     shown = known.join("\n");
     const chosen = node.value || value;
-    replace(node, h("option", { value: "" }, all), known.map((one) => h("option", { value: one }, words(one))));
+    replace(node, all ? h("option", { value: "" }, all) : "", known.map((one) => h("option", { value: one }, words(one))));
     node.value = chosen;
   };
   node.update([]);

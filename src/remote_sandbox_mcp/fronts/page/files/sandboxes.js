@@ -3,7 +3,7 @@
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { duration, moment, took } from "./format.js";
 import { button, choice, confirmed, copyButton, doing, done, empty, heading, machineLink, say } from "./parts.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { t } from "./words.js";
 
 const LIVES = [600, 3600, 4 * 3600, 24 * 3600];

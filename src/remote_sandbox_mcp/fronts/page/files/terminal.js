@@ -2,7 +2,7 @@
 
 import { h, put } from "./dom.js";
 import { button, heading, icon, say } from "./parts.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { t } from "./words.js";
 
 const [RESIZE_MS, MOST_TYPED] = [150, 40_000];

@@ -4,7 +4,7 @@ import { bar } from "./chart.js";
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { bytes, clock, duration, share } from "./format.js";
 import { button, confirmed, doing, done, empty, heading, machineLink, say } from "./parts.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { t } from "./words.js";
 
 const LOOKS = { running: "running", queued: "pending", completed: "ended", done: "ended", failed: "failed", cancelled: "gone", canceled: "gone", interrupted: "gone" };

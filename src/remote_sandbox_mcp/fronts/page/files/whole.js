@@ -137,6 +137,8 @@ export class WholeLog {
     if (at) this._log.write(before.text, before.from, before.to);
     const line = this._log.nextLine;
     this._log.write(after.text, after.from, after.to);
+    // What says that it is a part takes room from it.
+    this._draw();
     this._log.choose(line);
     if (this._log.words) this._go(this._log.words);
   }

@@ -328,7 +328,6 @@ const ZH = {
   // Views of jobs, logs, files and terminals
   "Curves": "曲线",
   "Curve": "曲线",
-  "first curve": "第一条曲线",
   "Compare with": "对比",
   "compare with …": "对比…",
   "Axis": "横轴",

@@ -7,7 +7,7 @@ import { diffView } from "./diff.js";
 import { filesLink } from "./files.js";
 import { bytes, clock, duration, moment } from "./format.js";
 import { button, confirmed, doing, done, empty, heading, icon, machineLink, say } from "./parts.js";
-import { said } from "./sentences.js";
+import { said } from "./saying.js";
 import { t } from "./words.js";
 
 const LOOKS = { "in step": "ended", changed: "pending", conflict: "failed", "in conflict": "failed", unreachable: "unknown" };
