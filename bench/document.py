@@ -42,6 +42,7 @@ TITLES = {
     "sync-first": "The first copy of a session",
     "sync-small": "Copying small files",
     "sync-many": "Copying many files",
+    "sync-ignore": "A tree with many .gitignore files",
     "sync-bulk": "Copying much",
     "sync-delta": "Copying a change in a large file",
     "sync-text": "Copying text",

@@ -214,7 +214,7 @@ class IgnoreGroup:
 
 
 class IgnoreHere:
-    """What is said about files, or about folders, in one folder, which is given with its slash."""
+    """Rules about files, or about folders, in one folder, which is given with its slash."""
 
     __slots__ = ("folder", "groups", "is_secret", "name_fits", "names", "path_fits", "prefixes", "suffixes")
 
@@ -306,7 +306,7 @@ class Ignore:
         return self._listed(path[:at], is_dir).leaves_out(path[at:])
 
     def files_left_out(self, folder: bytes, names: "list[bytes]") -> "set[bytes]":
-        """Those of a folder's files that are left out, quicker than one by one."""
+        """Names of a folder's files that are left out, found faster than one by one."""
         return self._listed(folder + b"/" if folder else b"", False).files_left_out(names)
 
     def withholds(self, path: bytes, is_dir: bool) -> bool:

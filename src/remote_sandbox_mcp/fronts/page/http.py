@@ -186,7 +186,7 @@ class File:
 
     @functools.cached_property
     def packed(self) -> bytes:
-        """Its bytes for a browser, which may be at the other end of a slow line."""
+        """Compressed bytes, for a browser at the other end of a slow line."""
         return gzip.compress(self.body)
 
     @property
