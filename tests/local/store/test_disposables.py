@@ -94,11 +94,24 @@ def test_the_limit_holds_and_ready_sandboxes_do_not_count(rows: DisposableRows) 
     assert rows.reserve(numbered(5), 2) == ""
 
 
-def test_a_sandbox_whose_creation_failed_without_an_answer_does_not_count(rows: DisposableRows) -> None:
-    rows.reserve(numbered(1), 1)
+def test_a_sandbox_whose_creation_failed_without_an_answer_holds_neither_room_nor_name(rows: DisposableRows) -> None:
+    rows.reserve(without_key(1), 1)
+    assert rows.reserve(without_key(2), 5) == NAME_TAKEN
     rows.note_status("sb-00000001", ENDING)
-    assert rows.reserve(numbered(2), 1) == ""
+    assert rows.reserve(without_key(2), 1) == ""
     assert [kept.disposable.status for kept in rows.living()] == [ENDING, CREATING]
+    assert rows.find("box") == without_key(2)
+    # So is the name of one that a killed process has left behind.
+    assert rows.claim(without_key(2), Owner(2, "b"), ENDING)
+    assert rows.reserve(without_key(3), 5) == ""
+    # One that the platform has is still being deleted under its name.
+    rows.note_ending("sb-00000003", "the platform's id")
+    assert rows.reserve(without_key(4), 5) == NAME_TAKEN
+
+
+def without_key(number: int) -> Kept:
+    kept = numbered(number, name="box")
+    return replace(kept, disposable=replace(kept.disposable, key=""))
 
 
 def test_a_made_sandbox_is_recorded_unless_it_was_deleted_meanwhile(rows: DisposableRows) -> None:

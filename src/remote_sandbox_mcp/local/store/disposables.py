@@ -157,7 +157,8 @@ class DisposableRows:
         values = _fields(kept) | {"new_pid": owner.pid, "new_birth": owner.birth, "status": status, "why": why}
         if not self._change("claim", **values):
             return None
-        return replace(kept, owner=owner, why=why, disposable=replace(kept.disposable, status=status))
+        name = kept.disposable.name if kept.disposable.key or status != ENDING else ""
+        return replace(kept, owner=owner, why=why, disposable=replace(kept.disposable, status=status, name=name))
 
     def end(self, disposable_id: str, status: str, why: str, now: float) -> bool:
         """Record its end; false if it had ended already."""

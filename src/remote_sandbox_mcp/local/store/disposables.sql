@@ -39,7 +39,9 @@ UPDATE disposables SET key = :key, status = :status, detail = :detail, created =
 WHERE id = :id AND ended = 0 AND status = 'creating';
 
 -- name: status
-UPDATE disposables SET status = :status WHERE id = :id AND ended = 0;
+-- One without a key may never have been made: it is looked for a while, but its name is free at once.
+UPDATE disposables SET status = :status, name = CASE WHEN :status = 'ending' AND key = '' THEN '' ELSE name END
+WHERE id = :id AND ended = 0;
 
 -- name: started
 UPDATE disposables SET status = 'running', expires = :expires, idle_since = MAX(idle_since, :now)
@@ -61,7 +63,8 @@ UPDATE disposables SET expires = :expires, timeout_s = :timeout_s WHERE id = :id
 UPDATE disposables SET idle_since = MAX(idle_since, :at) WHERE id = :id AND ended = 0;
 
 -- name: claim
-UPDATE disposables SET owner_pid = :new_pid, owner_birth = :new_birth, status = :status, why = :why
+UPDATE disposables SET owner_pid = :new_pid, owner_birth = :new_birth, status = :status, why = :why,
+    name = CASE WHEN :status = 'ending' AND key = '' THEN '' ELSE name END
 WHERE id = :id AND ended = 0 AND owner_pid = :owner_pid AND owner_birth = :owner_birth
     AND expires = :expires AND idle_since = :idle_since AND pool = :pool;
 
