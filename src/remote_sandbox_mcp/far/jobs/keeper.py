@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from ..outpost.family import become_subreaper, descendants, insist, read_status, strike
+from ..outpost.family import become_subreaper, collect_children, descendants, insist, read_status, strike
 from ..outpost.place import to_bytes, to_text
 from .cards import Leases, NoCards, lease_record
 from .record import (
@@ -176,7 +176,6 @@ class JobKeeper:
         self.received: "tuple[str, float]" = ("", 0.0)
         self.stopping = False
         self.kill_at = 0.0
-        self.childless = False
         self.leases = Leases()
 
     def hold(self) -> "tuple[int, bool]":
@@ -389,15 +388,11 @@ class JobKeeper:
                 self.hear_end(number)
 
     def reap(self) -> None:
-        try:
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                if pid == self.main:
-                    self.status, self.ended_at = status, time.monotonic()
-        except ChildProcessError:
-            self.childless = True
+        collect_children(self.note_end)
+
+    def note_end(self, pid: int, status: int) -> None:
+        if pid == self.main:
+            self.status, self.ended_at = status, time.monotonic()
 
     def has_ended_by_itself(self, was_over: bool) -> bool:
         """Whether the command ended before the signal came. If both came at once, only exit code 0 proves it."""

@@ -8,7 +8,17 @@ import select
 import signal
 import time
 
-from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, insist, read_status, start_process, strike
+from .family import (
+    NO_PROCESS,
+    PRCTL,
+    become_subreaper,
+    collect_children,
+    descendants,
+    insist,
+    read_status,
+    start_process,
+    strike,
+)
 from .observe import observe
 from .output import Listener, OutputStream, widen_pipe
 from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text, user_name
@@ -404,16 +414,11 @@ class Keeper:
         self.collect()
 
     def collect(self) -> None:
-        """Collect children that have ended: until then they count against the limit on processes."""
-        try:
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                if pid == self.main:
-                    self.status, self.ended_at = status, time.monotonic()
-        except ChildProcessError:
-            self.childless = True
+        self.childless = collect_children(self.note_end)
+
+    def note_end(self, pid: int, status: int) -> None:
+        if pid == self.main:
+            self.status, self.ended_at = status, time.monotonic()
 
     def handle_outpost(self) -> None:
         frames = self.feed.take()

@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 
-from .family import become_subreaper, descendants, start_process, strike
+from .family import become_subreaper, collect_children, descendants, start_process, strike
 
 MYPY = False
 if MYPY:
@@ -153,15 +153,11 @@ class Parent:
         strike(descendants(os.getpid(), self.main), number)
 
     def collect(self) -> None:
-        try:
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                if pid == self.main:
-                    self.status = status
-        except ChildProcessError:
-            self.childless = True
+        self.childless = collect_children(self.note_end)
+
+    def note_end(self, pid: int, status: int) -> None:
+        if pid == self.main:
+            self.status = status
 
 
 def end_like(status: int) -> None:

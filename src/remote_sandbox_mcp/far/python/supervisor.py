@@ -12,19 +12,9 @@ import time
 
 from .calls import Caller, CodeCall
 from .client import SOCKET, born
+from .family import collect_children, descendants, strike
 from .gpu import GpuMemory
-from .interpreter import (
-    DONE,
-    HELLO,
-    IMAGE,
-    NO_TOKEN,
-    Broken,
-    Interpreter,
-    descendants,
-    describe_end,
-    guard_supervisor,
-    strike,
-)
+from .interpreter import DONE, HELLO, IMAGE, NO_TOKEN, Broken, Interpreter, describe_end, guard_supervisor
 from .wire import ERR, INTERRUPT, ORDER, OUT
 
 MYPY = False
@@ -418,16 +408,12 @@ class Supervisor:
             os.read(fd, 512)
         except BlockingIOError:
             pass
-        try:
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                self.gpu.ended(pid)
-                if self.interpreter and pid == self.interpreter.pid:
-                    self.mourn(describe_end(status))
-        except ChildProcessError:
-            pass
+        collect_children(self.note_end)
+
+    def note_end(self, pid: int, status: int) -> None:
+        self.gpu.ended(pid)
+        if self.interpreter and pid == self.interpreter.pid:
+            self.mourn(describe_end(status))
 
     def lose(self, why: str) -> None:
         """End an interpreter that cannot say any more what comes of its code."""
@@ -513,11 +499,7 @@ def end_all(grace_s: float, kill_s: float) -> "list[int]":
         elif time.monotonic() >= begun + grace_s:
             strike(left, signal.SIGKILL)
         time.sleep(0.02)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            pass
+        collect_children(lambda pid, status: None)
     return descendants(os.getpid())
 
 
