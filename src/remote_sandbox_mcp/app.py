@@ -281,7 +281,8 @@ class App:
         self.extension_problems: tuple[str, ...] = ()
         # Makes this process the watchdog; None: the hub is asked to be it.
         self.begin_watching: Callable[[Path | None], Awaitable[None]] | None = None
-        fleet.find = self._find_disposable
+        # Found by a name that the fleet does not know: the service is made only then.
+        fleet.find = lambda name: self.disposables.find_member(name)
         # Hosts of ~/.ssh/config that were found by their names, and those that mean something else by now.
         self._found_hosts: dict[str, tuple[Machine, Member]] = {}
         self._outdated: list[Member] = []
@@ -343,10 +344,6 @@ class App:
         from .services.sessions.shell import ShellService
 
         return ShellService(self.fleet, self.jobs.registry)
-
-    def _find_disposable(self, name: str) -> Member | None:
-        """Find a disposable sandbox by a name that the fleet does not know: the service is made only now."""
-        return self.disposables.find_member(name)
 
     def find_hosts_by(self, configuration: Configuration) -> None:
         """Let callers name hosts of ~/.ssh/config, as far as this configuration allows it."""

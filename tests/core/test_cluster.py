@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from remote_sandbox_mcp.core.sandboxes import cluster
 from remote_sandbox_mcp.core.sandboxes.cluster import (
     ClusterUsage,
     GpuCount,
@@ -28,10 +26,6 @@ FULL_GPU = Partition("gpu", mixed=2, idle_cpus=10, cpus=20, gpus=(TAKEN,))
 IDLE_CPU = Partition("cpu", idle=1, allocated=1, idle_cpus=10, cpus=20)
 MIXED_CPU = Partition("cpu", mixed=2, idle_cpus=10, cpus=20)
 FULL_CPU = Partition("cpu", allocated=2, cpus=20)
-
-
-def test_the_doctests_pass() -> None:
-    assert doctest.testmod(cluster).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.core.client import Call, Calls, begin_call
 from remote_sandbox_mcp.core.commands.command import Completed
 from remote_sandbox_mcp.core.errors import FileProblem
-from remote_sandbox_mcp.fronts.mcp.declaration import PLAIN, Declaration
 from remote_sandbox_mcp.fronts.mcp.journal import Journal, is_kept
 from remote_sandbox_mcp.fronts.mcp.results import about_error
+from remote_sandbox_mcp.fronts.mcp.toolbox import PLAIN, Declaration
 from remote_sandbox_mcp.services.fleet import Fleet
 from tests.fronts.mcp.conftest import member
 from tests.support.fakes.sandbox import Answer, FakeSandbox, after

@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..config.allowances import USUAL_S, allowances
+from ..config.allowances import USUAL_S, Allowance, allowances
 from ..config.load import load
+from ..config.schema import Configuration
 from ..core.errors import BadArgument
 from ..services.gate import allowing
-from ..services.gate.allowing import until, uses
+from ..services.gate.allowing import LONGEST_S, until, uses
 from ..services.gate.paths import Gate, private_files
 from .render import Page, one_line, print_json, styled
 from .verb import add_json, complain, fail, say
-
-if TYPE_CHECKING:
-    from ..config.allowances import Allowance
-    from ..config.schema import Configuration
 
 UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 BY = "command line"
@@ -62,12 +59,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def duration(word: str) -> float:
-    """
-    >>> duration("30m"), duration("2h")
-    (1800.0, 7200.0)
-    """
-    from ..services.gate.allowing import LONGEST_S
-
+    """Read a time such as 30m, 2h, 1d or 1w, in seconds."""
     found = re.fullmatch(r"([0-9]{1,6})([mhdw])", word.strip())
     seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= LONGEST_S:

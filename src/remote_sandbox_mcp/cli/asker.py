@@ -71,8 +71,7 @@ def _by_line(page: Page, rows: Sequence[Text], chosen: set[int]) -> set[int]:
     page.rows((f"{number}", row) for number, row in enumerate(rows, 1))
     usual = ",".join(str(number + 1) for number in sorted(chosen)) or "none"
     while True:
-        answer = line(f"Which? Numbers such as 1,3, all or none [{usual}]").lower()
-        if not answer:
+        if not (answer := line(f"Which? Numbers such as 1,3, all or none [{usual}]").lower()):
             return chosen
         if answer in ("all", "none"):
             return {*range(len(rows))} if answer == "all" else set()

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 from ..core.errors import Unreachable
-from ..services.jobs.attach import Window
+from ..services.jobs.attach import Attached, Window
 from . import streams, terminal
-
-if TYPE_CHECKING:
-    from ..services.jobs.attach import Attached
 
 # What tmux sends at its end: all rows scroll, the first screen, a cursor, no mouse, focus or paste reports, plain keys
 # and colours.

@@ -41,8 +41,6 @@ def browser_here(environ: Mapping[str, str]) -> webbrowser.BaseBrowser | None:
     except webbrowser.Error:
         return None
     if sys.platform != "darwin":
-        from ..local.processes.programs import find_chosen
-
         # By its path: the library would look it up in PATH once more.
         found.name = find_chosen(name_of(found))
         if not found.name:

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ..config import paths
 from ..core.texts.redact import summary_of
 from ..local.store.database import STATE_FILE, Database
-from ..local.store.history import HistoryRows, WantedCalls
+from ..local.store.history import CallRow, HistoryRows, WantedCalls
 from ..services.history import call_fields
-from .render import is_read, one_line, styled, took
+from .render import Page, is_read, one_line, styled, took, write
 from .verb import add_json, complain
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from ..local.store.history import CallRow
 
 LISTED = 50
 # How often new ones are looked for, and how many are read at once.
@@ -78,8 +76,6 @@ async def _show(rows: HistoryRows, wanted: Any, options: argparse.Namespace) -> 
 
 
 def _print(found: tuple[CallRow, ...], options: argparse.Namespace, *, is_first: bool = False) -> None:
-    from .render import Page, styled, write
-
     if options.json:
         write("".join(f"{json.dumps(call_fields(row))}\n" for row in found))
         return

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import SandboxError
+from .render import count, print_json
 from .verb import add_json, code_of, complain, say, with_app
 
 if TYPE_CHECKING:
@@ -26,12 +28,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _clean(app, options))
-
-
-async def _clean(app: App, options: argparse.Namespace) -> int:
-    from ..core.errors import SandboxError
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     from ..services.cleaning import clean
 
     rows, code = [], 0
@@ -48,8 +46,6 @@ async def _clean(app: App, options: argparse.Namespace) -> int:
         if not options.json:
             _show(member.name, cleaned, options.dry_run)
     if options.json:
-        from .render import print_json
-
         print_json({"dry_run": options.dry_run, "sandboxes": rows})
     return code
 
@@ -58,13 +54,10 @@ def _show(name: str, cleaned: Cleaned, is_dry: bool) -> None:
     word = "would be removed" if is_dry else "removed"
     say(f"{name}: {word}: {_counts(cleaned.removed) or 'nothing'}")
     # The command that cleans is itself such a run.
-    kept = [it for it in cleaned.kept if it.kind != "run"]
-    if kept:
+    if kept := [it for it in cleaned.kept if it.kind != "run"]:
         say(f"{name}: kept, because they run or have no record of their end: {_counts(kept)}")
         say(*(f"  {it.path}" for it in kept))
 
 
 def _counts(found: tuple[Leftover, ...] | list[Leftover]) -> str:
-    from .render import count
-
     return ", ".join(count(number, kind) for kind, number in Counter(it.kind for it in found).items())

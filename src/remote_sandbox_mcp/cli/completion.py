@@ -257,8 +257,7 @@ class Names:
 
 def kind_of(action: argparse.Action, verb: str) -> str:
     """Return the kind of value that an option, or a word without one, takes."""
-    kinds = [OPTIONS[name] for name in action.option_strings if name in OPTIONS]
-    if kinds:
+    if kinds := [OPTIONS[name] for name in action.option_strings if name in OPTIONS]:
         return kinds[0]
     return "" if action.option_strings else POSITIONALS.get((verb, str(action.metavar)), "")
 

@@ -8,23 +8,20 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config import accepted, paths, project_file, services, workspace_file
 from ..config.accepted import acceptance, whole
 from ..config.load import load
 from ..config.machines import completed
 from ..config.problems import plain
+from ..config.project_file import ProjectFile
 from ..config.show import show
-from ..config.workspace_file import NAME, accepted_file
+from ..config.workspace_file import NAME, Brought, accepted_file
 from ..core.errors import BadArgument, ConfigError
 from ..core.texts.text import visible
 from .render import Page, one_line, print_json, shown_file, styled
 from .verb import add_json, complain, complain_plainly, say
-
-if TYPE_CHECKING:
-    from ..config.project_file import ProjectFile
-    from ..config.workspace_file import Brought
 
 # Bytes of a project's file that are shown: all of a .remote-sandbox.toml.
 MOST_SHOWN = 64 << 10

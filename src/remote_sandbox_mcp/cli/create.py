@@ -6,14 +6,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument
-from ..core.sandboxes.disposable import PENDING, Limits, SandboxOrder, gpus, megabytes, volume
+from ..core.sandboxes.disposable import PENDING, Disposable, Limits, SandboxOrder, gpus, megabytes, volume
 from ..services.session import absolute
 from . import streams
+from .render import print_json
 from .verb import add_json, complain, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.sandboxes.disposable import Disposable
 
 # How long one may wait in the queue of a cluster before the command returns; it goes on waiting there.
 QUEUE_S = 30.0
@@ -43,11 +43,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: what create_sandbox returns")
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _create(app, options))
-
-
-async def _create(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     made = await app.disposables.create(_order(app, options))
     if made.status == PENDING:
         complain(f"{made.id} is pending: {made.reason}")
@@ -58,7 +55,6 @@ async def _create(app: App, options: argparse.Namespace) -> int:
 def _print_result(made: Disposable, as_json: bool) -> int:
     if as_json:
         from ..views.app_results import disposable_fields
-        from .render import print_json
 
         print_json(disposable_fields(made))
         return 0

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SandboxError
+from .render import print_json
 from .verb import add_json, code_of, complain, say, with_app
 from .words import as_verbs
 
@@ -23,11 +24,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _delete(app, options))
-
-
-async def _delete(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     deleted, problems, code = [], [], 0
     for name in options.ids:
         try:
@@ -43,8 +41,6 @@ async def _delete(app: App, options: argparse.Namespace) -> int:
 
 def _print_result(deleted: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
     if as_json:
-        from .render import print_json
-
         print_json({"deleted": deleted} | ({"problems": problems} if problems else {}))
         return
     say(*(f"{it['sandbox_id']} is deleted" for it in deleted))

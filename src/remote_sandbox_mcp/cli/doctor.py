@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ..config import paths
 from ..config.load import load
 from ..config.machines import completed
-from ..services.gate.allowing import use_here
+from ..local.store.mark import STATE_FILE
+from ..local.store.trouble import DAMAGED, standing_problem
+from ..services.gate.allowing import Use, use_here
 from ..services.gate.paths import Gate, private_files
 from ..services.platform_server.life import find_usual
 from ..services.probe.doctor import examine, examine_command, examine_local
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     from ..config.schema import Configuration
     from ..core.resources.checkup import Checkup, Step
-    from ..services.gate.allowing import Use
 
 NOTHING = (
     "No SSH machine is configured. Run remote-sandbox-mcp setup, which finds those of ~/.ssh/config; or set "
@@ -90,9 +91,7 @@ def _is_nowhere(checkups: Sequence[Checkup]) -> bool:
 
 def _state_trouble(folder: Path) -> str:
     """Explain why state cannot be kept; makes no file for that."""
-    from ..local.store.mark import STATE_FILE
     from ..local.store.repair import find_trouble
-    from ..local.store.trouble import standing_problem
 
     file = folder / STATE_FILE
     return str(find_trouble(file) or "") if file.exists() else standing_problem(file)
@@ -100,12 +99,7 @@ def _state_trouble(folder: Path) -> str:
 
 def _repair(as_json: bool) -> int:
     """Mend the state file. Raises StateError."""
-    from ..config import paths
-    from ..local.store.mark import STATE_FILE
     from ..local.store.repair import Repaired, find_trouble, repair
-    from ..local.store.trouble import DAMAGED
-    from .hub import all_facts
-    from .render import print_json
 
     file = paths.state_folder() / STATE_FILE
     problem = find_trouble(file) if file.exists() else None

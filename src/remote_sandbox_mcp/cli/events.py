@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.task import event_end, event_word
 from ..views.app_results import dated
-from .render import is_read
+from .render import Page, is_read, one_line, styled, write
 from .verb import add_json, complain, with_app
 
 if TYPE_CHECKING:
@@ -35,11 +35,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: one JSON object on each line")
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _show(app, options))
-
-
-async def _show(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     exists, events = app.jobs.registry.exists, app.jobs.watching.events
     # At least one, which tells where to go on.
     found = await events(limit=max(1, options.lines)) if exists() else ()
@@ -56,8 +53,6 @@ async def _show(app: App, options: argparse.Namespace) -> int:
 
 
 def _print(found: Sequence[Event], as_json: bool) -> None:
-    from .render import Page, one_line, styled, write
-
     if as_json:
         write("".join(f"{json.dumps(fields(event))}\n" for event in found))
     elif found:

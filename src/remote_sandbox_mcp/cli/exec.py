@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ..core.check import LONGEST_TIMEOUT_S
-from ..core.commands.command import Completed, Ending
+from ..core.commands.command import Completed, Ending, Excerpt, Missing, Running
 from ..core.commands.shell import join
 from ..core.texts.text import KEPT_BYTES, harmless, without_broken_end
 from ..services.commands import Row
@@ -24,7 +24,6 @@ from .workspaces import at_hand
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.commands.command import Excerpt, Missing, Running
     from ..core.progress import Beat, StreamName
     from ..core.task import Report
 
@@ -70,19 +69,15 @@ def add_arguments(subparsers: Any) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="shell source, or words")
 
 
-async def run(options: argparse.Namespace) -> int:
-    names: list[str] | Literal["all"] = "all" if options.all else (options.on or "").split(",")
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     if options.all or options.on is not None:
-        return await with_app(options, lambda app: _run_on_several(app, names, options))
-    return await with_app(options, lambda app: _run(app, options))
+        return await _run_on_several(app, "all" if options.all else options.on.split(","), options)
+    return await _run(app, options)
 
 
 def source(words: Sequence[str]) -> str:
-    """One argument is shell source as it is; several are words, which the shell must not read again.
-
-    >>> source(["ls | wc"]), source(["--", "echo", "a b"])
-    ('ls | wc', "'echo' 'a b'")
-    """
+    """One argument is shell source as it is; several are words, which the shell must not read again."""
     command = words[1:] if words[:1] == ["--"] else words
     return command[0] if len(command) == 1 else join(command)
 
@@ -149,7 +144,6 @@ async def _run_on_several(app: App, names: list[str] | Literal["all"], options: 
             return _stopped(caught[0])
     if options.json:
         from ..views.exec_results import row_fields
-        from .render import print_json
 
         print_json({"results": [row_fields(row) for row in rows]})
     return 0 if all(row.is_good for row in rows) else 1

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from .render import print_json
 from .syncing import until_stopped
 from .verb import add_json, complain, say, with_app
 
@@ -30,11 +31,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _forward(app, options))
-
-
-async def _forward(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     from ..services.apps.forwards import Forwards
 
     # Of its own: it ends with this verb, and the ports that agents may choose stay as they are.
@@ -49,7 +47,6 @@ async def _forward(app: App, options: argparse.Namespace) -> int:
 async def _hold(opened: Forward, options: argparse.Namespace) -> int:
     if options.json:
         from ..views.app_results import forward_fields
-        from .render import print_json
 
         print_json(forward_fields(opened))
     else:

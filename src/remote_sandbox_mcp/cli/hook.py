@@ -42,8 +42,7 @@ async def run(_: argparse.Namespace) -> int:
 def pre_tool_use() -> int:
     """Answer one event. Whatever goes wrong here, the client goes on, and a line in hook.log says what it was."""
     try:
-        why = objection(_event(sys.stdin.buffer), os.environ)
-        if why:
+        if why := objection(_event(sys.stdin.buffer), os.environ):
             decision = {"permissionDecision": "deny", "permissionDecisionReason": why}
             sys.stdout.write(json.dumps({"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}))
             sys.stdout.flush()

@@ -7,18 +7,16 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config import paths
 from ..config.load import load
 from ..config.machines import completed
+from ..config.schema import Configuration
 from ..core.errors import UnknownSandbox
 from ..core.sandboxes.machine import Hop
 from .render import Page, print_json
 from .verb import add_json, say
-
-if TYPE_CHECKING:
-    from ..config.schema import Configuration
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ..local.processes.process import started
 from ..services.hub_contact.asking import ask_hub, call_hub, hubs, leave_transfers, process_of
 from ..services.hub_contact.place import HubPlace, NoHub
 from ..services.watchdog.service import until
-from .render import Page, ago, is_read, one_line, size, styled
+from .render import Page, ago, is_read, one_line, print_json, size, styled
 from .verb import add_json, complain, say
 
 # Exit code of `status` and `log` where there is no hub, and of a failure.
@@ -66,8 +66,6 @@ async def run(options: argparse.Namespace) -> int:
 async def _status(options: argparse.Namespace) -> int:
     hubs = await asyncio.to_thread(all_facts)
     if options.json:
-        from .render import print_json
-
         own = next((each for each in hubs if each["own"]), {"running": False})
         print_json(own | {"others": [each for each in hubs if not each["own"]]})
     else:
@@ -130,8 +128,7 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _sessions(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    clients = facts.get("clients", ())
-    if not clients:
+    if not (clients := facts.get("clients", ())):
         yield "sessions", "none"
     for number, client in enumerate(clients):
         name = one_line(client["client"]) or "a client that has called nothing yet"
@@ -157,8 +154,6 @@ async def _stop(options: argparse.Namespace) -> int:
     ended = [await _end(facts, options.json) for facts in hubs]
     left = len(found) - len(hubs)
     if options.json:
-        from .render import print_json
-
         print_json({"ended": [facts["pid"] for facts, ok in zip(hubs, ended, strict=True) if ok], "others": left})
     elif not hubs:
         say(NONE if not left else f"No hub for this environment runs, but {left} other: hub stop --all ends all.")
@@ -212,18 +207,16 @@ async def _gone(facts: dict[str, Any]) -> bool:
 
 
 async def _restart(options: argparse.Namespace) -> int:
-    found = [facts for facts in await asyncio.to_thread(all_facts) if facts["own"]]
-    if not found:
+    if not (found := [facts for facts in await asyncio.to_thread(all_facts) if facts["own"]]):
         return _not_restarted(NONE, NOT_RUNNING, options.json)
     if not await _end(found[0], options.json):
         return _not_restarted(f"process {found[0]['pid']} does not end", FAILED, options.json)
     # A service manager starts the hub again by itself.
     if found[0].get("lives_on"):
-        await _until_service_is_back()
+        # Wait for a service to be restarted, which takes some seconds; if it is not by then, there is none.
+        await until(lambda: process_of(HubPlace(os.environ)) is not None, BACK_S)
     facts = await asyncio.to_thread(_start_again, found[0], options.config)
     if options.json:
-        from .render import print_json
-
         print_json(facts)
     elif facts["pid"]:
         say(f"Another runs as process {facts['pid']}.")
@@ -234,17 +227,10 @@ async def _restart(options: argparse.Namespace) -> int:
 
 def _not_restarted(why: str, code: int, as_json: bool) -> int:
     if as_json:
-        from .render import print_json
-
         print_json({"pid": 0, "trouble": why})
     elif code == NOT_RUNNING:
         say(why)
     return code
-
-
-async def _until_service_is_back() -> None:
-    """Wait for a service to be restarted, which takes some seconds; if it is not by then, there is none."""
-    await until(lambda: process_of(HubPlace(os.environ)) is not None, BACK_S)
 
 
 def _start_again(before: dict[str, Any], config: Path | None) -> dict[str, Any]:
@@ -274,9 +260,6 @@ async def _log(options: argparse.Namespace) -> int:
     except OSError as error:
         return _unread(f"unable to read {file}: {error.strerror}", options.json)
     if options.json and not options.follow:
-        from ..core.texts.text import harmless
-        from .render import print_json
-
         print_json({"log_file": str(file), "log": harmless(end).splitlines()})
         return 0
     write(end)
@@ -288,8 +271,6 @@ async def _log(options: argparse.Namespace) -> int:
 
 def _unread(why: str, as_json: bool) -> int:
     if as_json:
-        from .render import print_json
-
         print_json({"error": why, "code": "file"})
     else:
         complain(why)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..core.jobs.job import JobSeen
+from ..core.jobs.job import Checkpoint, JobSeen, JobUsage
 from ..core.jobs.log import without_exit_line
 from ..core.jobs.progress import progress_of
 from ..core.jobs.queue import pending_text, queue_text
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..core.jobs.curves import JobMetrics
-    from ..core.jobs.job import Checkpoint, JobUsage
     from ..core.jobs.watch import Watch
 
 LINES = 10
@@ -31,8 +30,7 @@ def show(seen: TaskSeen, sandbox: str, watch: Watch | None) -> None:
     where = f"on {sandbox}" if sandbox else ""
     page.print(styled((one_line(name), "bold"), (f"  {where}", "dim")))
     page.rows(((styled((title, "dim")), text) for title, text in _rows(page, seen, watch) if str(text)), indent=2)
-    lines = _log(seen)
-    if lines:
+    if lines := _log(seen):
         page.print("", *(styled((f"  {line}", "")) for line in lines[-LINES:]))
     if isinstance(seen, JobSeen):
         rest = "logs -f" if outcome_of(seen).state in LIVE else "logs"
@@ -68,8 +66,7 @@ def _progress(page: Page, found: Checkpoint | None, watch: Watch | None) -> Iter
     text = harmless(found.text) if found and not found.problem else watch.last_checkpoint if watch else ""
     if not text:
         return
-    progress = progress_of(None, text)
-    if progress:
+    if progress := progress_of(None, text):
         yield "progress", page.bar(progress.share, BAR) + styled((f" {progress.words}", ""))
     else:
         yield "checkpoint", one_line(text[-200:])

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, NotStarted, Unsupported
 from ..core.jobs.alerts import with_run_for
-from ..core.jobs.job import JobWait
+from ..core.jobs.job import JobSeen, JobWait
 from ..core.jobs.log import exit_line_size, without_exit_line
 from ..core.jobs.placement import place_of, read_request
-from ..core.jobs.watch import WatchOrder
-from ..core.task import outcome_of
+from ..core.jobs.watch import Watch, WatchOrder
+from ..core.task import TaskSeen, TaskState, name_of, outcome_of
 from ..core.texts.text import harmless, size, without_broken_end, without_broken_start
 from ..services.jobs.resume import NO_RESUME_COMMAND
-from ..services.jobs.values import Wanted, Which
-from ..views.job_results import seen_fields, state_text, task_result
+from ..services.jobs.values import Begun, JobSnapshot, Wanted, Which
+from ..views.job_results import begun_fields, seen_fields, session_fields, snapshot_fields, state_text, task_result
 from . import attach, terminal
 from .exec import source
-from .render import Page, ago, cut, is_read, one_line, print_json, styled
+from .render import Page, ago, cut, is_read, one_line, print_json, styled, write
 from .verb import add_json, complain, say, with_app
 from .workspaces import at_hand
 
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
     from ..app import App
     from ..core.commands.session_handle import SessionSeen
-    from ..core.jobs.job import JobSeen
-    from ..core.jobs.watch import Watch
-    from ..core.task import TaskSeen
-    from ..services.jobs.values import Begun, JobSnapshot
     from ..services.workspaces.call import WorkspaceCall
 
 # Exit codes of `wait`: of a job whose end is not known, and of a wait that reached its time limit.
@@ -132,12 +128,13 @@ def add_arguments(subparsers: Any) -> None:
     add_json(logs, help="for programs: one JSON object, with -f one on each line")
 
 
-async def run(options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     actions = {
         **{"list": _list, "start": _start, "show": _show, "logs": _logs, "wait": _wait_and_bring, "stop": _stop},
         **{"resume": _resume, "attach": _attach, "raise": _raise},
     }
-    return await with_app(options, lambda app: actions[options.action or "list"](app, options))
+    return await actions[options.action or "list"](app, options)
 
 
 async def _wait_and_bring(app: App, options: argparse.Namespace) -> int:
@@ -160,8 +157,6 @@ def _which(options: argparse.Namespace) -> Which:
 async def _list(app: App, options: argparse.Namespace) -> int:
     snapshots, sessions = await app.tasks.list(sandbox=options.sandbox, state=options.state, limit=options.limit)
     if options.json:
-        from ..views.job_results import session_fields, snapshot_fields
-
         print_json({"tasks": [*map(snapshot_fields, snapshots), *map(session_fields, sessions)]})
         return 0
     page = Page()
@@ -290,9 +285,6 @@ async def _resume(app: App, options: argparse.Namespace) -> int:
 
 def _print_begun(begun: Begun, as_json: bool) -> int:
     if as_json:
-        from ..views.job_results import begun_fields
-        from .render import print_json
-
         print_json(begun_fields(begun))
         return 0
     say(begun.started.session)
@@ -316,8 +308,6 @@ async def _show(app: App, options: argparse.Namespace) -> int:
 
 
 async def _watch(app: App, which: Which, seen: TaskSeen) -> Watch | None:
-    from ..core.jobs.job import JobSeen
-
     if not isinstance(seen, JobSeen) or seen.recalled or seen.is_unplaced:
         return None
     _, _, record = await app.jobs.find(which)
@@ -330,8 +320,6 @@ def _fields(seen: TaskSeen) -> tuple[dict[str, Any], str]:
 
 def _exit_code(seen: TaskSeen) -> int:
     """The exit code for a task as it is: that its machine knows nothing of it is a failure."""
-    from ..core.task import TaskState, outcome_of
-
     return UNKNOWN_END if outcome_of(seen).state is TaskState.UNKNOWN else 0
 
 
@@ -350,7 +338,8 @@ async def _logs(app: App, options: argparse.Namespace) -> int:
         seen = await app.tasks.read(which, cursor=seen.cursor, most_bytes=MOST_BYTES)
         printer.print(seen, is_last=not seen.goes_on and not seen.has_more)
     if options.json:
-        _print_end_line(seen)
+        # Print the state at the end of what was followed.
+        write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")
     elif seen.is_over and (options.follow or _exit_code(seen)):
         complain(_end(seen))
     return _exit_code(seen)
@@ -379,8 +368,6 @@ class LogPrinter:
         self._cursor = 0
 
     def print(self, seen: JobSeen, *, is_last: bool) -> None:
-        from .render import write
-
         # A log that was begun anew goes on with nothing that was held back.
         goes_on = seen.cursor - len(seen.log) == self._cursor
         data = self._held + seen.log if goes_on else seen.log
@@ -401,13 +388,6 @@ class LogPrinter:
         return f"{json.dumps(fields)}\n"
 
 
-def _print_end_line(seen: JobSeen) -> None:
-    """Print the state at the end of what was followed."""
-    from .render import write
-
-    write(f"{json.dumps(seen_fields(replace(seen, log=b'')))}\n")
-
-
 async def _wait(app: App, options: argparse.Namespace) -> int:
     deadline = None if options.timeout is None else time.monotonic() + options.timeout
     while True:
@@ -426,8 +406,6 @@ async def _wait(app: App, options: argparse.Namespace) -> int:
 
 def _print_end(seen: TaskSeen, as_json: bool) -> int:
     """Tell how a task ended; the exit code is the task's own, and 0 for a session in which nothing runs."""
-    from ..core.task import outcome_of
-
     outcome = outcome_of(seen)
     code = outcome.exit_code if outcome.exit_code is not None else UNKNOWN_END if outcome.is_over else 0
     if as_json:
@@ -437,8 +415,6 @@ def _print_end(seen: TaskSeen, as_json: bool) -> int:
 
 
 def _end(seen: TaskSeen) -> str:
-    from ..core.task import name_of, outcome_of
-
     return outcome_of(seen).sentence(name_of(seen), time.time())
 
 
@@ -452,8 +428,6 @@ async def _attach(app: App, options: argparse.Namespace) -> int:
         raise problem.with_more(f"to read what it prints: {follow}") from None
     code = await attach.sit(attached)
     if options.json:
-        from .render import print_json
-
         # tmux ends in the same way when its session does.
         is_detached = code == 0 and (await app.jobs.check(_which(options), lines=0)).is_running
         print_json({"tmux_session": options.name, "detached": is_detached})
@@ -461,8 +435,6 @@ async def _attach(app: App, options: argparse.Namespace) -> int:
 
 
 async def _stop(app: App, options: argparse.Namespace) -> int:
-    from ..core.task import outcome_of
-
     seen = await app.tasks.stop(_which(options))
     is_over = outcome_of(seen).is_over
     code = _exit_code(seen) if is_over else UNKNOWN_END

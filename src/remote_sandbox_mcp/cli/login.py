@@ -15,6 +15,7 @@ from ..local.asking import KEPT_S
 from ..services.hub_contact.asking import HubLogin
 from ..services.hub_contact.place import NoHub
 from .asker import interruptible
+from .render import print_json
 from .verb import MISTAKE, NO_CONNECTION, add_json, fail, say
 
 NEEDS_HUB = "login leaves the connection to the hub, and {variable} is set here, so that there is none: unset it"
@@ -77,8 +78,6 @@ def _typed(prompt: str, is_shown: bool) -> str:
 
 def _print_result(end: dict[str, Any], as_json: bool) -> int:
     if as_json:
-        from .render import print_json
-
         print_json({"name": end["name"], "was_open": end["was_open"], "asked": end["asked"]})
         return 0
     if end["was_open"]:

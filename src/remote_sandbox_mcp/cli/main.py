@@ -61,7 +61,7 @@ BY_HUB = frozenset(
     }
 )
 # Verbs whose file is named after another one.
-SHARED = {"link": "workspaces", "unlink": "workspaces", "disallow": "allow", "import": "taking_over"}
+SHARED = {"pull": "push", "link": "workspaces", "unlink": "workspaces", "disallow": "allow", "import": "taking_over"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,11 +120,7 @@ def _answered_at_once(arguments: Sequence[str]) -> int | None:
 
 
 def verb_of(arguments: Sequence[str]) -> str:
-    """The verb among the words of a command line; "" where there is none.
-
-    >>> verb_of(["--config", "jobs", "exec", "ls"]), verb_of(["--json", "jobs"]), verb_of(["--mode", "http"])
-    ('exec', 'jobs', '')
-    """
+    """The verb among the words of a command line; "" where there is none."""
     words = iter(arguments)
     for word in words:
         if word in ("--config", "--mode", "--host", "--port"):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config import paths
 from ..config.load import load
 from ..services.platform_server import life
+from ..services.platform_server.life import PlatformState
+from .render import Page, print_json, styled
 from .verb import add_json, complain, say
-
-if TYPE_CHECKING:
-    from ..services.platform_server.life import PlatformState
 
 # Exit code of `status` where it does not run, or does not answer.
 NOT_RUNNING = 1
@@ -81,8 +80,6 @@ def _left(count: int, ids: tuple[str, ...]) -> Iterator[str]:
 async def _status(options: argparse.Namespace) -> int:
     stands = await life.status(paths.state_folder())
     if not _as_json(options, stands):
-        from .render import Page, styled
-
         Page().rows(((styled((name, "dim")), text) for name, text in _facts(stands)), indent=0)
     return 0 if stands.answers else NOT_RUNNING
 
@@ -97,8 +94,6 @@ def _facts(stands: PlatformState) -> Iterator[tuple[str, str]]:
 
 def _as_json(options: argparse.Namespace, stands: PlatformState) -> bool:
     if options.json:
-        from .render import print_json
-
         sandboxes = stands.sandboxes
         fields = {
             "running": stands.running,

@@ -146,8 +146,7 @@ class Page:
         from rich.padding import Padding
         from rich.table import Table
 
-        listed = [*rows]
-        if not listed:
+        if not (listed := [*rows]):
             return
         grid = Table.grid(padding=(0, 2, 0, 0))
         for number in range(len(listed[0])):
@@ -208,10 +207,7 @@ __all__ = ["ago", "clock", "count", "cut", "one_line", "percent", "share", "shor
 
 
 def clock(seconds: float) -> str:
-    """
-    >>> clock(1.234), clock(59.7), clock(83), clock(3725), clock(90000)
-    ('1 s', '1:00', '1:23', '1:02:05', '25:00:00')
-    """
+    """Time as a clock shows it: 1 s, 1:23, 1:02:05."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -220,18 +216,12 @@ def clock(seconds: float) -> str:
 
 
 def took(seconds: float) -> str:
-    """
-    >>> took(0.04), took(1.234), took(83)
-    ('0.0 s', '1.2 s', '1:23')
-    """
+    """Seconds with a tenth up to ten, then as a clock."""
     return f"{seconds:.1f} s" if seconds < 9.95 else clock(seconds)
 
 
 def ago(seconds: float) -> str:
-    """
-    >>> ago(3), ago(200), ago(8000), ago(200000)
-    ('3 s', '3 min', '2 h', '2 d')
-    """
+    """Time in its largest unit: 3 s, 3 min, 2 h, 2 d."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds // length:.0f} {unit}"
@@ -239,10 +229,7 @@ def ago(seconds: float) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """
-    >>> count(1, "file"), count(20000, "file")
-    ('1 file', '20,000 files')
-    """
+    """Number and noun: 1 file, 20,000 files."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -264,11 +251,7 @@ def one_line(text: str | bytes) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """The beginning of a text, up to a whole word where there is one.
-
-    >>> cut("python3 train.py --epochs 4", 20), cut("abcdefghij", 5), cut("short", 5)
-    ('python3 train.py …', 'abcd…', 'short')
-    """
+    """The beginning of a text, up to a whole word where there is one."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(text) <= width:
@@ -279,11 +262,7 @@ def cut(text: str, width: int) -> str:
 
 
 def shorten(path: str, width: int) -> str:
-    """The end of a path, which tells more than its beginning.
-
-    >>> shorten("some/deep/folder/file.bin", 18), shorten("a/b", 18)
-    ('...folder/file.bin', 'a/b')
-    """
+    """The end of a path, which tells more than its beginning."""
     from rich.cells import cell_len
 
     if cell_len(path) <= width:

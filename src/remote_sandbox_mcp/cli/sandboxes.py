@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..core.resources.checkup import address
-from ..core.resources.usage import gpu_fields
-from ..core.sandboxes.cluster import cluster_fields
+from ..core.resources.usage import Gpu, Usage, gpu_fields
+from ..core.sandboxes.cluster import ClusterUsage, cluster_fields
 from ..views.texts import cluster_lines, gpu_users
 from .render import Page, print_json, styled
 from .verb import add_json, opened_app
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App
-    from ..core.resources.usage import Gpu, Usage
-    from ..core.sandboxes.cluster import ClusterUsage
     from ..core.sandboxes.sandbox import Description
     from ..services.survey import View
 

@@ -7,6 +7,7 @@ import signal
 import stat
 import sys
 
+from ..config import paths
 from ..config.paths import NO_HUB
 
 # A front runs through here and stays as long as its client, so this must stay small.
@@ -67,7 +68,6 @@ def run_http(config: Path | None, host: str | None, port: int | None, *, without
     """
     from dataclasses import replace
 
-    from ..config import paths
     from ..fronts.http.listener import agree, listen
 
     configuration = configured(config).current
@@ -167,7 +167,6 @@ def _start_handshake(config: Path | None, handover: Handover | None) -> Handshak
         return None
     from pathlib import Path
 
-    from ..config import paths
     from ..core.errors import ConfigError
     from ..fronts.mcp import handshake
 

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..core.commands.session_handle import read_handle
+from ..core.commands.session_handle import SessionHandle, SessionSeen, read_handle
 from ..core.errors import BadArgument, SandboxError
 from .render import Page, ago, one_line, print_json, styled
 from .verb import add_json, code_of, complain, say, with_app
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..app import App
-    from ..core.commands.session_handle import SessionHandle, SessionSeen
 
 ABSENT = argparse.SUPPRESS
 STYLES = {"running": "cyan", "idle": "green", "unknown": "red"}
@@ -42,9 +41,9 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, listed, close)
 
 
-async def run(options: argparse.Namespace) -> int:
-    work = _close if options.action == "close" else _list
-    return await with_app(options, lambda app: work(app, options))
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
+    return await (_close if options.action == "close" else _list)(app, options)
 
 
 async def _list(app: App, options: argparse.Namespace) -> int:
@@ -103,8 +102,6 @@ async def _place_of(app: App, handle: SessionHandle | None, text: str, sandbox: 
 
 def _print_result(closed: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
     if as_json:
-        from .render import print_json
-
         print_json({"closed": closed} | ({"problems": problems} if problems else {}))
         return
     say(*(f"{it['session']} on {it['sandbox']} is closed" for it in closed))

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .. import __version__
 from ..backends.bubblewrap import local
 from ..backends.ssh.connection import give_to_agent
 from ..config import keyring_store, paths
@@ -29,20 +30,25 @@ from ..services.gate.paths import Gate
 from ..services.platform_server import life
 from ..services.setup import clients, config_file, keeping, projects
 from ..services.setup.clients import State
-from ..services.setup.journal import SetupJournal
+from ..services.setup.journal import SetupChange, SetupJournal
 from ..services.setup.keeping import PASSPHRASE, PASSWORD, MachineSecret
-from ..services.setup.machines import Finder, Standing, accept_key, fields_of, is_plain_alias, named, try_all
+from ..services.setup.machines import (
+    Candidate,
+    Finder,
+    Standing,
+    Trial,
+    accept_key,
+    fields_of,
+    is_plain_alias,
+    named,
+    try_all,
+)
 from ..services.setup.takeover import CONFIGURED, Takeover, machines_of, take_machines
 from ..services.setup.undo import undo
 from .render import COMMAND, Page, command_path, print_json, styled, whole_command_path
-from .setup_dialogue import FromOptions, FromPerson, LiveRows, trouble_of, way_in, why_left
+from .setup_dialogue import FromOptions, FromPerson, LiveRows, SetupAnswers, trouble_of, way_in, why_left
 from .taking_over import Taking, show_undone
 from .verb import NO_CONNECTION, add_json, no_choice
-
-if TYPE_CHECKING:
-    from ..services.setup.journal import SetupChange
-    from ..services.setup.machines import Candidate, Trial
-    from .setup_dialogue import SetupAnswers
 
 FIRST = "nvidia-smi -L 2>/dev/null || hostname; uptime"
 FIRST_S = 20.0
@@ -182,8 +188,6 @@ class Setup:
     # Machines
 
     def _greet(self) -> None:
-        from .. import __version__
-
         self._page.print(
             styled((f"{COMMAND} {__version__}", "bold"), (": your machines for coding agents.", "")),
             "Each change is shown before it is made; Ctrl-C leaves things as they are. ~/.ssh/config is only read.",
@@ -305,8 +309,7 @@ class Setup:
     ) -> tuple[Trial, tuple[MachineSecret, ...]]:
         """The trial with the right secret, and that; or the trial as it was."""
         for _ in range(MOST_TRIES):
-            text = ask(trial)
-            if not text:
+            if not (text := ask(trial)):
                 break
             secret = MachineSecret(key, text)
             candidate = await asyncio.to_thread(finder.with_secret, trial.candidate, secret)
@@ -479,7 +482,9 @@ class Setup:
         if planned.state not in (State.NEW, State.ORIGINAL):
             self._left_client(planned, row, LEFT if is_named else 0)
             return
-        self._show_client(planned)
+        how = "runs" if planned.is_by_command else "gets"
+        self._page.print(styled((planned.client.title, "bold"), (f"  {planned.path} {how}", "dim")), soft_wrap=True)
+        self._show_lines(planned.lines)
         question = f"Put this program in the place of 0.x in {title}?" if planned.is_original else f"Add it to {title}?"
         if self._options.dry_run or not self._answers.confirms(question, is_named=is_named):
             self._done.leave(f"{title} was not changed.")
@@ -514,11 +519,6 @@ class Setup:
         self._show_lines(planned.lines)
         self._done.leave(sentence, code)
         row |= {"said": planned.said, "lines": planned.lines}
-
-    def _show_client(self, planned: clients.ClientPlan) -> None:
-        how = "runs" if planned.is_by_command else "gets"
-        self._page.print(styled((planned.client.title, "bold"), (f"  {planned.path} {how}", "dim")), soft_wrap=True)
-        self._show_lines(planned.lines)
 
     def _show_lines(self, lines: str) -> None:
         for line in lines.split("\n"):

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ..services.setup.machines import Standing
+from ..services.setup.machines import Candidate, Standing, Trial
 from . import asker
 from .render import Page, styled
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..core.sandboxes.machine import Machine
-    from ..services.setup.machines import Candidate, Trial
 
 DRAWN_PER_S = 10
 LONGEST_SAID = 90

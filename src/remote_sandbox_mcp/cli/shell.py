@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import BadArgument
 from ..services.jobs.attach import open_shell
 from . import attach, terminal
+from .render import print_json
 from .verb import add_json, with_app
 
 if TYPE_CHECKING:
@@ -27,17 +28,12 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: the exit code, printed when the shell has ended")
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _shell(app, options))
-
-
-async def _shell(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     if not terminal.is_at_hand():
         raise BadArgument("shell needs a terminal; to run a command without one: remote-sandbox-mcp exec -- COMMAND")
     sandbox = await app.fleet.member(options.sandbox).open()
     code = await attach.sit(await open_shell(sandbox, attach.window()), CUT)
     if options.json:
-        from .render import print_json
-
         print_json({"sandbox": sandbox.description.name, "exit_code": code})
     return code

@@ -64,7 +64,10 @@ class HubCaller(Caller):
         given, out, error = descriptors
         self._environ = environ
         self._stdin = open(given, encoding="utf-8", errors="surrogateescape", newline=None)
-        self._queues = queues_for(out, error)
+        # One queue for both on the same terminal, where their order is seen; else one for each, as readers may be slow.
+        first = OutputQueue()
+        is_one = os.isatty(out) and os.isatty(error) and os.fstat(out).st_rdev == os.fstat(error).st_rdev
+        self._queues = first, first if is_one else OutputQueue()
         encoding = encoding_of(environ)
         self._outputs = (QueuedOutput(out, encoding, self._queues[0]), QueuedOutput(error, encoding, self._queues[1]))
         self._handlers: dict[int, Callable[[], None]] = {}
@@ -213,13 +216,6 @@ class OutputQueue:
                 self.waiting -= len(data)
 
 
-def queues_for(out: int, error: int) -> tuple[OutputQueue, OutputQueue]:
-    """One queue for both on the same terminal, where their order is seen; else one for each, as readers may be slow."""
-    first = OutputQueue()
-    is_one = os.isatty(out) and os.isatty(error) and os.fstat(out).st_rdev == os.fstat(error).st_rdev
-    return first, first if is_one else OutputQueue()
-
-
 def write_all(fd: int, data: bytes) -> None:
     """Write all of it, also where another program has made the descriptor non-blocking. Raises OSError."""
     rest = memoryview(data)
@@ -264,11 +260,7 @@ def _own_input(fd: int) -> int:
 
 
 def encoding_of(environ: Mapping[str, str]) -> str:
-    """The encoding of a terminal by its variables, as Python would choose it there.
-
-    >>> encoding_of({"LC_ALL": "de_DE.ISO-8859-1"}), encoding_of({"LANG": "C"}), encoding_of({"LANG": "en_US.UTF-8"})
-    ('ISO-8859-1', 'utf-8', 'UTF-8')
-    """
+    """The encoding of a terminal by its variables, as Python would choose it there."""
     import codecs
 
     named = environ.get("PYTHONIOENCODING", "").partition(":")[0]

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from . import streams
-from .render import Page, count, one_line, size, styled, took
+from .render import Page, count, one_line, print_json, size, styled, took
 from .verb import complain, say
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ STYLES = {"new": "green", "delete": "red", "mode": "dim"}
 def show_outcome(outcome: Outcome, order: Order, as_json: bool) -> None:
     if as_json:
         from ..views.sync_results import outcome_fields
-        from .render import print_json
 
         print_json({"mode": "inline"} | outcome_fields(outcome, order))
         return
@@ -101,7 +100,6 @@ def print_problems(problems: Iterable[Problem], total: int) -> None:
 def show_plan(job: Synchronization, as_json: bool) -> None:
     if as_json:
         from ..views.sync_results import preview_fields
-        from .render import print_json
 
         print_json(preview_fields(job))
         return
@@ -164,7 +162,6 @@ def plan_total(job: Synchronization) -> str:
 def show_started(transfer: Transfer, as_json: bool) -> None:
     if as_json:
         from ..views.sync_results import started_fields
-        from .render import print_json
 
         print_json(started_fields(transfer))
         return

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, Unreachable
-from ..core.sync.plan import check_deletion
-from ..core.sync.transfer import DEFAULT_EXCLUDES, Headway, Order
+from ..core.sync.plan import Plan, check_deletion
+from ..core.sync.transfer import DEFAULT_EXCLUDES, Headway, Order, Outcome, Place
 from ..services.hub_contact.asking import leave_transfers
 from ..services.hub_contact.place import NoHub
 from . import streams
@@ -21,8 +21,6 @@ from .verb import add_json, complain
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.sync.plan import Plan
-    from ..core.sync.transfer import Outcome, Place
     from ..services.sync.engine import Synchronization
 
 GOES_ON = "the same command, given again, goes on from there"

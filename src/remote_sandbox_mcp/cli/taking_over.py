@@ -7,7 +7,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config import paths
 from ..config.original import MACHINES
@@ -15,14 +15,12 @@ from ..config.services import is_json
 from ..core.errors import SandboxError
 from ..core.jobs.watch import Status
 from ..services.setup import config_file, takeover
+from ..services.setup.takeover import Takeover
+from ..services.setup.undo import Undone
 from ..services.watchdog import ensure, original
 from . import asker
 from .render import Page, print_json
 from .verb import add_json
-
-if TYPE_CHECKING:
-    from ..services.setup.takeover import Takeover
-    from ..services.setup.undo import Undone
 
 NOTHING = "Nothing is left to take over: remote-sandbox-mcp 0.x was not used here, or all of it is taken."
 

@@ -137,11 +137,7 @@ _KEY = re.compile(r"\x1b(?P<sequence>\[[0-9;?]*[ -/]*[@-~]|O[@-~])|(?P<character
 
 
 def keys_of(typed: bytes) -> list[str]:
-    """The keys in what was typed; those without a name or a visible character are left out.
-
-    >>> keys_of(b"j\\x1b[A\\r"), keys_of(b"\\x1b"), keys_of("é".encode()), keys_of(b"\\x1b[99~\\x01")
-    (['j', 'up', 'enter'], ['esc'], ['é'], [])
-    """
+    """The keys in what was typed; those without a name or a visible character are left out."""
     found = []
     for key in _KEY.finditer(typed.decode("utf-8", "replace")):
         character = key["character"] or ""

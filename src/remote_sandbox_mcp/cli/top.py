@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SandboxError
 from ..core.sandboxes.disposable import DISPOSABLE_ID
+from ..core.task import outcome_of
 from ..core.texts.shown import values_in_use
 from ..local.processes import loading
 from ..local.waiting import within
 from ..services.jobs.values import Which
 from ..services.survey import UNASKED
 from . import terminal
-from .render import Page
+from .render import Page, print_json
 from .terminal import keys_of
 from .top_log import LogPane
 from .top_screen import Widths, block, draw, fitted, job_lines, plain
-from .top_state import TopState, who
+from .top_state import Row, TopState, Wish, who
 from .verb import add_json, with_app
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from ..app import App
     from ..views.live.board import Viewer
     from ..views.live.service import Live
-    from .top_state import Row, Wish
 
 TOPICS = ("machines", "trends", "jobs", "usage")
 # The clock is drawn anew after the first time, and nothing more often than after the second.
@@ -53,10 +53,10 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: machines and jobs, once")
 
 
-async def run(options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     is_live = terminal.is_at_hand() and not options.once and not options.json
-    work = _live if is_live else _once
-    return await with_app(options, lambda app: work(app, options))
+    return await (_live if is_live else _once)(app, options)
 
 
 # Once
@@ -65,8 +65,6 @@ async def run(options: argparse.Namespace) -> int:
 async def _once(app: App, options: argparse.Namespace) -> int:
     machines, jobs = await asyncio.gather(_machines(app), _jobs(app))
     if options.json:
-        from .render import print_json
-
         print_json({"machines": [*machines.values()], "jobs": [*jobs.values()]})
         return 0
     state, page, now = _state(options.sort), Page(), time.time()
@@ -201,7 +199,9 @@ class Top:
         for key in keys_of(data):
             if self._log and key != "ctrl-c":
                 if not self._log.press(key, terminal.size()[0]):
-                    self._close_log()
+                    self._log = None
+                    if self._following:
+                        self._following.cancel()
             elif wish := self._state.press(key):
                 self._grant(wish, key)
 
@@ -220,11 +220,6 @@ class Top:
         self._log = LogPane(self._app, row)
         self._following = asyncio.ensure_future(self._log.follow(self.woken.set))
 
-    def _close_log(self) -> None:
-        self._log = None
-        if self._following:
-            self._following.cancel()
-
     async def _do(self, what: str, row: Row) -> None:
         """Stop or resume a job; the last line says what came of it."""
         self._state.note = f"{what}: {who(row)} ..."
@@ -236,8 +231,6 @@ class Top:
         self.woken.set()
 
     async def _stop(self, row: Row) -> str:
-        from ..core.task import outcome_of
-
         seen = await self._app.tasks.stop(Which(session=row["tmux_session"], sandbox=row["sandbox"]))
         is_over = outcome_of(seen).is_over
         return f"{who(row)} is stopped" if is_over else f"{who(row)} was told to stop, and still runs"
@@ -264,7 +257,9 @@ class TerminalFrame:
         self._columns = 0
 
     def update(self, lines: Sequence[Text], columns: int) -> str:
-        console = self._console(columns)
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), force_terminal=True, width=max(1, columns), highlight=False, markup=False)
         now = [_coded(console, line) for line in lines]
         is_new = columns != self._columns or len(now) != len(self._lines)
         before = [] if is_new else self._lines
@@ -275,11 +270,6 @@ class TerminalFrame:
             if not before or before[number] != line
         ]
         return ("\x1b[2J" if is_new else "") + "".join(changed)
-
-    def _console(self, columns: int) -> Console:
-        from rich.console import Console
-
-        return Console(file=io.StringIO(), force_terminal=True, width=max(1, columns), highlight=False, markup=False)
 
 
 def _coded(console: Console, line: Text) -> str:

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.resources.usage import thinned
+from ..core.resources.usage import Point, Share, thinned
 from ..views.texts import cluster_lines, gpu_users
 from .render import EMPTY, FILLED, ago, count, knows, one_line
 from .top_state import Row, TopState, gpu_share, is_free, who
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from ..core.resources.usage import Point, Share
 
 GIB = 1024
 SPARKS, PLAIN_SPARKS = "▁▂▃▄▅▆▇█", "._-=+*%#"
@@ -76,7 +74,10 @@ def fleet(state: TopState, room: int, widths: Widths, now: float) -> list[Text]:
     """Machines, and below them jobs, in that many lines."""
     machines, jobs = state.shown_machines(), state.shown_jobs()
     least_jobs = min(max(1, len(jobs)), max(3, room // 3)) + 2
-    used = usage_line(state)
+    # GPU-hours of today, and of a week, by user.
+    rows = sorted(state.usage.values(), key=lambda row: (-row["today"], -row["week"]))
+    texts = (((f"  {row['user']} ", "bold"), (f"{row['today']:.1f} ({row['week']:.0f})", "")) for row in rows)
+    used = [styled((" GPU-hours today (7 d)", "dim"), *(part for text in texts for part in text))] if rows else []
     above = [*machine_lines(state, machines, room - least_jobs - len(used), widths), *used]
     return [*above, plain(""), *job_lines(state, jobs, room - len(above) - 1, widths, now)]
 
@@ -103,13 +104,6 @@ def machine_lines(state: TopState, machines: Sequence[Row], room: int, widths: W
     if sum(map(len, shown)) <= room:
         return [line for lines in shown for line in lines]
     return some_lines([compact(row, widths) for row in machines], state.passed, room)
-
-
-def usage_line(state: TopState) -> list[Text]:
-    """GPU-hours of today, and of a week, by user."""
-    rows = sorted(state.usage.values(), key=lambda row: (-row["today"], -row["week"]))
-    texts = (((f"  {row['user']} ", "bold"), (f"{row['today']:.1f} ({row['week']:.0f})", "")) for row in rows)
-    return [styled((" GPU-hours today (7 d)", "dim"), *(part for text in texts for part in text))] if rows else []
 
 
 def some_lines(lines: list[Text], passed: int, room: int) -> list[Text]:

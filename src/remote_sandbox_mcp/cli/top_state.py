@@ -104,7 +104,8 @@ class TopState:
         if key == "ctrl-c":
             return Wish("quit")
         if self.question:
-            return self._confirm(key)
+            wish, self.question = self.question, None
+            return wish if key in ("y", "Y") else None
         if self.is_filtering:
             self._type(key)
         elif self.is_helping:
@@ -112,10 +113,6 @@ class TopState:
         else:
             return self._command(key)
         return None
-
-    def _confirm(self, key: str) -> Wish | None:
-        wish, self.question = self.question, None
-        return wish if key in ("y", "Y") else None
 
     def _type(self, key: str) -> None:
         if key == "esc":
@@ -143,8 +140,7 @@ class TopState:
         return Wish("quit") if key == "q" else self._about_job(key)
 
     def _move(self, by: int) -> None:
-        ids = [job_id(row) for row in self.shown_jobs()]
-        if ids:
+        if ids := [job_id(row) for row in self.shown_jobs()]:
             now = ids.index(self.chosen) if self.chosen in ids else 0
             self.chosen = ids[max(0, min(len(ids) - 1, now + by))]
 

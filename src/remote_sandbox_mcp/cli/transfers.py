@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.check import in_range
 from ..core.errors import BadArgument
 from ..views.results import plain_text
-from ..views.sync_results import transfer_fields
+from ..views.sync_results import cancelled_fields, transfer_fields
 from .bar import Bar
 from .render import Page, ago, clock, one_line, percent, print_json, shorten, size, styled
 from .summary import outcome_lines, show_outcome
@@ -48,9 +48,10 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser, help="for programs: what check_file_transfer_task returns")
 
 
-async def run(options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     actions = {"list": _list, "show": _show, "wait": _wait, "cancel": _cancel, "log": _log}
-    return await with_app(options, lambda app: actions[options.action](app, _checked(options)))
+    return await actions[options.action](app, _checked(options))
 
 
 def _checked(options: argparse.Namespace) -> argparse.Namespace:
@@ -67,8 +68,6 @@ async def _list(app: App, options: argparse.Namespace) -> int:
     found = await app.transfers.background.list(options.limit or LISTED)
     stale = [await app.transfers.background.is_stale(transfer) for transfer in found]
     if options.json:
-        from .render import print_json
-
         print_json({"transfers": [_fields(*pair) for pair in zip(found, stale, strict=True)]})
         return 0
     page = Page()
@@ -196,9 +195,6 @@ def _print_end(transfer: Transfer, stale: bool) -> None:
 async def _cancel(app: App, options: argparse.Namespace) -> int:
     done = await app.transfers.background.cancel(options.id)
     if options.json:
-        from ..views.sync_results import cancelled_fields
-        from .render import print_json
-
         print_json(cancelled_fields(done))
     elif done.error:
         complain(done.error)
@@ -213,8 +209,6 @@ async def _log(app: App, options: argparse.Namespace) -> int:
     transfer = await app.transfers.background.check(options.id)
     lines = [*app.transfers.background.log_tail(transfer, options.limit or LOGGED)]
     if options.json:
-        from .render import print_json
-
         print_json({"task_id": transfer.number, "log_file": transfer.log_file, "log": lines})
     else:
         say(*lines)

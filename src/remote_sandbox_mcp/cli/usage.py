@@ -31,11 +31,8 @@ def add_arguments(subparsers: Any) -> None:
     add_json(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    return await with_app(options, lambda app: _show(app, options))
-
-
-async def _show(app: App, options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     rows = await app.machine_history.gpu_hours(options.since)
     names = BESIDES[options.by]
     sums = {key: hours for key, hours in total(rows, *names).items() if key[0]}

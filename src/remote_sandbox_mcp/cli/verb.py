@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -15,26 +15,31 @@ from ..config.load import load
 from ..core.errors import BadArgument, ConnectError, LostContact, SandboxError, UnknownSandbox
 from ..core.texts.text import harmless
 from . import streams
-from .render import one_line
+from .render import one_line, print_json, write
 from .words import as_verbs
 
 if TYPE_CHECKING:
     from ..app import App
 
+    AppWork = Callable[[App, argparse.Namespace], Coroutine[Any, Any, int]]
 
 NO_CONNECTION, MISTAKE = 255, 2
 
 
-async def with_app(options: argparse.Namespace, work: Callable[[App], Awaitable[int]]) -> int:
-    """Run the work with an app; returns its exit code, or that of its failure."""
-    async with opened_app(options.config) as app:
-        try:
-            return await work(app)
-        except SandboxError as problem:
-            # A sandbox may be unknown because of a mistake in the configuration.
-            if isinstance(problem, UnknownSandbox):
-                complain(*app.problems)
-            return fail(problem, options.json, code_of(problem))
+def with_app(work: AppWork) -> Callable[[argparse.Namespace], Coroutine[Any, Any, int]]:
+    """The `run` of a verb that works with an app; it returns the exit code of the work, or that of its failure."""
+
+    async def run(options: argparse.Namespace) -> int:
+        async with opened_app(options.config) as app:
+            try:
+                return await work(app, options)
+            except SandboxError as problem:
+                # A sandbox may be unknown because of a mistake in the configuration.
+                if isinstance(problem, UnknownSandbox):
+                    complain(*app.problems)
+                return fail(problem, options.json, code_of(problem))
+
+    return run
 
 
 @asynccontextmanager
@@ -55,7 +60,6 @@ async def opened_app(config: Path | None) -> AsyncIterator[App]:
 def fail(problem: SandboxError, as_json: bool, code: int) -> int:
     if as_json:
         from ..views.results import error_fields
-        from .render import print_json
 
         fields = error_fields(problem)
         print_json(fields | {"error": as_verbs(fields["error"])})
@@ -66,8 +70,6 @@ def fail(problem: SandboxError, as_json: bool, code: int) -> int:
 
 def say(*lines: str) -> None:
     """Print to standard output, made harmless, even if its encoding lacks characters."""
-    from .render import write
-
     if isinstance(out := streams.stdout(), TextIOWrapper):
         out.reconfigure(errors="replace")
     write("".join(f"{harmless(line.encode('utf-8', 'surrogateescape'))}\n" for line in lines))
@@ -126,10 +128,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def no_choice(word: str, choices: Iterable[str]) -> str:
-    """
-    >>> no_choice("exce", ["exec", "push"])
-    "there is no 'exce'; did you mean exec? There are: exec, push"
-    """
+    """Sentence for a word that is none of the choices, with the one that was probably meant."""
     names = [*choices]
     near = difflib.get_close_matches(word, names, 1)
     hint = f"did you mean {near[0]}? " if near else ""

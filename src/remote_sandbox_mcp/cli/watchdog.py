@@ -7,19 +7,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config import paths
 from ..config.inherited import withdraw
 from ..config.original import DATABASE
 from ..config.original import notice as original_notice
+from ..core.errors import SandboxError
 from ..services.watchdog import service
 from ..services.watchdog.daemon import AlreadyWatched, take_lock
-from .render import Page, ago, styled
+from ..services.watchdog.service import WatchdogStatus
+from .render import Page, ago, print_json, styled
 from .verb import add_json, complain, say
-
-if TYPE_CHECKING:
-    from ..services.watchdog.service import WatchdogStatus
 
 # Exit code of a second watchdog, and of `status` where there is none.
 TAKEN, NOT_RUNNING = 3, 1
@@ -64,7 +63,6 @@ def replace_original() -> int:
 
 
 async def _hand_over(state: Path) -> str:
-    from ..core.errors import SandboxError
     from ..services.watchdog import ensure, original
 
     trouble = await ensure.ensure_running(state, None) if service.from_database(state)[1] else ""
@@ -83,8 +81,6 @@ async def _run(options: argparse.Namespace) -> int:
         lock = take_lock(paths.state_folder())
     except AlreadyWatched as problem:
         if options.json:
-            from .render import print_json
-
             print_json({"error": str(problem), "code": "already_watched"})
         else:
             complain(str(problem))
@@ -128,8 +124,6 @@ async def _status(options: argparse.Namespace) -> int:
 def _as_json(options: argparse.Namespace, stands: WatchdogStatus) -> bool:
     if options.json:
         from dataclasses import asdict
-
-        from .render import print_json
 
         fields = asdict(stands) | {"database": str(stands.database), "log_file": str(stands.log_file)}
         print_json({name: value for name, value in fields.items() if value not in (None, ())})

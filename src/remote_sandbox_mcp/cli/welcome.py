@@ -7,16 +7,14 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from .. import __version__
 from ..config import paths
 from ..config.load import load
+from ..config.schema import Configuration
 from ..core.resources.checkup import address
 from ..local.waiting import within
 from .render import COMMAND, Page, command_path, styled
-
-if TYPE_CHECKING:
-    from ..config.schema import Configuration
 
 MOST_SANDBOXES, MOST_PROBLEMS = 4, 2
 EXAMPLE = '[{"host":"gpu1","user":"me"}]'
@@ -25,8 +23,6 @@ LOCAL_S = 3.0
 
 
 async def show(config: Path | None) -> int:
-    from .. import __version__
-
     configuration = load(config)
     page = Page()
     page.print(

@@ -36,10 +36,7 @@ OPTIONS = {"on": "--on "}
 
 
 def as_verbs(sentence: str) -> str:
-    """
-    >>> as_verbs("ask with check_background_task(tmux_session='train'); list_sandboxes shows them")
-    'ask with remote-sandbox-mcp jobs show train; remote-sandbox-mcp sandboxes shows them'
-    """
+    """Sentence in which tools are named by their verbs of the command line."""
     return NAMED.sub(_verb, sentence)
 
 

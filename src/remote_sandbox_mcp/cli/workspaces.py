@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument
 from ..core.texts.text import counted, size
-from ..core.workspaces.workspace import DEFAULT_PULL, LinkOrder, Rules, kept_there
+from ..core.workspaces.workspace import DEFAULT_PULL, Linked, LinkOrder, Preview, Rules, WorkspaceState, kept_there
 from ..services.session import absolute, client_folder
 from ..services.workspaces.call import WorkspaceCall
 from ..views.results import plain_text
 from . import streams
 from .bar import Bar
 from .render import Page, one_line, print_json, styled
-from .syncing import until_stopped
+from .syncing import asked, until_stopped
 from .verb import add_json, complain, complain_plainly, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..core.workspaces.workspace import Linked, Preview, WorkspaceState
     from ..services.workspaces.trash import Trashed
 
 GOES_ON = "stopped; the same command, given again, goes on from there"
@@ -90,11 +89,12 @@ def _add_workspaces(subparsers: Any) -> None:
     add_json(parser, trash, restore)
 
 
-async def run(options: argparse.Namespace) -> int:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
     verbs: dict[str, Callable[[App, argparse.Namespace], Coroutine[Any, Any, int]]]
     verbs = {"link": _link, "unlink": _unlink, "workspaces": _workspaces, "trash": _trash, "restore": _restore}
     verb = verbs[getattr(options, "action", None) or options.verb]
-    return await with_app(options, lambda app: until_stopped(verb(app, options), GOES_ON))
+    return await until_stopped(verb(app, options), GOES_ON)
 
 
 # Linking
@@ -145,8 +145,6 @@ def _or(given: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
 
 async def _agree(preview: Preview, options: argparse.Namespace) -> bool:
     """Show what would be sent, and ask; returns whether it was shown. Raises BadArgument without a yes."""
-    from .syncing import asked
-
     if options.yes:
         return False
     if streams.stdin().isatty() and streams.stderr().isatty():
@@ -164,26 +162,19 @@ def _show_preview(preview: Preview, as_json: bool) -> None:
     if as_json:
         from dataclasses import asdict
 
-        from .render import print_json
-
         return print_json(asdict(preview))
     first, *others = preview.lines(HOW_TO_SEND)
-    say(*map(_safe, (f"Would send {first}", *others)))
+    say(*map(one_line, (f"Would send {first}", *others)))
 
 
 def _show_linked(linked: Linked, as_json: bool, is_shown: bool) -> None:
     if as_json:
-        from ..views.workspace_results import linked_fields
-        from .render import print_json
+        from ..views.sync_results import linked_fields
 
         return print_json(linked_fields(linked))
     first, moved = f"Linked {linked.workspace}", linked.moved.line()
     unsaid = [] if is_shown else linked.preview.lines(HOW_TO_SEND)[1:]
-    say(*map(_safe, filter(None, (first, moved and moved[0].upper() + moved[1:], *unsaid))))
-
-
-def _safe(line: str) -> str:
-    return one_line(line)
+    say(*map(one_line, filter(None, (first, moved and moved[0].upper() + moved[1:], *unsaid))))
 
 
 # Ending one
@@ -192,14 +183,13 @@ def _safe(line: str) -> str:
 async def _unlink(app: App, options: argparse.Namespace) -> int:
     gone = await app.workspaces.unlink(absolute(options.folder or "."))
     if options.json:
-        from ..views.workspace_results import unlinked_fields
-        from .render import print_json
+        from ..views.sync_results import unlinked_fields
 
         print_json(unlinked_fields(gone))
     else:
-        say(_safe(f"Unlinked {gone.workspace}; both sides keep their files."))
+        say(one_line(f"Unlinked {gone.workspace}; both sides keep their files."))
         if gone.left:
-            complain(_safe(f"{gone.note()}."))
+            complain(one_line(f"{gone.note()}."))
     return 0
 
 
@@ -212,8 +202,7 @@ async def _workspaces(app: App, options: argparse.Namespace) -> int:
     workspaces = app.workspaces.all()
     states = await asyncio.gather(*map(app.workspaces.state, workspaces))
     if options.json:
-        from ..views.workspace_results import state_fields
-        from .render import print_json
+        from ..views.sync_results import state_fields
 
         print_json({"workspaces": [state_fields(state) for state in states]})
     else:
@@ -232,8 +221,6 @@ async def _decide(app: App, options: argparse.Namespace) -> None:
 
 def _absolute(paths: Sequence[str]) -> list[str]:
     """Paths as a shell completes them: relative to the current folder."""
-    from ..services.session import absolute
-
     return [absolute(path) for path in paths]
 
 
@@ -279,7 +266,7 @@ async def _trash(app: App, options: argparse.Namespace) -> int:
         return 0
     page = Page()
     rows = [
-        (styled((_when(each.at), "dim")), styled((size(each.bytes), "")), styled((_safe(each.place), "bold")))
+        (styled((_when(each.at), "dim")), styled((size(each.bytes), "")), styled((one_line(each.place), "bold")))
         for each in found
     ]
     page.rows(rows, indent=0)
@@ -297,7 +284,7 @@ async def _restore(app: App, options: argparse.Namespace) -> int:
     if options.json:
         print_json({"restored": list(map(_trashed_fields, back))})
     else:
-        say(*(_safe(f"Restored {each.place}") for each in back) if back else ("Nothing is missing.",))
+        say(*(one_line(f"Restored {each.place}") for each in back) if back else ("Nothing is missing.",))
     return 0
 
 
@@ -313,8 +300,6 @@ def _when(at: float) -> str:
 
 def _real(path: str) -> str:
     """An absolute path without links in the folders on its way."""
-    from ..services.session import absolute
-
     above, name = os.path.split(absolute(path))
     return os.path.join(os.path.realpath(above), name)
 

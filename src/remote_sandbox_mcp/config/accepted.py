@@ -31,7 +31,11 @@ def digest_of(content: bytes) -> str:
 
 def acceptance(path: str, environ: Mapping[str, str] = os.environ) -> Acceptance | None:
     """Find the user's acceptance of the file at this whole path; None for none. Cheap: the record is seldom read."""
-    return _acceptance(_RECORD.read(paths.state_path(environ)).get(path))
+    value = _RECORD.read(paths.state_path(environ)).get(path)
+    if isinstance(value, str):
+        return Acceptance(value)
+    content = value.get("content") if isinstance(value, dict) else None
+    return Acceptance(digest_of(content.encode()), content) if isinstance(content, str) else None
 
 
 def accept(path: str, accepted: Acceptance, state_folder: Path) -> None:
@@ -66,10 +70,3 @@ def first_bytes(path: str, most: int, flags: int = 0) -> bytes | None:
             return opened.read(most) if stat.S_ISREG(os.fstat(fd).st_mode) else None
     except (OSError, ValueError):
         return None
-
-
-def _acceptance(value: object) -> Acceptance | None:
-    if isinstance(value, str):
-        return Acceptance(value)
-    content = value.get("content") if isinstance(value, dict) else None
-    return Acceptance(digest_of(content.encode()), content) if isinstance(content, str) else None

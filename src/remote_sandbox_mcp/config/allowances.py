@@ -54,7 +54,7 @@ def allow(allowance: Allowance, state_folder: Path) -> None:
     def change(records: dict[str, Any]) -> None:
         kept = [*(it for it in _in_force(records) if it.key != allowance.key), allowance][-MOST:]
         records.clear()
-        records.update({it.key: _written(it) for it in kept})
+        records.update({it.key: {"writing": it.writing, "until": it.until, "by": it.by} for it in kept})
 
     ALLOWED.change(state_folder, change)
 
@@ -82,7 +82,3 @@ def _read(key: str, value: Mapping[str, Any]) -> Allowance | None:
     until, by = value.get("until"), value.get("by")
     is_sound = os.path.isabs(path) and (until is None or isinstance(until, (int, float)))
     return Allowance(path, value.get("writing") is True, until, session, str(by or "")) if is_sound else None
-
-
-def _written(it: Allowance) -> dict[str, Any]:
-    return {"writing": it.writing, "until": it.until, "by": it.by}

@@ -33,23 +33,15 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 _POD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:/[a-z0-9][a-z0-9.-]*){0,2}", re.ASCII)
 
 
-def _container(value: object) -> str:
-    return _named(value, 'must be the name or the id of a container, as in "web"')
+def _named(fault: str) -> Reader:
+    def read(value: object) -> str:
+        given = readers.text(value)
+        if not _NAME.fullmatch(given):
+            raise Fault(fault)
+        return given
 
-
-def _pod_container(value: object) -> str:
-    return _named(value, 'must be the name of a container of the pod, as in "app"')
-
-
-def _user(value: object) -> str:
-    return _named(value, 'must be a user of the container, as in "dev" or "1000"')
-
-
-def _named(value: object, fault: str) -> str:
-    given = readers.text(value)
-    if not _NAME.fullmatch(given):
-        raise Fault(fault)
-    return given
+    read.__doc__ = fault.removeprefix("must be ")
+    return read
 
 
 def _pod(value: object) -> str:
@@ -82,11 +74,11 @@ def _engine(value: object) -> str:
 
 COMMAND_READERS: dict[str, Reader] = {
     "command": readers.program,
-    "container": _container,
+    "container": _named('must be the name or the id of a container, as in "web"'),
     "engine": _engine,
-    "user": _user,
+    "user": _named('must be a user of the container, as in "dev" or "1000"'),
     "pod": _pod,
-    "pod_container": _pod_container,
+    "pod_container": _named('must be the name of a container of the pod, as in "app"'),
     "context": _context,
     "devcontainer": _workspace,
     "python": readers.text,

@@ -18,30 +18,12 @@ from ..core.sandboxes.machine import CommandPlace, LocalPlace
 from ..core.sandboxes.network import NO_NETWORK
 from ..core.sandboxes.secret import Secret
 from ..core.serving import Announced
-from . import original, paths, readers
+from . import original, paths, readers, schema
 from .fingerprints import fingerprint_of
 from .machines import Builder
 from .problems import Fault, Reporter, parse_toml, plain, quoted
 from .readers import checked, read_table, report_unknown, table, take_variables
-from .schema import (
-    HOOK_READERS,
-    HOST_READERS,
-    JSON_SERVER_READERS,
-    LOCAL_READERS,
-    NOTIFY_READERS,
-    RESULT_READERS,
-    SERVER_READERS,
-    SERVER_VARIABLES,
-    TOP_KEYS,
-    WATCH_READERS,
-    Configuration,
-    HostPatterns,
-    MachineEntry,
-    Settings,
-    read_entry,
-    secrets_of,
-    written_secrets,
-)
+from .schema import Configuration, HostPatterns, MachineEntry, Settings, read_entry, secrets_of, written_secrets
 from .secrets import doubt, readable_by_others
 from .services import FOLDER, NAME, URL_FILE, ConfigFile, is_json, own_json, read_json, read_registries, read_services
 
@@ -72,8 +54,8 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     file = str(path)
     found = _read_file(path, path is config_path, blame)
     document = found or {}
-    for key in (key for key in document if key not in TOP_KEYS):
-        report_unknown(key, TOP_KEYS, file, report)
+    for key in (key for key in document if key not in schema.TOP_KEYS):
+        report_unknown(key, schema.TOP_KEYS, file, report)
     own, project = own_json(given_json, path), os.path.join(folder, NAME)
     in_json = read_json(own, report, blame) if own else _of_project(project, environ, report)
     _report_workspace_file(folder, environ, report)
@@ -253,7 +235,7 @@ def _host_rule(document: Mapping[str, Any], file: str, report: Reporter) -> Host
     except Fault:
         # Told where each is read.
         return HostPatterns()
-    rule, faults = read_table(document, HOST_READERS, file, _silent)
+    rule, faults = read_table(document, schema.HOST_READERS, file, _silent)
     for fault in faults:
         report(f"{file}: {fault}, so it is passed over.")
     patterns, at_run_time = rule.get("hosts", ()), rule.get("hosts_at_run_time", False)
@@ -304,12 +286,12 @@ def _commands(
 def _settings(
     document: Mapping[str, Any], file: str, in_json: ConfigFile | None, environ: Mapping[str, str], report: Reporter
 ) -> tuple[Settings, dict[str, str]]:
-    values = checked(document, "server", SERVER_READERS, file, report)
-    said, variables = take_variables(SERVER_VARIABLES, SERVER_READERS, environ, report)
+    values = checked(document, "server", schema.SERVER_READERS, file, report)
+    said, variables = take_variables(schema.SERVER_VARIABLES, schema.SERVER_READERS, environ, report)
     sources = {f"server.{key}": where for key, where in (dict.fromkeys(values, file) | variables).items()}
-    results = checked(document, "results", RESULT_READERS, file, report)
+    results = checked(document, "results", schema.RESULT_READERS, file, report)
     notify, origins = _notify(document, file, environ, report)
-    watch = checked(document, "watch", WATCH_READERS, file, report)
+    watch = checked(document, "watch", schema.WATCH_READERS, file, report)
     origins |= dict.fromkeys((f"watch.{key}" for key in watch), file)
     origins |= dict.fromkeys((f"results.{key}" for key in results), file)
     services = read_services([*([in_json] if in_json else []), ConfigFile(file, document)], environ, report)
@@ -321,7 +303,7 @@ def _settings(
     platform = replace(services.platform, registries=registries)
     if in_json and in_json.is_brought and services.sources.get("opensandbox.server_url") == in_json.file:
         platform = _without_secrets(platform, in_json.file, report)
-    announced = checked(in_json.document, "server", JSON_SERVER_READERS, in_json.file, report) if in_json else {}
+    announced = checked(in_json.document, "server", schema.JSON_SERVER_READERS, in_json.file, report) if in_json else {}
     settings = Settings(
         **(values | said),
         result_text=results.get("text", ""),
@@ -350,7 +332,7 @@ def _notify(
     document: Mapping[str, Any], file: str, environ: Mapping[str, str], report: Reporter
 ) -> tuple[Notify, dict[str, str]]:
     where = f"{file} [notify]"
-    allowed = {**NOTIFY_READERS, "webhook_secret": readers.secret(environ)}
+    allowed = {**schema.NOTIFY_READERS, "webhook_secret": readers.secret(environ)}
     values = checked(document, "notify", allowed, file, report)
     values["webhooks"] = tuple(_addresses(values.get("webhooks", ()), where, report))
     if "webhook_secret" in values and (why := doubt(document["notify"]["webhook_secret"], environ)):
@@ -379,7 +361,7 @@ def _hook(name: str, raw: object, where: str, report: Reporter) -> Hook | None:
     if not isinstance(raw, Mapping):
         report(f"{where} is left out: it must be a table of keys and values, with command at least.")
         return None
-    values, faults = read_table(raw, HOOK_READERS, where, report)
+    values, faults = read_table(raw, schema.HOOK_READERS, where, report)
     if not HOOK_NAME.fullmatch(name):
         faults.append("its name must be letters, digits, - and _, at most 40 of them")
     elif not faults and not {"command", "kind"} & set(values):
@@ -396,7 +378,7 @@ def _hook(name: str, raw: object, where: str, report: Reporter) -> Hook | None:
 
 
 def _local(document: Mapping[str, Any], file: str, taken: Iterable[str], report: Reporter) -> LocalPlace | None:
-    values = checked(document, "local", LOCAL_READERS, file, report)
+    values = checked(document, "local", schema.LOCAL_READERS, file, report)
     if not values.pop("enabled", True):
         return None
     environment = Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {}))

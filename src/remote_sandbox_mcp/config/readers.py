@@ -152,8 +152,7 @@ def walls(value: object) -> str:
 
 def some(value: object) -> int:
     """A whole number, at least one."""
-    number = _digits(value)
-    if not number:
+    if not (number := _digits(value)):
         raise Fault("must be a whole number above 0")
     return number
 
@@ -180,10 +179,6 @@ def span(value: object) -> float:
 
 def automatic(value: object) -> bool | None:
     return None if value == "auto" else flag(value)
-
-
-def hook_kind(value: object) -> str:
-    return _one_of(text(value).lower(), tuple(AGENTS))
 
 
 def amount(value: object) -> float:
@@ -299,14 +294,6 @@ def destinations(value: object) -> dict[str, str]:
     return {str(key): str(item) for key, item in value.items()}
 
 
-def result_text(value: object) -> str:
-    return _one_of(text(value).lower(), TEXTS)
-
-
-def webhook_format(value: object) -> str:
-    return _one_of(text(value).lower(), FORMATS)
-
-
 def server_url(value: object) -> str:
     """Address of a server, with or without http://; its API key is a separate setting."""
     given = text(value)
@@ -379,14 +366,6 @@ def ranges(value: object) -> tuple[str, ...]:
     return given
 
 
-def transport(value: object) -> str:
-    return _one_of(text(value).lower(), TRANSPORTS)
-
-
-def provider(value: object) -> str:
-    return _one_of(text(value).lower(), PROVIDERS)
-
-
 def level(value: object) -> str:
     given = text(value).upper()
     return _one_of("WARNING" if given == "WARN" else given, LEVELS)
@@ -396,6 +375,21 @@ def _one_of(given: str, right: tuple[str, ...]) -> str:
     if given not in right:
         raise Fault(f"must be one of {', '.join(right)}")
     return given
+
+
+def _word(*right: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        return _one_of(text(value).lower(), right)
+
+    read.__doc__ = f"one of {', '.join(right)}"
+    return read
+
+
+hook_kind = _word(*AGENTS)
+result_text = _word(*TEXTS)
+webhook_format = _word(*FORMATS)
+transport = _word(*TRANSPORTS)
+provider = _word(*PROVIDERS)
 
 
 def host_names(value: object) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..core.address import plain_name
@@ -39,22 +39,6 @@ TOP_KEYS = (
 JSON_KEYS = ("server", "opensandbox", "logging")
 SECRET_KEYS = ("password", "key_passphrase", "sudo", "otp", "otp_seed")
 
-SERVER_READERS: dict[str, Reader] = {
-    "patience_s": readers.seconds,
-    "result_chars": readers.some,
-    "strict_host_keys": readers.flag,
-    "connect_timeout_s": readers.seconds,
-    "expose_advanced_tools": readers.flag,
-    "inline_sync_max_files": readers.count,
-    "inline_sync_max_bytes": readers.count,
-    "allow_hidden": readers.texts,
-    "allowed_roots": readers.folders,
-    "allowed_roots_read": readers.folders,
-    "forward_ports": readers.port_ranges,
-    "keep_calls_days": readers.count,
-    "redact_output": readers.flag,
-    "pass_env": readers.variable_names,
-}
 RESULT_READERS: dict[str, Reader] = {"text": readers.result_text}
 # Variables for a key; the first one that is set counts.
 SERVER_VARIABLES = {
@@ -136,55 +120,39 @@ SERVICE_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "http": {"api_key": ("REMOTE_SANDBOX_API_KEY",)},
     "logging": {"level": ("MCP_LOG_LEVEL",)},
 }
-_MACHINE_READERS: dict[str, Reader] = {
-    "name": readers.name,
-    "host": readers.host,
-    "port": readers.port,
-    "user": readers.text,
-    "key_file": readers.texts,
-    "certificate_file": readers.texts,
-    "agent": readers.agent,
-    "jump": readers.jump,
-    "shell": readers.words,
-    "init": readers.lines,
-    "env": readers.variables,
-    "python": readers.text,
-    "strict_host_keys": readers.flag,
-    "connect_timeout_s": readers.seconds,
-    "ssh_alias": readers.alias,
-    "direct": readers.destinations,
-    "docker": readers.engine,
-    "podman": readers.engine,
-    "slurm": readers.cluster,
-    "forward_agent": readers.flag,
-    "transport": readers.transport,
-    "writable": readers.remote_folders,
-    "read_only": readers.flag,
-}
 # What makes other programs write in its place, which no walls around its own commands hold.
 _BEYOND_WALLS = ("sudo", "docker", "podman", "slurm", "forward_agent")
-MACHINE_KEYS = (*_MACHINE_READERS, *SECRET_KEYS)
 
 
 USUAL_ALERTS = Alerts(gpu_idle_s=1800.0)
+READER = "reader"
+
+
+def _key(default: Any, reader: Reader) -> Any:
+    """A field with the reader of the key of its name."""
+    return field(default=default, metadata={READER: reader})
+
+
+def _readers_of(kind: type[Settings | MachineEntry]) -> dict[str, Reader]:
+    return {it.name: it.metadata[READER] for it in fields(kind) if READER in it.metadata}
 
 
 @dataclass(frozen=True)
 class Settings:
     """Settings of the server, and defaults for every machine."""
 
-    patience_s: float | None = None
-    strict_host_keys: bool = False
-    connect_timeout_s: float = 5.0
-    expose_advanced_tools: bool = False
-    inline_sync_max_files: int = 200
-    inline_sync_max_bytes: int = 64 << 20
-    allow_hidden: tuple[str, ...] = ()
+    patience_s: float | None = _key(None, readers.seconds)
+    strict_host_keys: bool = _key(False, readers.flag)
+    connect_timeout_s: float = _key(5.0, readers.seconds)
+    expose_advanced_tools: bool = _key(False, readers.flag)
+    inline_sync_max_files: int = _key(200, readers.count)
+    inline_sync_max_bytes: int = _key(64 << 20, readers.count)
+    allow_hidden: tuple[str, ...] = _key((), readers.texts)
     # Folders of this computer that agents may use besides their project; of the second ones, they only read.
-    allowed_roots: tuple[str, ...] = ()
-    allowed_roots_read: tuple[str, ...] = ()
+    allowed_roots: tuple[str, ...] = _key((), readers.folders)
+    allowed_roots_read: tuple[str, ...] = _key((), readers.folders)
     # Ports of this machine that a caller may choose to listen on, as "3000" or "3000-3010".
-    forward_ports: tuple[str, ...] = ()
+    forward_ports: tuple[str, ...] = _key((), readers.port_ranges)
     notify: Notify = field(default_factory=Notify)
     # For jobs whose caller says nothing else.
     alerts: Alerts = USUAL_ALERTS
@@ -194,15 +162,15 @@ class Settings:
     logging: Logging = field(default_factory=Logging)
     announced: Announced = field(default_factory=Announced)
     # The longest result; None: what the client is known to accept.
-    result_chars: int | None = None
+    result_chars: int | None = _key(None, readers.some)
     # What the text of a result is, "prose" or "json"; empty: what is right for the client.
     result_text: str = ""
     # How long the history of calls goes back; 0: none is kept, nor any text of a command that has ended.
-    keep_calls_days: int = 30
+    keep_calls_days: int = _key(30, readers.count)
     # Whether what looks like a token is hidden in results; secrets that are configured are in any case.
-    redact_output: bool = False
+    redact_output: bool = _key(False, readers.flag)
     # Variables of the client that programs of the operator's get besides the usual ones; NAME_* for all that begin so.
-    pass_env: tuple[str, ...] = ()
+    pass_env: tuple[str, ...] = _key((), readers.variable_names)
     # Files with tools of the operator's own, each with its state: another state is another configuration.
     extensions: tuple[tuple[str, object], ...] = ()
 
@@ -266,35 +234,40 @@ class MachineEntry:
 
     name: str
     where: str
-    host: str = ""
-    ssh_alias: str = ""
-    port: int | None = None
-    user: str = ""
+    host: str = _key("", readers.host)
+    ssh_alias: str = _key("", readers.alias)
+    port: int | None = _key(None, readers.port)
+    user: str = _key("", readers.text)
     password: Secret | None = None
-    key_file: tuple[str, ...] = ()
+    key_file: tuple[str, ...] = _key((), readers.texts)
     key_passphrase: Secret | None = None
-    certificate_file: tuple[str, ...] = ()
-    agent: str = ""
+    certificate_file: tuple[str, ...] = _key((), readers.texts)
+    agent: str = _key("", readers.agent)
     otp: Secret | None = None
     otp_seed: Secret | None = None
-    jump: tuple[str, ...] | None = None
-    shell: tuple[str, ...] = ()
-    init: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    python: str = "python3"
-    strict_host_keys: bool | None = None
-    connect_timeout_s: float | None = None
-    direct: Mapping[str, str] = field(default_factory=dict)
+    jump: tuple[str, ...] | None = _key(None, readers.jump)
+    shell: tuple[str, ...] = _key((), readers.words)
+    init: tuple[str, ...] = _key((), readers.lines)
+    env: Mapping[str, str] = field(default_factory=dict, metadata={READER: readers.variables})
+    python: str = _key("python3", readers.text)
+    strict_host_keys: bool | None = _key(None, readers.flag)
+    connect_timeout_s: float | None = _key(None, readers.seconds)
+    direct: Mapping[str, str] = field(default_factory=dict, metadata={READER: readers.destinations})
     sudo: Secret | None = None
     # The words that begin its command line; empty words for its usual name, None where it is not to be used.
-    docker: tuple[str, ...] | None = None
-    podman: tuple[str, ...] | None = None
-    slurm: Cluster | None = None
-    forward_agent: bool = False
-    transport: str = "auto"
+    docker: tuple[str, ...] | None = _key(None, readers.engine)
+    podman: tuple[str, ...] | None = _key(None, readers.engine)
+    slurm: Cluster | None = field(default=None, metadata={READER: readers.cluster})
+    forward_agent: bool = _key(False, readers.flag)
+    transport: str = _key("auto", readers.transport)
     # Empty: nothing may be written there; None: all that the login may.
-    writable: tuple[str, ...] | None = None
+    writable: tuple[str, ...] | None = _key(None, readers.remote_folders)
     is_by_pattern: bool = False
+
+
+SERVER_READERS = _readers_of(Settings)
+_MACHINE_READERS = {"name": readers.name, "read_only": readers.flag, **_readers_of(MachineEntry)}
+MACHINE_KEYS = (*_MACHINE_READERS, *SECRET_KEYS)
 
 
 def read_entry(
@@ -316,7 +289,9 @@ def read_entry(
         return None
     # A name must not contain ":", as an IPv6 address does.
     name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
-    _report_doubts(raw, where, environ, report, labels)
+    for key in SECRET_KEYS:
+        if raw.get(key) and (why := doubt(raw[key], environ)):
+            report(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
     return MachineEntry(name=name, where=where, **values)
 
 
@@ -341,14 +316,6 @@ def _with_plain_name(raw: Mapping[str, Any], where: str, report: Reporter) -> Ma
         return raw
     report(f'{where}: it is named {quoted(name)} here, because "/" and ":" separate names from paths.')
     return {**raw, "name": name}
-
-
-def _report_doubts(
-    raw: Mapping[str, Any], where: str, environ: Mapping[str, str], report: Reporter, labels: Labels
-) -> None:
-    for key in SECRET_KEYS:
-        if raw.get(key) and (why := doubt(raw[key], environ)):
-            report(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
 
 
 def written_secrets(entries: Iterable[MachineEntry], settings: Settings) -> list[Secret | None]:

@@ -74,8 +74,7 @@ def _keyring_variables(environ: Mapping[str, str]) -> tuple[tuple[str, str | Non
 
 
 def _from_env(reference: Reference) -> str:
-    value = reference.environ.get(reference.rest, "")
-    if not value:
+    if not (value := reference.environ.get(reference.rest, "")):
         raise ConfigError(f"unable to get a secret from {reference.place}: {_doubt_env(reference)}.")
     return value
 
@@ -125,8 +124,7 @@ def _from_command(reference: Reference) -> str:
 
 
 def _doubt_command(reference: Reference) -> str:
-    words = _words(reference.rest)
-    if not words:
+    if not (words := _words(reference.rest)):
         return "its words cannot be told apart: check its quotes"
     # A relative path would be looked up in whatever project the server is started in.
     is_relative = "/" in words[0] and not os.path.isabs(words[0])

@@ -13,23 +13,14 @@ from ..core.sandboxes.disposable import DisposableRules, Platform, RegistryLogin
 from ..core.sandboxes.network import PACKAGE_INDEXES
 from ..core.sandboxes.secret import Secret
 from ..core.serving import Http, Logging
-from . import paths, readers
+from . import paths, readers, schema
 from .original import is_machine_list
 from .problems import Fault, Reporter, plain
 from .readers import Reader, checked, read_table, report_unknown, table, take_variables
-from .schema import (
-    DISPOSABLE_READERS,
-    HTTP_READERS,
-    JSON_KEYS,
-    LOGGING_READERS,
-    OPENSANDBOX_READERS,
-    REGISTRY_READERS,
-    SERVICE_VARIABLES,
-)
 from .secrets import doubt, resolve_secret
 
 # Keys of [opensandbox] that are rules, with their names there; all others belong to the platform.
-_RULES = {
+RULES = {
     "default_image": "default_image",
     "default_timeout": "default_timeout_s",
     "max_concurrent_sandboxes": "max_concurrent",
@@ -61,10 +52,10 @@ def read_services(files: Sequence[ConfigFile], environ: Mapping[str, str], repor
     """All settings; later files override earlier ones. Bad values are reported and ignored."""
     secret = readers.secret(environ)
     allowed: dict[str, Mapping[str, Reader]] = {
-        "opensandbox": {**OPENSANDBOX_READERS, "api_key": secret},
-        "disposable": DISPOSABLE_READERS,
-        "http": {**HTTP_READERS, "api_key": secret},
-        "logging": LOGGING_READERS,
+        "opensandbox": {**schema.OPENSANDBOX_READERS, "api_key": secret},
+        "disposable": schema.DISPOSABLE_READERS,
+        "http": {**schema.HTTP_READERS, "api_key": secret},
+        "logging": schema.LOGGING_READERS,
     }
     values: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
@@ -99,7 +90,7 @@ def read_services(files: Sequence[ConfigFile], environ: Mapping[str, str], repor
 
 def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Platform, dict[str, str]]:
     """The configured server; else our own, if it runs."""
-    named = Platform(**{key: value for key, value in values.items() if key not in _RULES})
+    named = Platform(**{key: value for key, value in values.items() if key not in RULES})
     if named.server_url:
         return named, {}
     own = running_platform(environ)
@@ -112,7 +103,7 @@ def _platform(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Pl
 
 def _unusable_server(files: Sequence[ConfigFile], environ: Mapping[str, str]) -> str:
     """Advise about a server address that is written somewhere but cannot be used; "" where none is written."""
-    places = [name for name in SERVICE_VARIABLES["opensandbox"]["server_url"] if environ.get(name, "").strip()]
+    places = [name for name in schema.SERVICE_VARIABLES["opensandbox"]["server_url"] if environ.get(name, "").strip()]
     for written in files:
         section = written.document.get("opensandbox")
         if isinstance(section, Mapping) and section.get("server_url"):
@@ -123,7 +114,7 @@ def _unusable_server(files: Sequence[ConfigFile], environ: Mapping[str, str]) ->
 
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {_RULES[key]: value for key, value in values.items() if key in _RULES}
+    return {RULES[key]: value for key, value in values.items() if key in RULES}
 
 
 def _section(
@@ -141,7 +132,7 @@ def _section(
             report(f"{written.file} [{name}]: api_key is kept elsewhere, and {why}.")
         values |= found
         sources |= dict.fromkeys(found, written.file)
-    said, origins = take_variables(SERVICE_VARIABLES[name], allowed, environ, report)
+    said, origins = take_variables(schema.SERVICE_VARIABLES[name], allowed, environ, report)
     return values | said, sources | origins
 
 
@@ -149,7 +140,7 @@ def _exposed(values: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str]
     """Files that contain a key in plain text."""
     for name in ("opensandbox", "http"):
         key, where = values[name].get("api_key"), sources.get(f"{name}.api_key", "")
-        if isinstance(key, Secret) and not key.source and where not in SERVICE_VARIABLES[name]["api_key"]:
+        if isinstance(key, Secret) and not key.source and where not in schema.SERVICE_VARIABLES[name]["api_key"]:
             yield where
 
 
@@ -181,7 +172,7 @@ def _login(
 ) -> tuple[RegistryLogin | None, list[str]]:
     if not isinstance(raw, Mapping):
         return None, ["it must be a table of keys and values, with user and password"]
-    allowed = {**REGISTRY_READERS, "password": readers.secret(environ)}
+    allowed = {**schema.REGISTRY_READERS, "password": readers.secret(environ)}
     values, faults = read_table(raw, allowed, where, report)
     try:
         readers.registry(name)
@@ -232,8 +223,8 @@ def read_json(path: Path, report: Reporter, blame: Reporter) -> ConfigFile | Non
 
 
 def _reviewed(found: ConfigFile, report: Reporter) -> ConfigFile:
-    for key in (key for key in found.document if key not in JSON_KEYS):
-        report_unknown(key, JSON_KEYS, found.file, report)
+    for key in (key for key in found.document if key not in schema.JSON_KEYS):
+        report_unknown(key, schema.JSON_KEYS, found.file, report)
     return found
 
 

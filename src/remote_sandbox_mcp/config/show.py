@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..core.commands.command import Environment
@@ -12,6 +13,7 @@ from ..core.sandboxes.secret import Secret
 from ..core.sandboxes.slurm import Cluster
 from ..core.texts.text import span
 from .schema import SERVER_READERS, Configuration, Settings
+from .services import RULES
 
 
 def show(configuration: Configuration) -> dict[str, Any]:
@@ -42,20 +44,13 @@ def show(configuration: Configuration) -> dict[str, Any]:
 
 def _machine(machine: Machine) -> dict[str, Any]:
     return _filled(
-        name=machine.name,
-        host=machine.host,
-        port=machine.port,
+        **_shown(machine, "name", "host", "port"),
         **_login(machine.login),
         jump=[_hop(hop) for hop in machine.hops],
         proxy_command="hidden" if machine.proxy_command else "",
-        host_key_name=machine.host_key_name,
-        known_hosts_files=list(machine.known_hosts_files),
-        strict_host_keys=machine.strict_host_keys,
-        connect_timeout_s=machine.connect_timeout_s,
-        python=machine.python,
+        **_shown(machine, "host_key_name", "known_hosts_files", "strict_host_keys", "connect_timeout_s", "python"),
         **_environment(machine.environment),
-        direct=dict(machine.direct),
-        sudo=_hidden(machine.sudo),
+        **_shown(machine, "direct", "sudo"),
         engine=list(machine.engine.command) if machine.engine else [],
         slurm=_cluster(machine.slurm) if machine.slurm else None,
         transport="" if machine.transport == AUTO else machine.transport,
@@ -72,8 +67,7 @@ def _command(place: CommandPlace) -> dict[str, Any]:
     return _filled(
         name=place.name,
         command=place.shown,
-        python=place.python,
-        connect_timeout_s=place.connect_timeout_s,
+        **_shown(place, "python", "connect_timeout_s"),
         **_environment(place.environment),
     )
 
@@ -83,17 +77,8 @@ def _hop(hop: Hop) -> dict[str, Any]:
 
 
 def _login(login: Login) -> dict[str, Any]:
-    return {
-        "user": login.user,
-        "password": _hidden(login.password),
-        "key_files": list(login.key_files),
-        "key_passphrase": _hidden(login.key_passphrase),
-        "certificate_files": list(login.certificate_files),
-        "agent": login.agent,
-        "agent_identities": list(login.agent_identities),
-        "otp": _hidden(login.otp),
-        "otp_seed": _hidden(login.otp_seed),
-    }
+    first = _shown(login, "user", "password", "key_files", "key_passphrase", "certificate_files")
+    return first | _shown(login, "agent", "agent_identities", "otp", "otp_seed")
 
 
 def _local(local: LocalPlace) -> dict[str, Any]:
@@ -133,31 +118,23 @@ def _parts(settings: Settings) -> dict[str, Any]:
 
 
 def _services(settings: Settings) -> dict[str, Any]:
-    platform, rules, http, logging = settings.platform, settings.rules, settings.http, settings.logging
-    return {
-        "opensandbox.server_url": platform.server_url or None,
-        "opensandbox.api_key": _hidden(platform.api_key) or None,
-        "opensandbox.use_server_proxy": platform.use_server_proxy,
-        "opensandbox.default_image": rules.default_image or None,
-        "opensandbox.default_timeout": rules.default_timeout_s,
-        "opensandbox.max_concurrent_sandboxes": rules.max_concurrent,
-        "opensandbox.auto_cleanup": rules.auto_cleanup,
-        "opensandbox.cleanup_after_minutes": rules.cleanup_after_minutes,
-        "opensandbox.pool": dict(rules.pool),
-        "opensandbox.volumes": list(platform.volumes),
-        "disposable.provider": rules.provider or ("opensandbox" if platform.server_url else "embedded"),
-        "disposable.network": "host" if rules.shares_host_network else "own",
-        "disposable.network_hosts": list(rules.network_hosts),
-        "disposable.private_ranges": list(rules.private_ranges),
-        "http.api_key": _hidden(http.api_key) or None,
-        "http.host": http.host,
-        "http.port": http.port,
-        "http.allowed_hosts": list(http.allowed_hosts),
-        "http.allowed_origins": list(http.allowed_origins),
-        "logging.level": logging.level,
-        "logging.file": logging.file or None,
-        "logging.max_size_mb": logging.max_size_mb,
+    platform, rules = settings.platform, settings.rules
+    parts = {
+        "opensandbox": {
+            **_shown(platform, "server_url", "api_key", "use_server_proxy"),
+            **{key: _plain(getattr(rules, name)) for key, name in RULES.items()},
+            **_shown(platform, "volumes"),
+        },
+        "disposable": {
+            "provider": rules.provider or ("opensandbox" if platform.server_url else "embedded"),
+            "network": "host" if rules.shares_host_network else "own",
+            **_shown(rules, "network_hosts", "private_ranges"),
+        },
+        "http": _shown(settings.http, "api_key", "host", "port", "allowed_hosts", "allowed_origins"),
+        "logging": _shown(settings.logging, "level", "file", "max_size_mb"),
     }
+    found = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
+    return {key: None if value == "" else value for key, value in found.items()}
 
 
 def _environment(environment: Environment) -> dict[str, Any]:
@@ -166,6 +143,19 @@ def _environment(environment: Environment) -> dict[str, Any]:
         "init": _lines(len(environment.init)),
         "env": dict.fromkeys(environment.env, "hidden"),
     }
+
+
+def _shown(thing: object, *names: str) -> dict[str, Any]:
+    """Show values of these names, without what is secret in them."""
+    return {name: _plain(getattr(thing, name)) for name in names}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Secret):
+        return _hidden(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else "" if value is None else value
 
 
 def _hidden(secret: Secret | None) -> str:

@@ -219,8 +219,7 @@ class _Parser:
 
 
 def _read(line: str, where: str) -> ConfigLine | None:
-    found = _LINE.fullmatch(line)
-    if not found:
+    if not (found := _LINE.fullmatch(line)):
         return None
     keyword, rest = found[1].lower(), found[2] or ""
     words = (rest,) if keyword in _PROGRAMS else split(rest)

@@ -22,30 +22,18 @@ class Address:
 
 
 def read_address(text: str) -> Address:
-    """Split `gpu2:path` at its first colon; a path of its own that holds a colon has a slash before it.
-
-    >>> read_address("gpu2:a/b"), read_address("a/b").sandbox, read_address("./gpu2:b").sandbox
-    (Address(sandbox='gpu2', path='a/b'), '', '')
-    """
+    """Split `gpu2:path` at its first colon; a path of its own that holds a colon has a slash before it."""
     name, colon, path = text.partition(":")
     return Address(name, path) if colon and name and "/" not in name else Address("", text)
 
 
 def plain_name(name: str) -> str:
-    """A sandbox's name without the signs that separate it from a path.
-
-    >>> plain_name("lab/gpu:1")
-    'lab-gpu-1'
-    """
+    """A sandbox's name without the signs that separate it from a path."""
     return name.replace("/", "-").replace(":", "-")
 
 
 def read_target(text: str) -> Address:
-    """Split the name of a sandbox and perhaps a folder on it.
-
-    >>> read_target("gpu1"), read_target("gpu1:projects/vision")
-    (Address(sandbox='gpu1', path=''), Address(sandbox='gpu1', path='projects/vision'))
-    """
+    """Split the name of a sandbox and perhaps a folder on it."""
     name, _, folder = text.partition(":")
     return Address(name, folder)
 

@@ -71,11 +71,7 @@ OURS = Client("ours", patience_s=50.0, result_chars=100_000)
 
 @functools.lru_cache(maxsize=64)
 def client_named(name: str, hears_progress: bool = False) -> Client:
-    """Limits of the client with that name; those of a stranger where we do not know it.
-
-    >>> client_named("Claude Code").patience_s, client_named("codex-mcp-client").result_chars, client_named("").name
-    (110.0, 10000, '')
-    """
+    """Limits of the client with that name; those of a stranger where we do not know it."""
     given = re.sub("[^a-z0-9]+", "-", f" {name.lower()}")
     stranger = PATIENT_STRANGER if hears_progress else STRANGER
     return next((client for client in CLIENTS if f"-{client.name}" in given), stranger)

@@ -56,14 +56,7 @@ class SandboxError(Exception):
 
     @classmethod
     def of_parts(cls: type[E], doing: str, found: str, remedy: str = "", *, where: str = "", reason: str = "") -> E:
-        """Make the sentence of what was tried, what was found (`where` says in which part of it), and what to do.
-
-        >>> str(SandboxError.of_parts("unable to open a", "nothing listens", "check port"))
-        'unable to open a: nothing listens; check port'
-        >>> problem = SandboxError.of_parts("unable to open a", "it changed", "If so, run: b", where="(jump host c)")
-        >>> str(problem), problem.found
-        ('unable to open a (jump host c): it changed. If so, run: b', '(jump host c): it changed')
-        """
+        """Make the sentence of what was tried, what was found (`where` says in which part of it), and what to do."""
         at, inner = (f" {where}", f"{where}: {found}") if where else ("", found)
         return cls(f"{doing}{at}: {_joined(found, remedy)}", reason, found=inner, remedy=remedy)
 

@@ -29,6 +29,55 @@ class Nothing(TypedDict):
     """The answer of an order that has nothing to tell."""
 
 
+# Orders of the same shape
+
+
+class PlainOrder(TypedDict):
+    """An order that has only its verb."""
+
+    verb: Literal["learn", "rest"]
+
+
+class RootOrder(TypedDict):
+    """An order on all that a lane has open at a root; `texts`: which of its names are files that begin like text."""
+
+    verb: Literal["check", "mark", "index", "digests", "texts", "finish", "tidy", "leave", "index_old"]
+    root: RootName
+
+
+class FoundOrder(TypedDict):
+    """An order on entries, with what the scan found in the place of each."""
+
+    verb: Literal["clear", "delete", "touch"]
+    root: RootName
+    found: NotRequired[list[str]]
+
+
+class BlocksOrder(TypedDict):
+    verb: Literal["blocks", "partial_blocks"]
+    root: RootName
+    start: int
+    count: int
+    block: int
+
+
+LearnOrder = PlainOrder
+RestOrder = PlainOrder
+CheckOrder = RootOrder
+MarkOrder = RootOrder
+IndexOrder = RootOrder
+DigestsOrder = RootOrder
+TextsOrder = RootOrder
+FinishOrder = RootOrder
+TidyOrder = RootOrder
+LeaveOrder = RootOrder
+IndexOldOrder = RootOrder
+ClearOrder = FoundOrder
+DeleteOrder = FoundOrder
+TouchOrder = FoundOrder
+PartialBlocksOrder = BlocksOrder
+
+
 # Outpost: runs
 
 
@@ -95,10 +144,6 @@ class ForgetOrder(TypedDict):
     verb: Literal["forget"]
     # Separated by spaces.
     ids: str
-
-
-class LearnOrder(TypedDict):
-    verb: Literal["learn"]
 
 
 # Outpost: files
@@ -358,7 +403,6 @@ OutpostOrder = (
     RunOrder
     | ObserveOrder
     | ForgetOrder
-    | LearnOrder
     | ReadOrder
     | WriteOrder
     | ListOrder
@@ -370,6 +414,7 @@ OutpostOrder = (
     | JobStopOrder
     | JobSendOrder
     | HandOutSocketOrder
+    | PlainOrder
 )
 
 
@@ -466,10 +511,6 @@ class FollowAnswer(InspectPathAnswer, ProblemsAnswer):
     ended: NotRequired[bool]
 
 
-class RestOrder(TypedDict):
-    verb: Literal["rest"]
-
-
 class BridgeOrder(TypedDict):
     verb: Literal["bridge"]
     argv: list[str]
@@ -495,45 +536,10 @@ class PartOrder(TypedDict):
     length: int
 
 
-class CheckOrder(TypedDict):
-    verb: Literal["check"]
-    root: RootName
-
-
 class CheckAnswer(TypedDict):
     size: int
     mtime: int
     mode: int
-
-
-class MarkOrder(TypedDict):
-    verb: Literal["mark"]
-    root: RootName
-
-
-class IndexOrder(TypedDict):
-    verb: Literal["index"]
-    root: RootName
-
-
-class DigestsOrder(TypedDict):
-    verb: Literal["digests"]
-    root: RootName
-
-
-class TextsOrder(TypedDict):
-    """For each name: whether it is a file that begins like text."""
-
-    verb: Literal["texts"]
-    root: RootName
-
-
-class BlocksOrder(TypedDict):
-    verb: Literal["blocks"]
-    root: RootName
-    start: int
-    count: int
-    block: int
 
 
 # Lane: a target
@@ -560,41 +566,13 @@ class ReceiveAnswer(ProblemsAnswer):
     rough: NotRequired[str]
 
 
-class ClearOrder(TypedDict):
-    verb: Literal["clear"]
-    root: RootName
-    found: NotRequired[list[str]]
-
-
-class DeleteOrder(TypedDict):
-    verb: Literal["delete"]
-    root: RootName
-    found: NotRequired[list[str]]
-
-
 class DeleteAnswer(ProblemsAnswer):
     files: int
     dirs: int
 
 
-class FinishOrder(TypedDict):
-    verb: Literal["finish"]
-    root: RootName
-
-
 class FinishAnswer(ProblemsAnswer):
     made: int
-
-
-class TouchOrder(TypedDict):
-    verb: Literal["touch"]
-    root: RootName
-    found: NotRequired[list[str]]
-
-
-class TidyOrder(TypedDict):
-    verb: Literal["tidy"]
-    root: RootName
 
 
 class TidyAnswer(TypedDict):
@@ -640,94 +618,19 @@ class CommitAnswer(TypedDict):
     state: str
 
 
-class LeaveOrder(TypedDict):
-    verb: Literal["leave"]
-    root: RootName
-
-
-class IndexOldOrder(TypedDict):
-    verb: Literal["index_old"]
-    root: RootName
-
-
-class PartialBlocksOrder(TypedDict):
-    verb: Literal["partial_blocks"]
-    root: RootName
-    start: int
-    count: int
-    block: int
-
-
 LaneOrder = (
     InspectPathOrder
     | ScanOrder
     | FollowOrder
-    | RestOrder
     | BridgeOrder
     | SendOrder
     | PartOrder
-    | CheckOrder
-    | MarkOrder
-    | IndexOrder
-    | DigestsOrder
-    | TextsOrder
     | BlocksOrder
+    | RootOrder
+    | FoundOrder
+    | PlainOrder
     | ReceiveOrder
-    | ClearOrder
-    | DeleteOrder
-    | FinishOrder
-    | TouchOrder
-    | TidyOrder
     | BeginOrder
     | JoinOrder
     | CommitOrder
-    | LeaveOrder
-    | IndexOldOrder
-    | PartialBlocksOrder
 )
-
-# What each order is answered, by its verb.
-OUTPOST_ANSWERS = {
-    "run": RunAnswer,
-    "look": RunAnswer,
-    "forget": Nothing,
-    "learn": Nothing,
-    "read": ReadAnswer,
-    "write": WriteAnswer,
-    "list": ListAnswer,
-    "search": SearchAnswer,
-    "job_start": JobStartAnswer,
-    "job_look": JobsAnswer,
-    "job_list": JobsAnswer,
-    "job_wait": JobWaitAnswer,
-    "job_stop": JobsAnswer,
-    "job_send": Nothing,
-    "hand_out_socket": Nothing,
-}
-LANE_ANSWERS = {
-    "look": InspectPathAnswer,
-    "scan": ScanAnswer,
-    "follow": FollowAnswer,
-    "rest": Nothing,
-    "bridge": Nothing,
-    "send": ProblemsAnswer,
-    "part": Nothing,
-    "check": CheckAnswer,
-    "mark": Nothing,
-    "index": Nothing,
-    "digests": Nothing,
-    "texts": Nothing,
-    "blocks": Nothing,
-    "receive": ReceiveAnswer,
-    "clear": ProblemsAnswer,
-    "delete": DeleteAnswer,
-    "finish": FinishAnswer,
-    "touch": ProblemsAnswer,
-    "tidy": TidyAnswer,
-    "begin": BeginAnswer,
-    "join": Nothing,
-    "commit": CommitAnswer,
-    "leave": Nothing,
-    "index_old": Nothing,
-    "partial_blocks": Nothing,
-}

@@ -136,11 +136,7 @@ def _as_hook(wanted: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def allow_volume(source: str, allowed: Iterable[str]) -> str:
-    """A volume or folder that sandboxes may see. Raises BadArgument for one that the operator has not allowed.
-
-    >>> allow_volume("remote-sandbox-cache", ()), allow_volume("/srv/data/images", ("/srv/data",))
-    ('remote-sandbox-cache', '/srv/data/images')
-    """
+    """A volume or folder that sandboxes may see. Raises BadArgument for one that the operator has not allowed."""
     import json
 
     if source.startswith("/"):
@@ -168,8 +164,7 @@ def allow_network(is_on: bool | None, hosts: Collection[str], allowed: Collectio
     """Check a network, on for every host or for these. Raises BadArgument for more than the operator's list has."""
     import json
 
-    beyond = unlisted(hosts, allowed)
-    if beyond:
+    if beyond := unlisted(hosts, allowed):
         more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
         found = (
             f"an agent may choose only hosts in the owner's list, which has no {', '.join(beyond[:MOST_NAMED])}{more}"
@@ -198,11 +193,7 @@ def allow_local_port(port: int, allowed: Iterable[str]) -> int:
 
 
 def is_allowed_port(port: int, allowed: Iterable[str]) -> bool:
-    """Whether one of these texts names the port: "3000", or "3000-3010" for all between.
-
-    >>> is_allowed_port(3005, ["80", "3000-3010"]), is_allowed_port(3011, ["80", "3000-3010"])
-    (True, False)
-    """
+    """Whether one of these texts names the port: "3000", or "3000-3010" for all between."""
     ranges = (text.partition("-") for text in allowed)
     return any(int(first) <= port <= int(last or first) for first, _, last in ranges)
 
@@ -213,16 +204,18 @@ def read_address(url: str) -> Address:
         raise ValueError(f"is longer than {LONGEST_URL} characters")
     if not re.fullmatch(r"[!-~]+", url) or "\\" in url:
         raise ValueError("must be plain ASCII without blanks, control characters and backslashes (a host as xn--...)")
-    found = _URL.fullmatch(url)
-    if not found:
+    if not (found := _URL.fullmatch(url)):
         raise ValueError("must begin with https:// and must not hold a #")
     scheme, authority, path, query = found[1].lower(), found[2], found[3] or "/", found[4] or ""
-    place = _AUTHORITY.fullmatch(authority)
-    if not place:
+    if not (place := _AUTHORITY.fullmatch(authority)):
         raise ValueError("must name a host, perhaps a port, and no user, password or dot at the host's end")
     host, port = place[1].lower(), int(place[2] or (443 if scheme == "https" else 80))
     _check_place(scheme, host, port)
-    _check_path(path)
+    if _DISGUISED.search(path):
+        raise ValueError("has a percent sign that disguises a dot, a slash or a control character in its path")
+    # "..;" is ".." to servers that cut parameters off.
+    if any(step.partition(";")[0] in {".", ".."} for step in path.split("/")):
+        raise ValueError('must not hold "." or ".." in its path')
     return Address(scheme, host, port, path, query)
 
 
@@ -247,14 +240,6 @@ def _check_place(scheme: str, host: str, port: int) -> None:
             raise ValueError("has an IPv6 address that is none") from None
     if scheme == "http" and not is_loopback(host):
         raise ValueError("must begin with https:// unless it is on this machine (localhost)")
-
-
-def _check_path(path: str) -> None:
-    if _DISGUISED.search(path):
-        raise ValueError("has a percent sign that disguises a dot, a slash or a control character in its path")
-    # "..;" is ".." to servers that cut parameters off.
-    if any(step.partition(";")[0] in {".", ".."} for step in path.split("/")):
-        raise ValueError('must not hold "." or ".." in its path')
 
 
 def _covers(prefix: str, address: Address) -> bool:

@@ -48,11 +48,7 @@ Handle = Run | Job | SessionHandle
 
 
 def read_task(name: str, watch_id: int = 0) -> Handle:
-    """The task that a caller names. Raises BadArgument.
-
-    >>> read_task("run-0123456789abcdef"), read_task("sweep[3]"), str(read_task("shell:main"))
-    (Run(id='run-0123456789abcdef'), Job(session='sweep', element='3', watch_id=0), 'shell:main')
-    """
+    """The task that a caller names. Raises BadArgument."""
     if watch_id:
         return Job(watch_id=watch_id)
     if not name:
@@ -135,19 +131,11 @@ class Outcome:
 
     @property
     def short(self) -> str:
-        """Two or three words, for a column of a table.
-
-        >>> Outcome(TaskState.FAILED, 3).short
-        'failed (exit 3)'
-        """
+        """Two or three words, for a column of a table."""
         return f"failed (exit {self.exit_code})" if self.failed and self.exit_code is not None else self.state.value
 
     def text(self, now: float, after: str = "") -> str:
-        """The state with its exit status and reason; `after` is how long it ran.
-
-        >>> Outcome(TaskState.FAILED, 137, "SIGKILL", "its node failed").text(0.0, "5 s")
-        'failed with exit code 137 (SIGKILL) after 5 s: its node failed'
-        """
+        """The state with its exit status and reason; `after` is how long it ran."""
         code = f" with exit code {self.exit_code}" if self.exit_code is not None else ""
         signal = f" ({self.signal})" if self.signal else ""
         reason = f": {self.reason}" if self.reason else ""

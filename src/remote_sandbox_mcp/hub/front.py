@@ -61,8 +61,7 @@ class LineSplitter:
 
     def take(self, data: bytes) -> bytes:
         """All complete lines; an incomplete last one is kept."""
-        end = data.rfind(b"\n") + 1
-        if not end:
+        if not (end := data.rfind(b"\n") + 1):
             self.rest += data
             return b""
         whole = bytes(self.rest) + data[:end]
@@ -196,7 +195,9 @@ class Front:
             self._read_client()
         if is_broken(ready.get(1, 0)):
             return False
-        self._hear_whether_it_is_there(ready)
+        asking = self._silence.asking
+        if asking and asking.fileno() in ready and self._silence.hear():
+            self._heard()
         if why := self._copy(ready):
             return self._lost(why)
         if self._to_client:
@@ -264,7 +265,9 @@ class Front:
             request = self._note(message, line)
             if is_sent:
                 self._count(line, request)
-            elif self._may_wait(message):
+            # Whether it is a question that was answered from the cache, and that changes nothing in the server. A new
+            # hub needs as long for the list of tools as for a first call, which would wait for it.
+            elif self._memory is not None and self._memory.may_wait(message) and message["id"] in self._kept.done:
                 self._put_off.append(line)
             elif not is_answer(message):
                 # An answer is of use only to the hub that asked, which is gone, and may be a secret.
@@ -283,13 +286,6 @@ class Front:
         self._kept.note_answer(message["id"], answer)
         self._kept.done.add(message["id"])
         return True
-
-    def _may_wait(self, message: Any) -> bool:
-        """Whether it is a question that was answered from the cache, and that changes nothing in the server.
-
-        A new hub needs as long for the list of tools as for a first call, which would wait for it.
-        """
-        return self._memory is not None and self._memory.may_wait(message) and message["id"] in self._kept.done
 
     def _count(self, line: bytes, request: UnansweredRequest | None) -> None:
         """Give a sent line its name, and note at which byte of all that was sent it ends."""
@@ -431,11 +427,6 @@ class Front:
             self._memory = remembered(self._place, self._config)
             for request in list(self._kept.unanswered.values()):
                 self._answer_from_memory(json.loads(request.line))
-
-    def _hear_whether_it_is_there(self, ready: dict[int, int]) -> None:
-        asking = self._silence.asking
-        if asking and asking.fileno() in ready and self._silence.hear():
-            self._heard()
 
     def _heard(self) -> None:
         """The hub has shown a sign of life."""

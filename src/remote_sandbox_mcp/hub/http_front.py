@@ -56,7 +56,10 @@ class HttpFront:
 
     def run(self) -> NoHub:
         """Let hubs serve, one after another; returns why there is none. A signal to end ends the process here."""
-        self._handle_signals()
+        os.set_blocking(self._wake, False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self._is_ending())
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         try:
             while True:
                 self._serve_by_hub()
@@ -65,12 +68,6 @@ class HttpFront:
         finally:
             self._is_handed_over = False
             signal.set_wakeup_fd(-1)
-
-    def _handle_signals(self) -> None:
-        os.set_blocking(self._wake, False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: self._is_ending())
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def _is_ending(self) -> None:
         """End at once if no hub has calls to finish, or when told a second time.
@@ -159,9 +156,6 @@ class HttpFront:
             self._heard += part
         line, _, rest = bytes(self._heard).partition(b"\n")
         self._heard[:] = rest
-        return self._understood(line)
-
-    def _understood(self, line: bytes) -> dict[str, Any]:
         said = read_answer(line)
         self._print(str(said.get("log") or ""))
         # The hub now serves another configuration, which may read other variables of ours.

@@ -76,7 +76,13 @@ class Transcript:
             self._note_cancelled(given.get("requestId"))
         if not isinstance(method, str) or not isinstance(number, (str, int)):
             return None
-        self._note_standing(method, given, number, line)
+        # Remember requests that stay in force (initialize, subscriptions), because another hub must get them, too.
+        if method in ("initialize", "logging/setLevel"):
+            self._standing[method] = (number, line)
+        elif method == "resources/subscribe":
+            self._standing[f"subscribe {given.get('uri')}"] = (number, line)
+        elif method == "resources/unsubscribe":
+            self._standing.pop(f"subscribe {given.get('uri')}", None)
         self.done.discard(number)
         request = self.unanswered[number] = UnansweredRequest(method, without_answers(message, line))
         return request
@@ -92,15 +98,6 @@ class Transcript:
         now = time.monotonic()
         self._cancelled = {name: it for name, it in self._cancelled.items() if now < it[0] + CANCELLED_S}
         self._cancelled[request.name] = now, request.line
-
-    def _note_standing(self, method: str, given: dict[str, Any], number: Any, line: bytes) -> None:
-        """Remember requests that stay in force (initialize, subscriptions), because another hub must get them, too."""
-        if method in ("initialize", "logging/setLevel"):
-            self._standing[method] = (number, line)
-        elif method == "resources/subscribe":
-            self._standing[f"subscribe {given.get('uri')}"] = (number, line)
-        elif method == "resources/unsubscribe":
-            self._standing.pop(f"subscribe {given.get('uri')}", None)
 
     # What the client receives
 

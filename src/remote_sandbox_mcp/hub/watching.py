@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from ..local.processes.locks import Lock, holder
 from ..local.waiting import Chores
-from ..services.watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, Pulse, take_lock
 
 # The first front waits for the hub, which needs none of the rest yet.
+from ..services.watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, Pulse, Rounds, take_lock
+
 if TYPE_CHECKING:
-    from ..services.watchdog.daemon import Rounds
     from .houses import Houses
 
 log = logging.getLogger(__name__)

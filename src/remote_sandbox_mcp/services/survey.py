@@ -7,11 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.errors import (
-    ConnectError,
-    SandboxError,
-    Unsupported,
-)
+from ..core.errors import ConnectError, SandboxError, Unsupported
 from ..core.resources.usage import Usage, idle_score
 from ..core.sandboxes.sandbox import Description
 from .fleet import Fleet, Member, unforeseen

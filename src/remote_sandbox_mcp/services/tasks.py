@@ -8,20 +8,12 @@ import difflib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ..backends.mending import over_cuts
 from ..core.commands.command import Completed, Missing, Observation, Running
 from ..core.commands.session_handle import SessionHandle, Sessions, SessionSeen
-from ..core.errors import (
-    BadArgument,
-    ConnectError,
-    LostContact,
-    NotStarted,
-    SandboxError,
-    UnknownSandbox,
-    UnknownTask,
-)
+from ..core.errors import BadArgument, ConnectError, LostContact, NotStarted, SandboxError, UnknownSandbox, UnknownTask
 from ..core.jobs.job import JobQuery, JobSeen, JobState, JobWait
 from ..core.jobs.lifecycle import ask_checkpoint
 from ..core.jobs.watch import Watch
@@ -30,15 +22,12 @@ from ..core.sandboxes.files import Span
 from ..core.sandboxes.sandbox import Sandbox
 from ..core.task import Handle, Job, Report, Run, TaskSeen, TaskWaited, make_report, outcome_of, printed
 from ..core.texts.text import last_line
-from ..local.store.jobs import STARTING
+from ..local.store.jobs import STARTING, JobRecord
 from ..local.waiting import within
 from .fleet import Fleet
 from .jobs.commands import state_of
 from .jobs.service import ELSEWHERE_S, JobService, there
 from .jobs.values import COMMAND, JOB, JobSnapshot, Which
-
-if TYPE_CHECKING:
-    from ..local.store.jobs import JobRecord
 
 # Between two looks at a command or a session that is waited for.
 PAUSE_S = 0.5
@@ -59,7 +48,6 @@ class LogSource(Protocol):
 
         Raises SandboxError.
         """
-        ...
 
 
 class JobLog:

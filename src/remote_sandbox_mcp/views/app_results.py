@@ -108,11 +108,7 @@ def listed_fields(made: Disposable) -> dict[str, Any]:
 
 
 def dated(**times: float) -> dict[str, Any]:
-    """Times as fields, each as a number of seconds (name_ts) and as a date (name_at); one that never was is left out.
-
-    >>> dated(started=86400.5, ended=0.0)
-    {'started_ts': 86400.5, 'started_at': '1970-01-02T00:00:00Z'}
-    """
+    """Times as fields, each in seconds (name_ts) and as a date (name_at); one that never was is left out."""
     return {
         key: value
         for name, seconds in times.items()

@@ -57,13 +57,7 @@ def rows_fields(rows: Sequence[Row], room: int) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Count the tests by how they ended.
-
-    >>> from ...core.errors import Unreachable
-    >>> good = Row("a", 1.0, clip_for(1, 100, 1000)(Completed("run-1", 0)))
-    >>> summary([good, Row("b", 5.0, problem=Unreachable("no route"))])
-    '2 sandboxes: 1 exit 0, 1 failed'
-    """
+    """Count the tests by how they ended."""
     ways = Counter(map(_way, rows))
     return f"{counted(len(rows), 'sandbox', 'sandboxes')}: {', '.join(f'{n} {way}' for way, n in ways.most_common())}"
 

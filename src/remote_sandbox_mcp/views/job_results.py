@@ -50,8 +50,7 @@ def fit_log(seen: JobSeen, room: int, *, goes_on: bool = False) -> tuple[JobSeen
     while (size := size_of(harmless(log))) > room and len(log) > LEAST_LOG:
         keep = max(LEAST_LOG, len(log) * room // size * 9 // 10)
         log = without_broken_end(log[:keep]) if goes_on and not seen.recalled else without_broken_start(log[-keep:])
-    left_out = len(seen.log) - len(log)
-    if not left_out:
+    if not (left_out := len(seen.log) - len(log)):
         return seen, {}
     if seen.recalled:
         # A recorded tail has no position in the file.

@@ -24,8 +24,8 @@ from remote_sandbox_mcp.core.sync.transfer import Headway, Listener
 from remote_sandbox_mcp.core.workspaces.workspace import Linked, LinkOrder, Moved, Preview, Rules, Workspace
 from remote_sandbox_mcp.fronts.mcp import workspace as heeding
 from remote_sandbox_mcp.fronts.mcp.clients import OneClient
-from remote_sandbox_mcp.fronts.mcp.declaration import WorkspacePart
 from remote_sandbox_mcp.fronts.mcp.server import build
+from remote_sandbox_mcp.fronts.mcp.toolbox import WorkspacePart
 from remote_sandbox_mcp.fronts.mcp.tools.exec import RUNS_COMMAND
 from remote_sandbox_mcp.fronts.mcp.workspace import InWorkspace, Workspaces
 from remote_sandbox_mcp.services.fleet import Fleet

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument
-from remote_sandbox_mcp.core.sandboxes import port
 from remote_sandbox_mcp.core.sandboxes.port import DeployOrder, Forward, check_path, is_well, read_status, request_text
 
 
 def order(**fields: object) -> DeployOrder:
     return DeployOrder(**{"sandbox": "s", "command": "serve", "port": 8000, **fields})  # type: ignore[arg-type]
-
-
-def test_the_examples_are_true() -> None:
-    assert doctest.testmod(port).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ...core.commands.shell import join
 from ...core.errors import ConnectError, Unreachable, Unsupported
-from ...core.sandboxes.engine import says
 from ...core.sandboxes.foreign import too_much
+from ...core.sandboxes.machine import says
 from ...local.waiting import within
 from .way import CommandLine, Way, last_words
 

@@ -9,8 +9,7 @@ from ...core.commands.command import Environment
 from ...core.commands.shell import join, quote
 from ...core.errors import ConnectError, SandboxError
 from ...core.sandboxes.disposable import Disposable
-from ...core.sandboxes.engine import trouble
-from ...core.sandboxes.machine import Engine
+from ...core.sandboxes.machine import Engine, trouble
 from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ..command.console import Console, ConsoleOutput
 from ..command.provided import ProvidedShellAlone, open_provided

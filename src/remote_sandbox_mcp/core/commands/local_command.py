@@ -36,11 +36,7 @@ def refusal(workspace: Workspace) -> str:
 
 
 def is_gits(command: str) -> bool:
-    """Whether a command line is about the repository alone. In doubt it is not.
-
-    >>> is_gits("cd src && git diff | head -50"), is_gits("git pull && pytest"), is_gits("make")
-    (True, False, False)
-    """
+    """Whether a command line is about the repository alone. In doubt it is not."""
     text = _without_documents(command.replace("\\\n", " "))
     if text is None or len(text) > LONGEST or any(sign in text for sign in RUNNING):
         return False

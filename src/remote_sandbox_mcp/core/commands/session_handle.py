@@ -36,11 +36,7 @@ class SessionHandle:
 
 
 def read_handle(text: str) -> SessionHandle | None:
-    """Parse a session's handle; None for another tmux_session. Raises BadArgument for a name that no session can have.
-
-    >>> str(read_handle("shell:main")), read_handle("train")
-    ('shell:main', None)
-    """
+    """Parse a session's handle; None for another tmux_session. Raises BadArgument for a name that is not possible."""
     found = _HANDLE.match(text)
     return SessionHandle(found["kind"], check_session(found["name"])) if found else None
 
@@ -66,11 +62,9 @@ class SessionKind(Protocol):
 
     async def list(self, sandbox: str) -> Sequence[SessionSeen]:
         """List the sessions on one sandbox; empty: on all. A silent one is reported in `trouble`, and delays none."""
-        ...
 
     async def close(self, name: str, sandbox: str) -> SessionSeen:
         """End it and drop its state. Raises BadArgument where there is none of that name."""
-        ...
 
 
 class Sessions:

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 
 def quote(text: str) -> str:
-    """Quote one word so that sh, bash, zsh, dash, ksh and busybox take it literally.
-
-    >>> quote("it's")
-    "'it'\\\\''s'"
-    """
+    """Quote one word so that sh, bash, zsh, dash, ksh and busybox take it literally."""
     if "\0" in text:
         raise ValueError("a shell word cannot hold a NUL character")
     return "'" + text.replace("'", "'\\''") + "'"

@@ -40,11 +40,7 @@ def key_of(installation: str, sandbox: str) -> str:
 
 
 def pieces_of(source: str) -> Mapping[str, str]:
-    """The pieces of session.sh by name, without the lines that are comments.
-
-    >>> pieces_of("# x\\n## one\\n# why\\na\\n## two\\nb\\n")
-    {'one': 'a\\n', 'two': 'b\\n'}
-    """
+    """The pieces of session.sh by name, without the lines that are comments."""
     parts = _PIECE.split(source)[1:]
     return {name: _without_comments(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
@@ -137,11 +133,7 @@ class StateReport:
 
 
 def read_report(text: str, run_id: str) -> StateReport | None:
-    """Parse the machine's line about a command; None where there is none: the command was ended before it could begin.
-
-    >>> read_report("run-1 kept found 0 /home/me\\n", "run-1")
-    StateReport(is_kept=True, was_there=True, is_folder_gone=False, folder='/home/me')
-    """
+    """Parse the machine's line about a command; None where there is none: it was ended before it could begin."""
     words = text.rstrip("\n").split(" ", 4)
     if len(words) != 5 or words[0] != run_id:
         return None

@@ -34,11 +34,7 @@ NO_ALERTS = Alerts()
 
 
 def read_alerts(given: Mapping[str, object], usual: Alerts = NO_ALERTS) -> Alerts:
-    """Alerts as a caller gives them. Raises BadArgument.
-
-    >>> read_alerts({"silent": "30m", "run_for": "8h", "stop": True}, Alerts(gpu_idle_s=600))
-    Alerts(gpu_idle_s=600, silent_s=1800.0, run_for_s=28800.0, stop=True)
-    """
+    """Alerts as a caller gives them. Raises BadArgument."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key not in ALERTS:
@@ -56,21 +52,13 @@ def read_alerts(given: Mapping[str, object], usual: Alerts = NO_ALERTS) -> Alert
 
 
 def with_run_for(given: Mapping[str, object], run_for: object) -> tuple[dict[str, object], float]:
-    """Alerts with the time that a job is given, which others see in its lease as well, and that time in seconds.
-
-    >>> with_run_for({"silent": "1h"}, "8h")
-    ({'silent': '1h', 'run_for': '8h'}, 28800.0)
-    """
+    """Alerts with the time that a job is given, which others see in its lease as well, and that time in seconds."""
     alerts = {**given, **({"run_for": run_for} if run_for else {})}
     return alerts, read_span("run_for", alerts.get("run_for", 0))
 
 
 def read_span(name: str, value: object) -> float:
-    """A span of time in seconds, at most a year. Raises BadArgument.
-
-    >>> read_span("run_for", "1h30m"), read_span("run_for", "2d"), read_span("run_for", 90), read_span("run_for", "0")
-    (5400.0, 172800.0, 90.0, 0.0)
-    """
+    """A span of time in seconds, at most a year. Raises BadArgument."""
     text = str(value).replace(" ", "") if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
     found = _SPAN.fullmatch(text)
     if not found or not text:

@@ -223,11 +223,7 @@ class Curves:
 
 
 def left_of(share: float, running_s: float, begun_at: float = 0.0) -> float | None:
-    """Seconds until the end of what has reached `share` in this time, and began with another share.
-
-    >>> left_of(0.25, 100.0), left_of(0.0, 100.0), left_of(0.75, 100.0, 0.5)
-    (300.0, None, 100.0)
-    """
+    """Seconds until the end of what has reached `share` in this time, and began with another share."""
     done = share - begun_at if share > begun_at else share
     return (1 - share) * running_s / done if done > 0 and running_s > 0 else None
 
@@ -245,10 +241,7 @@ def _name(prefix: str, name: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    """
-    >>> _seconds("01:48"), _seconds("1:00:01")
-    (108.0, 3601.0)
-    """
+    """Seconds of a text such as 01:48 or 1:00:01."""
     total = 0.0
     for part in text.split(":"):
         total = 60 * total + float(part or 0)

@@ -34,24 +34,14 @@ def new_job_id() -> str:
 
 
 def next_attempt(job_id: str, attempt: int) -> str:
-    """Id of a resumed job. An attempt always has the same id, so it starts once however often it is tried.
-
-    >>> next_attempt("job-0123456789abcdef", 1), next_attempt("job-0123456789abcdef-r1", 2)
-    ('job-0123456789abcdef-r1', 'job-0123456789abcdef-r2')
-    >>> next_attempt("job-0123456789abcdef-r3", 1)
-    'job-0123456789abcdef-r4'
-    """
+    """Id of a resumed job. An attempt always has the same id, so it starts once however often it is tried."""
     first, _, earlier = re.sub(r"-r([0-9]+)$", r" \1", job_id).partition(" ")
     # A watch that was begun over a resumed job counts from one again, and that id is taken.
     return f"{first}-r{max(attempt, int(earlier or 0) + 1)}"
 
 
 def session_name(wanted: str) -> str:
-    """A valid tmux session name made from what the caller wants. Raises BadArgument.
-
-    >>> session_name("train.v2"), session_name("a b")
-    ('train_v2', 'a_b')
-    """
+    """A valid tmux session name made from what the caller wants. Raises BadArgument."""
     name = _ODD_IN_SESSION.sub("_", wanted)
     if not name or len(name.encode("utf-8", "replace")) > LONGEST_SESSION * 3 or len(name) > LONGEST_SESSION:
         raise BadArgument(f"session_name must have 1 to {LONGEST_SESSION} characters, not {len(wanted)}")
@@ -63,11 +53,7 @@ def session_name(wanted: str) -> str:
 
 
 def split_element(name: str) -> tuple[str, str]:
-    """A session's name, and the element of its array that is meant; empty for all of it.
-
-    >>> split_element("sweep[3]"), split_element("sweep")
-    (('sweep', '3'), ('sweep', ''))
-    """
+    """A session's name, and the element of its array that is meant; empty for all of it."""
     found = _ELEMENT.match(name)
     return (found["session"], found["element"]) if found else (name, "")
 
@@ -384,27 +370,21 @@ class Jobs(Protocol):
         Raises NotStarted, with nothing begun, for a bad folder, a log that cannot be written, a session name in use or
         a syntax error; LostContact where we cannot learn whether it began.
         """
-        ...
 
     async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
         """The state of each job, in order, in one round trip."""
-        ...
 
     async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
         """Wait for something to happen."""
-        ...
 
     async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         """End its whole process tree: TERM, `grace_s` seconds, KILL; then report its state."""
-        ...
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
         """All jobs that the machine knows, newest first, without their logs."""
-        ...
 
     async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         """Type a text, then keys by their tmux names, into a running job's pane. Raises NotStarted, Unsupported."""
-        ...
 
 
 # Its screen
@@ -442,11 +422,7 @@ def screen_script(session: str) -> str:
 
 
 def read_screen(printed: bytes) -> Screen:
-    """Raises ValueError for what cannot be understood.
-
-    >>> read_screen(b"80 24 2 0\\n$ \\n")
-    Screen(text=b'$ \\n', columns=80, rows=24, line=1, column=3)
-    """
+    """Raises ValueError for what cannot be understood."""
     first, _, text = printed.partition(b"\n")
     columns, rows, across, down = map(int, first.split())
     return Screen(text, columns, rows, down + 1, across + 1)

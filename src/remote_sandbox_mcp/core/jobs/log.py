@@ -20,10 +20,7 @@ def exit_line_size(log: bytes) -> int:
 
 
 def without_exit_line(log: bytes, exit_code: int | None) -> bytes:
-    """
-    >>> without_exit_line(b"done\\nEXIT_CODE=3\\n", 3), without_exit_line(b"EXIT_CODE=0\\n", None)
-    (b'done\\n', b'EXIT_CODE=0\\n')
-    """
+    """Log without the keeper's line, where that has this exit code."""
     found = None if exit_code is None else _EXIT_LINE.search(log, max(0, len(log) - 32))
     return log[: found.start()] if found and int(found[1]) == exit_code else log
 
@@ -73,11 +70,7 @@ LONGEST_ERROR = 200
 
 
 def last_error(log: bytes) -> str:
-    """Find the line at the end of a log that says why its job failed; without such a line, the last one.
-
-    >>> last_error(b"Traceback (most recent call last):\\nValueError: x\\nbye\\n"), last_error(b"\\n")
-    ('ValueError: x', '')
-    """
+    """Find the line at the end of a log that says why its job failed; without such a line, the last one."""
     lines = [_seen(line[:4000]).strip() for line in log[-16384:].decode("utf-8", "replace").split("\n")]
     said = [line for line in lines if line and not line.startswith("EXIT_CODE=")]
     return next((line for line in reversed(said) if _ERROR.search(line[:500])), said[-1] if said else "")[

@@ -50,11 +50,7 @@ def _once(answer: Callable[[Place, CardRequest], Found]) -> Callable[[Place, Car
 
 
 def read_request(gpus: int, gpu_memory: str) -> CardRequest | None:
-    """The cards that a caller asks for; None for none. Raises BadArgument.
-
-    >>> read_request(2, "40g"), read_request(0, "")
-    (CardRequest(count=2, memory_mb=40960), None)
-    """
+    """The cards that a caller asks for; None for none. Raises BadArgument."""
     if not 0 <= gpus <= MOST_CARDS:
         raise BadArgument(f"gpus is {gpus}, but must be between 0 and {MOST_CARDS}")
     memory_mb = megabytes(gpu_memory)
@@ -64,11 +60,7 @@ def read_request(gpus: int, gpu_memory: str) -> CardRequest | None:
 
 
 def place_of(names: str) -> tuple[str, tuple[str, ...]]:
-    """The one machine that is named, or those (between commas, or ANY) of which the best is taken.
-
-    >>> place_of("gpu1"), place_of("any"), place_of("gpu1, gpu2")
-    (('gpu1', ()), ('', ('any',)), ('', ('gpu1', 'gpu2')))
-    """
+    """The one machine that is named, or those (between commas, or ANY) of which the best is taken."""
     found = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     if ANY in found:
         return "", (ANY,)
@@ -143,11 +135,7 @@ def worth(place: Place, request: CardRequest | None, taken: int = 0) -> tuple[bo
 
 
 def why_not(place: Place, request: CardRequest | None) -> str:
-    """Explain why a machine does not fit now, as a sentence that begins with its name; empty if it does.
-
-    >>> why_not(Place("gpu4", Usage()), CardRequest(1))
-    'gpu4: it has no GPU'
-    """
+    """Explain why a machine does not fit now, as a sentence that begins with its name; empty if it does."""
     if place.usage is None:
         return f"{place.name}: {place.trouble or 'it was not asked'}"
     if request is None or count_free(place, request) >= request.count:
@@ -204,10 +192,6 @@ def _lease_text(gpu: Gpu) -> str:
 
 
 def reasons(sentences: Sequence[str]) -> str:
-    """The sentences of several machines as one text.
-
-    >>> reasons(["gpu1: it has no GPU", "gpu2: it does not answer"])
-    'gpu1: it has no GPU. gpu2: it does not answer'
-    """
+    """The sentences of several machines as one text."""
     more = f". And {len(sentences) - MOST_NAMED} more machines" if len(sentences) > MOST_NAMED else ""
     return ". ".join(sentence.rstrip(". ") for sentence in sentences[:MOST_NAMED]) + more

@@ -37,11 +37,7 @@ class JobProgress:
 
 
 def progress_of(value: Any, text: str = "") -> JobProgress | None:
-    """The progress in a checkpoint's JSON value or, where there is none, in its text.
-
-    >>> progress_of({"epoch": 3, "epochs": 4}).words, progress_of(None, "12 of 48 done").share, progress_of(None, "?")
-    ('epoch 3 / 4', 0.25, None)
-    """
+    """The progress in a checkpoint's JSON value or, where there is none, in its text."""
     if value is None:
         value = parsed(text)
     if isinstance(value, Mapping):

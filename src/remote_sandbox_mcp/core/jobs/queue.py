@@ -140,9 +140,6 @@ def meaning(word: str) -> tuple[str, str]:
     """Translate a state of the queue: pending, running or ended, and how it ended, where not by itself.
 
     A word of a later version, which is not known here, is taken for a state of a job that runs.
-
-    >>> meaning("PENDING"), meaning("CANCELLED by 0"), meaning("TIMEOUT")
-    (('pending', ''), ('ended', 'cancelled'), ('ended', 'time_limit'))
     """
     return _STATES.get(word.partition(" ")[0].rstrip("+").upper(), (RUNNING, ""))
 
@@ -159,11 +156,7 @@ def _plain(text: str) -> str:
 
 
 def to_seconds(text: str) -> float:
-    """A time that was printed in UTC, in seconds since the epoch; 0 for none.
-
-    >>> to_seconds("2026-11-16T21:39:16"), to_seconds("N/A")
-    (1794865156.0, 0.0)
-    """
+    """A time that was printed in UTC, in seconds since the epoch; 0 for none."""
     try:
         return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
     except ValueError:
@@ -195,11 +188,7 @@ def _cancelled(job: Queued, uid: int | None) -> str:
 
 
 def pending_text(queue: QueueSeen | None, now: float) -> str:
-    """Explain why it has not started, and when it is expected to.
-
-    >>> pending_text(QueueSeen(number="12", reason="Priority"), 0.0)
-    'pending: Priority'
-    """
+    """Explain why it has not started, and when it is expected to."""
     return f"pending: {waiting_text(queue.reason, queue.start, now, queue.dependency)}" if queue else "pending"
 
 
@@ -241,10 +230,7 @@ def _parts(seen: JobSeen, queue: QueueSeen, now: float) -> Iterator[str]:
 
 
 def counts_text(counts: ArrayCounts) -> str:
-    """
-    >>> counts_text(ArrayCounts(pending=2, ended=5, failed=1))
-    '2 pending, 5 ended (1 failed)'
-    """
+    """Counts of an array's elements in words."""
     ended = f"ended ({counts.failed} failed)" if counts.failed else "ended"
     numbers = (counts.pending, counts.running, counts.ended, counts.gone)
     shown = zip(numbers, ("pending", "running", ended, "interrupted"), strict=True)

@@ -70,17 +70,14 @@ class _Machine:
         is_kept = self.kept_for and self.kept_until <= now
         if is_kept or waiter.cards is None or not could_ever(self.place, waiter.cards):
             return
-        earliest = self._earliest(waiter.cards, now)
+        # The time at which it could start here by what those who hold cards have said; now, if they said nothing.
+        usage = self.place.usage
+        large = [gpu for gpu in usage.gpus if is_large(gpu, waiter.cards.memory_mb)] if usage else []
+        ends = sorted(max(now, gpu.lease.until) if gpu.lease else now for gpu in large if why_busy(gpu))
+        lacking = waiter.cards.count - (sum(not why_busy(gpu) for gpu in large) - self.taken)
+        earliest = ends[lacking - 1] if 0 < lacking <= len(ends) else now
         if not self.kept_for or earliest < self.kept_until:
             self.kept_for, self.kept_until = waiter.session or waiter.job_id, earliest
-
-    def _earliest(self, request: CardRequest, now: float) -> float:
-        """The time at which it could start here by what those who hold cards have said; now, if they said nothing."""
-        usage = self.place.usage
-        large = [gpu for gpu in usage.gpus if is_large(gpu, request.memory_mb)] if usage else []
-        ends = sorted(max(now, gpu.lease.until) if gpu.lease else now for gpu in large if why_busy(gpu))
-        lacking = request.count - (sum(not why_busy(gpu) for gpu in large) - self.taken)
-        return ends[lacking - 1] if 0 < lacking <= len(ends) else now
 
 
 def who_may_start(
@@ -136,11 +133,7 @@ WAIT, GO = "wait", "go"
 
 
 def after_verdict(name: str, outcome: Outcome) -> str:
-    """WAIT or GO, or why it never starts: as a job says that has to end well before another one starts.
-
-    >>> after_verdict("prepare", Outcome(TaskState.FAILED, 1))
-    'it was to start after prepare, which failed with exit code 1'
-    """
+    """WAIT or GO, or why it never starts: as a job says that has to end well before another one starts."""
     if outcome.state is TaskState.SUCCEEDED:
         return GO
     if not outcome.is_over or outcome.resume or outcome.state is TaskState.UNKNOWN:

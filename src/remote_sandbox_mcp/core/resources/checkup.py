@@ -11,9 +11,8 @@ from enum import Enum
 
 from ..errors import SandboxError
 from ..sandboxes.cluster import ClusterUsage
-from ..sandboxes.engine import trouble
 from ..sandboxes.login import login_command
-from ..sandboxes.machine import Hop, Machine
+from ..sandboxes.machine import Hop, Machine, trouble
 from ..sandboxes.transport import TransportChoice
 from ..texts.text import harmless
 from .usage import Usage
@@ -117,10 +116,6 @@ def failed(name: str, problem: SandboxError, *, otherwise: str = "", also: str =
     """A step that ended in an error: what was found, without what was tried, and what to do about it.
 
     `otherwise` is the remedy where the error names none, `also` is added to whichever.
-
-    >>> problem = SandboxError.of_parts("unable to open a", "nothing listens", "check port")
-    >>> failed("port", problem, also="by hand: nc a 22")
-    Step(name='port', mark=<Mark.FAILED: 'failed'>, said='nothing listens', remedy='Check port. By hand: nc a 22')
     """
     remedies = [text[:1].upper() + text[1:].rstrip(".") for text in (problem.remedy or otherwise, also) if text]
     return Step(name, Mark.FAILED, _tidy(problem.found or str(problem)), ". ".join(remedies))
@@ -167,11 +162,7 @@ def _jump(hop: Hop) -> str:
 
 
 def address(user: str, host: str, port: int) -> str:
-    """Address of a machine as people write it, without the default port.
-
-    >>> address("me", "gpu1", 22), address("", "::1", 2222), address("sandbox", "", 0)
-    ('me@gpu1', '[::1]:2222', 'sandbox')
-    """
+    """Address of a machine as people write it, without the default port."""
     if port in (0, 22):
         return _at(user, host)
     return _at(user, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -241,17 +232,8 @@ def _read_sections(text: str) -> tuple[dict[str, str], str]:
 
 
 def _findings(sections: Mapping[str, str], noise: str) -> Findings:
-    return Findings(
-        shell=sections.get("shell", ""),
-        login_shell=sections.get("login", ""),
-        python=sections.get("python", ""),
-        tmux=sections.get("tmux", ""),
-        docker=sections.get("docker", ""),
-        podman=sections.get("podman", ""),
-        slurm=sections.get("slurm", ""),
-        path=sections.get("path", ""),
-        noise=noise.strip(),
-    )
+    told = {name: sections.get(name, "") for name in ("shell", "python", "tmux", "docker", "podman", "slurm", "path")}
+    return Findings(**told, login_shell=sections.get("login", ""), noise=noise.strip())
 
 
 def shell_step(findings: Findings, configured: Sequence[str], login_noise: str) -> Step:
@@ -343,10 +325,7 @@ def cluster_steps(answer: str, findings: ClusterFindings, cluster: ClusterUsage 
 
 
 def _slurm_version(text: str) -> str:
-    """
-    >>> _slurm_version("slurm-wlm 22.05.8"), _slurm_version("slurm 20.02.3-1"), _slurm_version("odd")
-    ('22.05.8', '20.02.3', 'odd')
-    """
+    """Version in what Slurm says of itself; all of the text where there is none."""
     found = re.search(r"\d{1,4}\.\d{1,4}(?:\.\d{1,4}){0,2}", text)
     return found[0] if found else text
 
@@ -447,11 +426,7 @@ def path_step(path: str) -> Step:
 
 
 def _version(text: str) -> str:
-    """The name and number in a tool's first line: `GNU bash, version 5.2.15(1)-release` is bash 5.2.15.
-
-    >>> _version("GNU bash, version 5.2.15(1)-release"), _version("tmux 3.3a"), _version("sh")
-    ('bash 5.2.15', 'tmux 3.3a', 'sh')
-    """
+    """The name and number in a tool's first line: `GNU bash, version 5.2.15(1)-release` is bash 5.2.15."""
     found = re.match(r"(?:GNU )?(\w+),?\s+(?:version )?v?(\d[\w.]*)", text)
     return f"{found[1]} {found[2]}" if found else text
 

@@ -73,11 +73,7 @@ def mean_point(points: Sequence[Point]) -> Point:
 
 
 def packed(point: Point) -> bytes:
-    """Pack the shares of a point, without its time.
-
-    >>> unpacked(60.0, packed((60.0, 0.5, None, (1.0, 0.0))))
-    (60.0, 0.5, None, (1.0, 0.0))
-    """
+    """Pack the shares of a point, without its time."""
     _, cpu, memory, gpus = point
     return bytes(UNKNOWN if it is None else round(min(1.0, max(0.0, it)) * STEPS) for it in (cpu, memory, *gpus))
 

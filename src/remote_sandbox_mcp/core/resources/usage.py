@@ -264,7 +264,8 @@ def idle_score(usage: Usage) -> float:
 
 def _worth(usage: Usage) -> float:
     host = _host(usage.cpu, usage.memory)
-    counted = _counted(usage.gpus)
+    largest = max((gpu.mem_total_mb or 0 for gpu in usage.gpus), default=0)
+    counted = [gpu for gpu in usage.gpus if gpu.mem_total_mb is None or gpu.mem_total_mb >= largest / 8]
     if counted:
         return 0.9 * _gpus(counted) + 0.1 * host
     return (0.5 if usage.gpu_error else 1) * host
@@ -286,11 +287,6 @@ def _host(cpu: Cpu | None, memory: Memory | None) -> float:
     available = _share(memory.available_mb, memory.total_mb) if memory else _UNKNOWN
     # Half the scarcer of the two, half their average: one exhausted resource makes a machine useless for most work.
     return (min(idle, available) + (idle + available) / 2) / 2
-
-
-def _counted(gpus: Sequence[Gpu]) -> list[Gpu]:
-    largest = max((gpu.mem_total_mb or 0 for gpu in gpus), default=0)
-    return [gpu for gpu in gpus if gpu.mem_total_mb is None or gpu.mem_total_mb >= largest / 8]
 
 
 def _gpus(gpus: Sequence[Gpu]) -> float:

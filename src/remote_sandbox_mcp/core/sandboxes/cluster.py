@@ -268,15 +268,10 @@ def _read_nodes(line: str) -> _Nodes | None:
 
 
 def _read_gpus(text: str) -> dict[str, int]:
-    """The number of GPUs by type.
-
-    >>> _read_gpus("gpu:a100:4,shard:8,gpu:h100:2"), _read_gpus("gpu:2"), _read_gpus("gpu:-:1"), _read_gpus("-")
-    ({'a100': 4, 'h100': 2}, {'gpu': 2}, {'gpu': 1}, {})
-    """
+    """The number of GPUs by type."""
     counts: Counter[str] = Counter()
     for item in text.split(","):
-        found = re.fullmatch(r"gpu(?::([^:]{1,60}))?(?::no_consume)?:([0-9]{1,4})", item)
-        if found:
+        if found := re.fullmatch(r"gpu(?::([^:]{1,60}))?(?::no_consume)?:([0-9]{1,4})", item):
             name = _tidy(found[1] or "")
             counts["gpu" if name in ("", "-") else name] += int(found[2])
     return {name: count for name, count in counts.items() if count}

@@ -44,11 +44,7 @@ class Limits:
 
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Limits:
-        """Read limits from JSON, perhaps of a version that had fewer or others.
-
-        >>> Limits.recorded({"gpus": 2, "cards": ["0", "2"], "speed": 1}).cards
-        ('0', '2')
-        """
+        """Read limits from JSON, perhaps of a version that had fewer or others."""
         fields: dict[str, Any] = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
         return cls(**fields | {name: tuple(fields.get(name, ())) for name in ("cards", "told")})
 
@@ -243,31 +239,24 @@ class Provider(Protocol):
     @property
     def where(self) -> str:
         """The platform and its address, as sentences name them."""
-        ...
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
         """Create one that is ready to run commands, or pending. If that fails, nothing is left of it."""
-        ...
 
     async def open(self, disposable: Disposable) -> Sandbox:
         """The sandbox itself. Its `description.name` is the disposable's title. Raises ConnectError."""
-        ...
 
     async def inspect(self, disposable: Disposable) -> Disposable:
         """The current state; status "gone" where it no longer exists."""
-        ...
 
     async def list(self) -> Sequence[Disposable]:
         """All of ours that the provider has, whichever process made them."""
-        ...
 
     async def delete(self, disposable: Disposable) -> None:
         """Delete it and all that is left of it; no error if it is already gone."""
-        ...
 
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
         """Set its expiry to `timeout_s` seconds from now."""
-        ...
 
     async def pause(self, disposable: Disposable) -> Disposable: ...
 
@@ -275,11 +264,9 @@ class Provider(Protocol):
 
     async def snapshot(self, disposable: Disposable, name: str = "") -> str:
         """Keep its files as an image; the name under which `create` takes it."""
-        ...
 
     async def endpoint(self, disposable: Disposable, port: int) -> str:
         """A URL under which a person on this machine reaches that port of the sandbox. Raises NeedsHeaders."""
-        ...
 
     async def close(self) -> None: ...
 

@@ -76,11 +76,7 @@ class Challenge:
 
 
 def challenge(name: str, host: str, notes: Iterable[str], prompts: Iterable[tuple[str, bool]]) -> Challenge:
-    """From what the machine sent.
-
-    >>> challenge("a", "a.example.org", ["", "\\x1b[2JHi\\nyou"], [("Code\\u202e:\\n ", False)])
-    Challenge(name='a', host='a.example.org', note='Hi you', prompts=(Prompt(text='Code\\\\u202e:', is_shown=False),))
-    """
+    """From what the machine sent."""
     asked = tuple(Prompt(one_line(text, LONGEST_PROMPT), bool(is_shown)) for text, is_shown in prompts)
     return Challenge(name, host, one_line(" ".join(filter(None, notes)), LONGEST_NOTE), asked)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..client import Variables
@@ -165,3 +165,25 @@ class LocalPlace:
     limits: Limits = field(default_factory=Limits)
     shm_mb: int = 0
     walls: str = ""
+
+
+DENIED = ("permission denied while trying to connect", "got permission denied", "socket: permission denied")
+DOWN = ("cannot connect to the docker daemon", "is the docker daemon running", "cannot connect to podman")
+
+
+def says(text: str, words: Sequence[str]) -> bool:
+    """Whether a text contains one of these."""
+    lower = text.lower()
+    return any(word in lower for word in words)
+
+
+def trouble(tool: str, machine: str, text: str) -> tuple[str, str]:
+    """Explain why an engine cannot be used at all, and what to do; empty where its output means something else."""
+    if says(text, DENIED):
+        return f"the user on {machine} may not talk to its {tool}", (
+            f"ask for membership of the group {tool} there (which is as good as root on that machine), or use rootless "
+            f"podman: podman = true under [machines.{machine}]"
+        )
+    if says(text, DOWN):
+        return f"{tool} does not run on {machine}", f"start it: systemctl start {tool}"
+    return "", ""

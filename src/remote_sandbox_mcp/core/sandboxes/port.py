@@ -25,23 +25,18 @@ class Stream(Protocol):
 
     async def read(self, most: int = 65536) -> bytes:
         """The next bytes; b"" after the other side's last."""
-        ...
 
     def write(self, data: bytes) -> None:
         """Send without waiting; call `drain` after each large piece."""
-        ...
 
     async def drain(self) -> None:
         """Wait until all that was written has left."""
-        ...
 
     def write_eof(self) -> None:
         """End the writing; reading goes on."""
-        ...
 
     def close(self) -> None:
         """End it at once, both ways; what was not drained may be lost."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +141,7 @@ def check_port(name: str, port: int) -> int:
 
 
 def check_path(path: str) -> str:
-    """A path as it may stand in a request of HTTP. Raises BadArgument.
-
-    >>> check_path("/health?full=1")
-    '/health?full=1'
-    """
+    """A path as it may stand in a request of HTTP. Raises BadArgument."""
     if not re.fullmatch(r"/[!-~]*", path):
         raise BadArgument(f"health_path is {path[:80]!r}, but must begin with / and hold no spaces; encode them as %20")
     return path
@@ -163,11 +154,7 @@ def request_text(path: str, port: int) -> bytes:
 
 
 def read_status(answer: bytes) -> int | None:
-    """The status of an answer, None while its first line is not complete, 0 where it is no HTTP.
-
-    >>> read_status(b"HTTP/1.1 204 No Content\\r\\n"), read_status(b"HTT"), read_status(b"SSH-2.0-x\\r\\n")
-    (204, None, 0)
-    """
+    """The status of an answer, None while its first line is not complete, 0 where it is no HTTP."""
     if found := _STATUS_LINE.match(answer):
         return int(found[1])
     complete = b"\n" in answer or len(answer) > 4096 or not b"HTTP/1.".startswith(answer[:7])

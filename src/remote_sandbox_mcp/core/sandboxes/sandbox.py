@@ -64,25 +64,20 @@ class Sandbox(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether a live connection exists now; sends nothing."""
-        ...
 
     @property
     def connection(self) -> object | None:
         """The live connection, which is another object after each reconnection; None without one. Sends nothing."""
-        ...
 
     @property
     def jobs(self) -> Jobs:
         """Background jobs of the sandbox; every method raises Unsupported where there can be none."""
-        ...
 
     async def open(self) -> None:
         """Open it, or check that it is open: on return the far side has answered. Raises ConnectError."""
-        ...
 
     async def close(self) -> None:
         """Close the connection. Runs go on where `survives_disconnect`."""
-        ...
 
     async def run(
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
@@ -95,23 +90,18 @@ class Sandbox(Protocol):
         A command for another `user` runs as that one if the sandbox's own user is root, or sudo allows it there.
         Raises NotStarted, or LostContact where the outcome cannot be learned in time.
         """
-        ...
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
         """Return the state of a run, whichever process started it."""
-        ...
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
         """End a run's whole tree and say what became of it."""
-        ...
 
     def forget(self, run_id: str) -> None:
         """Drop an ended run's folder on the machine, because its result is known. Best effort, does not wait."""
-        ...
 
     async def read(self, path: str, span: Span) -> FileSlice:
         """Read a part of a regular file. Raises FileProblem."""
-        ...
 
     async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
         """Put a file in place at once (temporary name, rename), keeping its mode; follows no symlink at `path`.
@@ -119,26 +109,21 @@ class Sandbox(Protocol):
         With `expected`, refuses (FileProblem, reason "stale") a file whose version is another; "" expects no file.
         Without `force`, refuses (reason "read_only") a file whose owner may not write it, also as root.
         """
-        ...
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
         """List a folder; the far side sends at most `limit` entries."""
-        ...
 
     async def search(self, search: Search) -> Found:
         """Find files by name and lines by pattern; the far side sends at most `search.limit` matches."""
-        ...
 
     async def open_lane(self) -> Lane:
         """A further connection for moving files; several are faster over a long distance. Raises ConnectError.
 
         Raises Unsupported where no further one can be had; a caller that has some already goes on with those.
         """
-        ...
 
     async def connect(self, port: int) -> Stream:
         """A byte stream to a TCP port on the sandbox's own loopback, as its commands see it. Any number at once.
 
         Raises PortClosed where nothing listens there, ConnectError, and Unsupported where ports cannot be reached.
         """
-        ...

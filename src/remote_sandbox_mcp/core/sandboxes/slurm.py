@@ -54,11 +54,7 @@ class Cluster:
 
 
 def read_options(given: Mapping[str, object]) -> Options:
-    """The options of a call or of the configuration, by their names in sbatch. Raises BadArgument.
-
-    >>> read_options({"cpus-per-task": 4, "partition": "gpu", "exclusive": True})
-    {'cpus_per_task': '4', 'partition': 'gpu', 'exclusive': True}
-    """
+    """The options of a call or of the configuration, by their names in sbatch. Raises BadArgument."""
     options: dict[str, str | bool] = {}
     for name, value in given.items():
         option = str(name).strip().lstrip("-").replace("-", "_").lower()
@@ -92,31 +88,19 @@ def _read_value(name: str, value: object) -> str | bool:
 
 
 def in_slurms_words(gpus: int, run_for_s: float, priority: int) -> Options:
-    """Translate what a job asks of any machine; a lower priority is Slurm's nice.
-
-    >>> in_slurms_words(2, 28800.0, -3)
-    {'gpus': '2', 'time': '480', 'nice': '3'}
-    """
+    """Translate what a job asks of any machine; a lower priority is Slurm's nice."""
     options = {"gpus": str(gpus or ""), "time": str(math.ceil(run_for_s / 60) or ""), "nice": str(max(0, -priority))}
     return {name: value for name, value in options.items() if value not in ("", "0")}
 
 
 def words(options: Options) -> list[str]:
-    """The options as arguments of sbatch, each one word.
-
-    >>> words({"partition": "gpu", "exclusive": True, "requeue": False, "array": "0-9%2"})
-    ['--array=0-9%2', '--exclusive', '--partition=gpu']
-    """
+    """The options as arguments of sbatch, each one word."""
     shown = sorted((name.replace("_", "-"), value) for name, value in options.items())
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in shown if value not in ("", False)]
 
 
 def time_limit_s(text: str) -> float:
-    """The seconds of a time limit as sbatch takes it; 0 where it says none (UNLIMITED), or nothing that we know.
-
-    >>> [time_limit_s(text) for text in ("90", "1:30", "2:00:00", "1-12", "INFINITE")]
-    [5400.0, 90.0, 7200.0, 129600.0, 0.0]
-    """
+    """The seconds of a time limit as sbatch takes it; 0 where it says none (UNLIMITED), or nothing that we know."""
     found = _TIME.match(text.strip())
     if found is None:
         return 0.0

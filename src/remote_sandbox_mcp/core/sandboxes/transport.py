@@ -59,10 +59,6 @@ def _refuse(machine: Machine) -> None:
 
 
 def listed(words: Sequence[str]) -> str:
-    """The words of a list in a sentence.
-
-    >>> listed(["a", "b", "c"]), listed(["a"])
-    ('a, b and c', 'a')
-    """
+    """The words of a list in a sentence."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last

@@ -104,8 +104,7 @@ def _installed(
     direct = any(word.rpartition("/")[2] == runner for word in last)
     if script and direct and "npm" in found.tools and not _COMPOUND.search(script) and "watch" not in script:
         return Suite(runner, ("env", "CI=1", "npm", "test", "--silent", "--", *options))
-    program = found.tools.get(runner)
-    if program:
+    if program := found.tools.get(runner):
         run = ("run",) if runner == "vitest" else ()
         return Suite(runner, ("env", "CI=1", program, *run, *options))
     return Suite(runner, missing=f"it is set up for {runner}, which is not installed there: run npm install first")
@@ -134,8 +133,7 @@ def _node(found: SuiteFolder, report: str, script: str, *, plain: bool) -> Suite
 
 
 def _writes_junit(version: str) -> bool:
-    match = re.match(r"v(\d+)\.(\d+)", version)
-    if not match:
+    if not (match := re.match(r"v(\d+)\.(\d+)", version)):
         return False
     major, minor = int(match.group(1)), int(match.group(2))
     return (major, minor) >= _FIRST_WITH_JUNIT.get(major, (21, 0))
@@ -153,8 +151,7 @@ def choose(found: SuiteFolder, report: str) -> Suite:
     suites: dict[str, Suite] = {}
     for suite in (suite for way in _WAYS for suite in way(found, report)):
         suites.setdefault(suite.runner, suite)
-    chosen = next((suite for suite in suites.values() if not suite.missing), None)
-    if chosen:
+    if chosen := next((suite for suite in suites.values() if not suite.missing), None):
         before = list(suites.values())[: list(suites).index(chosen.runner)]
         unrun = [] if chosen.runner in _STARTERS else [f"{it.runner} was not run: {it.missing}" for it in before]
         others = tuple(name for name in suites if name != chosen.runner)
@@ -174,8 +171,7 @@ def _configured_pytest(found: SuiteFolder, report: str) -> Iterator[Suite]:
 
 
 def _python_files(found: SuiteFolder, report: str) -> Iterator[Suite]:
-    files = {name for name in found.names if _TEST_FILE.search(name)}
-    if not files:
+    if not (files := {name for name in found.names if _TEST_FILE.search(name)}):
         return
     if "pytest" in found.tools:
         yield _pytest(found, report)
@@ -183,7 +179,9 @@ def _python_files(found: SuiteFolder, report: str) -> Iterator[Suite]:
     if "python" not in found.tools:
         yield Suite("unittest", missing="it has tests in Python, but there is no Python there: install it")
         return
-    start = _unittest_start(found)
+    # Return where discovery starts: it skips folders without __init__.py, but can be started inside one.
+    loose = any(name.startswith("tests/") for name in found.names) and not found.has("tests/__init__.py")
+    start = "tests/" if loose and not any(re.match(r"test[^/]*\.py$", name) for name in found.names) else ""
     hidden = (name for name in found.for_unittest if not _is_seen(name, start, found))
     if needing := sorted(found.for_pytest.union(hidden)):
         yield _pytest(found, report, f"only pytest runs {_some(needing)}")
@@ -222,12 +220,6 @@ def _unittest(found: SuiteFolder, start: str, needing: list[str]) -> Suite:
     modules = (name.removeprefix(start).removesuffix(".py").replace("/", ".") for name in expected)
     argv = (found.tools["python"], "-m", "unittest", "discover", "-v", *below)
     return Suite("unittest", argv, expects=tuple(modules))
-
-
-def _unittest_start(found: SuiteFolder) -> str:
-    """Return where discovery starts: it skips folders without __init__.py, but can be started inside one."""
-    loose = any(name.startswith("tests/") for name in found.names) and not found.has("tests/__init__.py")
-    return "tests/" if loose and not any(re.match(r"test[^/]*\.py$", name) for name in found.names) else ""
 
 
 def _is_seen(name: str, start: str, found: SuiteFolder) -> bool:

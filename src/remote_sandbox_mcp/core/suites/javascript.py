@@ -101,8 +101,7 @@ def _unloaded(files: int) -> str:
 
 
 def read_jest_text(text: str) -> Reading | None:
-    summaries = _JEST.findall(text)
-    if not summaries:
+    if not (summaries := _JEST.findall(text)):
         return None
     counts = _numbers(words for words, _ in summaries)
     blocks = _JEST_BLOCK.findall(text)
@@ -116,8 +115,7 @@ def read_jest_text(text: str) -> Reading | None:
 
 
 def read_vitest_text(text: str) -> Reading | None:
-    summaries = _VITEST.findall(text)
-    if not summaries:
+    if not (summaries := _VITEST.findall(text)):
         return None
     counts = _numbers(words for words, _ in summaries)
     blocks = _VITEST_BLOCK.findall(text)

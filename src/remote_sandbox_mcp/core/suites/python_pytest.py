@@ -50,11 +50,7 @@ def _unrun(text: str, broken: int) -> str:
 
 
 def mangled(node_id: str) -> tuple[str, str]:
-    """A node id as pytest's JUnit XML has it: classname and name.
-
-    >>> mangled("tests/test_a.py::TestX::test_y[a::b]")
-    ('tests.test_a.TestX', 'test_y[a::b]')
-    """
+    """A node id as pytest's JUnit XML has it: classname and name."""
     path, bracket, parameters = node_id.partition("[")
     names = path.split("::")
     names[0] = re.sub(r"\.py$", "", names[0].replace("/", "."))

@@ -95,13 +95,8 @@ def _blocks(text: str) -> Iterator[Case]:
 
 
 def dotted(title: str) -> str:
-    """The name that `python -m unittest` takes again.
-
-    >>> dotted("test_x (tests.test_a.T.test_x)"), dotted("test_x (tests.test_a.T)")
-    ('tests.test_a.T.test_x', 'tests.test_a.T.test_x')
-    """
-    match = _TITLE.match(title)
-    if not match:
+    """The name that `python -m unittest` takes again."""
+    if not (match := _TITLE.match(title)):
         return title
     name, where, part = match.groups()
     if name in _FIXTURES:

@@ -63,16 +63,12 @@ def _read(binary: _Binary) -> Reading:
 
 
 def _cases(text: str) -> Iterator[Case]:
-    outputs = _outputs(text)
+    parts = _OUTPUT.split(text)
+    ends = (re.split(r"^failures:$", body, maxsplit=1, flags=re.MULTILINE)[0] for body in parts[2::2])
+    outputs = {name: _without_backtrace(body) for name, body in zip(parts[1::2], ends, strict=True)}
     for name, word in _LINE.findall(text):
         said = outputs.get(name, "") if word == "FAILED" else ""
         yield Case(name, _WORDS[word], message=said)
-
-
-def _outputs(text: str) -> dict[str, str]:
-    parts = _OUTPUT.split(text)
-    ends = (re.split(r"^failures:$", body, maxsplit=1, flags=re.MULTILINE)[0] for body in parts[2::2])
-    return {name: _without_backtrace(body) for name, body in zip(parts[1::2], ends, strict=True)}
 
 
 def _without_backtrace(text: str) -> str:

@@ -75,7 +75,10 @@ def _cases(points: list[_Point]) -> Iterator[Case]:
 
 
 def _case(point: _Point) -> Case:
-    said = _diagnostics(point.lines)
+    # The block between --- and ..., or the comments that follow.
+    inside = [line for line in point.lines if line.strip() not in ("---", "...")]
+    margin = min((len(line) - len(line.lstrip()) for line in inside if line.strip()), default=0)
+    said = "\n".join(line[margin:] for line in inside)
     found = _TIME.search(said)
     seconds = seconds_of(found.group(1)) / 1000 if found else 0.0
     if point.directive:
@@ -83,10 +86,3 @@ def _case(point: _Point) -> Case:
     if point.ok:
         return Case(point.name, Verdict.PASSED, seconds)
     return Case(point.name, Verdict.FAILED, seconds, said)
-
-
-def _diagnostics(lines: list[str]) -> str:
-    """The block between --- and ..., or the comments that follow."""
-    inside = [line for line in lines if line.strip() not in ("---", "...")]
-    margin = min((len(line) - len(line.lstrip()) for line in inside if line.strip()), default=0)
-    return "\n".join(line[margin:] for line in inside)

@@ -284,10 +284,6 @@ class Ignore:
 
 
 def is_secret_path(path: bytes) -> bool:
-    """Whether a path is that of a secret, or of something in a folder of secrets, whether or not it is a folder.
-
-    >>> is_secret_path(b"/p/.aws/config"), is_secret_path(b"/p/.env"), is_secret_path(b"/p/config")
-    (True, True, False)
-    """
+    """Whether a path is that of a secret, or of something in a folder of secrets, whether or not it is a folder."""
     secrets = Ignore([NAMES_OF_SECRETS])
     return secrets.leaves_out_below(path, True) or secrets.leaves_out(path, False)

@@ -30,8 +30,7 @@ class Sieve:
         """Check one file that is to be written into the tree, or as the tree itself. Raises BadArgument."""
         below = names_of(path)[len(self._root.names) :]
         way = self._root.below("/".join(below)) if below else self._root
-        shut = self._why_shut(way, is_folder=False)
-        if shut:
+        if shut := self._why_shut(way, is_folder=False):
             raise BadArgument(refusal(path, way, shut, self._ground, writing=True))
 
     def held(self, path: bytes) -> bytes:
@@ -56,8 +55,7 @@ class Sieve:
     def _leaves_out(self, folder: bytes, name: bytes, text: bytes, problems: list[Problem]) -> bool:
         path = folder + b"/" + name if folder else name
         way = self._way(path)
-        shut = self._why_shut(way, is_folder=text[:1] == b"d")
-        if shut:
+        if shut := self._why_shut(way, is_folder=text[:1] == b"d"):
             reason = f"left out: {refusal('it', way, shut, self._ground, writing=True)}"
             problems.append(Problem(path.decode("utf-8", "surrogateescape"), reason))
         return shut is not None

@@ -129,11 +129,7 @@ def check_deletion(order: Order, source: Tree, target: Tree) -> None:
 
 
 def precious_place(real: str, home: str) -> str:
-    """Describes a folder on which more than one project depends, such as ~/.ssh; empty for all others.
-
-    >>> precious_place("/home/ann/.ssh", "/home/ann"), precious_place("/home/ann/work", "/home/ann")
-    ('a hidden folder of a home folder, where keys and settings are', '')
-    """
+    """Describes a folder on which more than one project depends, such as ~/.ssh; empty for all others."""
     if real == "/":
         return "the root of the file system"
     if _is_within(home, real):

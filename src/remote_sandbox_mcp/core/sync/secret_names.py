@@ -86,11 +86,6 @@ def is_secret_name(name: bytes, path: bytes = b"") -> bool:
     """Whether a file of this name often holds a secret, or is an editor's copy of one that does.
 
     With its path, the folder that it lies in counts, too.
-
-    >>> [is_secret_name(name) for name in (b".env", b"#.env#", b"KEY.PEM", b".env.example", b"credentials.py")]
-    [True, True, True, False, False]
-    >>> is_secret_name(b"config.json", b"a/.docker/config.json"), is_secret_name(b"config.json", b"a/config.json")
-    (True, False)
     """
     low = name.lower()
     is_plain = low[:3] not in SECRET_FIRST and low[-3:] not in SECRET_LAST and low[-1:] not in SECRET_MARKS
@@ -162,10 +157,6 @@ def secret_original(low: bytes) -> bytes:
 
 
 def secret_lines_in(folder: str) -> "tuple[str, ...]":
-    """.gitignore lines for the ordinary names that hold a secret because a tree's own folder has such a name.
-
-    >>> secret_lines_in("/home/ann/p/.docker"), secret_lines_in("/home/ann/p")
-    (('/config.json', '/auth.json'), ())
-    """
+    """.gitignore lines for the ordinary names that hold a secret because a tree's own folder has such a name."""
     name = folder.rstrip("/").rpartition("/")[2].lower().encode("utf-8", "surrogateescape")
     return tuple("/" + inner.decode() for inner, folders in SECRET_INSIDE.items() if name in folders)

@@ -72,22 +72,14 @@ def _first_starter(names: tuple[str, ...], start: int, inside: tuple[str, ...]) 
 
 
 def acts(name: bytes) -> bool:
-    """Whether an entry of this name makes a program or an agent do something just by being there.
-
-    >>> [acts(name) for name in (b".github", b"CLAUDE.md", b"p.code-workspace", b"main.py", b".codex_logs")]
-    [True, True, True, False, False]
-    """
+    """Whether an entry of this name makes a program or an agent do something just by being there."""
     plain = name.lower() if name.isascii() else folded(name.decode("utf-8", "surrogateescape")).encode(errors="replace")
     is_hidden = plain[:1] == b"." and plain != JOB_LOGS
     return is_hidden or plain.endswith(ACTING_ENDS) or ACTING.fullmatch(plain) is not None
 
 
 def acting_part(path: bytes) -> bytes:
-    """The beginning of a path up to the first name that acts; empty where none does.
-
-    >>> acting_part(b"src/.github/ci/x.yml"), acting_part(b"src/x.yml")
-    (b'src/.github', b'')
-    """
+    """The beginning of a path up to the first name that acts; empty where none does."""
     end = 0
     for name in path.split(b"/"):
         end += len(name)

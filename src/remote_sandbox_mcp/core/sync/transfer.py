@@ -221,7 +221,6 @@ class Lane(Protocol):
     @property
     def name(self) -> str:
         """Name of the machine, for messages."""
-        ...
 
     @property
     def is_alive(self) -> bool: ...
@@ -229,22 +228,18 @@ class Lane(Protocol):
     @property
     def squeezers(self) -> tuple[str, ...]:
         """Compression methods that it supports, best first."""
-        ...
 
     @property
     def moved(self) -> int:
         """Bytes sent and received so far."""
-        ...
 
     @property
     def knows_pieces(self) -> bool:
         """Whether it can compare files without moving them (mark, index, index_old, blocks, partial_blocks)."""
-        ...
 
     @property
     def follows(self) -> bool:
         """Whether it remembers listings, and answers what differs from one (follow)."""
-        ...
 
     def begin(
         self,
@@ -263,16 +258,12 @@ class Lane(Protocol):
         Frames that a source sends for `number` are handed to the lane `to`, at most `passes` bytes of them; bytes
         of the answer go to `heard` if given, which may raise FileProblem to stop.
         """
-        ...
 
     def pass_on(self, kind: int, number: int, body: bytes) -> None:
         """Hand over a frame for a request that receives data, or that waits for something."""
-        ...
 
     async def room(self) -> None:
         """Wait until most of what was handed over has been sent."""
-        ...
 
     async def close(self) -> None:
         """End it at once, with whatever it is doing."""
-        ...

@@ -65,11 +65,7 @@ def has_special_bits(text: bytes) -> bool:
 
 
 def without_special_bits(text: bytes, found: bytes) -> bytes:
-    """A meta without setuid, setgid and sticky bits. A folder keeps those that the target's own (`found`) also has.
-
-    >>> without_special_bits(b"f4755 3 5", b""), without_special_bits(b"d2755 0 5", b"d2700 0 9")
-    (b'f755 3 5', b'd2755 0 5')
-    """
+    """A meta without setuid, setgid and sticky bits. A folder keeps those that the target's own (`found`) also has."""
     head, _, rest = text.partition(b" ")
     if len(head) <= PLAIN_HEAD or text == found:
         return text
@@ -78,11 +74,7 @@ def without_special_bits(text: bytes, found: bytes) -> bytes:
 
 
 def leads_out(folder: bytes, target: bytes) -> bool:
-    """Whether a link in a folder may lead out of the tree, whatever the tree's other links are.
-
-    >>> leads_out(b"a", b"../b"), leads_out(b"a", b"../../b"), leads_out(b"a", b"b/..")
-    (False, True, True)
-    """
+    """Whether a link in a folder may lead out of the tree, whatever the tree's other links are."""
     names = [name for name in target.split(b"/") if name not in (b"", b".")]
     climbs = next((at for at, name in enumerate(names) if name != UP), len(names))
     depth = len(folder.split(b"/")) if folder else 0
@@ -130,8 +122,7 @@ class Tree:
 
     def entries(self, folder: bytes) -> dict[bytes, bytes]:
         """Names and metas of a folder. Raises FileProblem for something that cannot be a file name."""
-        block = self.folders.get(folder, b"")
-        if not block:
+        if not (block := self.folders.get(folder, b"")):
             return {}
         fields = block.split(b"\0")
         names = fields[0::2]
@@ -239,7 +230,23 @@ class TreeReader:
             raise self._unreadable(problem) from None
 
     def _finish(self, end: dict[str, Any]) -> Tree:
-        tree = _read_end(end)
+        tree = Tree(
+            str(end["kind"]),
+            str(end["path"]),
+            str(end["real"]),
+            str(end["home"]),
+            _bytes(end.get("meta", "")),
+            problems=tuple(Problem(str(path), str(reason)) for path, reason in end.get("problems", ())),
+            problem_count=int(end.get("problem_count", 0)),
+            unread=int(end.get("unread", 0)),
+            hits=tuple(map(str, end.get("hits", ()))),
+            leftovers=tuple(map(str, end.get("leftovers", ()))),
+            gitignores=tuple((_bytes(folder), _bytes(text)) for folder, text in end.get("gitignores", ())),
+            secrets=tuple(map(str, end.get("secrets", ()))),
+            secret_count=int(end.get("secret_count", 0)),
+            coarse=bool(end.get("coarse")),
+            ids=tuple((int(device), int(inode)) for device, inode in end.get("ids", ())),
+        )
         if self._rest:
             raise ValueError("it is cut off")
         tree.folders, tree.counts = self._folders, self._counts
@@ -248,26 +255,6 @@ class TreeReader:
     def _unreadable(self, problem: Exception) -> FileProblem:
         why = ascii(str(problem))[:100]
         return FileProblem(f"{self._path}: its machine gave a listing that cannot be read ({why})", "hostile")
-
-
-def _read_end(end: dict[str, Any]) -> Tree:
-    return Tree(
-        str(end["kind"]),
-        str(end["path"]),
-        str(end["real"]),
-        str(end["home"]),
-        _bytes(end.get("meta", "")),
-        problems=tuple(Problem(str(path), str(reason)) for path, reason in end.get("problems", ())),
-        problem_count=int(end.get("problem_count", 0)),
-        unread=int(end.get("unread", 0)),
-        hits=tuple(map(str, end.get("hits", ()))),
-        leftovers=tuple(map(str, end.get("leftovers", ()))),
-        gitignores=tuple((_bytes(folder), _bytes(text)) for folder, text in end.get("gitignores", ())),
-        secrets=tuple(map(str, end.get("secrets", ()))),
-        secret_count=int(end.get("secret_count", 0)),
-        coarse=bool(end.get("coarse")),
-        ids=tuple((int(device), int(inode)) for device, inode in end.get("ids", ())),
-    )
 
 
 def _expanded(part: bytes) -> bytes:

@@ -30,11 +30,7 @@ class Decoded:
 
 
 def decode_text(data: bytes) -> Decoded | None:
-    """The text, or None for binary content.
-
-    >>> decode_text("中文".encode("gbk")), decode_text(bytes(4))
-    (Decoded(text='中文', encoding='gbk'), None)
-    """
+    """The text, or None for binary content."""
     try:
         text = data.decode("utf-8")
         return Decoded(text) if "\0" not in text else None

@@ -107,22 +107,12 @@ _ENDS_OUTER = frozenset(" \t\r\n;&|),}]")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the value of an argument with this name is to be hidden.
-
-    >>> is_secret_name("api_key"), is_secret_name("key"), is_secret_name("max_tokens"), is_secret_name("tokenizer")
-    (True, True, True, False)
-    """
+    """Whether the value of an argument with this name is to be hidden."""
     return name.lower() in _WHOLE_NAMES or bool(_NAME.search(name))
 
 
 def is_secret_variable(name: str, value: str) -> bool:
-    """Whether the value of a variable is a secret: by its name, or because it holds a token or a password.
-
-    >>> is_secret_variable("WANDB_API_KEY", "0123456789abcdef"), is_secret_variable("TOKENIZERS", "disabled")
-    (True, False)
-    >>> is_secret_variable("GOOGLE_CREDENTIALS", "/home/me/key.json"), is_secret_variable("PASSWORD", "true")
-    (False, False)
-    """
+    """Whether the value of a variable is a secret: by its name, or because it holds a token or a password."""
     if len(value) < LEAST_SHOWN or _PATH.match(value):
         return False
     is_named = is_secret_name(name) and not _PLACES.search(name)
@@ -242,11 +232,7 @@ _TELLING = (
 
 
 def summary_of(arguments: Mapping[str, Any]) -> str:
-    """Summarize a call by its kept arguments.
-
-    >>> summary_of({"timeout_s": 5, "command": "make all"}), summary_of({"local_path": "a", "remote_path": "b"})
-    ('make all', 'a, b')
-    """
+    """Summarize a call by its kept arguments."""
     if "local_path" in arguments and "remote_path" in arguments:
         return f"{arguments['local_path']}, {arguments['remote_path']}"
     value = next((arguments[name] for name in _TELLING if arguments.get(name)), "")
@@ -476,8 +462,7 @@ def _fed(text: str, eater: int, line_end: int) -> Iterator[tuple[int, int]]:
     """Find the text that a line writes into the standard input of the program, or into the file, at `eater`."""
     line = text.rfind("\n", 0, eater) + 1
     pipe = eater if text[eater] == ">" else text.rfind("|", line, eater)
-    echoes = [found.end() for found in _ECHO.finditer(text, line, max(line, pipe))]
-    if echoes:
+    if echoes := [found.end() for found in _ECHO.finditer(text, line, max(line, pipe))]:
         yield echoes[0], pipe
     here = text.find("<<<", eater, line_end)
     if here >= 0:

@@ -34,10 +34,7 @@ UNITS = ("bytes", "KB", "MB", "GB", "TB")
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """
-    >>> counted(1, "entry", "entries"), counted(2, "entry", "entries"), counted(0, "file")
-    ('1 entry', '2 entries', '0 files')
-    """
+    """Number and noun, in the plural where it is not one."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
@@ -50,10 +47,7 @@ def size(count: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """
-    >>> span(4.2), span(200), span(7380), span(7200), span(280000)
-    ('4 s', '3 min', '2 h 3 min', '2 h', '3 d 5 h')
-    """
+    """Span of time in words: 45 s, 12 min, 3 h 5 min, 2 d 4 h."""
     minutes, hours = int(max(0.0, seconds)) // 60, int(max(0.0, seconds)) // 3600
     if not minutes:
         return f"{max(0.0, seconds):.0f} s"

@@ -530,11 +530,7 @@ def blocks(base: Mapping[bytes, Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def _with_mode_of(text: bytes | None, found: bytes | None) -> bytes | None:
-    """Give an entry from a side without modes the mode that it replaces, else the usual one of new files and folders.
-
-    >>> _with_mode_of(b"f777 3 5", b"f640 2 4"), _with_mode_of(b"f777 3 5", None), _with_mode_of(b"d777 0 5", None)
-    (b'f640 3 5', b'f644 3 5', b'd755 0 5')
-    """
+    """Give an entry from a side without modes the mode that it replaces, else that of new files and folders."""
     if text is None or text[:1] == b"l":
         return text
     usual = b"d755" if text[:1] == b"d" else b"f644"
@@ -543,11 +539,7 @@ def _with_mode_of(text: bytes | None, found: bytes | None) -> bytes | None:
 
 
 def _with_special_bits_of(text: bytes, found: bytes) -> bytes:
-    """Carry over no setuid, setgid and sticky bits; the folder that is changed keeps its own.
-
-    >>> _with_special_bits_of(b"d755 0 5", b"d2775 0 5"), _with_special_bits_of(b"f4755 3 5", b"f2755 3 4")
-    (b'd2755 0 5', b'f755 3 5')
-    """
+    """Carry over no setuid, setgid and sticky bits; the folder that is changed keeps its own."""
     plain = without_special_bits(text, b"")
     own = int(_head(found)[1:], 8) & SPECIAL if plain[:1] == found[:1] == b"d" and has_special_bits(found) else 0
     return b"d%o %s" % (own | int(_head(plain)[1:], 8), plain.partition(b" ")[2]) if own else plain
@@ -559,10 +551,6 @@ def _head(text: bytes) -> bytes:
 
 
 def _plain_head(text: bytes) -> bytes:
-    """Return kind and mode without setuid, setgid and sticky bits: each side has its own; they are not carried over.
-
-    >>> _plain_head(b"d2775 0 5"), _plain_head(b"f644 3 5")
-    (b'd775', b'f644')
-    """
+    """Return kind and mode without setuid, setgid and sticky bits: each side has its own; they are not carried over."""
     head = _head(text)
     return head if len(head) <= PLAIN_HEAD else b"%s%o" % (head[:1], int(head[1:], 8) & ~SPECIAL)

@@ -63,11 +63,7 @@ class Rules:
 
 
 def _found_lines(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Lines by which a scan finds what these patterns name, and goes into the folders on the way to it.
-
-    >>> _found_lines(["/results/**", "*.png"])
-    ('!/results/', '!/results/**', '!*.png')
-    """
+    """Lines by which a scan finds what these patterns name, and goes into the folders on the way to it."""
     lines = []
     for pattern in patterns:
         names = pattern.strip("/").split("/")
@@ -112,12 +108,7 @@ class Workspace:
         return f"{path.rstrip('/')}/".startswith(f"{self.folder.rstrip('/')}/")
 
     def remote_path(self, path: str) -> str:
-        """A path as a caller means it: relative ones start in the remote folder, local ones of the project map to it.
-
-        >>> ours = Workspace("w", "/home/ann/p", "gpu1", "/data/p")
-        >>> ours.remote_path("src/a.py"), ours.remote_path("/home/ann/p/b"), ours.remote_path("/etc/x")
-        ('/data/p/src/a.py', '/data/p/b', '/etc/x')
-        """
+        """A path as a caller means it: a relative one starts in the remote folder, one of the project maps to it."""
         if path.startswith("~"):
             return path
         if self.holds(path) and not f"{path}/".startswith(f"{self.remote}/"):
@@ -134,12 +125,7 @@ class Workspace:
         return remote_path.startswith("~") or f"{remote_path.rstrip('/')}/".startswith(f"{self.remote.rstrip('/')}/")
 
     def source(self, script: str, start: str) -> str:
-        """A script that starts in the folder `start`, after the init lines, which run in the workspace's folder.
-
-        >>> ours = Workspace("w", "/home/ann/p", "gpu1", "/data/p", Rules(init=(". env/bin/activate",)))
-        >>> ours.source("make", "/data/p")
-        '. env/bin/activate\\nmake'
-        """
+        """A script that starts in the folder `start`, after the init lines, which run in the workspace's folder."""
         before = self.preamble(start) if script.strip() else ""
         return f"{before}\n{script}" if before else script
 
@@ -170,11 +156,7 @@ def mark_text(workspace: Workspace, word: str) -> bytes:
 
 
 def word_in(mark: bytes) -> str:
-    """The word in such a file; empty in one of an earlier version, which has none.
-
-    >>> word_in(b"/data/p\\n0123abcd\\n"), word_in(b"/data/p\\n")
-    ('0123abcd', '')
-    """
+    """The word in such a file; empty in one of an earlier version, which has none."""
     return mark.partition(b"\n")[2].strip().decode("ascii", "replace")
 
 
@@ -336,11 +318,7 @@ class Moved:
         )
 
     def line(self) -> str:
-        """All of it in one line; empty where nothing moved and nothing is in conflict.
-
-        >>> Moved(sent=("a.py",), sent_count=1, sent_bytes=2000, came=("b", "c"), came_count=2, came_bytes=9).line()
-        'sent a.py (2 KB); came back: b, c (9 bytes)'
-        """
+        """All of it in one line; empty where nothing moved and nothing is in conflict."""
         parts = []
         if self.sent_count:
             parts.append(f"sent {_names(self.sent, self.sent_count)} ({size(self.sent_bytes)})")
@@ -383,11 +361,7 @@ def kept_there(names: Sequence[str], count: int) -> str:
 
 
 def room_for_results(free: int, total: int) -> int:
-    """Return how many bytes may come by pull patterns in one pass, on a disk with so much room.
-
-    >>> room_for_results(100 << 30, 500 << 30) == MOST_RESULTS, room_for_results(6 << 30, 500 << 30) == 1 << 30
-    (True, True)
-    """
+    """Return how many bytes may come by pull patterns in one pass, on a disk with so much room."""
     return max(0, min(MOST_RESULTS, free - min(total // 10, LEAST_FREE)))
 
 

@@ -68,11 +68,7 @@ def _given(value: Any) -> str:
 
 
 def _place(parts: Sequence[str | int]) -> str:
-    """The place of a value in the arguments.
-
-    >>> _place(("files", 0, "path")), _place(("slurm", "dict[str,any]"))
-    ('files[0].path', 'slurm')
-    """
+    """The place of a value in the arguments."""
     told = ""
     for part in parts:
         if isinstance(part, int):

@@ -55,7 +55,6 @@ class Clients(Protocol):
 
     def session(self, context: Context[None, Any] | None) -> Session | None:
         """The session of the client that made this call; None where clients cannot be told apart."""
-        ...
 
 
 class OneClient:

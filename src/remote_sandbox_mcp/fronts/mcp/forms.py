@@ -28,7 +28,22 @@ OVER = "the call that could have asked is over"
 MOST_CONSENTS = 100
 
 
-class Form:
+class Shown:
+    """Form as a client shows it: a message, and fields to fill in."""
+
+    message: str
+    fields: dict[str, dict[str, Any]]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"type": "object", "properties": self.fields, "required": [*self.fields]}
+
+    @property
+    def request(self) -> ElicitRequest:
+        return ElicitRequest(params=ElicitRequestFormParams(message=self.message, requested_schema=self.schema))
+
+
+class Form(Shown):
     """A question as a client shows it. Its field names are random, so that answers to another form are not taken."""
 
     def __init__(self, question: Question) -> None:
@@ -36,30 +51,19 @@ class Form:
         self.key = f"login-{secrets.token_hex(16)}"
         mark = secrets.token_hex(4)
         self._prompts = {f"answer_{n}_{mark}": prompt for n, prompt in enumerate(question.challenge.prompts, 1)}
-
-    @property
-    def message(self) -> str:
-        asked = self.question.challenge
+        self.fields = {
+            name: {"type": "string", "title": f"“{prompt.text}”", "maxLength": LONGEST_ANSWER}
+            for name, prompt in self._prompts.items()
+        }
+        asked = question.challenge
         quoted = [f"> {text}" for text in (asked.note, *(prompt.text for prompt in asked.prompts)) if text]
-        return "\n".join(
+        self.message = "\n".join(
             (
                 f"To log in, {asked.host} asks, in its own words:",
                 *quoted,
                 "The answer goes to that machine alone and is not kept. Give a code for this machine, and no password.",
             )
         )
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        fields = {
-            name: {"type": "string", "title": f"“{prompt.text}”", "maxLength": LONGEST_ANSWER}
-            for name, prompt in self._prompts.items()
-        }
-        return {"type": "object", "properties": fields, "required": [*fields]}
-
-    @property
-    def request(self) -> ElicitRequest:
-        return ElicitRequest(params=ElicitRequestFormParams(message=self.message, requested_schema=self.schema))
 
     def is_foreign(self, result: ElicitResult) -> bool:
         """Whether another form was filled in."""
@@ -86,26 +90,14 @@ def _is_sendable(answer: str) -> bool:
     return len(answer) <= LONGEST_ANSWER and answer.isprintable()
 
 
-class Consent:
+class Consent(Shown):
     """A question of ours that is answered with yes or no. `about` is all that the answer depends on."""
 
     def __init__(self, about: str) -> None:
         self.about = about
         self.key = f"consent-{secrets.token_hex(16)}"
         self._field = f"agreed_{secrets.token_hex(4)}"
-
-    @property
-    def message(self) -> str:
-        return self.about
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        fields = {self._field: {"type": "boolean", "title": "Yes, do it"}}
-        return {"type": "object", "properties": fields, "required": [*fields]}
-
-    @property
-    def request(self) -> ElicitRequest:
-        return ElicitRequest(params=ElicitRequestFormParams(message=self.message, requested_schema=self.schema))
+        self.message, self.fields = about, {self._field: {"type": "boolean", "title": "Yes, do it"}}
 
     def read(self, result: object) -> bool:
         """Raises NoAnswer. A form that was closed is no answer; one that was declined is a no."""

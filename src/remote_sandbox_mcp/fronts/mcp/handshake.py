@@ -197,8 +197,7 @@ class Learner:
         number = message.get("id")
         if "method" in message or number is None:
             return True
-        key = self._asked.pop(number, "")
-        if key:
+        if key := self._asked.pop(number, ""):
             self._memory.learn(key, message)
         if number in self._answered:
             self._answered.discard(number)

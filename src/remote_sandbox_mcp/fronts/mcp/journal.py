@@ -23,8 +23,8 @@ from ...local.store.sessions import CallRecord, CallRows
 from ...services.history import MOST_TEXT, History, MadeCall
 from ...services.session import current
 from .clients import own_front
-from .declaration import PLAIN, Declaration
 from .results import Answer, about_error, failed
+from .toolbox import PLAIN, Declaration
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,9 @@ class Journal:
                 # Nobody can say whether it was made: to make it again might be to make it twice.
                 record = CallRecord(call.name, tool)
             if record is not None:
-                return self._recall(record)
+                if record.answer:
+                    return CallToolResult.model_validate_json(record.answer)
+                return failed(UNKNOWN.format(tool=record.tool), {"code": SandboxError.code, "outcome": "unknown"})
         await self._attempt(lambda: self._rows.begin(call.name, tool))
         answer = await make()
         if isinstance(answer, InputRequiredResult):
@@ -74,11 +76,6 @@ class Journal:
             fields = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
             await self._attempt(lambda: self._rows.answer(call.name, fields))
         return answer
-
-    def _recall(self, record: CallRecord) -> Answer:
-        if record.answer:
-            return CallToolResult.model_validate_json(record.answer)
-        return failed(UNKNOWN.format(tool=record.tool), {"code": SandboxError.code, "outcome": "unknown"})
 
     async def _attempt(self, work: Callable[[], None]) -> None:
         # The store has logged the reason, once.

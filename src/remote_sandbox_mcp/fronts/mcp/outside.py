@@ -90,11 +90,7 @@ def _has_roots(context: Context[None, Any]) -> bool:
 
 
 def _path_of(uri: str) -> str:
-    """The whole path that a file URI names; empty for any other.
-
-    >>> _path_of("file:///home/ann/my%20project"), _path_of("https://example.org/x"), _path_of("file://host/x")
-    ('/home/ann/my project', '', '')
-    """
+    """The whole path that a file URI names; empty for any other."""
     parts = urlsplit(uri)
     path = unquote(parts.path)
     is_here = parts.scheme == "file" and parts.netloc in ("", "localhost")

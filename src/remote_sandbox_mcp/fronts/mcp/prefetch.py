@@ -109,11 +109,7 @@ class Opening:
 
 
 def sandbox_in(call: dict[str, Any]) -> str | None:
-    """The sandbox that a call names; empty where it names none, None where it would not open any.
-
-    >>> sandbox_in({"params": {"name": "exec_bash", "arguments": {"command": "ls", "sandbox_name": "gpu1"}}})
-    'gpu1'
-    """
+    """The sandbox that a call names; empty where it names none, None where it would not open any."""
     params = call.get("params")
     tool, given = (params.get("name"), params.get("arguments")) if isinstance(params, dict) else (None, None)
     if not isinstance(tool, str) or tool not in OPENERS or not isinstance(given, dict) or given.get("sandbox_names"):

@@ -115,16 +115,7 @@ def cards_page() -> str:
 
 
 def as_value(name: str, module: str) -> str:
-    """A module's source as part of one script: a value with the names that it exports, and its own ones hidden.
-
-    >>> print(as_value("cards", 'import { h as made } from "./dom.js";\\nexport const card = made("p");'))
-    const cards = (() => {
-    const { h: made } = dom;
-    const card = made("p");
-    return { card };
-    })();
-    <BLANKLINE>
-    """
+    """A module's source as part of one script: a value with the names that it exports, and its own ones hidden."""
     exported: list[str] = []
     lines = [_as_part(line, exported) for line in module.splitlines()]
     return "\n".join((f"const {name} = (() => {{", *lines, f"return {{ {', '.join(exported)} }};", "})();", ""))

@@ -30,7 +30,7 @@ from ...views.results import (
 )
 from ...views.texts import one_line
 from .clients import calling
-from .declaration import Declaration
+from .toolbox import Declaration
 
 T = TypeVar("T")
 Answer = CallToolResult | InputRequiredResult

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from types import MethodType
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -48,14 +49,13 @@ from ...services.session import InProgress, Session, begin, current
 from ...views.results import sentence
 from .arguments import sentence_about
 from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
-from .declaration import PLAIN, Declaration
 from .events import EventDesk
 from .forms import Forms
 from .job_logs import JobLogs
 from .journal import Journal, begun, ended, is_kept
 from .outside import learn_roots, make_way
 from .results import as_shown, code_of, failure, with_sandbox
-from .toolbox import OTHER_NAMES, OfferedTool, Toolbox, ToolFunction, as_meant
+from .toolbox import OTHER_NAMES, PLAIN, Declaration, OfferedTool, Toolbox, ToolFunction, as_meant
 from .waking import Waker
 from .workspace import Workspaces
 
@@ -287,14 +287,14 @@ class SandboxServer(MCPServer[None]):
         is_listed: bool = True,
         declaration: Declaration = PLAIN,
     ) -> None:
-        """Register a tool; one that is not listed can be called all the same."""
-        self._toolbox.offer(OfferedTool(tool, title, annotations, is_listed, declaration))
+        """Register a tool, whose first parameter is this server; one that is not listed can be called all the same."""
+        self._toolbox.offer(OfferedTool(MethodType(tool, self), title, annotations, is_listed, declaration))
 
     def offer_own(self, tool: ToolFunction, *, title: str, annotations: ToolAnnotations) -> None:
         """Register a tool of the operator's, with its schema made at once. Raises what is wrong with it."""
         if self._toolbox.has(name := tool.__name__):
             raise BadArgument(f"{name} is the name of another tool; give it another name")
-        self.offer(tool, title=title, annotations=annotations)
+        self._toolbox.offer(OfferedTool(tool, title, annotations))
         try:
             self._toolbox.get_tool(name)
         except BaseException:
@@ -313,8 +313,7 @@ class SandboxServer(MCPServer[None]):
         outcome, answer, call = "cancelled", None, None
         since = time.monotonic()
         called_by = calling.set(self._client(context))
-        session = self.clients.session(context)
-        if session:
+        if session := self.clients.session(context):
             begin(session)
             session.client = calling.get().name
         takes, declaration = {*self._toolbox.parameters(name).all, *OTHER_NAMES}, self._toolbox.declaration(name)

@@ -17,6 +17,7 @@ from ...app import App, Stock
 from ...config.source import ConfigSource
 from ...core.client import Calls, begin_call
 from ...services.fleet import Member
+from ...services.hub_contact.place import NoHub
 from ...services.session import KeptSelection, Session
 from .clients import OneClient
 from .handshake import Handshake, Learner
@@ -94,7 +95,6 @@ async def close(app: App, ending_s: float) -> None:
 async def _leave_transfers(app: App) -> None:
     """Hand unfinished transfers to the hub."""
     from ...services.hub_contact.asking import leave_transfers
-    from ...services.hub_contact.place import NoHub
 
     try:
         await asyncio.to_thread(leave_transfers, app.jobs.config_file, 0)

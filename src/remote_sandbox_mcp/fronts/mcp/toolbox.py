@@ -11,8 +11,6 @@ from mcp.server.mcpserver.tools import Tool, ToolManager
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from .declaration import PLAIN, Declaration
-
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 # Claude Code hides tools behind a search, except for those marked like this: the ones that work begins with.
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
@@ -42,6 +40,61 @@ TWO_PATHS = "local_path"
 # The folder of a command: these beginnings of it mean what ~ means on the far side. No other variable is replaced.
 FOLDER = "cwd"
 _HOME = re.compile(r"\$(?:HOME|\{HOME\})(?=/|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspacePart:
+    """The part of a workspace in a tool's calls, by the names of their arguments."""
+
+    # Before the call, what changed here is sent; after it, what changed there comes back.
+    sends: bool = False
+    brings: bool = False
+    # The argument for a folder over there, which is the workspace's own where it is left out.
+    folder: str = ""
+    # Arguments with shell source, which runs after the workspace's init lines.
+    scripts: tuple[str, ...] = ()
+    # The shell source that the tool itself makes up runs after the init lines, too.
+    prepares: bool = False
+    # The argument that names something that has been started before: then nothing is sent.
+    handle: str = ""
+    # It only reads, and does so even where what changed here could not be sent.
+    is_read_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """Facts about one tool."""
+
+    # It starts a command, job or app: its errors say whether that has happened.
+    starts: bool = False
+    # The name of what it starts is made from the call, so it is found again where it runs and needs no journal.
+    names_its_work: bool = False
+    # Repeating it does no harm, but the second answer would be an error: the first one is kept.
+    answers_once: bool = False
+    # It only waits, so a client may have any number of such calls open.
+    only_waits: bool = False
+    # A call that leaves out the sandbox means the client's.
+    means_selected: bool = True
+    # Its result names a new sandbox as sandbox_id.
+    makes_sandbox: bool = False
+    # Arguments for paths on the sandbox, which may name it, as gpu1:data does: a text, a list of texts, or a list of
+    # objects with a `path`.
+    paths: tuple[str, ...] = ()
+    # Arguments for paths on the user's machine that may be on a second sandbox instead.
+    other_paths: tuple[str, ...] = ()
+    # None: a workspace has no part in it.
+    workspace: WorkspacePart | None = None
+    # Work begins with it, so clients that hide tools behind a search show it.
+    is_first: bool = False
+    # Clients that render MCP Apps show its results as cards.
+    is_card: bool = False
+    # Fields that the same tool of an earlier program has besides, from the arguments and the fields of a result.
+    earlier: Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]] | None = None
+    # The page may call it.
+    is_on_page: bool = False
+
+
+PLAIN = Declaration()
 
 
 @dataclass(frozen=True)
@@ -117,7 +170,11 @@ class Toolbox(ToolManager):
         taken, required = made.parameters["properties"], made.parameters.get("required", ())
         # SandboxServer refuses unknown arguments, and the schema says so.
         made.parameters = listed_input(made.parameters) | {"additionalProperties": False}
-        made.fn_metadata.output_schema = listed_output(made.fn_metadata.output_schema)
+        # A result's fields without our classes' docstrings, which are for readers of the source. None is required: an
+        # error, too, may have fields, and clients throw away what is not as the schema says.
+        made.fn_metadata.output_schema = _without(
+            slim(dict(made.fn_metadata.output_schema or {})), "description", "required"
+        )
         lists = tuple(name for name, schema in taken.items() if schema.get("items") == {"type": "string"})
         listed = tuple(made.parameters["properties"])
         self._parameters[name] = Parameters(tuple(taken), listed, tuple(required), lists)
@@ -139,14 +196,6 @@ def listed_input(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_empty_default(parameter: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in parameter.items() if key != "default" or value or value is False}
-
-
-def listed_output(schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A result's fields without our classes' docstrings, which are for readers of the source.
-
-    None is required: an error, too, may have fields, and clients throw away what is not as the schema says.
-    """
-    return _without(slim(dict(schema or {})), "description", "required")
 
 
 def slim(schema: Any, shapes: Mapping[str, Any] | None = None) -> Any:

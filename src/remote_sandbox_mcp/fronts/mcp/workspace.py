@@ -25,9 +25,9 @@ from ...services.session import client_folder
 from ...views.results import sentence
 from ...views.sync_results import headway_text
 from .clients import LEAST_PATIENCE_S, calling
-from .declaration import Declaration, WorkspacePart
 from .reporting import SIGN_S, Reporting, spent_s
 from .results import with_moved
+from .toolbox import Declaration, WorkspacePart
 
 if TYPE_CHECKING:
     from ...services.workspaces.service import WorkspaceService

@@ -88,8 +88,7 @@ class Deployments:
         key, sandbox = (order.sandbox, order.port), await self._get(order.sandbox)
         ask = functools.partial(self._ask, sandbox, order.sandbox, order.port)
         async with self._turns.setdefault(key, asyncio.Lock()):
-            running = await self._same(order)
-            if not running:
+            if not (running := await self._same(order)):
                 check_free(order, await ask("", ANSWER_S))
             started = as_started(running) if running else await self._start(order)
             # Recorded now, so that a second order for it while it starts does not start another.
@@ -357,8 +356,7 @@ async def ask(stream: Stream, port: int, path: str) -> int:
     await stream.drain()
     heard = b""
     while (status := read_status(heard)) is None:
-        data = await stream.read()
-        if not data:
+        if not (data := await stream.read()):
             raise Unreachable(f"the app closed the connection without an answer to GET {path}")
         heard += data
     return status
@@ -391,7 +389,8 @@ class Wait:
             seen = await self._refresh()
             if self.health.ok or seen.is_over or time.monotonic() >= self.until:
                 return seen
-            self._report(seen)
+            line = last_line(seen.log) or self.health.problem
+            self.progress(Beat(time.monotonic() - self.begun, seen.log_size, line))
             await asyncio.sleep(min(pause, max(0.0, self.until - time.monotonic())))
             pause = min(pause * 1.5, LONGEST_PAUSE_S)
 
@@ -407,10 +406,6 @@ class Wait:
     async def _refresh(self) -> JobSeen:
         (seen,) = await self.sandbox.jobs.inspect([JobQuery(job_id=self.started.job_id, lines=LOG_LINES)])
         return seen
-
-    def _report(self, seen: JobSeen) -> None:
-        line = last_line(seen.log) or self.health.problem
-        self.progress(Beat(time.monotonic() - self.begun, seen.log_size, line))
 
 
 def silence(port: int) -> Health:

@@ -153,8 +153,7 @@ class AppService:
         """The machine that has the app already, or else the best one. Raises NoCards."""
         members = await self._jobs.waiting.members(order.places)
         # An app is reached by a port of its own machine, so it cannot go to the queue of a cluster.
-        names = [member.name for member in members if member.slurm is None]
-        if not names:
+        if not (names := [member.name for member in members if member.slurm is None]):
             raise BadArgument("an app cannot go to the queue of a cluster: make an allocation with create_sandbox")
         return await self._deployments.find(names, order) or await self._jobs.waiting.best(names, order.cards)
 

@@ -59,8 +59,7 @@ class Changes:
 
     async def _compare(self) -> None:
         before, now = self._standings, await self._inspect()
-        changed = dict(before.items() ^ now.items())
-        if changed:
+        if changed := dict(before.items() ^ now.items()):
             self._standings = now
             names = {name for found in (before, now) for id, (name, _) in found.items() if id in changed and name}
             await self._announce(changed.keys() | names)

@@ -91,8 +91,7 @@ class Making:
     async def _reserve(self, plan: Kept) -> None:
         """Raises BadArgument where the name is taken, SandboxError where there is no room even after sweeping."""
         rows, most = self._registry.rows, self.rules.max_concurrent
-        refusal = await asyncio.to_thread(rows.reserve, plan, most)
-        if refusal:
+        if refusal := await asyncio.to_thread(rows.reserve, plan, most):
             # An expired one may still have the name, or count against the limit.
             await self._sweep()
             refusal = await asyncio.to_thread(rows.reserve, plan, most)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ...core.commands.command import Command, Completed, Missing, Observation, Running
 from ...core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox, Unreachable, Unsupported
-from ...core.jobs.job import JobOrder, JobQuery, Jobs, JobSeen, JobStarted, JobWait, JobWaited
+from ...core.jobs.job import JobQuery, Jobs, JobSeen, JobWait, JobWaited
 from ...core.progress import Progress, silent
 from ...core.sandboxes.disposable import PENDING, Disposable, Provider, Traits, is_pending
-from ...core.sandboxes.files import FileSlice, Found, Listing, Search, Span, Written
 from ...core.sandboxes.port import Stream
 from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ...core.sync.transfer import Lane
@@ -299,14 +298,29 @@ def _as(problem: SandboxError, sentence: str) -> SandboxError:
     return ConnectError(sentence)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Noted = TypeVar("Noted", Completed | Running, Completed | Running | Missing)
+
+
+def _counted(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """The method of that name of what is wrapped, counted as use."""
+
+    async def call(self: Tended | TendedJobs, /, *args: P.args, **named: P.kwargs) -> R:
+        async with self._life.use():
+            found: R = await getattr(self._wrapped, method.__name__)(*args, **named)
+            return found
+
+    return call
 
 
 class Tended:
     """A Sandbox around another one that counts use. Opening and closing do not count."""
 
     def __init__(self, sandbox: Sandbox, life: Life) -> None:
-        self._sandbox = sandbox
+        self._sandbox = self._wrapped = sandbox
         self._life = life
 
     @property
@@ -363,21 +377,10 @@ class Tended:
     def forget(self, run_id: str) -> None:
         self._sandbox.forget(run_id)
 
-    async def read(self, path: str, span: Span) -> FileSlice:
-        async with self._life.use():
-            return await self._sandbox.read(path, span)
-
-    async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
-        async with self._life.use():
-            return await self._sandbox.write(path, data, expected=expected, force=force)
-
-    async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
-        async with self._life.use():
-            return await self._sandbox.list(path, recursive=recursive, limit=limit)
-
-    async def search(self, search: Search) -> Found:
-        async with self._life.use():
-            return await self._sandbox.search(search)
+    read = _counted(Sandbox.read)
+    write = _counted(Sandbox.write)
+    list = _counted(Sandbox.list)
+    search = _counted(Sandbox.search)
 
     async def open_lane(self) -> Lane:
         async with self._life.use():
@@ -417,26 +420,19 @@ class TendedJobs:
         self._sandbox = sandbox
         self._life = life
 
-    async def start(self, order: JobOrder) -> JobStarted:
-        async with self._life.use():
-            return await self._sandbox.jobs.start(order)
+    @property
+    def _wrapped(self) -> Jobs:
+        return self._sandbox.jobs
 
-    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
-        async with self._life.use():
-            return await self._sandbox.jobs.inspect(queries)
+    start = _counted(Jobs.start)
+    inspect = _counted(Jobs.inspect)
+    list = _counted(Jobs.list)
+    send = _counted(Jobs.send)
 
     async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
         async with self._life.use(wait.seconds):
-            return await self._sandbox.jobs.wait(query, wait)
+            return await self._wrapped.wait(query, wait)
 
     async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         async with self._life.use(grace_s):
-            return await self._sandbox.jobs.stop(query, grace_s)
-
-    async def list(self, limit: int = 100) -> list[JobSeen]:
-        async with self._life.use():
-            return await self._sandbox.jobs.list(limit)
-
-    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
-        async with self._life.use():
-            await self._sandbox.jobs.send(query, text=text, keys=keys)
+            return await self._wrapped.stop(query, grace_s)

@@ -83,8 +83,7 @@ class Pool:
             ready = [kept for kept in living if kept.pool == label(image) and kept.owner == self._registry.me]
             lacking = self.rules.pool[image] - len(ready)
             made = await asyncio.gather(*(self._add(image) for _ in range(lacking)), return_exceptions=True)
-            problems = [problem for problem in made if isinstance(problem, BaseException)]
-            if problems:
+            if problems := [problem for problem in made if isinstance(problem, BaseException)]:
                 self._not_before[image] = self._registry.now() + REST_S
                 log.warning("no sandbox of %s could be made ready: %s", image, problems[0])
         finally:

@@ -12,19 +12,9 @@ from ...core.errors import ConfigError, SandboxError
 from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules
 from ...local.store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, Kept
 from ...local.waiting import within
+from . import policy
 from .lease import Life
-from .policy import (
-    CLEANED_UP,
-    EXPIRED_BY_TIME,
-    WITH_SERVER,
-    SandboxFate,
-    is_about_to_expire,
-    is_expired,
-    is_nearly_over,
-    is_unused,
-    is_visible,
-    pause_for,
-)
+from .policy import SandboxFate
 from .pool import Pool
 from .registry import Registry, inspect
 
@@ -67,7 +57,7 @@ class Tending:
             except Exception:
                 log.exception("a round over the disposable sandboxes failed")
             with suppress(asyncio.TimeoutError):
-                await within(self._news.wait(), pause_for(self.rules, living))
+                await within(self._news.wait(), policy.pause_for(self.rules, living))
 
     async def tick(self) -> Sequence[Kept]:
         """Look after each sandbox once; returns those that may exist."""
@@ -112,7 +102,9 @@ class Tending:
         if life is not None and life.is_busy:
             await self._keep_busy(life)
         elif fate is SandboxFate.SWEEP:
-            await self._sweep_left(kept)
+            expired = policy.is_expired(kept, self._registry.now())
+            why = kept.why or (policy.EXPIRED_BY_TIME if expired else policy.WITH_SERVER)
+            await self.sweep(kept, EXPIRED if why == policy.EXPIRED_BY_TIME else GONE, why)
         elif fate is SandboxFate.INHERIT:
             await self._inherit(kept)
         elif fate is SandboxFate.MINE and kept.disposable.status == PENDING:
@@ -127,14 +119,14 @@ class Tending:
         life.touch()
         await life.write_touch()
         now = self._registry.now()
-        if is_about_to_expire(life.kept, now) or 0 < life.disposable.expires < now + life.needs_s:
+        if policy.is_about_to_expire(life.kept, now) or 0 < life.disposable.expires < now + life.needs_s:
             await life.extend(max(life.kept.timeout_s, life.needs_s))
 
     async def _keep_ready(self, kept: Kept) -> None:
         if (
             self.pool is None
             or kept.disposable.status == CREATING
-            or not is_about_to_expire(kept, self._registry.now())
+            or not policy.is_about_to_expire(kept, self._registry.now())
         ):
             return
         try:
@@ -154,23 +146,18 @@ class Tending:
     async def _tend_one(self, life: Life, kept: Kept) -> None:
         """Not in use by this process; but a background job may run in it."""
         now = self._registry.now()
-        if not is_unused(kept, self.rules, now) and not is_nearly_over(kept, now):
+        if not policy.is_unused(kept, self.rules, now) and not policy.is_nearly_over(kept, now):
             return
         if kept.disposable.status != PAUSED and await self._has_jobs(life):
             await self._keep_busy(life)
-        elif is_unused(kept, self.rules, now) and not life.is_busy:
-            await self.sweep(kept, GONE, CLEANED_UP)
+        elif policy.is_unused(kept, self.rules, now) and not life.is_busy:
+            await self.sweep(kept, GONE, policy.CLEANED_UP)
 
     async def _has_jobs(self, life: Life) -> bool:
         try:
             return await life.has_jobs()
         except SandboxError as problem:
             raise await life.explain(problem) from problem
-
-    async def _sweep_left(self, kept: Kept) -> None:
-        expired = is_expired(kept, self._registry.now())
-        why = kept.why or (EXPIRED_BY_TIME if expired else WITH_SERVER)
-        await self.sweep(kept, EXPIRED if why == EXPIRED_BY_TIME else GONE, why)
 
     async def sweep(self, kept: Kept, status: str, why: str) -> None:
         """Delete one that is no longer needed, unless it was used since. Raises SandboxError."""
@@ -190,7 +177,7 @@ class Tending:
             provider = self._registry.provider_of(kept)
         except ConfigError:
             # It cannot be reached from here; its platform deletes it when it expires.
-            return is_expired(kept, now) or now - kept.disposable.created > FORGOTTEN_S
+            return policy.is_expired(kept, now) or now - kept.disposable.created > FORGOTTEN_S
         if kept.disposable.key:
             await within(provider.delete(kept.disposable), DELETE_S)
             return True
@@ -222,7 +209,7 @@ class Tending:
 
     def _is_listed(self, kept: Kept) -> bool:
         is_whole = kept.disposable.status not in (CREATING, ENDING)
-        return is_whole and not kept.pool and is_visible(kept, self._registry.configuration)
+        return is_whole and not kept.pool and policy.is_visible(kept, self._registry.configuration)
 
     def _announce_changes(self, living: Sequence[Kept]) -> None:
         listed = frozenset((kept.id, kept.disposable.name, kept.disposable.status) for kept in living if not kept.pool)
@@ -241,7 +228,7 @@ class Tending:
             if kept.owner != self._registry.me:
                 continue
             if kept.pool or kept.disposable.status == CREATING:
-                self._registry.spawn(self.sweep(kept, GONE, WITH_SERVER))
+                self._registry.spawn(self.sweep(kept, GONE, policy.WITH_SERVER))
             elif life := self._registry.lives.get(kept.id):
                 await life.write_touch()
 

@@ -9,21 +9,16 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...core.errors import ConfigError, SandboxError, UnknownSandbox
 from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules, Offer, Provider, Traits
+from ...core.sandboxes.sandbox import Sandbox
 from ...local.processes import process
-from ...local.store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, Kept, Owner
+from ...local.store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, DisposableRows, Kept, Owner
 from ...local.waiting import Chores, within
 from ..fleet import Fleet, Member
 from .lease import CHECK_S, Life, Surroundings, Tended
 from .policy import SandboxFate, ending_text, fate, is_visible
-
-if TYPE_CHECKING:
-    from ...core.sandboxes.sandbox import Sandbox
-    from ...local.store.disposables import DisposableRows, Kept
-
 
 log = logging.getLogger(__name__)
 # A provider that takes longer is reported as not answering; the others are listed meanwhile.

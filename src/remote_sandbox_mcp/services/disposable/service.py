@@ -6,20 +6,17 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ...core import check
 from ...core.errors import SandboxError, UnknownSandbox, Unreachable
 from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules, Offer, SandboxOrder
-from ...local.store.disposables import CREATING, ENDING, GONE, OVER
+from ...local.store.disposables import CREATING, ENDING, GONE, OVER, Kept
 from ...local.waiting import within
 from .create import Making
 from .policy import DELETED, SandboxFate, ending_text, is_visible
 from .reaper import DELETE_S, Tending
 from .registry import Registry, inspect, survey, trouble
-
-if TYPE_CHECKING:
-    from ...local.store.disposables import Kept
 
 # Limits for closing: in general, and in addition while one is being made. Clients give a server about four seconds.
 CLOSE_S, MAKING_S = 1.0, 2.5

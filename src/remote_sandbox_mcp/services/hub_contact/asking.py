@@ -86,8 +86,7 @@ class HubLogin:
 
     def hear(self) -> dict[str, Any]:
         """The hub's next question, or how the login ended."""
-        line = self._heard.readline(LONGEST_ANSWER)
-        if not line:
+        if not (line := self._heard.readline(LONGEST_ANSWER)):
             raise NoHub(f"the hub at {self._place.socket} has hung up; {self._place.log} may say why")
         return read(line)
 

@@ -60,8 +60,7 @@ class Effects:
 
     async def carry_out(self, sandbox: str) -> None:
         """Do all that is pending for a sandbox; notifications are sent in the background."""
-        resumes = self._begin_announcing(sandbox)
-        if resumes:
+        if resumes := self._begin_announcing(sandbox):
             await asyncio.gather(*(self.do(self.resume(effect)) for effect in resumes))
             self._begin_announcing(sandbox)
 

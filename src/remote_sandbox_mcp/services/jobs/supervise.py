@@ -55,7 +55,13 @@ class WatchSupervisor:
             due.setdefault(watch.sandbox, []).append(watch)
         await asyncio.gather(*(self._effects.do(self._visit(sandbox, watches)) for sandbox, watches in due.items()))
         await self._effects.settle_down()
-        self._prune()
+        # Monotonic clock, immune to clock changes: with the other one, pruning could repeat again and again.
+        if time.monotonic() - self._pruned >= PRUNE_EVERY_S:
+            before = self._clock() - KEPT_S
+            self._watches.prune(before)
+            self._records.prune(before)
+            WaitingRows(self._watches.database).prune(before)
+            self._pruned = time.monotonic()
         return self._next()
 
     async def _visit(self, sandbox: str, watches: Sequence[Watch]) -> None:
@@ -107,15 +113,6 @@ class WatchSupervisor:
         found = self._watches.get(watch.id)
         if not isinstance(stopped, Exception) and stopped.is_over and found:
             await self._judge(found, stopped)
-
-    def _prune(self) -> None:
-        # Monotonic clock, immune to clock changes: with the other one, pruning could repeat again and again.
-        if time.monotonic() - self._pruned >= PRUNE_EVERY_S:
-            before = self._clock() - KEPT_S
-            self._watches.prune(before)
-            self._records.prune(before)
-            WaitingRows(self._watches.database).prune(before)
-            self._pruned = time.monotonic()
 
     def _next(self) -> float:
         if self._effects.in_hand:

@@ -417,8 +417,7 @@ class WaitingList:
         return ""
 
     async def _begin(self, job: WaitingJob, place: str) -> Begun:
-        order = await asyncio.to_thread(self._registry.waiting.order, job)
-        if not order:
+        if not (order := await asyncio.to_thread(self._registry.waiting.order, job)):
             raise NotStarted(f"what {job.session} was to run is gone: {paths.state_folder()} has lost its file")
         wanted = replace(read_wanted(order), sandbox=place)
         ready = replace(make_order(wanted), job_id=job.job_id)

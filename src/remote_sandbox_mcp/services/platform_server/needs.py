@@ -150,16 +150,12 @@ def engine_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     _docker(kept, "version", "--format", "{{.Server.Version}}")
     # The server knows nothing of docker contexts, with which people choose between engines.
     address = kept.get("DOCKER_HOST") or _docker(kept, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
-    if not _is_here(address):
+    if not (address.startswith("unix://") or is_loopback(urlsplit(address).hostname or "")):
         raise ConfigError(
             f"the Docker engine is on another machine ({address}), where ports of sandboxes could not be reached; "
             "choose one on this machine (docker context use default), or run opensandbox-server over there."
         )
     return kept | {"DOCKER_HOST": address}
-
-
-def _is_here(address: str) -> bool:
-    return address.startswith("unix://") or is_loopback(urlsplit(address).hostname or "")
 
 
 def _docker(environ: Mapping[str, str], *words: str) -> str:

@@ -21,17 +21,7 @@ from ...core.commands.command import Command, Environment
 from ...core.commands.shell import join
 from ...core.errors import CODE_NEEDED, ConnectError, SandboxError, Unreachable
 from ...core.resources import checkup
-from ...core.resources.checkup import (
-    CLUSTER_STEPS,
-    ENGINE_STEPS,
-    INSIDE_STEPS,
-    MACHINE_STEPS,
-    Checkup,
-    ClusterFindings,
-    Findings,
-    Mark,
-    Step,
-)
+from ...core.resources.checkup import Checkup, Findings, Mark, Step
 from ...core.resources.usage import Usage
 from ...core.sandboxes.machine import CommandPlace, Engine, Hop, LocalPlace, Machine
 from ...core.sandboxes.network import Reach
@@ -53,8 +43,8 @@ NETWORKS = {
     Reach.HOSTS: "with a list of hosts",
     Reach.HOST: "with the network of this computer",
 }
-LOCAL_STEPS = (checkup.WALLS, "limits", *INSIDE_STEPS)
-COMMAND_STEPS = ("command", *INSIDE_STEPS)
+LOCAL_STEPS = (checkup.WALLS, "limits", *checkup.INSIDE_STEPS)
+COMMAND_STEPS = ("command", *checkup.INSIDE_STEPS)
 INSIDE_S = 15.0
 # A code may have to wait until the one before it, which another process has used, is over.
 TURN_S = 35.0
@@ -88,11 +78,16 @@ async def carry_out(visit: Visit) -> Checkup:
     finally:
         visit.gate.end_lent()
     where = checkup.address(machine.login.user, machine.host, machine.port)
-    names = (*MACHINE_STEPS, *([checkup.CODE_STEP] if visit.gate.asks_for_code else ()), *INSIDE_STEPS, *ENGINE_STEPS)
+    names = (
+        *checkup.MACHINE_STEPS,
+        *([checkup.CODE_STEP] if visit.gate.asks_for_code else ()),
+        *checkup.INSIDE_STEPS,
+        *checkup.ENGINE_STEPS,
+    )
     names += (checkup.WALLS,) * (machine.writable is not None)
     # On a machine that is not configured as a cluster, only Slurm that was found is a step.
     found = {step.name for step in visit.steps}
-    names += CLUSTER_STEPS if machine.slurm else tuple(name for name in CLUSTER_STEPS if name in found)
+    names += checkup.CLUSTER_STEPS if machine.slurm else tuple(name for name in checkup.CLUSTER_STEPS if name in found)
     steps = checkup.complete(visit.steps, names)
     return Checkup(machine.name, "ssh", where, steps, time.monotonic() - begun)
 
@@ -229,19 +224,16 @@ class Visit:
             # The address is needed to look up host keys; a proxy command hides it.
             return ""
         first = machine.hops[0] if machine.hops else Hop(machine.host, machine.port)
-        addresses = await self._resolve_host(first)
+        loop = asyncio.get_running_loop()
+        found = await self._in_time(
+            loop.getaddrinfo(first.host, first.port, type=socket.SOCK_STREAM), "no answer from the name service"
+        )
+        addresses = [str(entry[4][0]) for entry in found]
         self.steps.append(checkup.name_step(first.host, addresses, bool(machine.hops)))
         self._enter_step("port")
         self.steps.append(await self._knock(first))
         # Behind a jump host only that host's address is known here.
         return "" if machine.hops else addresses[0]
-
-    async def _resolve_host(self, first: Hop) -> list[str]:
-        loop = asyncio.get_running_loop()
-        found = await self._in_time(
-            loop.getaddrinfo(first.host, first.port, type=socket.SOCK_STREAM), "no answer from the name service"
-        )
-        return [str(entry[4][0]) for entry in found]
 
     async def _knock(self, first: Hop) -> Step:
         reader, writer = await self._in_time(asyncio.open_connection(first.host, first.port), "no answer")
@@ -371,7 +363,9 @@ async def inspect(
     ]
 
 
-def _slurm_steps(findings: Findings, cluster: ClusterFindings | None, usage: Usage, machine: Machine) -> list[Step]:
+def _slurm_steps(
+    findings: Findings, cluster: checkup.ClusterFindings | None, usage: Usage, machine: Machine
+) -> list[Step]:
     if cluster:
         return checkup.cluster_steps(findings.slurm, cluster, usage.cluster, machine)
     found = checkup.installed_slurm_step(findings.slurm, machine.name)
@@ -383,7 +377,7 @@ async def _survey(sandbox: Sandbox, python: str, engine: Engine | None) -> Findi
     return await _ask(sandbox, "doctor.sh", words, checkup.parse_findings)
 
 
-async def _inspect_cluster(sandbox: Sandbox, slurm: Cluster | None) -> ClusterFindings | None:
+async def _inspect_cluster(sandbox: Sandbox, slurm: Cluster | None) -> checkup.ClusterFindings | None:
     if slurm is None:
         return None
     words = option_words(slurm.options({}))

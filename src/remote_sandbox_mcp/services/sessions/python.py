@@ -14,20 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...core.client import is_again, name_for_call, preamble
+from ...core.commands import interpreter
 from ...core.commands.command import Command, Completed, Ending, Missing, Observation, Running, new_run_id
-from ...core.commands.interpreter import (
-    INLINE_S,
-    RECORD_ROOM,
-    PythonOrder,
-    PythonRecord,
-    PythonSession,
-    busy_sentence,
-    find_record,
-    packed,
-    read_record,
-    read_sessions,
-    without_end,
-)
+from ...core.commands.interpreter import PythonOrder, PythonRecord, PythonSession
 from ...core.commands.session_handle import PYTHON, SessionHandle, SessionSeen
 from ...core.commands.shell import join
 from ...core.errors import BadArgument, LostContact, NotStarted, SandboxError, Unsupported
@@ -42,11 +31,10 @@ from ...core.texts.text import Clipped, clip_both, harmless, last_line
 from ...far.program import read_program, source
 from ...local.waiting import within
 from ..fleet import Fleet, Member
-from ..jobs.commands import tail_of
+from ..jobs.commands import Commands, tail_of
 
 if TYPE_CHECKING:
     from ...local.store.sessions import KeptSessionRows
-    from ..jobs.commands import Commands
     from ..jobs.service import JobService
 
 # How long a question to a session may take; and one that is listed with others.
@@ -150,7 +138,7 @@ class PythonService:
     async def _list_on(self, name: str, used: Mapping[str, float]) -> Sequence[SessionSeen]:
         try:
             sandbox = await within(self._fleet.member(name).open(), LIST_S)
-            sessions = read_sessions(await within(self._ask(name, sandbox, {"verb": "list"}), LIST_S))
+            sessions = interpreter.read_sessions(await within(self._ask(name, sandbox, {"verb": "list"}), LIST_S))
         except asyncio.TimeoutError:
             return [unknown(name, session, when, "it did not answer in time") for session, when in used.items()]
         except SandboxError as problem:
@@ -173,7 +161,7 @@ class PythonService:
         self.learn(member, name, is_there=False)
         await asyncio.to_thread(self._rows.remove, member.name, name)
         try:
-            state = read_record(reply).state
+            state = interpreter.read_record(reply).state
         except NONSENSE as problem:
             raise not_understood(member.name, problem) from None
         if state != "stopped":
@@ -209,7 +197,7 @@ async def ask(sandbox: Sandbox, order: Mapping[str, Any], python: str = "", cwd:
     seen = await sandbox.run(Command(line, cwd, ASK_S, LARGEST_ANSWER, run_id or new_run_id()))
     sandbox.forget(seen.run_id)
     try:
-        record, _ = find_record(seen.stdout, word)
+        record, _ = interpreter.find_record(seen.stdout, word)
     except ValueError as problem:
         raise not_understood(sandbox.description.name, problem) from None
     if record is None:
@@ -297,12 +285,12 @@ class _Call:
     async def _run(self, run_id: str) -> tuple[Completed | Running, PythonRecord | None]:
         word = word_for(run_id)
         left = self._left()
-        inline_s = INLINE_S if left is None else min(INLINE_S, 0.4 * left)
+        inline_s = interpreter.INLINE_S if left is None else min(interpreter.INLINE_S, 0.4 * left)
         called = {**self._order.as_call(self._run_id, inline_s), "word": word}
         line = _after_preamble(command_line(self._order.python, called))
         # A call waits for its turn as long as it may run.
         limit_s = 2 * self._order.timeout_s + BESIDES_S
-        command = Command(line, self._order.cwd, limit_s, 2 * self._order.limit + RECORD_ROOM, run_id)
+        command = Command(line, self._order.cwd, limit_s, 2 * self._order.limit + interpreter.RECORD_ROOM, run_id)
         commands = self._service.commands
         commands.begin(self._member, replace(command, script=self._order.shown))
         try:
@@ -327,7 +315,7 @@ class _Call:
     async def _record_in(self, seen: Completed, word: str) -> tuple[Completed, PythonRecord]:
         """The record behind the output, or asked for by itself where it took long or is large."""
         try:
-            value, stdout = find_record(seen.stdout, word)
+            value, stdout = interpreter.find_record(seen.stdout, word)
         except ValueError as problem:
             raise not_understood(self._member.name, problem) from None
         if value is not None:
@@ -342,14 +330,14 @@ class _Call:
             why = "its session is gone" if record.state == "no_session" else "its session does not know it any more"
             record = PythonRecord(state="lost", why=why, out=seen.stdout.total, err=seen.stderr.total)
         # What its client printed after the code's own output was for readers of a call that outlasted its time.
-        stdout = without_end(seen.stdout, max(0, seen.stdout.total - record.out))
+        stdout = interpreter.without_end(seen.stdout, max(0, seen.stdout.total - record.out))
         return replace(
-            seen, stdout=stdout, stderr=without_end(seen.stderr, max(0, seen.stderr.total - record.err))
+            seen, stdout=stdout, stderr=interpreter.without_end(seen.stderr, max(0, seen.stderr.total - record.err))
         ), record
 
     def _read(self, value: Any, call_id: str = "") -> PythonRecord:
         try:
-            return read_record(value, call_id)
+            return interpreter.read_record(value, call_id)
         except NONSENSE as problem:
             raise not_understood(self._member.name, problem) from None
 
@@ -359,7 +347,7 @@ class _Call:
         if record.was_run:
             return
         if record.state == "busy":
-            raise NotStarted(busy_sentence(self._order, record))
+            raise NotStarted(interpreter.busy_sentence(self._order, record))
         if record.state == "other_python":
             raise NotStarted(
                 f"session {session} on {name} runs {harmless(record.python.encode())}, not {self._order.python}; use "
@@ -417,4 +405,4 @@ def program_digest() -> str:
 def command_line(python: str, order: Mapping[str, Any]) -> str:
     """One command that gives an order to the program, by this Python, or the usual one."""
     words = ["sh", "-c", read_program("python/call.sh"), "call.sh", python, read_program("python/boot.py")]
-    return "exec " + join([*words, *packed({**order, "program": program_digest()})])
+    return "exec " + join([*words, *interpreter.packed({**order, "program": program_digest()})])

@@ -8,34 +8,19 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...config import paths
+from ...core.commands import shell_session
 from ...core.commands.command import Command, Completed, Running
 from ...core.commands.session_handle import SHELL, SessionHandle, SessionSeen
-from ...core.commands.shell_session import (
-    IN_USE,
-    ShellSession,
-    StateReport,
-    close,
-    key_of,
-    pieces_of,
-    read_report,
-    refusal_of,
-    state_script,
-    state_text,
-    wrap,
-)
+from ...core.commands.shell_session import ShellSession, StateReport
 from ...core.errors import BadArgument, LostContact, NotStarted, SandboxError, UnknownSandbox
 from ...core.progress import Progress
 from ...core.sandboxes.sandbox import Sandbox
 from ...far.program import read_program
-from ...local.store.sessions import KeptSession
+from ...local.store.sessions import KeptSession, KeptSessionRows
 from ..fleet import Fleet, Member
 from ..jobs.records import JobRegistry
-
-if TYPE_CHECKING:
-    from ...local.store.sessions import KeptSessionRows
 
 # A session that was not used for so long is dropped with the next use of another one there.
 KEPT_S = 7 * 86400.0
@@ -73,12 +58,12 @@ class ShellService:
             waited_s = time.monotonic() - begun
             wait_s = max(1.0, limit_s - MARGIN_S - waited_s)
             session, was_used = self._session(member, name), await self._was_used(member, name, command.as_root)
-            wrapped = replace(command, script=wrap(_pieces(), session, command, wait_s))
+            wrapped = replace(command, script=shell_session.wrap(_pieces(), session, command, wait_s))
             left_s = None if patience_s is None else max(1.0, patience_s - waited_s)
             seen = await sandbox.run(wrapped, patience_s=left_s, progress=progress)
             if isinstance(seen, Running):
-                return seen, IN_USE
-            if why := refusal_of(seen, name, member.name):
+                return seen, shell_session.IN_USE
+            if why := shell_session.refusal_of(seen, name, member.name):
                 raise NotStarted(why)
             return seen, await self._state(member, sandbox, session, seen, command, was_used)
 
@@ -88,14 +73,16 @@ class ShellService:
         """Describe the session's state, as the machine has recorded it."""
         sweeps = member.name not in self._swept
         try:
-            printed = await _ask(sandbox, state_script(_pieces(), session, seen.run_id, sweeps), command.as_root)
+            printed = await _ask(
+                sandbox, shell_session.state_script(_pieces(), session, seen.run_id, sweeps), command.as_root
+            )
         except SandboxError as problem:
             return f"not known: {problem}"
         self._swept.add(member.name)
-        report = read_report(printed, seen.run_id)
+        report = shell_session.read_report(printed, seen.run_id)
         if report and (report.is_kept or report.was_there):
             await self._note(member, session, command.as_root, report)
-        return state_text(report, seen, was_used)
+        return shell_session.state_text(report, seen, was_used)
 
     async def list(self, sandbox: str) -> Sequence[SessionSeen]:
         """List the sessions that were used from here, on sandboxes that can be used; no machine is asked."""
@@ -140,9 +127,9 @@ class ShellService:
 
     async def _closed(self, member: Member, sandbox: Sandbox, session: ShellSession, as_root: bool) -> bool:
         command = _question("", as_root)
-        script = close(_pieces(), session, command.run_id)
+        script = shell_session.close(_pieces(), session, command.run_id)
         done = await _run(sandbox, replace(command, script=script))
-        if why := refusal_of(done, session.name, member.name):
+        if why := shell_session.refusal_of(done, session.name, member.name):
             raise NotStarted(why.replace("nothing was run", "nothing was closed", 1))
         return done.stdout.head == b"closed\n"
 
@@ -162,7 +149,7 @@ class ShellService:
                 lock.release()
 
     def _session(self, member: Member, name: str) -> ShellSession:
-        return ShellSession(name, key_of(paths.installation(), member.name))
+        return ShellSession(name, shell_session.key_of(paths.installation(), member.name))
 
     async def _was_used(self, member: Member, name: str, as_root: bool) -> bool:
         if not self._registry.exists():
@@ -189,7 +176,7 @@ class ShellService:
 
 @functools.cache
 def _pieces() -> Mapping[str, str]:
-    return pieces_of(read_program("shell/session.sh"))
+    return shell_session.pieces_of(read_program("shell/session.sh"))
 
 
 def _question(script: str, as_root: bool) -> Command:

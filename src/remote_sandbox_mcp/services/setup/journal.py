@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...core.errors import ConfigError
 from . import files
 
 FILE = "setup.json"
@@ -48,8 +49,6 @@ class SetupJournal:
             raw = json.loads(text) if text else []
             return [_change(one) for one in raw]
         except (ValueError, TypeError, KeyError):
-            from ...core.errors import ConfigError
-
             raise ConfigError(f"{self._file} cannot be read, so nothing can be undone by it; remove it.") from None
 
     def add(self, change: SetupChange) -> None:

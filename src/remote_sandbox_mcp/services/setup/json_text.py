@@ -163,8 +163,7 @@ def _add(text: str, found: JsonObject, key: str, value: Any) -> str:
 def _without(text: str, found: JsonObject, key: str) -> str:
     member = found.member(key)
     assert member is not None
-    place = found.members.index(member)
-    if place:
+    if place := found.members.index(member):
         # With the comma before it, so that a last member leaves none behind.
         return text[: found.members[place - 1].end] + text[member.end :]
     if len(found.members) > 1:

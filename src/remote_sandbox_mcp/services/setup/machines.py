@@ -135,8 +135,7 @@ class Finder:
     def candidate(self, entry: MachineEntry) -> Candidate:
         """Raises ConfigError."""
         builder = Builder([entry], self._configuration.settings, self._environ, _silent)
-        machines = builder.machines()
-        if not machines:
+        if not (machines := builder.machines()):
             raise ConfigError(f"{entry.name} cannot be used as it is configured.")
         return Candidate(entry.name, machines[0].complete(), entry)
 

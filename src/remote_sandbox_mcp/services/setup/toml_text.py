@@ -29,14 +29,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def table(path: Sequence[str], values: Mapping[str, Any]) -> str:
-    """A table as people write it.
-
-    >>> print(table(["machines", "gpu 1"], {"host": "gpu1.example.org", "port": 2222, "slurm": True}), end="")
-    [machines."gpu 1"]
-    host = "gpu1.example.org"
-    port = 2222
-    slurm = true
-    """
+    """A table as people write it."""
     header = ".".join(map(_key, path))
     return f"[{header}]\n" + "".join(f"{_key(key)} = {json.dumps(value)}\n" for key, value in values.items())
 

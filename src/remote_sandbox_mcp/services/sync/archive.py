@@ -73,7 +73,9 @@ class Archives:
         if outcome.synced_type == "file":
             if not outcome.sent_files:
                 return outcome
-            await self._check_place(order, far, posixpath.join(root, *os.listdir(tree)))
+            path = posixpath.join(root, *os.listdir(tree))
+            if await far.inspect(path) == "dir":
+                raise FileProblem(f"{path} is a folder, but {order.source} is a file", "is_dir")
         problems = await far.put(root, files=files, folders=folders, modes=modes)
         if problems and outcome.synced_type == "file":
             raise FileProblem(f"{order.target}: {problems[0].reason}")
@@ -104,10 +106,6 @@ class Archives:
             raise _too_large(order)
         return await self._syncs.run(gathering, unheard, job)
 
-    async def _check_place(self, order: Order, far: FarArchive, path: str) -> None:
-        if await far.inspect(path) == "dir":
-            raise FileProblem(f"{path} is a folder, but {order.source} is a file", "is_dir")
-
     # Out of the sandbox
 
     async def _carry_out(self, order: Order, far: FarArchive, folder: Path) -> Outcome:
@@ -116,21 +114,18 @@ class Archives:
         tree, archive = str(folder / "tree"), str(folder / "archive")
         os.mkdir(tree)
         packed = await far.pack(spelled(order.source.path), LARGEST, names if order.default_excludes else ())
-        self._check_packed(order, packed)
-        await far.fetch(archive, packed)
-        problems = [*packed.problems, *await self._unpack(order, packed, archive, tree)]
-        source = tree if packed.kind == "dir" else _only_file(order, tree, problems)
-        outcome = await self._syncs.run(replace(order, source=Place("", source, free=True)), unheard)
-        excluded = tuple(sorted({*outcome.excluded, *packed.left_out}))
-        return replace(_with_problems(outcome, problems), excluded=excluded, wire_bytes=packed.size)
-
-    def _check_packed(self, order: Order, packed: Packed) -> None:
         if packed.kind == "missing":
             raise FileProblem(f"{order.source} does not exist", "ENOENT")
         if packed.kind not in ("dir", "file"):
             raise FileProblem(f"{order.source} is neither a file nor a folder", "not_a_file")
         if packed.size > LARGEST:
             raise _too_large(order)
+        await far.fetch(archive, packed)
+        problems = [*packed.problems, *await self._unpack(order, packed, archive, tree)]
+        source = tree if packed.kind == "dir" else _only_file(order, tree, problems)
+        outcome = await self._syncs.run(replace(order, source=Place("", source, free=True)), unheard)
+        excluded = tuple(sorted({*outcome.excluded, *packed.left_out}))
+        return replace(_with_problems(outcome, problems), excluded=excluded, wire_bytes=packed.size)
 
     async def _unpack(self, order: Order, packed: Packed, archive: str, tree: str) -> list[Problem]:
         try:
@@ -262,8 +257,7 @@ class FarArchive:
     async def _send(self, archive: str, path: str) -> None:
         with await asyncio.to_thread(open, archive, "rb") as file:
             for number in itertools.count():
-                part = await asyncio.to_thread(file.read, PORTION)
-                if not part:
+                if not (part := await asyncio.to_thread(file.read, PORTION)):
                     return
                 await self._sandbox.write(f"{path}-{number:06}", part)
 

@@ -6,10 +6,11 @@ import asyncio
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.errors import BadArgument, FileProblem
 from ...core.gate import Admitted
+from ...core.orders import InspectPathOrder, LaneOrder, ScanOrder
 from ...core.sync.ignore import Ignore
 from ...core.sync.incoming import Sieve
 from ...core.sync.plan import Item
@@ -19,9 +20,6 @@ from ...core.workspaces.workspace import SECRET_LIKE
 from .lanes import Lanes
 from .large import place_stem
 from .streams import names_of
-
-if TYPE_CHECKING:
-    from ...core.orders import InspectPathOrder, LaneOrder, ScanOrder
 
 # A line this slow is worth a compressed listing, and more than two lanes.
 LONG_S = 0.004

@@ -6,17 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...core.errors import BrokenRules, FileProblem, Unreachable
+from ...core.orders import FollowOrder, ScanOrder
 from ...core.sync.transfer import Lane, Reply, numbers
 from ...core.sync.tree import MOST_BYTES, Tree, TreeReader
 from ...far.outpost.wire import CANCEL
 from ...local.waiting import Chores
 from .ends import LONG_S
-
-if TYPE_CHECKING:
-    from ...core.orders import FollowOrder, ScanOrder
 
 # After this time without a look the lane is closed. An open lane counts as use of a disposable sandbox.
 IDLE_S = 600.0

@@ -8,8 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from ...core import orders
 from ...core.errors import FileProblem
 from ...core.sandboxes.foreign import to_text, to_whole
 from ...core.sync.plan import FilePart, Item, Matcher, joined
@@ -20,19 +21,6 @@ from ...far.lane.large import SAME
 from ...far.outpost import wire
 from .meter import Meter
 from .streams import NEXT_DOOR, Streams, SyncStream, Together, text_of
-
-if TYPE_CHECKING:
-    from ...core.orders import (
-        BeginOrder,
-        BlocksOrder,
-        CommitOrder,
-        IndexOldOrder,
-        IndexOrder,
-        JoinOrder,
-        PartialBlocksOrder,
-        PartOrder,
-        ReceiveOrder,
-    )
 
 BLOCK = 1 << 20
 BLOCKS_AT_ONCE = 64
@@ -137,7 +125,7 @@ class LargeFile:
 
     async def _begin(self, stream: SyncStream) -> None:
         root = self.streams.target_root
-        order: BeginOrder = {"verb": "begin", "root": root, "size": self.size, "first": True}
+        order: orders.BeginOrder = {"verb": "begin", "root": root, "size": self.size, "first": True}
         reply = await stream.target.begin(order, self.target_raw)
         stream.joined.add(self.key)
         self.partial = reply.text("partial").encode("utf-8", "surrogateescape")
@@ -150,7 +138,7 @@ class LargeFile:
         meta = self.item.meta
         now = await stream.source.begin({"verb": "check", "root": self.streams.source_root}, self.raw)
         changed = now.number("size") != self.size or now.number("mtime") != meta.mtime
-        order: CommitOrder = {
+        order: orders.CommitOrder = {
             "verb": "commit",
             "root": self.streams.target_root,
             "mode": meta.mode,
@@ -197,21 +185,21 @@ class LargeFile:
         if not any(self.key in other.joined and other.target is stream.target for other in self.streams.all):
             # What a lane is asked it does in order, so this needs no waiting.
             root = self.streams.target_root
-            order: JoinOrder = {"verb": "join", "root": root, "size": self.size, "fresh": self.fresh}
+            order: orders.JoinOrder = {"verb": "join", "root": root, "size": self.size, "fresh": self.fresh}
             stream.target.begin(order, self.target_raw + b"\0" + self.partial)
             stream.joined.add(self.key)
         return stream
 
     async def _send_part(self, stream: SyncStream, offset: int, length: int) -> None:
         streams = self.streams
-        order: PartOrder = {
+        order: orders.PartOrder = {
             "verb": "part",
             "root": streams.source_root,
             "squeeze": streams.squeeze.way,
             "offset": offset,
             "length": length,
         }
-        expected: ReceiveOrder = {"verb": "receive", "root": streams.target_root, "large": True}
+        expected: orders.ReceiveOrder = {"verb": "receive", "root": streams.target_root, "large": True}
         await streams.carry(stream, order, self.raw, expected, self.key, length)
         self._arrived(length)
 
@@ -240,8 +228,8 @@ class LargeFile:
     async def _blocks(self, stream: SyncStream, start: int, count: int) -> tuple[Reply, Reply]:
         """The digests of so many blocks, here and in the partial file."""
         roots = self.streams.source_root, self.streams.target_root
-        ours: BlocksOrder = {"verb": "blocks", "root": roots[0], "start": start, "count": count, "block": BLOCK}
-        theirs: PartialBlocksOrder = {**ours, "verb": "partial_blocks", "root": roots[1]}
+        ours: orders.BlocksOrder = {"verb": "blocks", "root": roots[0], "start": start, "count": count, "block": BLOCK}
+        theirs: orders.PartialBlocksOrder = {**ours, "verb": "partial_blocks", "root": roots[1]}
         return await asyncio.gather(stream.source.begin(ours, self.raw), stream.target.begin(theirs, self.key))
 
     # Changes
@@ -252,7 +240,7 @@ class LargeFile:
         self.mark, theirs = marks[1 : 1 + marks[0]], marks[1 + marks[0] :]
         self.mark = self.mark or await self._choose_mark(stream)
         reply: asyncio.Queue[bytes] = asyncio.Queue()
-        order: IndexOrder = {"verb": "index", "root": self.streams.source_root}
+        order: orders.IndexOrder = {"verb": "index", "root": self.streams.source_root}
         raw, room = self.raw + b"\0" + self.mark, self._room_of_index
         asked = stream.source.begin(order, raw, heard=reply.put_nowait, room=room)
         reading = asyncio.ensure_future(asked)
@@ -273,7 +261,7 @@ class LargeFile:
         return (await stream.source.begin({"verb": "mark", "root": self.streams.source_root}, self.raw)).out
 
     async def _index_old(self, stream: SyncStream) -> bytes:
-        order: IndexOldOrder = {"verb": "index_old", "root": self.streams.target_root}
+        order: orders.IndexOldOrder = {"verb": "index_old", "root": self.streams.target_root}
         raw, room = self.key + b"\0" + self.mark, self._room_of_index
         return (await stream.target.begin(order, raw, room=room)).out
 

@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ...core.errors import FileProblem, SandboxError
+from ...core.orders import ReceiveOrder, SendOrder
 from ...core.sandboxes.files import Problem
 from ...core.sync.plan import LARGE, Item, Plan
 from ...core.sync.transfer import Lane
@@ -16,9 +16,6 @@ from .ends import Ends
 from .large import IndexMemory, LargeFile
 from .meter import Flow, Meter, Squeeze, Tally
 from .streams import NEXT_DOOR, Streams, SyncStream, Together, batches, names_of, text_of, wanted_of
-
-if TYPE_CHECKING:
-    from ...core.orders import ReceiveOrder, SendOrder
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
 # By how much the files of one batch may have grown since they were listed.
@@ -129,8 +126,7 @@ class Sending:
         name, found = self.ends.target.name or item.name, self.plan.found_at(item.path)
         try:
             file = LargeFile(item, name, found, streams, self.meter, self.chunks, where)
-            reply = await file.carry()
-            if reply:
+            if reply := await file.carry():
                 self.tally.otherwise[item.path] = file.put
                 self.tally.note(Problem(text_of(item.path), reply))
             self.tally.sent += 1

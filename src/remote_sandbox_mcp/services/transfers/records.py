@@ -106,7 +106,12 @@ class TransferRecords:
     def add(self, task_id: str, order: Order, status: str, pid: int = 0, configuration: str = "") -> Transfer:
         """Add a row; if `pid` is given its lock is already held, so that no other process takes it. Drops old rows."""
         now, log = time.time(), self.log(task_id)
-        self._prune(now - KEPT_S)
+        before = now - KEPT_S
+        for old in self.ledger.untouched_since(before):
+            if not self.is_held(old.id):
+                self.log(old.id).file.unlink(missing_ok=True)
+                self.drop_lock(old.id)
+                self.ledger.remove(old.id)
         transfer = Transfer(
             id=task_id, order=order, status=status, pid=pid, log_file=str(log.file),
             created=now, updated=now, started=now if pid else 0.0, configuration=configuration,
@@ -140,10 +145,3 @@ class TransferRecords:
     def drop_lock(self, task_id: str) -> None:
         """Remove the lock file of one that is over; a process that has opened it before checks the row and leaves."""
         self.lock_file(task_id).unlink(missing_ok=True)
-
-    def _prune(self, before: float) -> None:
-        for old in self.ledger.untouched_since(before):
-            if not self.is_held(old.id):
-                self.log(old.id).file.unlink(missing_ok=True)
-                self.drop_lock(old.id)
-                self.ledger.remove(old.id)

@@ -16,14 +16,13 @@ from ...core.lazy import lazy
 from ...core.sandboxes.machine import Machine
 from ...core.sync.ignore import is_secret_path
 from ...core.sync.secret_names import is_secret_name
-from ...core.sync.transfer import Listener, Order, Outcome, Place, all_of, unheard
+from ...core.sync.transfer import Lane, Listener, Order, Outcome, Place, all_of, unheard
 from ..fleet import Fleet
 from ..gate.paths import Gate
 from ..session import absolute, client_folder
 
 if TYPE_CHECKING:
     from ...core.sandboxes.sandbox import Sandbox
-    from ...core.sync.transfer import Lane
     from ...local.store.transfers import Transfer
     from ..sync.archive import Archives
     from ..sync.engine import Synchronization

@@ -133,7 +133,6 @@ class Supervision(Protocol):
 
     async def tick(self) -> float:
         """Do one round; returns the epoch second at which something is due next, infinity for never."""
-        ...
 
 
 class Vital(Protocol):

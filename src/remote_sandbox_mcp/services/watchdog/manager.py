@@ -156,7 +156,6 @@ class Service(Protocol):
 
     def is_installed(self) -> bool:
         """Whether it starts by itself; answered without running a command."""
-        ...
 
     async def install(self, start_now: bool) -> None: ...
 

@@ -129,7 +129,7 @@ class WorkspaceService:
 
     async def preview(self, order: LinkOrder) -> Preview:
         """Preview a link: its files, and where they go. Raises BadArgument, SandboxError."""
-        from .preview import preview_link
+        from .passes import preview_link
 
         folder = self._folder_of(order)
         name = self._fleet.member(order.sandbox).name

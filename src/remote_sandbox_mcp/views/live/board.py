@@ -32,12 +32,7 @@ class Change:
 
 
 def settled(before: Mapping[str, Row], now: Mapping[str, Row]) -> dict[str, Row]:
-    """The rows of now; one that is equal to that of before is the same object.
-
-    >>> kept = {"a": {"x": 1}}
-    >>> settled(kept, {"a": {"x": 1}})["a"] is kept["a"]
-    True
-    """
+    """The rows of now; one that is equal to that of before is the same object."""
     return {id: before[id] if id in before and before[id] == row else row for id, row in now.items()}
 
 
@@ -66,17 +61,14 @@ class Board:
         now = settled(before or {}, rows)
         self._topics[topic] = now
         if before is None or any(difference(before, now)):
-            self._wake(topic)
+            for looker in self._lookers:
+                if topic in looker.topics:
+                    looker.woken.set()
 
     def put_row(self, topic: str, id: str, row: Row | None) -> None:
         """Replace one row; None removes it."""
         others = {each: kept for each, kept in self.rows(topic).items() if each != id or row is not None}
         self.put(topic, others if row is None else others | {id: row})
-
-    def _wake(self, topic: str) -> None:
-        for looker in self._lookers:
-            if topic in looker.topics:
-                looker.woken.set()
 
     def enter(self, looker: Viewer) -> None:
         self._lookers.add(looker)

@@ -67,7 +67,11 @@ class StateFile:
         self.waiting = await self._app.jobs.waiting.list()
         self._board.put(EVENTS, by_id(events))
         self._board.put(CALLS, by_id(calls))
-        await self._refresh_transfers()
+        background = self._app.transfers.background
+        found = await background.list(MOST_TRANSFERS)
+        stale = {it.id: not it.is_over and await background.is_stale(it) for it in found}
+        rows = {it.id: transfer_row(it, stale[it.id]) for it in found}
+        self._board.put(TRANSFERS, rows)
         # Only now: what could not be read is read again.
         self._version = version
         return True
@@ -102,13 +106,6 @@ class StateFile:
     ) -> list[Mapping[str, Any]]:
         found = Watches(self._database).events(limit=limit, newest=True, before=before)
         return [event_row(event, self.watches if watches is None else watches, secrets) for event in found]
-
-    async def _refresh_transfers(self) -> None:
-        background = self._app.transfers.background
-        found = await background.list(MOST_TRANSFERS)
-        stale = {it.id: not it.is_over and await background.is_stale(it) for it in found}
-        rows = {it.id: transfer_row(it, stale[it.id]) for it in found}
-        self._board.put(TRANSFERS, rows)
 
 
 async def refresh_disposables(app: App, board: Board) -> None:

@@ -65,8 +65,7 @@ class CloseLooks:
         self._found = {id: look for id, look in self._found.items() if id in jobs}
         self._due = {id: at for id, at in self._due.items() if id in jobs}
         begun = time.monotonic()
-        due = [id for id in jobs if begun >= self._due.get(id, 0.0)][:MOST_AT_ONCE]
-        if not due:
+        if not (due := [id for id in jobs if begun >= self._due.get(id, 0.0)][:MOST_AT_ONCE]):
             return False
         queries = [close_query(jobs[id], watch_of(jobs[id])) for id in due]
         with suppress(SandboxError, asyncio.TimeoutError):

@@ -16,11 +16,11 @@ from ....core.suites.report import TestReport
 from ....views.app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
 from ....views.texts import fields_text
 from ..clients import room
-from ..declaration import Declaration
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
+from ..toolbox import Declaration
 from .containers import GET, SandboxId
 from .exec import RUN, RUNS, STARTS, patience
 
@@ -29,41 +29,39 @@ IN_REPORT_TEXT = ("passed", "failed", "skipped", "errors", "problem", "other_run
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(run_suite(server), title="Run a test suite", annotations=RUN, declaration=RUNS_TESTS)
+    server.offer(run_tests, title="Run a test suite", annotations=RUN, declaration=RUNS_TESTS)
     starts = Declaration(starts=True, workspace=STARTS)
-    server.offer(deploy(server), title="Start an app and give its address", annotations=RUN, declaration=starts)
+    server.offer(deploy_app, title="Start an app and give its address", annotations=RUN, declaration=starts)
     forwards = Declaration(is_on_page=True)
-    server.offer(forward(server), title="Bring a port to this machine", annotations=GET, declaration=forwards)
+    server.offer(forward_port, title="Bring a port to this machine", annotations=GET, declaration=forwards)
 
 
-def run_suite(server: SandboxServer) -> Any:
-    async def run_tests(
-        sandbox_id: SandboxId,
-        ctx: Context[None, Any],
-        command: Annotated[str, Field(description="Default: found by what is in path")] = "",
-        path: Annotated[str, Field(description="The project's folder; default: home")] = "",
-        timeout: Annotated[float, Field(description="Seconds, default 600")] = 600,
-        tmux_session: Annotated[str, Field(description="Of a suite that came back as running: its results")] = "",
-        gpus: Gpus = 0,
-        gpu_memory: GpuMemory = "",
-    ) -> Annotated[CallToolResult, SuiteShape]:
-        """Run a project's tests (pytest, unittest, node, vitest, jest, go, cargo, anything with JUnit XML) and return
-        counts, failing ids with message and place, coverage. A crash is told as problem, never as 0 failed."""
-        if tmux_session:
-            return suite_reply(await server.app.suites.results_of(sandbox_id, tmux_session))
-        async with Reporting(ctx) as reporting:
-            report = await server.app.suites.run_tests(
-                sandbox_id,
-                command=command,
-                path=path,
-                timeout_s=timeout,
-                patience_s=patience(server, ctx),
-                progress=beats(reporting),
-                cards=read_request(gpus, gpu_memory),
-            )
-        return suite_reply(report)
-
-    return run_tests
+async def run_tests(
+    server: SandboxServer,
+    sandbox_id: SandboxId,
+    ctx: Context[None, Any],
+    command: Annotated[str, Field(description="Default: found by what is in path")] = "",
+    path: Annotated[str, Field(description="The project's folder; default: home")] = "",
+    timeout: Annotated[float, Field(description="Seconds, default 600")] = 600,
+    tmux_session: Annotated[str, Field(description="Of a suite that came back as running: its results")] = "",
+    gpus: Gpus = 0,
+    gpu_memory: GpuMemory = "",
+) -> Annotated[CallToolResult, SuiteShape]:
+    """Run a project's tests (pytest, unittest, node, vitest, jest, go, cargo, anything with JUnit XML) and return
+    counts, failing ids with message and place, coverage. A crash is told as problem, never as 0 failed."""
+    if tmux_session:
+        return suite_reply(await server.app.suites.results_of(sandbox_id, tmux_session))
+    async with Reporting(ctx) as reporting:
+        report = await server.app.suites.run_tests(
+            sandbox_id,
+            command=command,
+            path=path,
+            timeout_s=timeout,
+            patience_s=patience(server, ctx),
+            progress=beats(reporting),
+            cards=read_request(gpus, gpu_memory),
+        )
+    return suite_reply(report)
 
 
 def suite_reply(report: TestReport | Running) -> CallToolResult:
@@ -75,52 +73,48 @@ def suite_reply(report: TestReport | Running) -> CallToolResult:
     return reply(fields, fields_text(report_text(report), fields, without=IN_REPORT_TEXT))
 
 
-def deploy(server: SandboxServer) -> Any:
-    async def deploy_app(
-        sandbox_id: Annotated[Places, Field(description="An id or name, or as in exec_bash_background")],
-        command: Annotated[str, Field(description="Starts it and stays in the foreground")],
-        port: Annotated[int, Field(description="That it listens on", ge=1, le=65535)],
-        ctx: Context[None, Any],
-        health_path: Annotated[str, Field(description="Such as /health; waited for")] = "",
-        timeout: Annotated[float, Field(description="Seconds to become healthy, default 60")] = 60,
-        cwd: Annotated[str, Field(description="Default: home")] = "",
-        gpus: Gpus = 0,
-        gpu_memory: GpuMemory = "",
-    ) -> Annotated[CallToolResult, DeployedShape]:
-        """Start an app as a background job, wait for its port, and return a URL that opens on the user's machine."""
-        async with Reporting(ctx) as reporting:
-            sandbox, places = place_of(sandbox_id)
-            order = DeployOrder(
-                sandbox="" if places else server.app.fleet.member(sandbox).name,
-                places=places,
-                cards=read_request(gpus, gpu_memory),
-                command=command,
-                port=port,
-                cwd=cwd,
-                health_path=health_path,
-                timeout_s=min(timeout, patience(server, ctx)),
-            )
-            deployed = await server.app.apps.deploy(order, beats(reporting))
-        fields = deployed_fields(deployed)
-        first = ": ".join(filter(None, (fields["status"], fields.get("url"))))
-        return reply(fields, fields_text(first, fields, without=("status", "url")))
-
-    return deploy_app
+async def deploy_app(
+    server: SandboxServer,
+    sandbox_id: Annotated[Places, Field(description="An id or name, or as in exec_bash_background")],
+    command: Annotated[str, Field(description="Starts it and stays in the foreground")],
+    port: Annotated[int, Field(description="That it listens on", ge=1, le=65535)],
+    ctx: Context[None, Any],
+    health_path: Annotated[str, Field(description="Such as /health; waited for")] = "",
+    timeout: Annotated[float, Field(description="Seconds to become healthy, default 60")] = 60,
+    cwd: Annotated[str, Field(description="Default: home")] = "",
+    gpus: Gpus = 0,
+    gpu_memory: GpuMemory = "",
+) -> Annotated[CallToolResult, DeployedShape]:
+    """Start an app as a background job, wait for its port, and return a URL that opens on the user's machine."""
+    async with Reporting(ctx) as reporting:
+        sandbox, places = place_of(sandbox_id)
+        order = DeployOrder(
+            sandbox="" if places else server.app.fleet.member(sandbox).name,
+            places=places,
+            cards=read_request(gpus, gpu_memory),
+            command=command,
+            port=port,
+            cwd=cwd,
+            health_path=health_path,
+            timeout_s=min(timeout, patience(server, ctx)),
+        )
+        deployed = await server.app.apps.deploy(order, beats(reporting))
+    fields = deployed_fields(deployed)
+    first = ": ".join(filter(None, (fields["status"], fields.get("url"))))
+    return reply(fields, fields_text(first, fields, without=("status", "url")))
 
 
-def forward(server: SandboxServer) -> Any:
-    async def forward_port(
-        sandbox_id: SandboxId,
-        port: Annotated[int, Field(description="In the sandbox", ge=1, le=65535)],
-        local_port: Annotated[int, Field(description="If allowed; default: any free", ge=0, le=65535)] = 0,
-        close: Annotated[bool, Field(description="End it")] = False,
-    ) -> Annotated[CallToolResult, ForwardShape]:
-        """Bring a port of a sandbox (TensorBoard, Jupyter, vLLM) to 127.0.0.1 of the user's machine."""
-        if close:
-            await server.app.apps.close_port(sandbox_id, port)
-            return reply({"status": "closed", "port": port}, f"port {port} is closed")
-        opened = await server.app.apps.forward(sandbox_id, port, local_port=local_port)
-        fields = forward_fields(opened)
-        return reply(fields, fields_text(f"{fields['url']} leads to port {port}", fields, without=("url", "port")))
-
-    return forward_port
+async def forward_port(
+    server: SandboxServer,
+    sandbox_id: SandboxId,
+    port: Annotated[int, Field(description="In the sandbox", ge=1, le=65535)],
+    local_port: Annotated[int, Field(description="If allowed; default: any free", ge=0, le=65535)] = 0,
+    close: Annotated[bool, Field(description="End it")] = False,
+) -> Annotated[CallToolResult, ForwardShape]:
+    """Bring a port of a sandbox (TensorBoard, Jupyter, vLLM) to 127.0.0.1 of the user's machine."""
+    if close:
+        await server.app.apps.close_port(sandbox_id, port)
+        return reply({"status": "closed", "port": port}, f"port {port} is closed")
+    opened = await server.app.apps.forward(sandbox_id, port, local_port=local_port)
+    fields = forward_fields(opened)
+    return reply(fields, fields_text(f"{fields['url']} leads to port {port}", fields, without=("url", "port")))

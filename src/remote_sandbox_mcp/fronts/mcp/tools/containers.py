@@ -39,12 +39,11 @@ from ....views.sync_results import MOST_SHOWN, copied_fields, problem_fields
 from ....views.texts import fields_text, files_text, taken_text
 from ..clients import calling, own_front, room
 from ..consent import Request, with_consent
-from ..declaration import Declaration
 from ..reporting import Reporting, beats, with_signs_of_life
 from ..results import ResultImages, read_slice, reply
 from ..server import SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration
 from .exec import RUN, RUNS_COMMAND, patience, raw
 from .files import READS, WRITES
 from .sync import ask_about_secrets
@@ -72,74 +71,69 @@ class Upload(TypedDict, total=False):
 
 def offer(server: SandboxServer) -> None:
     make = Declaration(makes_sandbox=True, is_on_page=True)
-    server.offer(create(server), title="Make a disposable sandbox", annotations=MAKE, declaration=make)
-    server.offer(run(server), title="Run a command in a sandbox", annotations=RUN, declaration=RUNS_COMMAND)
+    server.offer(create_sandbox, title="Make a disposable sandbox", annotations=MAKE, declaration=make)
+    server.offer(run_command, title="Run a command in a sandbox", annotations=RUN, declaration=RUNS_COMMAND)
     put = replace(WRITES, paths=("files",))
-    server.offer(upload(server), title="Put files into a sandbox", annotations=END, declaration=put)
+    server.offer(upload_files, title="Put files into a sandbox", annotations=END, declaration=put)
     take = replace(READS, paths=("paths",))
-    server.offer(download(server), title="Take files out of a sandbox", annotations=GET, declaration=take)
+    server.offer(download_files, title="Take files out of a sandbox", annotations=GET, declaration=take)
     end = Declaration(means_selected=False, answers_once=True, is_on_page=True)
-    server.offer(delete(server), title="Throw a sandbox away", annotations=END, declaration=end)
+    server.offer(delete_sandbox, title="Throw a sandbox away", annotations=END, declaration=end)
 
 
-def create(server: SandboxServer) -> Any:
-    async def create_sandbox(
-        ctx: Context[None, Any],
-        image: Annotated[str, Field(description="Default: the configured one")] = "",
-        timeout: Annotated[float, Field(description="Seconds to live; renewed while in use. 0: configured")] = 0,
-        env: Annotated[Mapping[str, str], Field(description="Variables of its commands")] = {},
-        name: Annotated[str, Field(description="To call it by")] = "",
-        cpu: Annotated[float, Field(description="Cores, at most")] = 0,
-        memory: Annotated[str, Field(description="As 512m or 2g")] = "",
-        gpu: Annotated[int | Cards, Field(description='How many; "0,2": these cards of a machine; "a100:2"')] = 0,
-        network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts, as pypi.org")] = None,
-        volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
-        on: Annotated[
-            str, Field(description="A machine with docker, podman or slurm; any; default: as configured")
-        ] = "",
-        slurm: Annotated[Mapping[str, str | int | bool], Field(description="sbatch options, as partition")] = {},
-        # Accepted for old configurations: every sandbox outlives its process anyway.
-        keep: Annotated[bool, UNLISTED] = False,
-    ) -> Annotated[CallToolResult, DisposableShape]:
-        """Make a clean, isolated sandbox; all tools take its sandbox_id as sandbox_name. delete_sandbox when done."""
-        order = SandboxOrder(
-            name=name,
-            image=image,
-            timeout_s=timeout or server.app.settings.rules.default_timeout_s,
-            env=env,
-            limits=Limits(cpu=cpu, memory_mb=megabytes(memory), **gpus(gpu)),
-            network=network if network is None else bool(network),
-            hosts=tuple(network) if isinstance(network, list) else (),
-            volumes=tuple(map(volume, volumes)),
-            provider=on,
-            slurm=read_options(slurm),
-        )
-        if text_argument("image", image, required=False).startswith(("/", "~", ".")):
-            # A folder of the user's computer is mounted as its root file system.
-            order = replace(order, image=absolute(image))
-            server.app.transfers.check_folder(image)
-        until = time.monotonic() + patience(server, ctx)
-        async with Reporting(ctx) as reporting:
-            what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
+async def create_sandbox(
+    server: SandboxServer,
+    ctx: Context[None, Any],
+    image: Annotated[str, Field(description="Default: the configured one")] = "",
+    timeout: Annotated[float, Field(description="Seconds to live; renewed while in use. 0: configured")] = 0,
+    env: Annotated[Mapping[str, str], Field(description="Variables of its commands")] = {},
+    name: Annotated[str, Field(description="To call it by")] = "",
+    cpu: Annotated[float, Field(description="Cores, at most")] = 0,
+    memory: Annotated[str, Field(description="As 512m or 2g")] = "",
+    gpu: Annotated[int | Cards, Field(description='How many; "0,2": these cards of a machine; "a100:2"')] = 0,
+    network: Annotated[bool | list[str] | None, Field(description="false, or the only hosts, as pypi.org")] = None,
+    volumes: Annotated[Sequence[str], Field(description="source:target[:rw], where the platform allows")] = (),
+    on: Annotated[str, Field(description="A machine with docker, podman or slurm; any; default: as configured")] = "",
+    slurm: Annotated[Mapping[str, str | int | bool], Field(description="sbatch options, as partition")] = {},
+    # Accepted for old configurations: every sandbox outlives its process anyway.
+    keep: Annotated[bool, UNLISTED] = False,
+) -> Annotated[CallToolResult, DisposableShape]:
+    """Make a clean, isolated sandbox; all tools take its sandbox_id as sandbox_name. delete_sandbox when done."""
+    order = SandboxOrder(
+        name=name,
+        image=image,
+        timeout_s=timeout or server.app.settings.rules.default_timeout_s,
+        env=env,
+        limits=Limits(cpu=cpu, memory_mb=megabytes(memory), **gpus(gpu)),
+        network=network if network is None else bool(network),
+        hosts=tuple(network) if isinstance(network, list) else (),
+        volumes=tuple(map(volume, volumes)),
+        provider=on,
+        slurm=read_options(slurm),
+    )
+    if text_argument("image", image, required=False).startswith(("/", "~", ".")):
+        # A folder of the user's computer is mounted as its root file system.
+        order = replace(order, image=absolute(image))
+        server.app.transfers.check_folder(image)
+    until = time.monotonic() + patience(server, ctx)
+    async with Reporting(ctx) as reporting:
+        what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
 
-            async def make(is_agreed: bool) -> Disposable:
-                # Whoever uses a front end of ours is a person.
-                wanted = replace(order, free=is_agreed or bool(own_front.get()))
-                return await with_signs_of_life(server.app.disposables.create(wanted), what, reporting)
+        async def make(is_agreed: bool) -> Disposable:
+            # Whoever uses a front end of ours is a person.
+            wanted = replace(order, free=is_agreed or bool(own_front.get()))
+            return await with_signs_of_life(server.app.disposables.create(wanted), what, reporting)
 
-            made = await with_consent(make, lambda problem: to_reach(order, server.app.settings.rules, problem))
-            if made.status == PENDING:
-                made = await started(server, made, until - time.monotonic(), reporting)
-        session = server.clients.session(ctx)
-        if session:
-            session.note_created(made.id)
-        if not (server.app.fleet.default or server.app.fleet.refusal) and session:
-            # Where nothing else is configured, it becomes the client's selected sandbox.
-            await session.selection.choose(made.id)
-        fields = disposable_fields(made)
-        return reply(fields, fields_text(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
-
-    return create_sandbox
+        made = await with_consent(make, lambda problem: to_reach(order, server.app.settings.rules, problem))
+        if made.status == PENDING:
+            made = await started(server, made, until - time.monotonic(), reporting)
+    if session := server.clients.session(ctx):
+        session.note_created(made.id)
+    if not (server.app.fleet.default or server.app.fleet.refusal) and session:
+        # Where nothing else is configured, it becomes the client's selected sandbox.
+        await session.selection.choose(made.id)
+    fields = disposable_fields(made)
+    return reply(fields, fields_text(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
 
 
 def to_reach(order: SandboxOrder, rules: DisposableRules, problem: BadArgument) -> Request:
@@ -172,106 +166,98 @@ async def started(server: SandboxServer, made: Disposable, seconds: float, repor
         raise
 
 
-def run(server: SandboxServer) -> Any:
-    async def run_command(
-        command: Annotated[str, Field(description="Shell source")],
-        ctx: Context[None, Any],
-        sandbox_id: LastCreated = "",
-        timeout: Annotated[float, Field(description="Seconds, default 120")] = 120,
-        cwd: Annotated[str, Field(description="Default: home")] = "",
-        input: Annotated[str, UNLISTED] = "",
-        env: Annotated[Mapping[str, str], UNLISTED] = {},
-    ) -> Annotated[CallToolResult, CommandShape]:
-        """Run a command in a sandbox, as exec_bash does."""
-        async with Reporting(ctx) as reporting:
-            report = await server.app.commands.run(
-                command,
-                cwd=cwd,
-                timeout_s=timeout,
-                name=sandbox_id,
-                patience_s=patience(server, ctx),
-                room=room(),
-                progress=beats(reporting),
-                input=raw(input),
-                env=env,
-            )
-        fields = {"stdout": "", "stderr": "", "duration": round(getattr(report.seen, "seconds", 0.0), 3)}
-        return reply(fields | exec_fields(report), exec_text(report))
-
-    return run_command
+async def run_command(
+    server: SandboxServer,
+    command: Annotated[str, Field(description="Shell source")],
+    ctx: Context[None, Any],
+    sandbox_id: LastCreated = "",
+    timeout: Annotated[float, Field(description="Seconds, default 120")] = 120,
+    cwd: Annotated[str, Field(description="Default: home")] = "",
+    input: Annotated[str, UNLISTED] = "",
+    env: Annotated[Mapping[str, str], UNLISTED] = {},
+) -> Annotated[CallToolResult, CommandShape]:
+    """Run a command in a sandbox, as exec_bash does."""
+    async with Reporting(ctx) as reporting:
+        report = await server.app.commands.run(
+            command,
+            cwd=cwd,
+            timeout_s=timeout,
+            name=sandbox_id,
+            patience_s=patience(server, ctx),
+            room=room(),
+            progress=beats(reporting),
+            input=raw(input),
+            env=env,
+        )
+    fields = {"stdout": "", "stderr": "", "duration": round(getattr(report.seen, "seconds", 0.0), 3)}
+    return reply(fields | exec_fields(report), exec_text(report))
 
 
-def upload(server: SandboxServer) -> Any:
-    async def upload_files(
-        sandbox_id: SandboxId,
-        files: Annotated[
-            Sequence[Upload], Field(description="path, and one of content (base64), text, local_path (file or folder)")
-        ],
-    ) -> Annotated[CallToolResult, FilesShape]:
-        """Put files into a sandbox. local_path copies from the user's machine without passing through you."""
-        done: list[dict[str, Any]] = []
-        transfers = server.app.transfers
-        named = [transfers.place(file["local_path"], sandbox=None) for file in files if file.get("local_path")]
-        await ask_about_secrets(server, named, sandbox_id)
+async def upload_files(
+    server: SandboxServer,
+    sandbox_id: SandboxId,
+    files: Annotated[
+        Sequence[Upload], Field(description="path, and one of content (base64), text, local_path (file or folder)")
+    ],
+) -> Annotated[CallToolResult, FilesShape]:
+    """Put files into a sandbox. local_path copies from the user's machine without passing through you."""
+    done: list[dict[str, Any]] = []
+    transfers = server.app.transfers
+    named = [transfers.place(file["local_path"], sandbox=None) for file in files if file.get("local_path")]
+    await ask_about_secrets(server, named, sandbox_id)
+    try:
+        for file in files:
+            done.append(await put(server, sandbox_id, file))
+    except SandboxError as problem:
+        if done:
+            before = ", ".join(str(file["path"]) for file in done)
+            problem.args = (f"{problem}; of {len(files)}, these were put in place before it: {before}",)
+        raise
+    return reply({"files": done}, files_text("put in place", done))
+
+
+async def download_files(
+    server: SandboxServer,
+    sandbox_id: SandboxId,
+    paths: Annotated[Sequence[str], Field(description="Files there; with local_dir also folders")],
+    local_dir: Annotated[str, Field(description="Folder of the user's machine to copy into instead")] = "",
+    content: Annotated[bool, Field(description="Whole content, 16 MB each, also of images")] = False,
+    max_bytes: Annotated[int, Field(description="Of each file", ge=0, le=MOST_BYTES)] = 0,
+    encoding: Annotated[Literal["", "base64"], UNLISTED] = "",
+) -> Annotated[CallToolResult, FilesShape]:
+    """Take files out of a sandbox: images are shown, others come as base64 or, with local_dir, all are copied
+    (folders, too) without passing by you."""
+    is_whole = content or calling.get().is_stranger
+    # Known clients cut results for their model, and truncated base64 is useless.
+    room_each = MOST_BYTES if is_whole else room() * 3 // 4 // max(1, len(paths))
+    images = None if encoding else ResultImages()
+    taking = functools.partial(take, server, sandbox_id, max_bytes=max_bytes, is_whole=is_whole, images=images)
+    done, problems = [], []
+    for path in paths:
         try:
-            for file in files:
-                done.append(await put(server, sandbox_id, file))
-        except SandboxError as problem:
-            if done:
-                before = ", ".join(str(file["path"]) for file in done)
-                problem.args = (f"{problem}; of {len(files)}, these were put in place before it: {before}",)
-            raise
-        return reply({"files": done}, files_text("put in place", done))
-
-    return upload_files
-
-
-def download(server: SandboxServer) -> Any:
-    async def download_files(
-        sandbox_id: SandboxId,
-        paths: Annotated[Sequence[str], Field(description="Files there; with local_dir also folders")],
-        local_dir: Annotated[str, Field(description="Folder of the user's machine to copy into instead")] = "",
-        content: Annotated[bool, Field(description="Whole content, 16 MB each, also of images")] = False,
-        max_bytes: Annotated[int, Field(description="Of each file", ge=0, le=MOST_BYTES)] = 0,
-        encoding: Annotated[Literal["", "base64"], UNLISTED] = "",
-    ) -> Annotated[CallToolResult, FilesShape]:
-        """Take files out of a sandbox: images are shown, others come as base64 or, with local_dir, all are copied
-        (folders, too) without passing by you."""
-        is_whole = content or calling.get().is_stranger
-        # Known clients cut results for their model, and truncated base64 is useless.
-        room_each = MOST_BYTES if is_whole else room() * 3 // 4 // max(1, len(paths))
-        images = None if encoding else ResultImages()
-        taking = functools.partial(take, server, sandbox_id, max_bytes=max_bytes, is_whole=is_whole, images=images)
-        done, problems = [], []
-        for path in paths:
-            try:
-                done.append(fitting(await taking(path, local_dir), room_each))
-            except FileProblem as problem:
-                problems.append(Problem(path, sentence(problem)))
-        if problems and not done:
-            raise FileProblem("; ".join(problem.reason for problem in problems[:MOST_SHOWN]))
-        is_cut = any(file.get("truncated") for file in done)
-        note = CUT.format("" if is_whole else "content=true returns up to 16 MB of it, ") if is_cut else ""
-        fields = {"files": done} | problem_fields(tuple(problems), len(problems)) | lean(note=note)
-        return reply(fields, taken_text(fields), whole=is_whole, images=images.blocks if images else ())
-
-    return download_files
+            done.append(fitting(await taking(path, local_dir), room_each))
+        except FileProblem as problem:
+            problems.append(Problem(path, sentence(problem)))
+    if problems and not done:
+        raise FileProblem("; ".join(problem.reason for problem in problems[:MOST_SHOWN]))
+    is_cut = any(file.get("truncated") for file in done)
+    note = CUT.format("" if is_whole else "content=true returns up to 16 MB of it, ") if is_cut else ""
+    fields = {"files": done} | problem_fields(tuple(problems), len(problems)) | lean(note=note)
+    return reply(fields, taken_text(fields), whole=is_whole, images=images.blocks if images else ())
 
 
-def delete(server: SandboxServer) -> Any:
-    async def delete_sandbox(
-        sandbox_id: Annotated[str, Field(description="An id or name")],
-    ) -> Annotated[CallToolResult, DisposableShape]:
-        """End a disposable sandbox and all that runs in it, and remove its files."""
-        if await server.app.restart(sandbox_id):
-            text = f"{sandbox_id} is configured, so it stays, with its files; all that ran in it was ended"
-            return reply({"sandbox_id": sandbox_id, "status": "restarted"}, text)
-        gone = await server.app.disposables.delete(sandbox_id)
-        await server.app.apps.forget(gone.id)
-        current().note_deleted(gone.id)
-        return reply({"sandbox_id": gone.id, "status": "deleted"}, f"{gone.id} is deleted")
-
-    return delete_sandbox
+async def delete_sandbox(
+    server: SandboxServer,
+    sandbox_id: Annotated[str, Field(description="An id or name")],
+) -> Annotated[CallToolResult, DisposableShape]:
+    """End a disposable sandbox and all that runs in it, and remove its files."""
+    if await server.app.restart(sandbox_id):
+        text = f"{sandbox_id} is configured, so it stays, with its files; all that ran in it was ended"
+        return reply({"sandbox_id": sandbox_id, "status": "restarted"}, text)
+    gone = await server.app.disposables.delete(sandbox_id)
+    await server.app.apps.forget(gone.id)
+    current().note_deleted(gone.id)
+    return reply({"sandbox_id": gone.id, "status": "deleted"}, f"{gone.id} is deleted")
 
 
 async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from ....services.commands import Row
 from ....views.exec_results import LONGEST_LINE, clip_for, row_head, rows_fields, rows_text
 from ....views.results import exec_fields, exec_text
 from ..clients import calling, room
-from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ExecShape
+from ..toolbox import Declaration, WorkspacePart
 
 # Hints for clients. Most of them run read-only tools at the same time, and all others one after another.
 RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
@@ -34,52 +34,50 @@ RUNS_COMMAND = Declaration(starts=True, names_its_work=True, workspace=RUNS, is_
 
 def offer(server: SandboxServer) -> None:
     first = replace(RUNS_COMMAND, is_first=True)
-    server.offer(run_command(server), title="Run a command", annotations=RUN, declaration=first)
+    server.offer(exec_bash, title="Run a command", annotations=RUN, declaration=first)
 
 
-def run_command(server: SandboxServer) -> Any:
-    async def exec_bash(
-        command: Annotated[str, Field(description="Shell source, any length")],
-        ctx: Context[None, Any],
-        cwd: Annotated[str, Field(description="Folder to start in; default: home, or the session's")] = "",
-        timeout_s: Annotated[float, Field(description="Default 120. Then the whole process tree is ended")] = 120,
-        max_output_chars: Annotated[int, Field(description="Per stream, default 20000; both ends are kept")] = 20000,
-        sandbox_name: SandboxName = "",
-        sandbox_names: Annotated[
-            list[str] | Literal["all"] | None, Field(description="Run on all of these at once; a row each")
-        ] = None,
-        as_root: Annotated[bool, Field(description="By sudo, where the operator allows it")] = False,
-        session: Annotated[str, Field(description="A shell that keeps folder, variables and functions")] = "",
-        input: Annotated[str, Field(description="Standard input")] = "",
-        env: Annotated[Mapping[str, str], Field(description="Variables")] = {},
-    ) -> Annotated[CallToolResult, ExecShape]:
-        """Run a command in a new shell, or in a session's, and return its exit code and output.
+async def exec_bash(
+    server: SandboxServer,
+    command: Annotated[str, Field(description="Shell source, any length")],
+    ctx: Context[None, Any],
+    cwd: Annotated[str, Field(description="Folder to start in; default: home, or the session's")] = "",
+    timeout_s: Annotated[float, Field(description="Default 120. Then the whole process tree is ended")] = 120,
+    max_output_chars: Annotated[int, Field(description="Per stream, default 20000; both ends are kept")] = 20000,
+    sandbox_name: SandboxName = "",
+    sandbox_names: Annotated[
+        list[str] | Literal["all"] | None, Field(description="Run on all of these at once; a row each")
+    ] = None,
+    as_root: Annotated[bool, Field(description="By sudo, where the operator allows it")] = False,
+    session: Annotated[str, Field(description="A shell that keeps folder, variables and functions")] = "",
+    input: Annotated[str, Field(description="Standard input")] = "",
+    env: Annotated[Mapping[str, str], Field(description="Variables")] = {},
+) -> Annotated[CallToolResult, ExecShape]:
+    """Run a command in a new shell, or in a session's, and return its exit code and output.
 
-        One that outlasts the call (50 to 280 s, by client) returns running=true and a tmux_session for
-        check_background_task, and goes on."""
-        if sandbox_names is not None:
-            if sandbox_name:
-                raise BadArgument("sandbox_name and sandbox_names were both given; pass one of them")
-            several = functools.partial(run_on_several, server, ctx, sandbox_names, command, cwd, timeout_s)
-            return await several(max_output_chars, as_root, session, raw(input), env)
-        async with Reporting(ctx) as reporting:
-            report = await server.app.commands.run(
-                command,
-                cwd=cwd,
-                timeout_s=timeout_s,
-                limit=max_output_chars,
-                name=sandbox_name,
-                patience_s=patience(server, ctx),
-                room=room(),
-                progress=beats(reporting),
-                as_root=as_root,
-                session=session,
-                input=raw(input),
-                env=env,
-            )
-        return reply(exec_fields(report), exec_text(report))
-
-    return exec_bash
+    One that outlasts the call (50 to 280 s, by client) returns running=true and a tmux_session for
+    check_background_task, and goes on."""
+    if sandbox_names is not None:
+        if sandbox_name:
+            raise BadArgument("sandbox_name and sandbox_names were both given; pass one of them")
+        several = functools.partial(run_on_several, server, ctx, sandbox_names, command, cwd, timeout_s)
+        return await several(max_output_chars, as_root, session, raw(input), env)
+    async with Reporting(ctx) as reporting:
+        report = await server.app.commands.run(
+            command,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            limit=max_output_chars,
+            name=sandbox_name,
+            patience_s=patience(server, ctx),
+            room=room(),
+            progress=beats(reporting),
+            as_root=as_root,
+            session=session,
+            input=raw(input),
+            env=env,
+        )
+    return reply(exec_fields(report), exec_text(report))
 
 
 async def run_on_several(

@@ -22,11 +22,10 @@ from ....views.app_results import moment
 from ....views.results import file_content, first_that_fit, lean, plain_text, size_of
 from ....views.texts import content_text, image_text, listing_text, matches_text
 from ..clients import room
-from ..declaration import Declaration, WorkspacePart
 from ..results import ResultImages, read_slice, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration, WorkspacePart
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
@@ -49,56 +48,52 @@ Cursor = Annotated[str, Field(description="next_cursor, to go on")]
 
 def offer(server: SandboxServer) -> None:
     for tool, title, hints, declaration in (
-        (list_files(server), "List a folder", READ_ONLY, IN_FOLDER),
-        (read_file(server), "Read a file", READ_ONLY, replace(READS, is_first=True)),
-        (write_file(server), "Write a file", WRITE, WRITES),
-        (edit_file(server), "Edit a file", EDIT, WRITES),
-        (search_files(server), "Search files", READ_ONLY, IN_FOLDER),
+        (list_remote_files, "List a folder", READ_ONLY, IN_FOLDER),
+        (read_remote_file, "Read a file", READ_ONLY, replace(READS, is_first=True)),
+        (write_remote_file, "Write a file", WRITE, WRITES),
+        (edit_remote_file, "Edit a file", EDIT, WRITES),
+        (search_remote_files, "Search files", READ_ONLY, IN_FOLDER),
     ):
         server.offer(tool, title=title, annotations=hints, declaration=declaration)
 
 
-def list_files(server: SandboxServer) -> Any:
-    async def list_remote_files(
-        remote_path: Annotated[str, Field(description="Default: home")] = "",
-        recursive: Annotated[bool, Field(description="With all folders in it")] = False,
-        max_entries: Annotated[int, Field(description="Default 200, at most 10000")] = 200,
-        sandbox_name: SandboxName = "",
-        cursor: Cursor = "",
-    ) -> Annotated[CallToolResult, ListingShape]:
-        """List a folder by name. Unreadable folders are reported in problems."""
-        found = await server.app.files.list(
-            remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor,
-            most=room() // LEAST_ENTRY + 1,
-        )  # fmt: skip
-        fields = listing_fields(found, room())
-        return reply(fields, listing_text(fields, plain_text(found.folder)))
-
-    return list_remote_files
+async def list_remote_files(
+    server: SandboxServer,
+    remote_path: Annotated[str, Field(description="Default: home")] = "",
+    recursive: Annotated[bool, Field(description="With all folders in it")] = False,
+    max_entries: Annotated[int, Field(description="Default 200, at most 10000")] = 200,
+    sandbox_name: SandboxName = "",
+    cursor: Cursor = "",
+) -> Annotated[CallToolResult, ListingShape]:
+    """List a folder by name. Unreadable folders are reported in problems."""
+    found = await server.app.files.list(
+        remote_path, recursive=recursive, limit=max_entries, name=sandbox_name, cursor=cursor,
+        most=room() // LEAST_ENTRY + 1,
+    )  # fmt: skip
+    fields = listing_fields(found, room())
+    return reply(fields, listing_text(fields, plain_text(found.folder)))
 
 
-def read_file(server: SandboxServer) -> Any:
-    async def read_remote_file(
-        remote_path: RemoteFile,
-        max_bytes: Annotated[int, Field(description="Default 200000", ge=1, le=MOST_BYTES)] = USUAL_BYTES,
-        offset: Annotated[int, Field(description="Byte to start at; negative counts from the end")] = 0,
-        start_line: Annotated[int, Field(description="First line, from 1, instead of offset", ge=0)] = 0,
-        line_count: Annotated[int, Field(description="How many lines", ge=0)] = 0,
-        sandbox_name: SandboxName = "",
-    ) -> Annotated[CallToolResult, ContentShape]:
-        """Read a file or a part of it. size is the whole file's. A PNG, JPEG, GIF or WebP is shown as an image; what
-        else is not text comes as base64 (encoding)."""
-        if not offset and not start_line and not line_count:
-            found, image = await read_slice(
-                server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, first=most_shown(room()), name=sandbox_name
-            )
-            return shown(image, found) if image else part_of_file(found)
-        # Lines without a count: up to the end of the file, bounded by max_bytes.
-        lines = (line_count or 1_000_000_000) if start_line or line_count else 0
-        span = Span(offset, min(max_bytes, most_shown(room())), max(1, start_line), lines)
-        return part_of_file(await server.app.files.read(remote_path, span, name=sandbox_name))
-
-    return read_remote_file
+async def read_remote_file(
+    server: SandboxServer,
+    remote_path: RemoteFile,
+    max_bytes: Annotated[int, Field(description="Default 200000", ge=1, le=MOST_BYTES)] = USUAL_BYTES,
+    offset: Annotated[int, Field(description="Byte to start at; negative counts from the end")] = 0,
+    start_line: Annotated[int, Field(description="First line, from 1, instead of offset", ge=0)] = 0,
+    line_count: Annotated[int, Field(description="How many lines", ge=0)] = 0,
+    sandbox_name: SandboxName = "",
+) -> Annotated[CallToolResult, ContentShape]:
+    """Read a file or a part of it. size is the whole file's. A PNG, JPEG, GIF or WebP is shown as an image; what
+    else is not text comes as base64 (encoding)."""
+    if not offset and not start_line and not line_count:
+        found, image = await read_slice(
+            server.app, remote_path, usual=USUAL_BYTES, limit=max_bytes, first=most_shown(room()), name=sandbox_name
+        )
+        return shown(image, found) if image else part_of_file(found)
+    # Lines without a count: up to the end of the file, bounded by max_bytes.
+    lines = (line_count or 1_000_000_000) if start_line or line_count else 0
+    span = Span(offset, min(max_bytes, most_shown(room())), max(1, start_line), lines)
+    return part_of_file(await server.app.files.read(remote_path, span, name=sandbox_name))
 
 
 def most_shown(room: int) -> int:
@@ -119,66 +114,58 @@ def shown(image: Image, found: FileSlice) -> CallToolResult:
     return reply(fields | {"truncated": not images.blocks}, image_text(fields), images=images.blocks)
 
 
-def write_file(server: SandboxServer) -> Any:
-    async def write_remote_file(
-        remote_path: RemoteFile,
-        content: Annotated[str, Field(description="All of it")],
-        encoding: Annotated[Literal["text", "base64"], Field(description="How content is given")] = "text",
-        create_only: Annotated[bool, Field(description="Refuse if the file exists")] = False,
-        sandbox_name: SandboxName = "",
-        force: Annotated[bool, UNLISTED] = False,
-    ) -> Annotated[CallToolResult, WrittenShape]:
-        """Create or replace a file at once, keeping its mode; missing folders are made.
+async def write_remote_file(
+    server: SandboxServer,
+    remote_path: RemoteFile,
+    content: Annotated[str, Field(description="All of it")],
+    encoding: Annotated[Literal["text", "base64"], Field(description="How content is given")] = "text",
+    create_only: Annotated[bool, Field(description="Refuse if the file exists")] = False,
+    sandbox_name: SandboxName = "",
+    force: Annotated[bool, UNLISTED] = False,
+) -> Annotated[CallToolResult, WrittenShape]:
+    """Create or replace a file at once, keeping its mode; missing folders are made.
 
-        Refused if the file changed since you read it."""
-        data = decode(content, encoding)
-        files = server.app.files
-        written = await files.write(remote_path, data, create_only=create_only, name=sandbox_name, force=force)
-        return reply({"size": written.size} | lean(created=written.created), f"{counted(written.size, 'byte')} written")
-
-    return write_remote_file
+    Refused if the file changed since you read it."""
+    data = decode(content, encoding)
+    files = server.app.files
+    written = await files.write(remote_path, data, create_only=create_only, name=sandbox_name, force=force)
+    return reply({"size": written.size} | lean(created=written.created), f"{counted(written.size, 'byte')} written")
 
 
-def edit_file(server: SandboxServer) -> Any:
-    async def edit_remote_file(
-        remote_path: RemoteFile,
-        old_text: Annotated[str, Field(description="Exact text that occurs once")],
-        new_text: Annotated[str, Field(description="Put in its place")],
-        replace_all: Annotated[bool, Field(description="Wherever it occurs")] = False,
-        sandbox_name: SandboxName = "",
-        force: Annotated[bool, UNLISTED] = False,
-    ) -> Annotated[CallToolResult, WrittenShape]:
-        """Replace an exact text in a file.
+async def edit_remote_file(
+    server: SandboxServer,
+    remote_path: RemoteFile,
+    old_text: Annotated[str, Field(description="Exact text that occurs once")],
+    new_text: Annotated[str, Field(description="Put in its place")],
+    replace_all: Annotated[bool, Field(description="Wherever it occurs")] = False,
+    sandbox_name: SandboxName = "",
+    force: Annotated[bool, UNLISTED] = False,
+) -> Annotated[CallToolResult, WrittenShape]:
+    """Replace an exact text in a file.
 
-        Refused if it is not there, is not unique, or the file changed since you read it."""
-        edit = functools.partial(server.app.files.edit, every=replace_all, name=sandbox_name, force=force)
-        written, count = await edit(remote_path, old_text, new_text)
-        return reply(
-            {"size": written.size, "replacements": count}, f"{count} replaced, {counted(written.size, 'byte')}"
-        )
-
-    return edit_remote_file
+    Refused if it is not there, is not unique, or the file changed since you read it."""
+    edit = functools.partial(server.app.files.edit, every=replace_all, name=sandbox_name, force=force)
+    written, count = await edit(remote_path, old_text, new_text)
+    return reply({"size": written.size, "replacements": count}, f"{count} replaced, {counted(written.size, 'byte')}")
 
 
-def search_files(server: SandboxServer) -> Any:
-    async def search_remote_files(
-        remote_path: Annotated[str, Field(description="Folder or file; default: home")] = "",
-        pattern: Annotated[str, Field(description="Regular expression for lines; none: only names")] = "",
-        glob: Annotated[str, Field(description="Which files: *.py by name, src/**/*.c by path")] = "",
-        ignore_case: Annotated[bool, Field(description="For pattern")] = False,
-        max_results: Annotated[int, Field(description="Default 100, at most 2000")] = 100,
-        sandbox_name: SandboxName = "",
-        cursor: Cursor = "",
-    ) -> Annotated[CallToolResult, FoundShape]:
-        """Find files by name (glob) and lines by regular expression (pattern), at any depth.
+async def search_remote_files(
+    server: SandboxServer,
+    remote_path: Annotated[str, Field(description="Folder or file; default: home")] = "",
+    pattern: Annotated[str, Field(description="Regular expression for lines; none: only names")] = "",
+    glob: Annotated[str, Field(description="Which files: *.py by name, src/**/*.c by path")] = "",
+    ignore_case: Annotated[bool, Field(description="For pattern")] = False,
+    max_results: Annotated[int, Field(description="Default 100, at most 2000")] = 100,
+    sandbox_name: SandboxName = "",
+    cursor: Cursor = "",
+) -> Annotated[CallToolResult, FoundShape]:
+    """Find files by name (glob) and lines by regular expression (pattern), at any depth.
 
-        Binary files and .git are skipped."""
-        search = Search(remote_path, glob, pattern, ignore_case, max_results)
-        found = await server.app.files.search(search, name=sandbox_name, cursor=cursor)
-        fields = found_fields(found, room())
-        return reply(fields, matches_text(fields))
-
-    return search_remote_files
+    Binary files and .git are skipped."""
+    search = Search(remote_path, glob, pattern, ignore_case, max_results)
+    found = await server.app.files.search(search, name=sandbox_name, cursor=cursor)
+    fields = found_fields(found, room())
+    return reply(fields, matches_text(fields))
 
 
 def decode(content: str, encoding: str) -> bytes:

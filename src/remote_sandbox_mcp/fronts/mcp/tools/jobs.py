@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
@@ -18,22 +18,14 @@ from ....core.task import TaskState, outcome_of
 from ....core.texts.text import harmless
 from ....services.jobs.service import LONGEST_WAIT_S, Wanted, Which
 from ....services.jobs.values import Ensure
-from ....views.job_results import (
-    begun_fields,
-    begun_text,
-    screen_fields,
-    session_fields,
-    snapshot_fields,
-    task_result,
-)
+from ....views.job_results import begun_fields, begun_text, screen_fields, session_fields, snapshot_fields, task_result
 from ....views.texts import fields_text, tasks_text
 from ..clients import asked_by, room
-from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import GpuMemory, Gpus, Places, SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration, WorkspacePart
 from .exec import ASK, END, RUN, STARTS, patience
 
 TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
@@ -76,144 +68,121 @@ STILL_QUEUED = "it was told to stop but is still in the queue; ask again with ch
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(start(server), title="Start a background job", annotations=RUN, declaration=STARTS_JOB)
+    server.offer(exec_bash_background, title="Start a background job", annotations=RUN, declaration=STARTS_JOB)
     check = replace(ASKS, is_card=True, is_on_page=True)
-    server.offer(check_task(server), title="Ask after a job or a running command", annotations=ASK, declaration=check)
     server.offer(
-        wait_for_task(server), title="Wait for a job", annotations=ASK, declaration=replace(ASKS, only_waits=True)
+        check_background_task, title="Ask after a job or a running command", annotations=ASK, declaration=check
+    )
+    server.offer(
+        wait_background_task, title="Wait for a job", annotations=ASK, declaration=replace(ASKS, only_waits=True)
     )
     stop = replace(ASKS, is_on_page=True)
-    server.offer(stop_task(server), title="End a job or a running command", annotations=END, declaration=stop)
+    server.offer(stop_background_task, title="End a job or a running command", annotations=END, declaration=stop)
     of_all = Declaration(means_selected=False)
-    server.offer(list_tasks(server), title="List background jobs", annotations=ASK, declaration=of_all)
-    server.offer(send_input(server), title="Type into a job", annotations=TYPE)
+    server.offer(list_background_tasks, title="List background jobs", annotations=ASK, declaration=of_all)
+    server.offer(send_background_input, title="Type into a job", annotations=TYPE)
     # The same as check_background_task with screen, under the name that agents look for.
-    server.offer(see_screen(server), title="See a job's window", annotations=ASK, is_listed=False)
+    server.offer(read_screen, title="See a job's window", annotations=ASK, is_listed=False)
     # For people, through the page in the browser: an agent starts a job anew, or leaves it to the watchdog.
     resume = Declaration(is_on_page=True)
-    server.offer(resume_task(server), title="Resume a job", annotations=RUN, is_listed=False, declaration=resume)
+    server.offer(resume_background_task, title="Resume a job", annotations=RUN, is_listed=False, declaration=resume)
 
 
-def start(server: SandboxServer) -> Any:
-    async def exec_bash_background(
-        command: Annotated[str, Field(description="Shell source, any length")],
-        session_name: Annotated[str, Field(description="Name of its tmux session; default bg-...")] = "",
-        log_file: Annotated[str, Field(description="Default .codex_logs/SESSION.log under cwd or home")] = "",
-        cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
-        sandbox_name: Places = "",
-        slurm: Slurm = None,
-        gpus: Gpus = 0,
-        gpu_memory: GpuMemory = "",
-        wait_for_gpus: Annotated[bool, Field(description="Else an error if none are free")] = True,
-        after: Annotated[Sequence[str], Field(description="Jobs that must succeed first")] = (),
-        priority: Annotated[int, Field(description="Higher first")] = 0,
-        run_for: Annotated[str, Field(description="As 8h")] = "",
-        watch: Annotated[bool, Field(description="Have the watchdog look after it")] = True,
-        ensure_watchdog: EnsureWatchdog = True,
-        run_id: RunId = "",
-        watch_name: Annotated[str, Field(description="Of the watch")] = "",
-        resume_command: ResumeCommand = "",
-        resume_plan_json: ResumePlan = "",
-        checkpoint_path: CheckpointPath = "",
-        checkpoint_command: CheckpointCommand = "",
-        checkpoint_format: CheckpointFormat = "text",
-        interval_s: Interval = 300,
-        max_log_lines: Annotated[int, UNLISTED] = 80,
-        alert_after_failures: AlertAfter = 2,
-        resume_delay_s: ResumeDelay = 300,
-        notify_local: NotifyLocal = True,
-        webhook_url: Webhook = "",
-        event_command: EventCommand = "",
-        auto_resume: AutoResume = False,
-        max_resume_attempts: Attempts = 1,
-        metadata_json: Metadata = "",
-        codex_wakeup: CodexWakeup = False,
-        codex_command: CodexCommand = "",
-        alerts: Alerts = NO_ALERTS,
-    ) -> Annotated[CallToolResult, StartedShape]:
-        """Start a long job in tmux and return at once; it survives disconnects and this conversation.
+async def exec_bash_background(
+    server: SandboxServer,
+    command: Annotated[str, Field(description="Shell source, any length")],
+    session_name: Annotated[str, Field(description="Name of its tmux session; default bg-...")] = "",
+    log_file: Annotated[str, Field(description="Default .codex_logs/SESSION.log under cwd or home")] = "",
+    cwd: Annotated[str, Field(description="Folder to start in; default: home")] = "",
+    sandbox_name: Places = "",
+    slurm: Slurm = None,
+    gpus: Gpus = 0,
+    gpu_memory: GpuMemory = "",
+    wait_for_gpus: Annotated[bool, Field(description="Else an error if none are free")] = True,
+    after: Annotated[Sequence[str], Field(description="Jobs that must succeed first")] = (),
+    priority: Annotated[int, Field(description="Higher first")] = 0,
+    run_for: Annotated[str, Field(description="As 8h")] = "",
+    watch: Annotated[bool, Field(description="Have the watchdog look after it")] = True,
+    ensure_watchdog: EnsureWatchdog = True,
+    run_id: RunId = "",
+    watch_name: Annotated[str, Field(description="Of the watch")] = "",
+    resume_command: ResumeCommand = "",
+    resume_plan_json: ResumePlan = "",
+    checkpoint_path: CheckpointPath = "",
+    checkpoint_command: CheckpointCommand = "",
+    checkpoint_format: CheckpointFormat = "text",
+    interval_s: Interval = 300,
+    max_log_lines: Annotated[int, UNLISTED] = 80,
+    alert_after_failures: AlertAfter = 2,
+    resume_delay_s: ResumeDelay = 300,
+    notify_local: NotifyLocal = True,
+    webhook_url: Webhook = "",
+    event_command: EventCommand = "",
+    auto_resume: AutoResume = False,
+    max_resume_attempts: Attempts = 1,
+    metadata_json: Metadata = "",
+    codex_wakeup: CodexWakeup = False,
+    codex_command: CodexCommand = "",
+    alerts: Alerts = NO_ALERTS,
+) -> Annotated[CallToolResult, StartedShape]:
+    """Start a long job in tmux and return at once; it survives disconnects and this conversation.
 
-        Then wait_background_task, or check_background_task. A job that ended is never resumed."""
-        given, run_for_s = with_run_for(alerts, run_for)
-        order = WatchOrder(
-            run_id=run_id,
-            name=watch_name,
-            resume_command=resume_command,
-            resume_plan_json=resume_plan_json,
-            checkpoint_path=checkpoint_path,
-            checkpoint_command=checkpoint_command,
-            checkpoint_format=checkpoint_format,
-            interval_s=interval_s,
-            alert_after_failures=alert_after_failures,
-            resume_delay_s=resume_delay_s,
-            notify_local=notify_local,
-            webhook_url=webhook_url,
-            event_command=event_command,
-            auto_resume=auto_resume,
-            max_resume_attempts=max_resume_attempts,
-            metadata_json=metadata_json,
-            codex_wakeup=codex_wakeup,
-            codex_command=codex_command,
-            log_lines=max_log_lines,
-            alerts=given,
-        )
-        sandbox, places = place_of(sandbox_name)
-        wanted = Wanted(
-            command=command,
-            session=session_name,
-            log_file=log_file,
-            cwd=cwd,
-            sandbox=sandbox,
-            slurm=slurm,
-            watch=order if watch else None,
-            places=places,
-            cards=read_request(gpus, gpu_memory),
-            run_for_s=run_for_s,
-            after=tuple(after),
-            priority=priority,
-            waits=wait_for_gpus,
-        )
-        begun = await server.app.jobs.start(wanted, ensure(server) if ensure_watchdog else None)
-        fields = begun_fields(begun)
-        without = ("status", "tmux_session", "log_file", "sandbox", "queue")
-        return reply(fields, fields_text(begun_text(begun), fields, without=without))
-
-    return exec_bash_background
+    Then wait_background_task, or check_background_task. A job that ended is never resumed."""
+    given, run_for_s = with_run_for(alerts, run_for)
+    order = watch_order(locals(), name=watch_name, log_lines=max_log_lines, alerts=given)
+    sandbox, places = place_of(sandbox_name)
+    wanted = Wanted(
+        command=command,
+        session=session_name,
+        log_file=log_file,
+        cwd=cwd,
+        sandbox=sandbox,
+        slurm=slurm,
+        watch=order if watch else None,
+        places=places,
+        cards=read_request(gpus, gpu_memory),
+        run_for_s=run_for_s,
+        after=tuple(after),
+        priority=priority,
+        waits=wait_for_gpus,
+    )
+    begun = await server.app.jobs.start(wanted, ensure(server) if ensure_watchdog else None)
+    fields = begun_fields(begun)
+    without = ("status", "tmux_session", "log_file", "sandbox", "queue")
+    return reply(fields, fields_text(begun_text(begun), fields, without=without))
 
 
-def check_task(server: SandboxServer) -> Any:
-    async def check_background_task(
-        tmux_session: SessionOrElement = "",
-        log_file: Annotated[str, Field(description="Only for a session that is not ours")] = "",
-        watch_id: WatchId = 0,
-        last_n_lines: Lines = 50,
-        sandbox_name: SandboxName = "",
-        log_cursor: Cursor = NO_CURSOR,
-        screen: Annotated[
-            bool, Field(description="Its window in tmux as a person sees it, instead of the log")
-        ] = False,
-    ) -> Annotated[CallToolResult, JobShape]:
-        """Does it run or wait in a queue, how did it end, what did it print last, what does it use: a job, or a
-        command that outlasted exec_bash."""
-        if screen:
-            return await screen_reply(server, Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name))
-        which = Which(session=tmux_session, watch_id=watch_id, log_file=log_file, sandbox=sandbox_name)
-        seen = await server.app.tasks.check(which, lines=last_n_lines, cursor=cursor(log_cursor), room=room())
-        goes_on = log_cursor != NO_CURSOR
-        fields, text = task_result(seen, room(), lines=last_n_lines, goes_on=goes_on, watch_id=watch_id or None)
-        return reply(fields, text)
-
-    return check_background_task
+def watch_order(given: Mapping[str, Any], **more: Any) -> WatchOrder:
+    """The order to watch a job, from those arguments of a tool that have the names of its fields."""
+    return WatchOrder(**({it.name: given[it.name] for it in fields(WatchOrder) if it.name in given} | more))
 
 
-def see_screen(server: SandboxServer) -> Any:
-    async def read_screen(
-        tmux_session: Session = "", watch_id: UnlistedWatchId = 0, sandbox_name: SandboxName = ""
-    ) -> Annotated[CallToolResult, JobShape]:
-        """Show the tmux screen of a job as it is now, for menus, debuggers and installers."""
+async def check_background_task(
+    server: SandboxServer,
+    tmux_session: SessionOrElement = "",
+    log_file: Annotated[str, Field(description="Only for a session that is not ours")] = "",
+    watch_id: WatchId = 0,
+    last_n_lines: Lines = 50,
+    sandbox_name: SandboxName = "",
+    log_cursor: Cursor = NO_CURSOR,
+    screen: Annotated[bool, Field(description="Its window in tmux as a person sees it, instead of the log")] = False,
+) -> Annotated[CallToolResult, JobShape]:
+    """Does it run or wait in a queue, how did it end, what did it print last, what does it use: a job, or a
+    command that outlasted exec_bash."""
+    if screen:
         return await screen_reply(server, Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name))
+    which = Which(session=tmux_session, watch_id=watch_id, log_file=log_file, sandbox=sandbox_name)
+    seen = await server.app.tasks.check(which, lines=last_n_lines, cursor=cursor(log_cursor), room=room())
+    goes_on = log_cursor != NO_CURSOR
+    fields, text = task_result(seen, room(), lines=last_n_lines, goes_on=goes_on, watch_id=watch_id or None)
+    return reply(fields, text)
 
-    return read_screen
+
+async def read_screen(
+    server: SandboxServer, tmux_session: Session = "", watch_id: UnlistedWatchId = 0, sandbox_name: SandboxName = ""
+) -> Annotated[CallToolResult, JobShape]:
+    """Show the tmux screen of a job as it is now, for menus, debuggers and installers."""
+    return await screen_reply(server, Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name))
 
 
 async def screen_reply(server: SandboxServer, which: Which) -> CallToolResult:
@@ -223,110 +192,96 @@ async def screen_reply(server: SandboxServer, which: Which) -> CallToolResult:
     return reply(fields, f"{seen.session}: {head}\n{fields['screen']}")
 
 
-def wait_for_task(server: SandboxServer) -> Any:
-    async def wait_background_task(
-        ctx: Context[None, Any],
-        tmux_session: Session = "",
-        watch_id: UnlistedWatchId = 0,
-        timeout_s: Annotated[float, Field(description="Default 45, at most 280", ge=0)] = 45,
-        until_pattern: Annotated[str, Field(description="Regular expression for a line of the log")] = "",
-        silence_s: Annotated[float, Field(description="Also return when it has printed nothing for so long")] = 0,
-        last_n_lines: Lines = 50,
-        log_cursor: Cursor = NO_CURSOR,
-        sandbox_name: SandboxName = "",
-    ) -> Annotated[CallToolResult, WaitedShape]:
-        """Wait until a job ends, prints a line that fits, or is silent. Use this instead of asking again and again."""
-        # Never longer than the client waits; the agent calls again.
-        seconds = min(timeout_s, patience(server, ctx), LONGEST_WAIT_S)
-        which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
-        wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
-        async with Reporting(ctx) as reporting:
-            waited = await server.app.tasks.wait(
-                which, wait, lines=last_n_lines, cursor=cursor(log_cursor), room=room(), progress=beats(reporting)
-            )
-        fields, text = task_result(
-            waited.seen, room(), lines=last_n_lines, goes_on=log_cursor != NO_CURSOR, reason=waited.why,
-            watch_id=watch_id or None, matched_line=harmless(waited.line.encode("utf-8", "surrogateescape")),
-        )  # fmt: skip
-        return reply(fields, f"{waited.why}: {text}")
-
-    return wait_background_task
-
-
-def stop_task(server: SandboxServer) -> Any:
-    async def stop_background_task(
-        tmux_session: Session = "",
-        watch_id: UnlistedWatchId = 0,
-        grace_s: Annotated[float, Field(description="Between TERM and KILL, default 10", ge=0, le=30)] = 10,
-        sandbox_name: SandboxName = "",
-    ) -> Annotated[CallToolResult, JobShape]:
-        """End its whole process tree (TERM, then KILL), see that it is gone, and have nobody start it again."""
-        which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
-        seen = await server.app.tasks.stop(which, grace_s=grace_s, room=room())
-        outcome = outcome_of(seen)
-        trouble = "" if outcome.is_over else STILL_QUEUED if outcome.state is TaskState.PENDING else STILL_RUNNING
-        return reply(*task_result(seen, room(), error=trouble))
-
-    return stop_background_task
-
-
-def resume_task(server: SandboxServer) -> Any:
-    async def resume_background_task(
-        ctx: Context[None, Any],
-        tmux_session: Session = "",
-        watch_id: UnlistedWatchId = 0,
-        sandbox_name: SandboxName = "",
-        resume_command: ResumeCommand = "",
-    ) -> Annotated[CallToolResult, StartedShape]:
-        """Start a job again now by its resume_command, whether it was interrupted or has ended."""
-        which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
-        begun = await server.app.jobs.resume(
-            which, asked_by=asked_by(ctx), command=resume_command, ensure=ensure(server)
+async def wait_background_task(
+    server: SandboxServer,
+    ctx: Context[None, Any],
+    tmux_session: Session = "",
+    watch_id: UnlistedWatchId = 0,
+    timeout_s: Annotated[float, Field(description="Default 45, at most 280", ge=0)] = 45,
+    until_pattern: Annotated[str, Field(description="Regular expression for a line of the log")] = "",
+    silence_s: Annotated[float, Field(description="Also return when it has printed nothing for so long")] = 0,
+    last_n_lines: Lines = 50,
+    log_cursor: Cursor = NO_CURSOR,
+    sandbox_name: SandboxName = "",
+) -> Annotated[CallToolResult, WaitedShape]:
+    """Wait until a job ends, prints a line that fits, or is silent. Use this instead of asking again and again."""
+    # Never longer than the client waits; the agent calls again.
+    seconds = min(timeout_s, patience(server, ctx), LONGEST_WAIT_S)
+    which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+    wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
+    async with Reporting(ctx) as reporting:
+        waited = await server.app.tasks.wait(
+            which, wait, lines=last_n_lines, cursor=cursor(log_cursor), room=room(), progress=beats(reporting)
         )
-        fields = begun_fields(begun)
-        how = f"{fields['status']} {fields['tmux_session']} again"
-        return reply(
-            fields, fields_text(f"{how} on {begun.sandbox}", fields, without=("status", "tmux_session", "sandbox"))
-        )
-
-    return resume_background_task
+    fields, text = task_result(
+        waited.seen, room(), lines=last_n_lines, goes_on=log_cursor != NO_CURSOR, reason=waited.why,
+        watch_id=watch_id or None, matched_line=harmless(waited.line.encode("utf-8", "surrogateescape")),
+    )  # fmt: skip
+    return reply(fields, f"{waited.why}: {text}")
 
 
-def list_tasks(server: SandboxServer) -> Any:
-    async def list_background_tasks(
-        sandbox_name: Annotated[str, Field(description="Default: all sandboxes")] = "",
-        status: Annotated[
-            Literal["", "pending", "running", "ended", "gone", "unknown"], Field(description="Default: all")
-        ] = "",
-        limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
-    ) -> Annotated[CallToolResult, JobsShape]:
-        """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
-        snapshots, sessions = await server.app.tasks.list(sandbox=sandbox_name, state=status, limit=limit)
-        tasks = [*map(snapshot_fields, snapshots), *map(session_fields, sessions)]
-        return reply({"tasks": tasks}, tasks_text(tasks))
+async def stop_background_task(
+    server: SandboxServer,
+    tmux_session: Session = "",
+    watch_id: UnlistedWatchId = 0,
+    grace_s: Annotated[float, Field(description="Between TERM and KILL, default 10", ge=0, le=30)] = 10,
+    sandbox_name: SandboxName = "",
+) -> Annotated[CallToolResult, JobShape]:
+    """End its whole process tree (TERM, then KILL), see that it is gone, and have nobody start it again."""
+    which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+    seen = await server.app.tasks.stop(which, grace_s=grace_s, room=room())
+    outcome = outcome_of(seen)
+    trouble = "" if outcome.is_over else STILL_QUEUED if outcome.state is TaskState.PENDING else STILL_RUNNING
+    return reply(*task_result(seen, room(), error=trouble))
 
-    return list_background_tasks
+
+async def resume_background_task(
+    server: SandboxServer,
+    ctx: Context[None, Any],
+    tmux_session: Session = "",
+    watch_id: UnlistedWatchId = 0,
+    sandbox_name: SandboxName = "",
+    resume_command: ResumeCommand = "",
+) -> Annotated[CallToolResult, StartedShape]:
+    """Start a job again now by its resume_command, whether it was interrupted or has ended."""
+    which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+    begun = await server.app.jobs.resume(which, asked_by=asked_by(ctx), command=resume_command, ensure=ensure(server))
+    fields = begun_fields(begun)
+    how = f"{fields['status']} {fields['tmux_session']} again"
+    return reply(
+        fields, fields_text(f"{how} on {begun.sandbox}", fields, without=("status", "tmux_session", "sandbox"))
+    )
 
 
-def send_input(server: SandboxServer) -> Any:
-    async def send_background_input(
-        tmux_session: Session = "",
-        text: Annotated[str, Field(description="Typed as it is")] = "",
-        keys: Annotated[
-            Sequence[str], Field(description='After the text, by tmux names: ["C-c"], ["Up","Enter"]')
-        ] = (),
-        enter: Annotated[bool, Field(description="Press Enter after text, default true")] = True,
-        watch_id: UnlistedWatchId = 0,
-        sandbox_name: SandboxName = "",
-    ) -> Annotated[CallToolResult, SentShape]:
-        """Answer a prompt of a running job, or use a debugger in it. Read what it says with wait_background_task."""
-        which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
-        # Enter belongs to the text: keys alone are sent as they are.
-        pressed = [*(["Enter"] if text and enter else []), *keys]
-        session = await server.app.jobs.send(which, text=text, keys=pressed)
-        return reply({"status": "sent", "tmux_session": session}, f"sent to {session}")
+async def list_background_tasks(
+    server: SandboxServer,
+    sandbox_name: Annotated[str, Field(description="Default: all sandboxes")] = "",
+    status: Annotated[
+        Literal["", "pending", "running", "ended", "gone", "unknown"], Field(description="Default: all")
+    ] = "",
+    limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
+) -> Annotated[CallToolResult, JobsShape]:
+    """Every job, and command that outlasted exec_bash, newest first, also of earlier conversations."""
+    snapshots, sessions = await server.app.tasks.list(sandbox=sandbox_name, state=status, limit=limit)
+    tasks = [*map(snapshot_fields, snapshots), *map(session_fields, sessions)]
+    return reply({"tasks": tasks}, tasks_text(tasks))
 
-    return send_background_input
+
+async def send_background_input(
+    server: SandboxServer,
+    tmux_session: Session = "",
+    text: Annotated[str, Field(description="Typed as it is")] = "",
+    keys: Annotated[Sequence[str], Field(description='After the text, by tmux names: ["C-c"], ["Up","Enter"]')] = (),
+    enter: Annotated[bool, Field(description="Press Enter after text, default true")] = True,
+    watch_id: UnlistedWatchId = 0,
+    sandbox_name: SandboxName = "",
+) -> Annotated[CallToolResult, SentShape]:
+    """Answer a prompt of a running job, or use a debugger in it. Read what it says with wait_background_task."""
+    which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
+    # Enter belongs to the text: keys alone are sent as they are.
+    pressed = [*(["Enter"] if text and enter else []), *keys]
+    session = await server.app.jobs.send(which, text=text, keys=pressed)
+    return reply({"status": "sent", "tmux_session": session}, f"sent to {session}")
 
 
 def cursor(given: int) -> int | None:

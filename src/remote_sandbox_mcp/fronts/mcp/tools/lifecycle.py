@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from mcp.types import CallToolResult
 from pydantic import Field
@@ -11,10 +11,10 @@ from ....core.sandboxes.disposable import Disposable, NeedsHeaders, SandboxOrder
 from ....views.app_results import disposable_fields
 from ....views.results import lean
 from ....views.texts import fields_text
-from ..declaration import Declaration
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import DisposableShape, EndpointShape, SnapshotShape
+from ..toolbox import Declaration
 from .containers import GET, MAKE
 
 SandboxId = Annotated[str, Field(description="As create_sandbox returned it")]
@@ -27,12 +27,12 @@ def offer(server: SandboxServer) -> None:
     """Listed only where the operator asks for them."""
     if not server.app.settings.expose_advanced_tools:
         return
-    server.offer(renew(server), title="Let a sandbox live longer", annotations=GET, declaration=OF_ONE)
-    server.offer(pause(server), title="Pause a sandbox", annotations=GET, declaration=OF_ONE)
-    server.offer(resume(server), title="Resume a sandbox", annotations=GET, declaration=OF_ONE)
-    server.offer(snapshot(server), title="Keep a sandbox's files", annotations=MAKE, declaration=OF_ONE)
-    server.offer(restore(server), title="Make a sandbox of a snapshot", annotations=MAKE)
-    server.offer(endpoint(server), title="Show a port's address", annotations=GET, declaration=OF_ONE)
+    server.offer(renew_sandbox, title="Let a sandbox live longer", annotations=GET, declaration=OF_ONE)
+    server.offer(pause_sandbox, title="Pause a sandbox", annotations=GET, declaration=OF_ONE)
+    server.offer(resume_sandbox, title="Resume a sandbox", annotations=GET, declaration=OF_ONE)
+    server.offer(snapshot_sandbox, title="Keep a sandbox's files", annotations=MAKE, declaration=OF_ONE)
+    server.offer(restore_sandbox, title="Make a sandbox of a snapshot", annotations=MAKE)
+    server.offer(get_sandbox_endpoint, title="Show a port's address", annotations=GET, declaration=OF_ONE)
 
 
 def made_reply(made: Disposable, first: str) -> CallToolResult:
@@ -40,69 +40,56 @@ def made_reply(made: Disposable, first: str) -> CallToolResult:
     return reply(fields, fields_text(first, fields, without=("sandbox_id",)))
 
 
-def renew(server: SandboxServer) -> Any:
-    async def renew_sandbox(
-        sandbox_id: SandboxId, timeout: Annotated[float, Field(description="Seconds from now")]
-    ) -> Annotated[CallToolResult, DisposableShape]:
-        """Let it live for so long from now on."""
-        made = await server.app.disposables.renew(sandbox_id, timeout)
-        return made_reply(made, f"{made.id} lives on")
-
-    return renew_sandbox
+async def renew_sandbox(
+    server: SandboxServer, sandbox_id: SandboxId, timeout: Annotated[float, Field(description="Seconds from now")]
+) -> Annotated[CallToolResult, DisposableShape]:
+    """Let it live for so long from now on."""
+    made = await server.app.disposables.renew(sandbox_id, timeout)
+    return made_reply(made, f"{made.id} lives on")
 
 
-def pause(server: SandboxServer) -> Any:
-    async def pause_sandbox(sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
-        """Stop everything in it for a while; nothing is lost."""
-        made = await server.app.disposables.pause(sandbox_id)
-        return made_reply(made, f"{made.id} is {made.status}")
-
-    return pause_sandbox
+async def pause_sandbox(server: SandboxServer, sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
+    """Stop everything in it for a while; nothing is lost."""
+    made = await server.app.disposables.pause(sandbox_id)
+    return made_reply(made, f"{made.id} is {made.status}")
 
 
-def resume(server: SandboxServer) -> Any:
-    async def resume_sandbox(sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
-        """Let a paused one go on."""
-        made = await server.app.disposables.resume(sandbox_id)
-        return made_reply(made, f"{made.id} is {made.status}")
-
-    return resume_sandbox
+async def resume_sandbox(server: SandboxServer, sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
+    """Let a paused one go on."""
+    made = await server.app.disposables.resume(sandbox_id)
+    return made_reply(made, f"{made.id} is {made.status}")
 
 
-def snapshot(server: SandboxServer) -> Any:
-    async def snapshot_sandbox(
-        sandbox_id: SandboxId, name: Annotated[str, Field(description="Of the snapshot; default: made up")] = ""
-    ) -> Annotated[CallToolResult, SnapshotShape]:
-        """Keep its files as they are now; restore_sandbox makes another with them."""
-        kept = await server.app.disposables.snapshot(sandbox_id, name)
-        return reply({"snapshot": kept, "sandbox_id": sandbox_id}, f"{kept} has the files of {sandbox_id}")
-
-    return snapshot_sandbox
-
-
-def restore(server: SandboxServer) -> Any:
-    async def restore_sandbox(
-        snapshot: Annotated[str, Field(description="As snapshot_sandbox returned it")],
-        name: Annotated[str, Field(description="To call it by")] = "",
-        timeout: Annotated[float, Field(description="Seconds; 0: configured")] = 0,
-    ) -> Annotated[CallToolResult, DisposableShape]:
-        """A new sandbox with the files of a snapshot."""
-        order = SandboxOrder(name=name, timeout_s=timeout or server.app.settings.rules.default_timeout_s)
-        made = await server.app.disposables.restore(snapshot, order)
-        return made_reply(made, f"{made.id} is {made.status}")
-
-    return restore_sandbox
+async def snapshot_sandbox(
+    server: SandboxServer,
+    sandbox_id: SandboxId,
+    name: Annotated[str, Field(description="Of the snapshot; default: made up")] = "",
+) -> Annotated[CallToolResult, SnapshotShape]:
+    """Keep its files as they are now; restore_sandbox makes another with them."""
+    kept = await server.app.disposables.snapshot(sandbox_id, name)
+    return reply({"snapshot": kept, "sandbox_id": sandbox_id}, f"{kept} has the files of {sandbox_id}")
 
 
-def endpoint(server: SandboxServer) -> Any:
-    async def get_sandbox_endpoint(
-        sandbox_id: SandboxId, port: Annotated[int, Field(description="In the sandbox", ge=1, le=65535)]
-    ) -> Annotated[CallToolResult, EndpointShape]:
-        """The platform's own address of a port; forward_port works for every sandbox."""
-        try:
-            url, notes = await server.app.disposables.endpoint(sandbox_id, port), []
-        except NeedsHeaders as problem:
-            url, notes = problem.url, [HEADERS.format(" and ".join(problem.headers))]
-        return reply({"url": url, "port": port} | lean(notes=notes), "\n".join((url, *notes)))
+async def restore_sandbox(
+    server: SandboxServer,
+    snapshot: Annotated[str, Field(description="As snapshot_sandbox returned it")],
+    name: Annotated[str, Field(description="To call it by")] = "",
+    timeout: Annotated[float, Field(description="Seconds; 0: configured")] = 0,
+) -> Annotated[CallToolResult, DisposableShape]:
+    """A new sandbox with the files of a snapshot."""
+    order = SandboxOrder(name=name, timeout_s=timeout or server.app.settings.rules.default_timeout_s)
+    made = await server.app.disposables.restore(snapshot, order)
+    return made_reply(made, f"{made.id} is {made.status}")
 
-    return get_sandbox_endpoint
+
+async def get_sandbox_endpoint(
+    server: SandboxServer,
+    sandbox_id: SandboxId,
+    port: Annotated[int, Field(description="In the sandbox", ge=1, le=65535)],
+) -> Annotated[CallToolResult, EndpointShape]:
+    """The platform's own address of a port; forward_port works for every sandbox."""
+    try:
+        url, notes = await server.app.disposables.endpoint(sandbox_id, port), []
+    except NeedsHeaders as problem:
+        url, notes = problem.url, [HEADERS.format(" and ".join(problem.headers))]
+    return reply({"url": url, "port": port} | lean(notes=notes), "\n".join((url, *notes)))

@@ -33,35 +33,33 @@ GOES_ON = "the code did not end when it was interrupted and still runs; the sess
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(run_code(server), title="Run Python", annotations=RUN, declaration=RUNS_PYTHON)
+    server.offer(run_python, title="Run Python", annotations=RUN, declaration=RUNS_PYTHON)
 
 
-def run_code(server: SandboxServer) -> Any:
-    async def run_python(
-        code: Annotated[str, Field(description="Empty: last result")],
-        ctx: Context[None, Any],
-        session: Annotated[str, Field(description="Name")] = "main",
-        timeout_s: Annotated[float, Field(description="Limit")] = 120,
-        sandbox_name: Places = "",
-        python: Annotated[str, Field(description="Program or environment")] = "",
-        cwd: Annotated[str, Field(description="Default: home")] = "",
-        gpus: Gpus = 0,
-        gpu_memory: GpuMemory = "",
-        max_output_chars: Annotated[int, UNLISTED] = 20000,
-    ) -> Annotated[CallToolResult, PythonShape]:
-        """Run code in a Python that lives on the sandbox between calls, with its variables. Figures are shown."""
-        order = PythonOrder(
-            code=code, session=session, timeout_s=timeout_s, python=python, cwd=cwd, limit=max_output_chars,
-            cards=read_request(gpus, gpu_memory),
-        )  # fmt: skip
-        async with Reporting(ctx) as reporting:
-            report = await server.app.pythons.run(
-                order, name=sandbox_name, patience_s=patience(server, ctx), room=room(), progress=beats(reporting)
-            )
-        # Value, traceback and what was printed have to fit together.
-        return result_of(report, min(max_output_chars, room() // 4))
-
-    return run_python
+async def run_python(
+    server: SandboxServer,
+    code: Annotated[str, Field(description="Empty: last result")],
+    ctx: Context[None, Any],
+    session: Annotated[str, Field(description="Name")] = "main",
+    timeout_s: Annotated[float, Field(description="Limit")] = 120,
+    sandbox_name: Places = "",
+    python: Annotated[str, Field(description="Program or environment")] = "",
+    cwd: Annotated[str, Field(description="Default: home")] = "",
+    gpus: Gpus = 0,
+    gpu_memory: GpuMemory = "",
+    max_output_chars: Annotated[int, UNLISTED] = 20000,
+) -> Annotated[CallToolResult, PythonShape]:
+    """Run code in a Python that lives on the sandbox between calls, with its variables. Figures are shown."""
+    order = PythonOrder(
+        code=code, session=session, timeout_s=timeout_s, python=python, cwd=cwd, limit=max_output_chars,
+        cards=read_request(gpus, gpu_memory),
+    )  # fmt: skip
+    async with Reporting(ctx) as reporting:
+        report = await server.app.pythons.run(
+            order, name=sandbox_name, patience_s=patience(server, ctx), room=room(), progress=beats(reporting)
+        )
+    # Value, traceback and what was printed have to fit together.
+    return result_of(report, min(max_output_chars, room() // 4))
 
 
 def result_of(report: PythonReport, limit: int) -> CallToolResult:

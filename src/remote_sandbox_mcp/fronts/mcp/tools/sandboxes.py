@@ -16,10 +16,10 @@ from ....core.workspaces.workspace import Workspace
 from ....views.app_results import app_fields, listed_fields
 from ....views.results import lean, plain_text, sandbox_fields, sentence
 from ....views.texts import sandbox_line, sandboxes_text
-from ..declaration import Declaration
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
+from ..toolbox import Declaration
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 CHOOSE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -31,59 +31,6 @@ NO_SESSION = (
 
 
 def offer(server: SandboxServer) -> None:
-    app = server.app
-
-    async def list_sandboxes(
-        ctx: Context[None, Any],
-        check_resources: Annotated[
-            bool, Field(description="Also measure CPU, memory, disk, GPUs and their users; a cluster's partitions")
-        ] = False,
-    ) -> Annotated[CallToolResult, SandboxesShape]:
-        """All sandboxes, whether each answers and, on request, how busy it is (idle_score: 1 is idle, 0 is busy)."""
-        # Asked first, because this adds sandboxes of earlier processes to the fleet.
-        disposables = await app.disposables.list()
-        made = {it.id: listed_fields(it) for it in disposables}
-        active, trouble = await active_sandbox(server, ctx)
-        surveying = app.survey.of_all(resources=check_resources, active=active)
-        views, deployed, troubles, images = await asyncio.gather(
-            surveying,
-            app.apps.list(),
-            app.disposables.troubles(disposables),
-            app.disposables.images() if check_resources else nothing(),
-        )
-        trouble += troubles
-        workspace = server.workspaces.at_hand()
-        listed = [
-            sandbox_fields(view)
-            | made.get(view.name, {})
-            | lean(apps=app_fields(deployed, view.name), workspace=place_in(workspace, view.name))
-            | lean(images=list(images.get(view.name, ())))
-            for view in views
-        ]
-        fields: dict[str, Any] = {"active_sandbox": active, "sandboxes": listed}
-        fields |= lean(problems=[*app.standing_problems(), *trouble])
-        return reply(fields, sandboxes_text(fields))
-
-    async def select_sandbox(
-        sandbox_name: Annotated[str, Field(description="A name from list_sandboxes")], ctx: Context[None, Any]
-    ) -> Annotated[CallToolResult, SelectedShape]:
-        """Choose the sandbox that is used when a call names none."""
-        check.text_argument("sandbox_name", sandbox_name)
-        name, session = app.fleet.member(sandbox_name).name, server.clients.session(ctx)
-        if session is None:
-            raise Unsupported(NO_SESSION)
-        await session.selection.choose(name)
-        return reply({"active_sandbox": name, "status": "selected"}, f"{name} is active")
-
-    async def get_active_sandbox(ctx: Context[None, Any]) -> Annotated[CallToolResult, ActiveShape]:
-        """The sandbox that is used when a call names none, and whether it answers."""
-        name = await server.meant(ctx)
-        view = await app.survey.of(app.fleet.member(name))
-        fields = sandbox_fields(view)
-        text = sandbox_line(fields)
-        fields.pop("is_active")
-        return reply({"active_sandbox": fields.pop("name")} | fields, text)
-
     server.offer(
         list_sandboxes,
         title="List sandboxes",
@@ -93,6 +40,64 @@ def offer(server: SandboxServer) -> None:
     select = Declaration(means_selected=False)
     server.offer(select_sandbox, title="Select a sandbox", annotations=CHOOSE, declaration=select)
     server.offer(get_active_sandbox, title="Show the active sandbox", annotations=READ_ONLY)
+
+
+async def list_sandboxes(
+    server: SandboxServer,
+    ctx: Context[None, Any],
+    check_resources: Annotated[
+        bool, Field(description="Also measure CPU, memory, disk, GPUs and their users; a cluster's partitions")
+    ] = False,
+) -> Annotated[CallToolResult, SandboxesShape]:
+    """All sandboxes, whether each answers and, on request, how busy it is (idle_score: 1 is idle, 0 is busy)."""
+    app = server.app
+    # Asked first, because this adds sandboxes of earlier processes to the fleet.
+    disposables = await app.disposables.list()
+    made = {it.id: listed_fields(it) for it in disposables}
+    active, trouble = await active_sandbox(server, ctx)
+    surveying = app.survey.of_all(resources=check_resources, active=active)
+    views, deployed, troubles, images = await asyncio.gather(
+        surveying,
+        app.apps.list(),
+        app.disposables.troubles(disposables),
+        app.disposables.images() if check_resources else nothing(),
+    )
+    trouble += troubles
+    workspace = server.workspaces.at_hand()
+    listed = [
+        sandbox_fields(view)
+        | made.get(view.name, {})
+        | lean(apps=app_fields(deployed, view.name), workspace=place_in(workspace, view.name))
+        | lean(images=list(images.get(view.name, ())))
+        for view in views
+    ]
+    fields: dict[str, Any] = {"active_sandbox": active, "sandboxes": listed}
+    fields |= lean(problems=[*app.standing_problems(), *trouble])
+    return reply(fields, sandboxes_text(fields))
+
+
+async def select_sandbox(
+    server: SandboxServer,
+    sandbox_name: Annotated[str, Field(description="A name from list_sandboxes")],
+    ctx: Context[None, Any],
+) -> Annotated[CallToolResult, SelectedShape]:
+    """Choose the sandbox that is used when a call names none."""
+    check.text_argument("sandbox_name", sandbox_name)
+    name, session = server.app.fleet.member(sandbox_name).name, server.clients.session(ctx)
+    if session is None:
+        raise Unsupported(NO_SESSION)
+    await session.selection.choose(name)
+    return reply({"active_sandbox": name, "status": "selected"}, f"{name} is active")
+
+
+async def get_active_sandbox(server: SandboxServer, ctx: Context[None, Any]) -> Annotated[CallToolResult, ActiveShape]:
+    """The sandbox that is used when a call names none, and whether it answers."""
+    name = await server.meant(ctx)
+    view = await server.app.survey.of(server.app.fleet.member(name))
+    fields = sandbox_fields(view)
+    text = sandbox_line(fields)
+    fields.pop("is_active")
+    return reply({"active_sandbox": fields.pop("name")} | fields, text)
 
 
 async def nothing() -> Mapping[str, Sequence[str]]:

@@ -16,24 +16,15 @@ from ....core.check import in_range
 from ....core.errors import BadArgument
 from ....core.sync.transfer import Headway, Listener, Order, Outcome, Place
 from ....core.texts.text import counted
-from ....views import originals
+from ....views import originals, sync_results
 from ....views.results import lean, plain_text
-from ....views.sync_results import (
-    cancelled_fields,
-    headway_text,
-    listed_fields,
-    outcome_fields,
-    preview_fields,
-    started_fields,
-    transfer_fields,
-)
 from ....views.texts import fields_text, transfers_text
 from ..consent import Request, agreed, with_consent
-from ..declaration import Declaration, WorkspacePart
 from ..reporting import Reporting
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
+from ..toolbox import Declaration, WorkspacePart
 
 if TYPE_CHECKING:
     from ....local.store.transfers import Transfer
@@ -67,15 +58,15 @@ Number = StrictInt | SkipJsonSchema[str]
 
 def offer(server: SandboxServer) -> None:
     pushes, pulls = (replace(COPIES, earlier=earlier) for earlier in (originals.pushed, originals.pulled))
-    server.offer(push(server), title="Copy to a sandbox", annotations=SYNC, declaration=pushes)
-    server.offer(pull(server), title="Copy from a sandbox", annotations=SYNC, declaration=pulls)
+    server.offer(sync_local_to_remote, title="Copy to a sandbox", annotations=SYNC, declaration=pushes)
+    server.offer(sync_remote_to_local, title="Copy from a sandbox", annotations=SYNC, declaration=pulls)
     waits = Declaration(only_waits=True, earlier=originals.transferred)
-    server.offer(check_task(server), title="Ask after a transfer", annotations=ASK, declaration=waits)
+    server.offer(check_file_transfer_task, title="Ask after a transfer", annotations=ASK, declaration=waits)
     cancel = Declaration(is_on_page=True)
-    server.offer(cancel_task(server), title="Cancel a transfer", annotations=END, declaration=cancel)
+    server.offer(cancel_file_transfer_task, title="Cancel a transfer", annotations=END, declaration=cancel)
     # Listed where the operator asks for advanced tools; clients that know its name may always call it.
     server.offer(
-        push_in_background(server),
+        sync_local_to_remote_background,
         title="Copy to a sandbox in the background",
         annotations=SYNC,
         is_listed=server.app.settings.expose_advanced_tools,
@@ -83,126 +74,120 @@ def offer(server: SandboxServer) -> None:
     )
 
 
-def push(server: SandboxServer) -> Any:
-    async def sync_local_to_remote(
-        ctx: Context[None, Any],
-        local_path: LocalPath = ".",
-        remote_path: RemotePath = ".",
-        delete_extras: Extras = False,
-        excludes: Excludes = (),
-        exclude_file: ExcludeFile = "",
-        sandbox_name: SandboxName = "",
-        default_excludes: DefaultExcludes = True,
-        respect_gitignore: Gitignore = False,
-        checksum: Checksum = False,
-        confirm_delete: Confirm = False,
-        dry_run: DryRun = False,
-    ) -> Annotated[CallToolResult, PushShape]:
-        """Make remote_path like local_path: sends only what differs (new or other size or time), with modes and times.
+async def sync_local_to_remote(
+    server: SandboxServer,
+    ctx: Context[None, Any],
+    local_path: LocalPath = ".",
+    remote_path: RemotePath = ".",
+    delete_extras: Extras = False,
+    excludes: Excludes = (),
+    exclude_file: ExcludeFile = "",
+    sandbox_name: SandboxName = "",
+    default_excludes: DefaultExcludes = True,
+    respect_gitignore: Gitignore = False,
+    checksum: Checksum = False,
+    confirm_delete: Confirm = False,
+    dry_run: DryRun = False,
+) -> Annotated[CallToolResult, PushShape]:
+    """Make remote_path like local_path: sends only what differs (new or other size or time), with modes and times.
 
-        A large transfer goes on in the background: ask with check_file_transfer_task(task_id)."""
-        app = server.app
-        order = Order(
-            source=app.transfers.place(local_path, sandbox=None),
-            target=app.transfers.place(remote_path, sandbox=sandbox_name),
-            excludes=app.transfers.rules(excludes, exclude_file),
-            default_excludes=default_excludes,
-            respect_gitignore=respect_gitignore,
-            checksum=checksum,
-            delete_extras=delete_extras,
-        )
-        return await carry_out(server, order, ctx, dry_run, confirm=confirm_delete)
-
-    return sync_local_to_remote
+    A large transfer goes on in the background: ask with check_file_transfer_task(task_id)."""
+    app = server.app
+    order = Order(
+        source=app.transfers.place(local_path, sandbox=None),
+        target=app.transfers.place(remote_path, sandbox=sandbox_name),
+        excludes=app.transfers.rules(excludes, exclude_file),
+        default_excludes=default_excludes,
+        respect_gitignore=respect_gitignore,
+        checksum=checksum,
+        delete_extras=delete_extras,
+    )
+    return await carry_out(server, order, ctx, dry_run, confirm=confirm_delete)
 
 
-def pull(server: SandboxServer) -> Any:
-    async def sync_remote_to_local(
-        ctx: Context[None, Any],
-        remote_path: RemotePath = ".",
-        local_path: LocalPath = "./remote_mirror",
-        excludes: Excludes = (),
-        exclude_file: ExcludeFile = "",
-        sandbox_name: SandboxName = "",
-        default_excludes: DefaultExcludes = True,
-        respect_gitignore: Gitignore = False,
-        checksum: Checksum = False,
-        dry_run: DryRun = False,
-    ) -> Annotated[CallToolResult, PullShape]:
-        """Make local_path like remote_path; as sync_local_to_remote, and nothing is deleted."""
-        app = server.app
-        order = Order(
-            source=app.transfers.place(remote_path, sandbox=sandbox_name),
-            target=app.transfers.place(local_path, sandbox=None),
-            excludes=app.transfers.rules(excludes, exclude_file),
-            default_excludes=default_excludes,
-            respect_gitignore=respect_gitignore,
-            checksum=checksum,
-        )
-        return await carry_out(server, order, ctx, dry_run)
-
-    return sync_remote_to_local
+async def sync_remote_to_local(
+    server: SandboxServer,
+    ctx: Context[None, Any],
+    remote_path: RemotePath = ".",
+    local_path: LocalPath = "./remote_mirror",
+    excludes: Excludes = (),
+    exclude_file: ExcludeFile = "",
+    sandbox_name: SandboxName = "",
+    default_excludes: DefaultExcludes = True,
+    respect_gitignore: Gitignore = False,
+    checksum: Checksum = False,
+    dry_run: DryRun = False,
+) -> Annotated[CallToolResult, PullShape]:
+    """Make local_path like remote_path; as sync_local_to_remote, and nothing is deleted."""
+    app = server.app
+    order = Order(
+        source=app.transfers.place(remote_path, sandbox=sandbox_name),
+        target=app.transfers.place(local_path, sandbox=None),
+        excludes=app.transfers.rules(excludes, exclude_file),
+        default_excludes=default_excludes,
+        respect_gitignore=respect_gitignore,
+        checksum=checksum,
+    )
+    return await carry_out(server, order, ctx, dry_run)
 
 
-def push_in_background(server: SandboxServer) -> Any:
-    async def sync_local_to_remote_background(
-        local_path: LocalPath = ".",
-        remote_path: RemotePath = ".",
-        delete_extras: Extras = False,
-        excludes: Excludes = (),
-        exclude_file: ExcludeFile = "",
-        sandbox_name: SandboxName = "",
-    ) -> Annotated[CallToolResult, PushShape]:
-        """Do sync_local_to_remote in the background at once, however little it is."""
-        app = server.app
-        order = Order(
-            source=app.transfers.place(local_path, sandbox=None),
-            target=app.transfers.place(remote_path, sandbox=sandbox_name),
-            excludes=app.transfers.rules(excludes, exclude_file),
-            delete_extras=delete_extras,
-        )
-        await ask_about_secrets(server, [order.source], order.target.sandbox)
-        transfer = await app.transfers.sync(order, wait_s=0, background=True)
-        assert not isinstance(transfer, Outcome)
-        fields = started_fields(transfer)
-        return reply(fields, fields_text(f"{transfer.status} in the background", fields, without=("status", "mode")))
-
-    return sync_local_to_remote_background
+async def sync_local_to_remote_background(
+    server: SandboxServer,
+    local_path: LocalPath = ".",
+    remote_path: RemotePath = ".",
+    delete_extras: Extras = False,
+    excludes: Excludes = (),
+    exclude_file: ExcludeFile = "",
+    sandbox_name: SandboxName = "",
+) -> Annotated[CallToolResult, PushShape]:
+    """Do sync_local_to_remote in the background at once, however little it is."""
+    app = server.app
+    order = Order(
+        source=app.transfers.place(local_path, sandbox=None),
+        target=app.transfers.place(remote_path, sandbox=sandbox_name),
+        excludes=app.transfers.rules(excludes, exclude_file),
+        delete_extras=delete_extras,
+    )
+    await ask_about_secrets(server, [order.source], order.target.sandbox)
+    transfer = await app.transfers.sync(order, wait_s=0, background=True)
+    assert not isinstance(transfer, Outcome)
+    fields = sync_results.started_fields(transfer)
+    return reply(fields, fields_text(f"{transfer.status} in the background", fields, without=("status", "mode")))
 
 
-def check_task(server: SandboxServer) -> Any:
-    async def check_file_transfer_task(
-        task_id: Annotated[Number, Field(description="Default: list the latest")] = 0,
-        last_n_lines: Annotated[int, Field(description="Of its log", ge=0, le=1000)] = 20,
-        wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55", ge=0)] = 0,
-    ) -> Annotated[CallToolResult, TransferShape]:
-        """Check a transfer: its progress or outcome. Use wait_s instead of asking again and again."""
-        transfers = server.app.transfers.background
-        if not task_id:
-            tasks = [listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)]
-            return reply({"tasks": tasks}, transfers_text(tasks))
-        transfer = await server.app.transfers.check(task_id, wait_s=min(wait_s, LONGEST_WAIT_S))
-        stale = await transfers.is_stale(transfer)
-        fields = transfer_fields(transfer, stale) | lean(log_tail="\n".join(transfers.log_tail(transfer, last_n_lines)))
-        text = headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
-        first = " ".join(filter(None, (transfer.status, text)))
-        return reply(fields, fields_text(first, fields, without=("status", "running", "pending")))
+async def check_file_transfer_task(
+    server: SandboxServer,
+    task_id: Annotated[Number, Field(description="Default: list the latest")] = 0,
+    last_n_lines: Annotated[int, Field(description="Of its log", ge=0, le=1000)] = 20,
+    wait_s: Annotated[float, Field(description="Wait so long for its end, at most 55", ge=0)] = 0,
+) -> Annotated[CallToolResult, TransferShape]:
+    """Check a transfer: its progress or outcome. Use wait_s instead of asking again and again."""
+    transfers = server.app.transfers.background
+    if not task_id:
+        tasks = [
+            sync_results.listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)
+        ]
+        return reply({"tasks": tasks}, transfers_text(tasks))
+    transfer = await server.app.transfers.check(task_id, wait_s=min(wait_s, LONGEST_WAIT_S))
+    stale = await transfers.is_stale(transfer)
+    fields = sync_results.transfer_fields(transfer, stale) | lean(
+        log_tail="\n".join(transfers.log_tail(transfer, last_n_lines))
+    )
+    text = sync_results.headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
+    first = " ".join(filter(None, (transfer.status, text)))
+    return reply(fields, fields_text(first, fields, without=("status", "running", "pending")))
 
-    return check_file_transfer_task
 
-
-def cancel_task(server: SandboxServer) -> Any:
-    async def cancel_file_transfer_task(
-        task_id: Annotated[Number, Field(description="As a sync returned it")],
-        force_kill_after_s: Annotated[float, Field(description="At most 45")] = 5,
-    ) -> Annotated[CallToolResult, CancelledShape]:
-        """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
-        in_range("force_kill_after_s", force_kill_after_s, 0, 45)
-        done = await server.app.transfers.background.cancel(task_id, wait_s=force_kill_after_s)
-        fields = cancelled_fields(done)
-        return reply(fields, fields_text(done.transfer.status, fields, without=("status",)))
-
-    return cancel_file_transfer_task
+async def cancel_file_transfer_task(
+    server: SandboxServer,
+    task_id: Annotated[Number, Field(description="As a sync returned it")],
+    force_kill_after_s: Annotated[float, Field(description="At most 45")] = 5,
+) -> Annotated[CallToolResult, CancelledShape]:
+    """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
+    in_range("force_kill_after_s", force_kill_after_s, 0, 45)
+    done = await server.app.transfers.background.cancel(task_id, wait_s=force_kill_after_s)
+    fields = sync_results.cancelled_fields(done)
+    return reply(fields, fields_text(done.transfer.status, fields, without=("status",)))
 
 
 async def carry_out(
@@ -211,7 +196,7 @@ async def carry_out(
     app = server.app
     if dry_run:
         job = await app.transfers.preview(order)
-        fields = preview_fields(job)
+        fields = sync_results.preview_fields(job)
         files, size = counted(len(job.plan.send), "file"), counted(job.plan.bytes, "byte")
         first = f"would {'fetch' if order.is_pull else 'send'} {files}, {size}"
         return reply(fields, fields_text(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
@@ -224,13 +209,13 @@ async def carry_out(
 
         done = await with_consent(sync, lambda problem: to_delete(order, problem), confirm=confirm)
     if isinstance(done, Outcome):
-        fields = {"mode": "inline"} | outcome_fields(done, order)
+        fields = {"mode": "inline"} | sync_results.outcome_fields(done, order)
         moved = "fetched" if order.is_pull else "sent"
         first = f"{counted(done.sent_files, 'file')} {moved}, {done.skipped_files} unchanged"
         return reply(
             fields, fields_text(first, fields, without=("mode", "uploaded_files", "downloaded_files", "skipped_files"))
         )
-    fields = {"auto_switched": True} | started_fields(done)
+    fields = {"auto_switched": True} | sync_results.started_fields(done)
     return reply(
         fields, fields_text(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched"))
     )
@@ -254,8 +239,7 @@ async def ask_about_secrets(server: SandboxServer, places: Sequence[Place], sand
 
     Raises BadArgument without a yes. Where the client shows no forms, the path that the caller named is enough.
     """
-    found = list(filter(None, map(server.app.transfers.secret_at, places)))
-    if not found:
+    if not (found := list(filter(None, map(server.app.transfers.secret_at, places)))):
         return
     what, command = ", ".join(found), shlex.join(("remote-sandbox-mcp", "push", found[0], f"{sandbox}:PATH"))
     request = Request(
@@ -270,6 +254,6 @@ async def ask_about_secrets(server: SandboxServer, places: Sequence[Place], sand
 
 def listener(reporting: Reporting) -> Listener:
     def hear(headway: Headway) -> None:
-        reporting.send(headway.bytes, headway.bytes_total or None, headway_text(headway))
+        reporting.send(headway.bytes, headway.bytes_total or None, sync_results.headway_text(headway))
 
     return hear

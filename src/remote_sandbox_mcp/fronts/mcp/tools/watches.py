@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
+import functools
+from typing import Annotated, Any, Literal, cast
 
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
@@ -11,7 +12,7 @@ from pydantic import Field
 from ....config import paths
 from ....core.errors import ConnectError, LostContact, UnknownSandbox
 from ....core.jobs.job import Checkpoint
-from ....core.jobs.watch import Watch, WatchOrder
+from ....core.jobs.watch import Watch
 from ....core.texts.text import harmless
 from ....services.jobs.records import watch_outcome
 from ....services.jobs.service import Which
@@ -22,11 +23,10 @@ from ....views.job_results import checkpoint_fields, event_fields, fit_log, seen
 from ....views.results import lean, sentence
 from ....views.texts import fields_text, rows_text
 from ..clients import room
-from ..declaration import Declaration
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration
 from . import jobs
 from .exec import ASK, RUN
 
@@ -41,217 +41,181 @@ def offer(server: SandboxServer) -> None:
     if not server.app.settings.expose_advanced_tools:
         return
     watched = Declaration(earlier=originals.watched)
-    server.offer(watch_job(server), title="Watch a job that runs", annotations=RUN, declaration=watched)
-    server.offer(start_watched(server), title="Start a watched job", annotations=RUN, declaration=jobs.STARTS_JOB)
-    for make, title, earlier in (
-        (list_watches, "List watches", originals.watches),
-        (get_watch, "Show a watch", originals.watch),
-        (list_events, "List events of watches", None),
-        (get_progress, "Show a watched job's progress", originals.progress),
-        (read_log, "Read a watched job's log", originals.log),
-        (read_checkpoint, "Read a watched job's checkpoint", originals.checkpoint),
-        (watchdog_status, "Show the watchdog's state", None),
+    server.offer(watch_background_task, title="Watch a job that runs", annotations=RUN, declaration=watched)
+    started = named(jobs.exec_bash_background, "exec_bash_background_watch")
+    started.__doc__ = "Another name for exec_bash_background."
+    server.offer(started, title="Start a watched job", annotations=RUN, declaration=jobs.STARTS_JOB)
+    for tool, title, earlier in (
+        (list_background_watches, "List watches", originals.watches),
+        (get_background_watch, "Show a watch", originals.watch),
+        (list_background_watch_events, "List events of watches", None),
+        (get_background_watch_progress, "Show a watched job's progress", originals.progress),
+        (read_background_watch_log, "Read a watched job's log", originals.log),
+        (read_background_watch_checkpoint, "Read a watched job's checkpoint", originals.checkpoint),
+        (get_watchdog_status, "Show the watchdog's state", None),
     ):
-        server.offer(make(server), title=title, annotations=ASK, declaration=Declaration(earlier=earlier))
+        server.offer(tool, title=title, annotations=ASK, declaration=Declaration(earlier=earlier))
     plain = Declaration(earlier=originals.watch)
-    server.offer(cancel_watch(server), title="Stop watching a job", annotations=SET, declaration=plain)
+    server.offer(cancel_background_watch, title="Stop watching a job", annotations=SET, declaration=plain)
     # Old names of the same tool, for clients that know them.
     for name in ("install_watchdog", "install_macos_watchdog"):
-        server.offer(named(install(server), name), title="Install the watchdog", annotations=SET)
+        server.offer(named(install_watchdog, name), title="Install the watchdog", annotations=SET)
     for name in ("uninstall_watchdog", "uninstall_macos_watchdog"):
-        server.offer(named(uninstall(server), name), title="Remove the watchdog", annotations=SET)
+        server.offer(named(uninstall_watchdog, name), title="Remove the watchdog", annotations=SET)
 
 
 def named(tool: Any, name: str) -> Any:
-    tool.__name__ = name
-    return tool
+    """Give a tool another name."""
+
+    @functools.wraps(tool)
+    async def again(server: SandboxServer, **given: Any) -> CallToolResult:
+        return cast(CallToolResult, await tool(server, **given))
+
+    again.__name__ = name
+    return again
 
 
-def watch_job(server: SandboxServer) -> Any:
-    async def watch_background_task(
-        tmux_session: Annotated[str, Field(description="As list_background_tasks or tmux ls shows it")],
-        log_file: Annotated[str, Field(description="Only for a session that is not ours")] = "",
-        sandbox_name: SandboxName = "",
-        run_id: jobs.RunId = "",
-        name: Annotated[str, Field(description="Of the watch; default: the session's")] = "",
-        cwd: Annotated[str, Field(description="Where resume_command starts; default: home")] = "",
-        launch_command: Annotated[str, Field(description="What the job was started with, for readers")] = "",
-        resume_command: jobs.ResumeCommand = "",
-        resume_plan_json: jobs.ResumePlan = "",
-        checkpoint_path: jobs.CheckpointPath = "",
-        checkpoint_format: jobs.CheckpointFormat = "text",
-        checkpoint_command: jobs.CheckpointCommand = "",
-        interval_s: jobs.Interval = 300,
-        max_log_lines: Annotated[int, Field(description="Kept of the log at each look, default 80")] = 80,
-        webhook_url: jobs.Webhook = "",
-        event_command: jobs.EventCommand = "",
-        auto_resume: jobs.AutoResume = False,
-        max_resume_attempts: jobs.Attempts = 1,
-        ensure_watchdog: jobs.EnsureWatchdog = True,
-        notify_local: jobs.NotifyLocal = True,
-        alert_after_failures: jobs.AlertAfter = 2,
-        resume_delay_s: jobs.ResumeDelay = 300,
-        metadata_json: jobs.Metadata = "",
-        codex_wakeup: Annotated[bool, UNLISTED] = False,
-        codex_command: Annotated[str, UNLISTED] = "",
-        alerts: jobs.Alerts = jobs.NO_ALERTS,
-    ) -> Annotated[CallToolResult, WatchShape]:
-        """Have a job watched that runs already, also one that was started by hand in tmux."""
-        order = WatchOrder(
-            run_id=run_id,
-            name=name,
-            resume_command=resume_command,
-            resume_plan_json=resume_plan_json,
-            checkpoint_path=checkpoint_path,
-            checkpoint_command=checkpoint_command,
-            checkpoint_format=checkpoint_format,
-            interval_s=interval_s,
-            alert_after_failures=alert_after_failures,
-            resume_delay_s=resume_delay_s,
-            notify_local=notify_local,
-            webhook_url=webhook_url,
-            event_command=event_command,
-            auto_resume=auto_resume,
-            max_resume_attempts=max_resume_attempts,
-            metadata_json=metadata_json,
-            codex_wakeup=codex_wakeup,
-            codex_command=codex_command,
-            log_lines=max_log_lines,
-            alerts=alerts,
-        )
-        which = Which(session=tmux_session, log_file=log_file, sandbox=sandbox_name)
-        ensure = jobs.ensure(server) if ensure_watchdog else None
-        watching = server.app.jobs.watching
-        watch, notes = await watching.begin(which, order, cwd=cwd, command=launch_command, ensure=ensure)
-        fields = {"watch": watch_fields(watch, server.app.identity)} | lean(notes=[sentence(note) for note in notes])
-        return watch_reply(fields, f"watch {watch.id} over {watch.session} on {watch.sandbox}")
-
-    return watch_background_task
+async def watch_background_task(
+    server: SandboxServer,
+    tmux_session: Annotated[str, Field(description="As list_background_tasks or tmux ls shows it")],
+    log_file: Annotated[str, Field(description="Only for a session that is not ours")] = "",
+    sandbox_name: SandboxName = "",
+    run_id: jobs.RunId = "",
+    name: Annotated[str, Field(description="Of the watch; default: the session's")] = "",
+    cwd: Annotated[str, Field(description="Where resume_command starts; default: home")] = "",
+    launch_command: Annotated[str, Field(description="What the job was started with, for readers")] = "",
+    resume_command: jobs.ResumeCommand = "",
+    resume_plan_json: jobs.ResumePlan = "",
+    checkpoint_path: jobs.CheckpointPath = "",
+    checkpoint_format: jobs.CheckpointFormat = "text",
+    checkpoint_command: jobs.CheckpointCommand = "",
+    interval_s: jobs.Interval = 300,
+    max_log_lines: Annotated[int, Field(description="Kept of the log at each look, default 80")] = 80,
+    webhook_url: jobs.Webhook = "",
+    event_command: jobs.EventCommand = "",
+    auto_resume: jobs.AutoResume = False,
+    max_resume_attempts: jobs.Attempts = 1,
+    ensure_watchdog: jobs.EnsureWatchdog = True,
+    notify_local: jobs.NotifyLocal = True,
+    alert_after_failures: jobs.AlertAfter = 2,
+    resume_delay_s: jobs.ResumeDelay = 300,
+    metadata_json: jobs.Metadata = "",
+    codex_wakeup: Annotated[bool, UNLISTED] = False,
+    codex_command: Annotated[str, UNLISTED] = "",
+    alerts: jobs.Alerts = jobs.NO_ALERTS,
+) -> Annotated[CallToolResult, WatchShape]:
+    """Have a job watched that runs already, also one that was started by hand in tmux."""
+    order = jobs.watch_order(locals(), log_lines=max_log_lines)
+    which = Which(session=tmux_session, log_file=log_file, sandbox=sandbox_name)
+    ensure = jobs.ensure(server) if ensure_watchdog else None
+    watching = server.app.jobs.watching
+    watch, notes = await watching.begin(which, order, cwd=cwd, command=launch_command, ensure=ensure)
+    fields = {"watch": watch_fields(watch, server.app.identity)} | lean(notes=[sentence(note) for note in notes])
+    return watch_reply(fields, f"watch {watch.id} over {watch.session} on {watch.sandbox}")
 
 
-def start_watched(server: SandboxServer) -> Any:
-    tool = jobs.start(server)
-    tool.__doc__ = "Another name for exec_bash_background."
-    return named(tool, "exec_bash_background_watch")
+async def list_background_watches(
+    server: SandboxServer,
+    status: Status = "",
+    limit: Annotated[int, Field(description="Default 100", ge=1, le=1000)] = 100,
+) -> Annotated[CallToolResult, WatchesShape]:
+    """All watches, newest first."""
+    watches = await server.app.jobs.watching.list(status, limit)
+    rows = [watch_fields(watch, server.app.identity) for watch in watches]
+    return reply({"watches": rows}, rows_text(rows, "no watches"))
 
 
-def list_watches(server: SandboxServer) -> Any:
-    async def list_background_watches(
-        status: Status = "", limit: Annotated[int, Field(description="Default 100", ge=1, le=1000)] = 100
-    ) -> Annotated[CallToolResult, WatchesShape]:
-        """All watches, newest first."""
-        watches = await server.app.jobs.watching.list(status, limit)
-        rows = [watch_fields(watch, server.app.identity) for watch in watches]
-        return reply({"watches": rows}, rows_text(rows, "no watches"))
-
-    return list_background_watches
+async def get_background_watch(server: SandboxServer, watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
+    """One watch, as the watchdog left it."""
+    watch = await server.app.jobs.watching.get(watch_id)
+    return watch_reply(
+        {"watch": watch_fields(watch, server.app.identity)},
+        f"{watch_outcome(watch).state.value}: {watch.last_summary}",
+    )
 
 
-def get_watch(server: SandboxServer) -> Any:
-    async def get_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
-        """One watch, as the watchdog left it."""
-        watch = await server.app.jobs.watching.get(watch_id)
-        return watch_reply(
-            {"watch": watch_fields(watch, server.app.identity)},
-            f"{watch_outcome(watch).state.value}: {watch.last_summary}",
-        )
-
-    return get_background_watch
+async def cancel_background_watch(server: SandboxServer, watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
+    """Stop watching a job; the job itself goes on."""
+    watch = await server.app.jobs.watching.cancel(watch_id)
+    return watch_reply({"watch": watch_fields(watch, server.app.identity)}, f"watch {watch.id} is {watch.status.value}")
 
 
-def cancel_watch(server: SandboxServer) -> Any:
-    async def cancel_background_watch(watch_id: WatchId) -> Annotated[CallToolResult, WatchShape]:
-        """Stop watching a job; the job itself goes on."""
-        watch = await server.app.jobs.watching.cancel(watch_id)
-        return watch_reply(
-            {"watch": watch_fields(watch, server.app.identity)}, f"watch {watch.id} is {watch.status.value}"
-        )
-
-    return cancel_background_watch
-
-
-def list_events(server: SandboxServer) -> Any:
-    async def list_background_watch_events(
-        watch_id: Annotated[int, Field(description="Default: of all watches", ge=0)] = 0,
-        limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
-        after_id: Annotated[
-            int, Field(description="cursor of the last answer: only what is new; default: the newest", ge=-1)
-        ] = jobs.NO_CURSOR,
-    ) -> Annotated[CallToolResult, EventsShape]:
-        """List events of watched jobs, in order."""
-        events = await server.app.jobs.watching.events(watch_id, jobs.cursor(after_id), limit)
-        fields: dict[str, Any] = {"events": [event_fields(event) for event in events]}
-        fields["cursor"] = events[-1].id if events else max(0, after_id)
-        return reply(fields, f"{rows_text(fields['events'], 'no events')}\ncursor: {fields['cursor']}")
-
-    return list_background_watch_events
+async def list_background_watch_events(
+    server: SandboxServer,
+    watch_id: Annotated[int, Field(description="Default: of all watches", ge=0)] = 0,
+    limit: Annotated[int, Field(description="Default 50", ge=1, le=1000)] = 50,
+    after_id: Annotated[
+        int, Field(description="cursor of the last answer: only what is new; default: the newest", ge=-1)
+    ] = jobs.NO_CURSOR,
+) -> Annotated[CallToolResult, EventsShape]:
+    """List events of watched jobs, in order."""
+    events = await server.app.jobs.watching.events(watch_id, jobs.cursor(after_id), limit)
+    fields: dict[str, Any] = {"events": [event_fields(event) for event in events]}
+    fields["cursor"] = events[-1].id if events else max(0, after_id)
+    return reply(fields, f"{rows_text(fields['events'], 'no events')}\ncursor: {fields['cursor']}")
 
 
-def get_progress(server: SandboxServer) -> Any:
-    async def get_background_watch_progress(
-        watch_id: WatchId,
-        refresh_live: Annotated[bool, Field(description="Ask the machine, too")] = True,
-        log_lines: Annotated[int, Field(description="Default 80", ge=1, le=1000)] = 80,
-        checkpoint_max_bytes: Annotated[int, Field(description="Of its end", ge=1, le=65536)] = 65536,
-    ) -> Annotated[CallToolResult, ProgressShape]:
-        """A watched job's progress: what the watchdog saw last, and log and checkpoint as they are now."""
-        watch = await server.app.jobs.watching.get(watch_id)
-        fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
-        if not refresh_live:
-            return watch_reply(fields, watch.last_summary)
-        try:
-            seen, rest = fit_log(await server.app.jobs.watching.inspect(watch, lines=log_lines), room() // 2)
-        except (ConnectError, LostContact, UnknownSandbox) as problem:
-            # The watchdog's last observation, whether or not the machine can be asked now.
-            fields |= lean(log_tail=watch.last_log_tail) | {"connection_error": sentence(problem)}
-            return watch_reply(fields, "it could not be asked; this is what was seen last")
-        live = {key: value for key, value in seen_fields(seen).items() if key not in ("log_tail", "checkpoint")}
-        fields |= {"live": live} | rest | lean(log_tail=harmless(seen.log).rstrip("\n"))
-        if seen.checkpoint:
-            fields["checkpoint"] = end_of_checkpoint(seen.checkpoint, watch, checkpoint_max_bytes)
-        return watch_reply(fields, state_text(seen))
-
-    return get_background_watch_progress
+async def get_background_watch_progress(
+    server: SandboxServer,
+    watch_id: WatchId,
+    refresh_live: Annotated[bool, Field(description="Ask the machine, too")] = True,
+    log_lines: Annotated[int, Field(description="Default 80", ge=1, le=1000)] = 80,
+    checkpoint_max_bytes: Annotated[int, Field(description="Of its end", ge=1, le=65536)] = 65536,
+) -> Annotated[CallToolResult, ProgressShape]:
+    """A watched job's progress: what the watchdog saw last, and log and checkpoint as they are now."""
+    watch = await server.app.jobs.watching.get(watch_id)
+    fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
+    if not refresh_live:
+        return watch_reply(fields, watch.last_summary)
+    try:
+        seen, rest = fit_log(await server.app.jobs.watching.inspect(watch, lines=log_lines), room() // 2)
+    except (ConnectError, LostContact, UnknownSandbox) as problem:
+        # The watchdog's last observation, whether or not the machine can be asked now.
+        fields |= lean(log_tail=watch.last_log_tail) | {"connection_error": sentence(problem)}
+        return watch_reply(fields, "it could not be asked; this is what was seen last")
+    live = {key: value for key, value in seen_fields(seen).items() if key not in ("log_tail", "checkpoint")}
+    fields |= {"live": live} | rest | lean(log_tail=harmless(seen.log).rstrip("\n"))
+    if seen.checkpoint:
+        fields["checkpoint"] = end_of_checkpoint(seen.checkpoint, watch, checkpoint_max_bytes)
+    return watch_reply(fields, state_text(seen))
 
 
-def read_log(server: SandboxServer) -> Any:
-    async def read_background_watch_log(
-        watch_id: WatchId, last_n_lines: Annotated[int, Field(description="Default 80", ge=1, le=5000)] = 80
-    ) -> Annotated[CallToolResult, ProgressShape]:
-        """The end of a watched job's log."""
-        watch = await server.app.jobs.watching.get(watch_id)
-        fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
-        try:
-            seen, rest = fit_log(await server.app.jobs.watching.inspect(watch, lines=last_n_lines), room())
-        except UnknownSandbox as problem:
-            kept = "\n".join(watch.last_log_tail.splitlines()[-last_n_lines:])
-            fields |= lean(log_tail=kept) | {"connection_error": sentence(problem)}
-            return watch_reply(fields, "it could not be asked; this is what was seen last")
-        text = harmless(seen.log).rstrip("\n")
-        fields |= {"running": seen.is_running} | rest | lean(log_tail=text)
-        return watch_reply(fields, f"the log of watch {watch.id}")
+async def read_background_watch_log(
+    server: SandboxServer,
+    watch_id: WatchId,
+    last_n_lines: Annotated[int, Field(description="Default 80", ge=1, le=5000)] = 80,
+) -> Annotated[CallToolResult, ProgressShape]:
+    """The end of a watched job's log."""
+    watch = await server.app.jobs.watching.get(watch_id)
+    fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
+    try:
+        seen, rest = fit_log(await server.app.jobs.watching.inspect(watch, lines=last_n_lines), room())
+    except UnknownSandbox as problem:
+        kept = "\n".join(watch.last_log_tail.splitlines()[-last_n_lines:])
+        fields |= lean(log_tail=kept) | {"connection_error": sentence(problem)}
+        return watch_reply(fields, "it could not be asked; this is what was seen last")
+    text = harmless(seen.log).rstrip("\n")
+    fields |= {"running": seen.is_running} | rest | lean(log_tail=text)
+    return watch_reply(fields, f"the log of watch {watch.id}")
 
-    return read_background_watch_log
 
-
-def read_checkpoint(server: SandboxServer) -> Any:
-    async def read_background_watch_checkpoint(
-        watch_id: WatchId, max_bytes: Annotated[int, Field(description="Of its end", ge=1, le=65536)] = 65536
-    ) -> Annotated[CallToolResult, ProgressShape]:
-        """A watched job's checkpoint as it is now."""
-        watch = await server.app.jobs.watching.get(watch_id)
-        fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
-        try:
-            seen = await server.app.jobs.watching.inspect(watch, lines=1)
-        except UnknownSandbox as problem:
-            kept = lean(text=watch.last_checkpoint[-max_bytes:])
-            shown = fields | lean(checkpoint=kept or None) | {"connection_error": sentence(problem)}
-            return watch_reply(shown, "it could not be asked; this is what was seen last")
-        if seen.checkpoint:
-            fields["checkpoint"] = end_of_checkpoint(seen.checkpoint, watch, max_bytes)
-        return watch_reply(fields, "its checkpoint" if seen.checkpoint else "it has no checkpoint")
-
-    return read_background_watch_checkpoint
+async def read_background_watch_checkpoint(
+    server: SandboxServer,
+    watch_id: WatchId,
+    max_bytes: Annotated[int, Field(description="Of its end", ge=1, le=65536)] = 65536,
+) -> Annotated[CallToolResult, ProgressShape]:
+    """A watched job's checkpoint as it is now."""
+    watch = await server.app.jobs.watching.get(watch_id)
+    fields: dict[str, Any] = {"watch": watch_fields(watch, server.app.identity)}
+    try:
+        seen = await server.app.jobs.watching.inspect(watch, lines=1)
+    except UnknownSandbox as problem:
+        kept = lean(text=watch.last_checkpoint[-max_bytes:])
+        shown = fields | lean(checkpoint=kept or None) | {"connection_error": sentence(problem)}
+        return watch_reply(shown, "it could not be asked; this is what was seen last")
+    if seen.checkpoint:
+        fields["checkpoint"] = end_of_checkpoint(seen.checkpoint, watch, max_bytes)
+    return watch_reply(fields, "its checkpoint" if seen.checkpoint else "it has no checkpoint")
 
 
 def end_of_checkpoint(checkpoint: Checkpoint, watch: Watch, most: int) -> dict[str, Any]:
@@ -260,45 +224,37 @@ def end_of_checkpoint(checkpoint: Checkpoint, watch: Watch, most: int) -> dict[s
     return found | lean(text=text[-most:], truncated=len(text) > most)
 
 
-def watchdog_status(server: SandboxServer) -> Any:
-    async def get_watchdog_status() -> Annotated[CallToolResult, WatchdogShape]:
-        """Whether the watchdog is installed and runs, and when it last looked."""
-        from ....services.watchdog import service
+async def get_watchdog_status(server: SandboxServer) -> Annotated[CallToolResult, WatchdogShape]:
+    """Whether the watchdog is installed and runs, and when it last looked."""
+    from ....services.watchdog import service
 
-        return status_reply(await service.status(paths.state_folder()))
-
-    return get_watchdog_status
+    return status_reply(await service.status(paths.state_folder()))
 
 
-def install(server: SandboxServer) -> Any:
-    async def install_watchdog(
-        start_now: Annotated[bool, Field(description="Not only at the next login")] = True,
-        persist_current_sandboxes: Annotated[bool, Field(description="Hand over those of the environment")] = True,
-    ) -> Annotated[CallToolResult, WatchdogShape]:
-        """Have the watchdog start with the user's login (launchd, systemd), and hand it these sandboxes."""
-        from ....config.inherited import hand_over
-        from ....services.watchdog import service
+async def install_watchdog(
+    server: SandboxServer,
+    start_now: Annotated[bool, Field(description="Not only at the next login")] = True,
+    persist_current_sandboxes: Annotated[bool, Field(description="Hand over those of the environment")] = True,
+) -> Annotated[CallToolResult, WatchdogShape]:
+    """Have the watchdog start with the user's login (launchd, systemd), and hand it these sandboxes."""
+    from ....config.inherited import hand_over
+    from ....services.watchdog import service
 
-        state = paths.state_folder()
-        names = server.app.fleet.names if persist_current_sandboxes else ()
-        note = await asyncio.to_thread(hand_over, names, current().environ, state)
-        done = await service.install(state, server.app.jobs.config_file, start_now=start_now)
-        return status_reply(done, note)
-
-    return install_watchdog
+    state = paths.state_folder()
+    names = server.app.fleet.names if persist_current_sandboxes else ()
+    note = await asyncio.to_thread(hand_over, names, current().environ, state)
+    done = await service.install(state, server.app.jobs.config_file, start_now=start_now)
+    return status_reply(done, note)
 
 
-def uninstall(server: SandboxServer) -> Any:
-    async def uninstall_watchdog() -> Annotated[CallToolResult, WatchdogShape]:
-        """Remove the watchdog's service, end it, and forget sandboxes handed over; watches and events stay."""
-        from ....config.inherited import withdraw
-        from ....services.watchdog import service
+async def uninstall_watchdog(server: SandboxServer) -> Annotated[CallToolResult, WatchdogShape]:
+    """Remove the watchdog's service, end it, and forget sandboxes handed over; watches and events stay."""
+    from ....config.inherited import withdraw
+    from ....services.watchdog import service
 
-        status = await service.remove(paths.state_folder())
-        await asyncio.to_thread(withdraw, paths.state_folder())
-        return status_reply(status)
-
-    return uninstall_watchdog
+    status = await service.remove(paths.state_folder())
+    await asyncio.to_thread(withdraw, paths.state_folder())
+    return status_reply(status)
 
 
 def watch_reply(fields: dict[str, Any], first: str) -> CallToolResult:

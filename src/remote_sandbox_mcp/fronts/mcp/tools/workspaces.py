@@ -14,23 +14,17 @@ from pydantic import Field
 
 from ....core.address import read_address
 from ....core.errors import BadArgument
-from ....core.workspaces.workspace import (
-    LinkOrder,
-    Moved,
-    Preview,
-    Workspace,
-)
+from ....core.workspaces.workspace import LinkOrder, Moved, Preview, Workspace
 from ....services.session import absolute, client_folder
 from ....views.results import plain_text, sentence
+from ....views.sync_results import linked_fields, moved_fields, notes, place_fields, state_fields, unlinked_fields
 from ....views.texts import fields_text, one_line
-from ....views.workspace_results import linked_fields, moved_fields, notes, place_fields, state_fields, unlinked_fields
 from ..consent import Request, agreed
-from ..declaration import Declaration
 from ..reporting import Reporting
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import WorkspaceShape
-from ..toolbox import UNLISTED
+from ..toolbox import UNLISTED, Declaration
 from .sync import listener
 
 LINK = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
@@ -43,38 +37,36 @@ LESS = "exclude data by a line in .gitignore"
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(link(server), title="Edit here, run there", annotations=LINK, declaration=LINKS)
+    server.offer(link_workspace, title="Edit here, run there", annotations=LINK, declaration=LINKS)
 
 
-def link(server: SandboxServer) -> Any:
-    async def link_workspace(
-        ctx: Context[None, Any],
-        remote_path: Annotated[str, Field(description="gpu1:project; none: show the state")] = "",
-        local_path: Annotated[str, Field(description="Default: current folder")] = "",
-        # Not listed: remote_path can name it.
-        sandbox_name: Annotated[str, UNLISTED] = "",
-        keep_local: Annotated[Sequence[str], Field(description="Paths in conflict: take the local file")] = (),
-        keep_remote: Annotated[Sequence[str], Field(description="Take the remote one")] = (),
-        unlink: Annotated[bool, Field(description="End it; files stay")] = False,
-        dry_run: Annotated[bool, Field(description="Only show it")] = False,
-        confirm: Annotated[bool, Field(description="The user agrees to send much")] = False,
-    ) -> Annotated[CallToolResult, WorkspaceShape]:
-        """Bind a local project to a sandbox's folder: calls run there, edits are sent before, results come back."""
-        verbs = Verbs(server, ctx)
-        if remote_path:
-            if keep_local or keep_remote or unlink:
-                raise BadArgument("remote_path makes a link; to decide conflicts or to unlink, leave it out")
-            return await verbs.link(sandbox_name, remote_path, local_path, dry_run=dry_run, confirm=confirm)
-        workspace = verbs.own(local_path)
-        if workspace is None:
-            return none_here()
-        if unlink:
-            return await verbs.unlink(workspace)
-        if keep_local or keep_remote:
-            return await verbs.decide(workspace, keep_local, keep_remote)
-        return await verbs.show(workspace)
-
-    return link_workspace
+async def link_workspace(
+    server: SandboxServer,
+    ctx: Context[None, Any],
+    remote_path: Annotated[str, Field(description="gpu1:project; none: show the state")] = "",
+    local_path: Annotated[str, Field(description="Default: current folder")] = "",
+    # Not listed: remote_path can name it.
+    sandbox_name: Annotated[str, UNLISTED] = "",
+    keep_local: Annotated[Sequence[str], Field(description="Paths in conflict: take the local file")] = (),
+    keep_remote: Annotated[Sequence[str], Field(description="Take the remote one")] = (),
+    unlink: Annotated[bool, Field(description="End it; files stay")] = False,
+    dry_run: Annotated[bool, Field(description="Only show it")] = False,
+    confirm: Annotated[bool, Field(description="The user agrees to send much")] = False,
+) -> Annotated[CallToolResult, WorkspaceShape]:
+    """Bind a local project to a sandbox's folder: calls run there, edits are sent before, results come back."""
+    verbs = Verbs(server, ctx)
+    if remote_path:
+        if keep_local or keep_remote or unlink:
+            raise BadArgument("remote_path makes a link; to decide conflicts or to unlink, leave it out")
+        return await verbs.link(sandbox_name, remote_path, local_path, dry_run=dry_run, confirm=confirm)
+    workspace = verbs.own(local_path)
+    if workspace is None:
+        return none_here()
+    if unlink:
+        return await verbs.unlink(workspace)
+    if keep_local or keep_remote:
+        return await verbs.decide(workspace, keep_local, keep_remote)
+    return await verbs.show(workspace)
 
 
 class Verbs:
@@ -128,8 +120,7 @@ class Verbs:
         target = app.fleet.address(remote_path, sandbox if is_named else await self._server.meant(self._ctx))
         where, remote = target.sandbox, target.path
         folder = absolute(local_path or ".")
-        linked = self._linked(folder)
-        if linked:
+        if linked := self._linked(folder):
             # To link again goes on where the first time was cut off; the rules stay those of its owner.
             rules = self._service.given(linked)
             return LinkOrder(folder=folder, sandbox=where, remote=remote, rules=rules, free=linked.free)
