@@ -40,17 +40,7 @@ from ..mending import ask_again, mend
 from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 
 if TYPE_CHECKING:
-    from ...core.orders import (
-        JobListOrder,
-        JobQueryOrder,
-        JobQuestion,
-        JobSendOrder,
-        JobStartOrder,
-        JobStopOrder,
-        JobWaitOrder,
-        OutpostOrder,
-        QueueRate,
-    )
+    from ...core import orders
 
 MEND_S = 20.0
 # A long wait is split into requests of this length, so that a cut line is noticed and reopened between them.
@@ -118,9 +108,9 @@ class OutpostJobs:
             wanted["only_in"] = place
         raise lost_start(self._name, order, "the connection was cut again and again")
 
-    def _describe(self, order: JobOrder) -> JobStartOrder:
+    def _describe(self, order: JobOrder) -> orders.JobStartOrder:
         environment = self._environment
-        wanted: JobStartOrder = {
+        wanted: orders.JobStartOrder = {
             "verb": "job_start",
             "id": order.job_id,
             "session": order.session,
@@ -164,7 +154,7 @@ class OutpostJobs:
     async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
         if not queries:
             return []
-        order: JobQueryOrder = {"verb": "job_look", "jobs": list(map(question_of, queries)), **self._queue_rate}
+        order: orders.JobQueryOrder = {"verb": "job_look", "jobs": list(map(question_of, queries)), **self._queue_rate}
         seen = self._read(*await self._ask(order, sum(map(room_of_query, queries))))
         if len(seen) != len(queries):
             raise BrokenRules(f"{self._name} was asked for {len(queries)} jobs and answered for {len(seen)}")
@@ -174,7 +164,7 @@ class OutpostJobs:
         until, position = time.monotonic() + wait.seconds, query.cursor
         while True:
             seconds = max(0.0, min(WAIT_S, until - time.monotonic()))
-            order: JobWaitOrder = {
+            order: orders.JobWaitOrder = {
                 "verb": "job_wait",
                 "job": question_of(query),
                 "seconds": seconds,
@@ -193,7 +183,7 @@ class OutpostJobs:
 
     async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
         until = time.monotonic() + grace_s + 12.0
-        order: JobStopOrder = {
+        order: orders.JobStopOrder = {
             "verb": "job_stop",
             "job": question_of(query),
             "grace": grace_s,
@@ -205,7 +195,7 @@ class OutpostJobs:
                 return seen
 
     async def list(self, limit: int = 100) -> list[JobSeen]:
-        order: JobListOrder = {"verb": "job_list", "limit": limit, **self._queue_rate}
+        order: orders.JobListOrder = {"verb": "job_list", "limit": limit, **self._queue_rate}
         return self._read(*await self._ask(order, limit * SMALL + SMALL))[:limit]
 
     def _read(self, exchange: Exchange, end: dict[str, Any]) -> builtins.list[JobSeen]:
@@ -218,7 +208,7 @@ class OutpostJobs:
             return seen
 
     async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
-        order: JobSendOrder = {"verb": "job_send", "job": question_of(query), "text": text, "keys": list(keys)}
+        order: orders.JobSendOrder = {"verb": "job_send", "job": question_of(query), "text": text, "keys": list(keys)}
         # Not repeated after a cut: the text could be typed twice.
         try:
             await self._answered(order, await self._reach())
@@ -227,14 +217,14 @@ class OutpostJobs:
             raise Unreachable(f"{self._name}: {why}") from None
 
     @property
-    def _queue_rate(self) -> QueueRate:
+    def _queue_rate(self) -> orders.QueueRate:
         return {"queue_rate": self._queue_rate_s} if self._queue_rate_s else {}
 
     @property
     def _name(self) -> str:
         return self._description.name
 
-    async def _ask(self, order: OutpostOrder, room: int) -> Answer:
+    async def _ask(self, order: orders.OutpostOrder, room: int) -> Answer:
         """Send a request that may be repeated on a new line after a cut."""
 
         async def ask() -> Answer:
@@ -242,7 +232,7 @@ class OutpostJobs:
 
         return await ask_again(self._name, ask)
 
-    async def _answered(self, order: OutpostOrder, client: OutpostClient, room: int = SMALL) -> Answer:
+    async def _answered(self, order: orders.OutpostOrder, client: OutpostClient, room: int = SMALL) -> Answer:
         try:
             return await self._ask_on(client, order, room=room)
         except Refusal as refusal:
@@ -250,7 +240,7 @@ class OutpostJobs:
             raise kinds.get(refusal.reason, Unreachable)(self._explained(refusal)) from None
 
     async def _ask_on(
-        self, client: OutpostClient, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL
+        self, client: OutpostClient, order: orders.OutpostOrder, raw: bytes = b"", *, room: int = SMALL
     ) -> Answer:
         """Send a request; before the first one on a line, the program that knows jobs, whose answer is not awaited."""
         if self._taught is not client:
@@ -260,8 +250,8 @@ class OutpostJobs:
         return await client.ask(order, raw, room=room)
 
 
-def question_of(query: JobQuery) -> JobQuestion:
-    return cast("JobQuestion", asdict(query))
+def question_of(query: JobQuery) -> orders.JobQuestion:
+    return cast("orders.JobQuestion", asdict(query))
 
 
 def room_of_query(query: JobQuery) -> int:
