@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ...core.errors import ConnectError, Unreachable
 from ...local.waiting import Chores, within
@@ -14,11 +14,7 @@ from ..command.way import CommandEnding
 from ..link.client import LineLost
 from ..mending import Pace
 from .connection import KEEPALIVE_S, LoginGate
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
+from .library import asyncssh
 
 # OpenSSH's default for MaxSessions. A smaller limit is learned from its refusals, a larger one by trying.
 USUAL_SESSIONS = 10

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.errors import CODE_NEEDED, ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.sandboxes.login import Challenge
@@ -24,12 +24,8 @@ from ...local.processes.variables import OPERATORS, home_folder, made
 from ...local.waiting import Chores, within_moving
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
+from .library import asyncssh
 from .pythons import FarPython
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
 
 LINKER_CACHE = Path("/etc/ld.so.cache")
 # GCM first: with hardware AES it is half as fast again as asyncssh's default.

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...core.errors import CUT, Unreachable, Unsupported
 from ...core.sandboxes.machine import Machine
@@ -22,13 +22,9 @@ from ..link.relay import RELAY, PortRelay, RelayPorts
 from ..link.sandbox import OutpostSandbox, Ports
 from .channels import ProgramLine
 from .connection import LoginGate
+from .library import asyncssh
 from .plain import PlainSandbox
 from .ports import MachinePorts
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
 PLAIN = Capabilities(survives_disconnect=True, why_not_root="it has no python3, which as_root needs there")

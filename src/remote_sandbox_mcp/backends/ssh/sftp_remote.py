@@ -13,18 +13,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ...far.lane.expected import EDITED, UNKNOWN, link_of
 from ...far.lane.tree import checked
 from ...local.waiting import Chores
 from ..link.client import LineLost
+from .library import asyncssh
 from .sftp import attributes_of, explain, read_piece, replace, to_bytes, to_path
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
 
 # How many entries are worked on at once.
 AT_ONCE = 64

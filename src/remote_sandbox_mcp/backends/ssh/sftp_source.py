@@ -16,15 +16,12 @@ from ...core.sync.transfer import Lane
 from ...far.lane.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
 from ...far.lane.tree import Problems, Survey, Teller, checked, child, kind_of, meta_of
 from ...far.outpost.wire import DONE, FILES, PART
+from .library import asyncssh
 from .sftp import goes_through_a_file, to_bytes, to_path, to_text
 from .sftp_remote import Load, Remote, Root, check_file, each, end, for_all, nanoseconds, outcome
 
 if TYPE_CHECKING:
-    import asyncssh
-
     from ...core import orders
-else:
-    from . import library as asyncssh
 
 # How many bytes of files may be in memory before they are passed on.
 HELD = 8 << 20

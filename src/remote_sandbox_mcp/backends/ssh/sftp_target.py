@@ -19,15 +19,12 @@ from ...far.lane.source import ENTRY, LARGEST_WHOLE, PIECE
 from ...far.lane.target import ATTRIBUTES
 from ...far.lane.tree import FOREIGN_S, OURS, PARTIAL, BadName, Problems, Refusal, checked, child
 from ...far.outpost.wire import FILES, PART
+from .library import asyncssh
 from .sftp import attributes_of, to_bytes, to_text
 from .sftp_remote import SECOND, Remote, Root, attributes, check_file, each, from_the_deepest
 
 if TYPE_CHECKING:
-    import asyncssh
-
     from ...core import orders
-else:
-    from . import library as asyncssh
 
 
 class Target:
