@@ -1,5 +1,6 @@
 """The lease of GPUs: picks cards that are free now, and holds a lock on one file per card as long as a job lives."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -361,12 +362,10 @@ class Leases:
         return {self.cards[0].variable: visible} if self.cards else {}
 
     def write(self, fd: int, text: "bytes | None" = None) -> None:
-        try:
+        # The file of a user who lets nobody write it, or a full disk: the lock alone decides.
+        with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, self.record if text is None else text, 0)
-        except OSError:
-            # The file of a user who lets nobody write it, or a full disk: the lock alone decides.
-            pass
 
     def keep(self) -> None:
         """Lease again what was removed: a file's owner can do so, and programs that clean /tmp."""
@@ -374,11 +373,9 @@ class Leases:
             return
         self.looked = time.monotonic()
         for path, fd in list(self.fds.items()):
-            try:
+            with contextlib.suppress(OSError):
                 if os.path.samestat(os.lstat(path), os.fstat(fd)):
                     continue
-            except OSError:
-                pass
             try:
                 # The old lock stays: the command has it, too.
                 self.fds[path] = lock_lease(path)

@@ -1,5 +1,6 @@
 """A job's keeper: a process of its own, one per job, that starts the command, writes its log, and records its end."""
 
+import contextlib
 import os
 import select
 import signal
@@ -74,11 +75,9 @@ class JobLog:
         if self.fd < 0 or time.monotonic() < self.followed + FOLLOW_S:
             return
         self.followed = time.monotonic()
-        try:
+        with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
                 return
-        except OSError:
-            pass
         os.close(self.fd)
         self.fd = -1
         self.at_line_start = self.open() and self.ends_in_newline()
@@ -87,11 +86,9 @@ class JobLog:
         self.total += len(data)
         self.follow()
         view = memoryview(data)
-        try:
+        with contextlib.suppress(OSError):
             while view and self.open():
                 view = view[os.write(self.fd, view) :]
-        except OSError:
-            pass
         self.lost += len(view)
         if len(view) < len(data):
             self.at_line_start = data[len(data) - len(view) - 1 :][:1] == b"\n"
@@ -110,11 +107,9 @@ class Pane:
     def __init__(self, wanted: bool) -> None:
         self.fd = -1
         if wanted:
-            try:
+            with contextlib.suppress(OSError):
                 # Opened anew: O_NONBLOCK on the inherited descriptor would reach the command's input as well.
                 self.fd = os.open("/dev/tty", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-            except OSError:
-                pass
 
     def show(self, data: bytes) -> None:
         if self.fd >= 0:
@@ -456,11 +451,9 @@ class JobKeeper:
         return by != "SIGHUP" or read_status(self.status)[0] != 0
 
     def note_quietly(self, name: bytes, value: "dict[str, Any]") -> None:
-        try:
+        # Without this record the job still counts as gone; only the reason is lost.
+        with contextlib.suppress(OSError):
             write_json(self.folder, name, value)
-        except OSError:
-            # Without this record the job still counts as gone; only the reason is lost.
-            pass
 
     def end(self) -> None:
         self.write_end()

@@ -126,12 +126,10 @@ def keep_of_cluster(learned: "dict[str, Any]") -> None:
 
 def write_beside(name: bytes, value: "dict[str, Any]") -> None:
     """Write a record whole or not at all, in a folder of this machine. A full disk only costs another question."""
-    try:
+    with contextlib.suppress(OSError):
         new = os.path.join(base_folder(), b"." + name + b"-" + os.urandom(4).hex().encode())
         write_whole(new, json.dumps(value).encode())
         os.rename(new, os.path.join(base_folder(), name))
-    except OSError:
-        pass
 
 
 @contextlib.contextmanager

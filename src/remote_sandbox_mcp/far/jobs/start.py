@@ -83,11 +83,9 @@ def logind_settings(root: str = "/") -> str:
     """logind's settings: the text of its files, then what the running logind itself says of KillUserProcesses."""
     texts = []
     for path in logind_files(root):
-        try:
+        with contextlib.suppress(OSError):
             with open(path, errors="replace") as file:
                 texts.append(file.read())
-        except OSError:
-            pass
     if root != "/":
         return "\n".join(texts)
     name, path = "org.freedesktop.login1", "/org/freedesktop/login1"
@@ -473,10 +471,8 @@ def see_room(fd: int, is_new: bool) -> None:
 
 def take_back(made: "list[bytes]") -> None:
     for path in reversed(made):
-        try:
+        with contextlib.suppress(OSError):
             os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
-        except OSError:
-            pass
 
 
 def describe_order(

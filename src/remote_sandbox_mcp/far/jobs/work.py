@@ -1,5 +1,6 @@
 """The requests that act on a background job: wait for it, stop it, type into it; and the table of all job requests."""
 
+import contextlib
 import os
 import re
 import signal
@@ -187,11 +188,9 @@ def signal_keeper(facts: "dict[str, Any]", grace: float) -> None:
     folder, begun = facts["folder"], facts["begun"]
     if not begun or is_asked_to_stop(folder):
         return
-    try:
+    # On a full disk the mark below still works, and the keeper uses its default grace.
+    with contextlib.suppress(OSError):
         write_json(folder, b"stop", {"grace": grace})
-    except OSError:
-        # On a full disk the mark below still works, and the keeper uses its default grace.
-        pass
     set_mode(os.path.join(folder, b"lock"), 0o600 | JOB_STOP_MARK)
     keeper, birth = int(begun["keeper"]), int(begun["keeper_birth"])
     if is_same_process(keeper, birth) or not birth:
@@ -219,11 +218,9 @@ def end_orphans(facts: "dict[str, Any]", grace: float) -> None:
 
 def strike_all(pids: "list[int]", number: int) -> None:
     for pid in pids:
-        try:
+        with contextlib.suppress(OSError):
             os.kill(pid, number)
             os.kill(pid, signal.SIGCONT)
-        except OSError:
-            pass
 
 
 def await_session_end(facts: "dict[str, Any]") -> None:

@@ -1,5 +1,6 @@
 """A lane: the program that answers requests to move files, one after another, or passes them to another machine."""
 
+import contextlib
 import errno
 import json
 import os
@@ -58,11 +59,9 @@ class Bridge:
         self.send(program)
 
     def send(self, data: bytes) -> None:
-        try:
+        # That it ended is noticed when its output is read.
+        with contextlib.suppress(BrokenPipeError):
             write_all(self.into, data)
-        except BrokenPipeError:
-            # That it ended is noticed when its output is read.
-            pass
 
     def pass_back(self) -> bool:
         """Pass on bytes from there; False at the end of the stream, which an empty frame reports."""
@@ -338,11 +337,9 @@ def main(token: str, may_bridge: bool) -> None:
     write_all(1, b"\n" + token.encode() + b"\n")
     hello = {"python": "%d.%d" % sys.version_info[:2], "node": os.uname().nodename, "squeezers": squeezers}
     write_all(1, json_frame(HELLO, 0, hello))
-    try:
+    # It ends where the connection is cut, or sends bytes that are no frames.
+    with contextlib.suppress(OSError, ValueError):
         Lane(may_bridge).serve()
-    except (OSError, ValueError):
-        # The connection was cut, or sends bytes that are no frames.
-        pass
 
 
 if __name__ == "__main__":

@@ -178,11 +178,9 @@ def enter_exactly(path: bytes, parent: int, name: bytes, how: int, make: bool) -
         if problem.errno in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):
             check_no_link(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
         raise
-    try:
+    # Another lane may be quicker.
+    with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=parent)
-    except FileExistsError:
-        # Another lane was quicker.
-        pass
     return enter_exactly(path, parent, name, how, False)
 
 
@@ -219,7 +217,7 @@ def make_inner(name: bytes, parent: int) -> None:
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
-        # Another lane was quicker.
+        # Another lane may be quicker.
         pass
     except PermissionError:
         open_up(parent)

@@ -155,11 +155,9 @@ def check_target(path: bytes, expected: "object", force: "object") -> "os.stat_r
 
 
 def keep_owner_and_mode(fd: int, old: os.stat_result) -> None:
-    try:
+    # Only root can give files away.
+    with contextlib.suppress(OSError):
         os.fchown(fd, old.st_uid, old.st_gid)
-    except OSError:
-        # Only root can give files away.
-        pass
     # After the owner, because chown clears the set-user and set-group bits.
     os.fchmod(fd, stat.S_IMODE(old.st_mode))
 

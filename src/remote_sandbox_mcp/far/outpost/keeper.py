@@ -1,5 +1,6 @@
 """A run's keeper: the process that starts the command, collects its output, and goes on if the connection is cut."""
 
+import contextlib
 import errno
 import functools
 import json
@@ -139,10 +140,8 @@ def hear_signals() -> int:
 
 def clear(wakeup: int) -> None:
     """Drop signals that came between two runs: they were meant for the earlier one."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         os.read(wakeup, 512)
-    except BlockingIOError:
-        pass
 
 
 if MYPY:
@@ -453,10 +452,8 @@ class Keeper:
 
     def unregister(self, fd: int) -> None:
         """Poll a descriptor no longer, which may have been closed or left out in this round already."""
-        try:
+        with contextlib.suppress(KeyError):
             self.poller.unregister(fd)
-        except KeyError:
-            pass
 
     def is_cancelled(self, frames: "list[tuple[int, int, bytes]]") -> bool:
         return any(kind == CANCEL and request == self.request for kind, request, _ in frames)
@@ -511,11 +508,9 @@ class Keeper:
         end = self.describe_end()
         for stream in (self.out, self.err):
             stream.save_tail()
-        try:
+        # On a full disk a caller that is connected still gets the result; one that asks later gets "lost".
+        with contextlib.suppress(OSError):
             self.folder.note(end)
-        except OSError:
-            # The disk is full. A caller that is connected still gets the result; one that asks later gets "lost".
-            pass
         self.out.close()
         self.err.close()
         if self.input:

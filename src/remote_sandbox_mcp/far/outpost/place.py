@@ -142,12 +142,10 @@ def machine_name() -> str:
     """
     identity = os.uname().nodename.encode()
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        try:
+        with contextlib.suppress(OSError):
             with open(path, "rb") as file:
                 identity += b"\0" + file.read(64).strip()
             break
-        except OSError:
-            pass
     return "%08x" % zlib.crc32(identity)
 
 

@@ -1,5 +1,6 @@
 """The outpost's main loop: reads requests, starts a process for each, passes on their answers, ends with its line."""
 
+import contextlib
 import errno
 import json
 import os
@@ -101,11 +102,9 @@ class Post:
         os.set_blocking(1, False)
 
     def serve(self) -> None:
-        try:
+        # Tried again for the first run, whose caller is told where it fails.
+        with contextlib.suppress(OSError):
             self.hire()
-        except OSError:
-            # Tried again for the first run, whose caller is told where it fails.
-            pass
         while True:
             events = self.poller.poll(self.wait_ms())
             if not events or len(self.forgotten) > MOST_FORGOTTEN:
@@ -164,11 +163,9 @@ class Post:
             self.fail(request, "fork", NO_PROCESS % os.strerror(errno.EAGAIN))
         for child in self.children.values():
             if child.request == request and not child.answered:
-                try:
+                # If it has ended, that is noticed when its pipe is read.
+                with contextlib.suppress(OSError):
                     self.ask_to_end(child)
-                except OSError:
-                    # It has ended, which is noticed when its pipe is read.
-                    pass
 
     def pass_input(self, request: int, body: bytes) -> None:
         """Pass on a part of a run's input. The near side keeps to a window, so a keeper is never far behind."""
@@ -177,11 +174,9 @@ class Post:
                 start.input += frame(INPUT, request, body)
         for child in self.children.values():
             if child.request == request and child.keeps_runs and not child.answered:
-                try:
+                # If it has ended, that is noticed when its pipe is read.
+                with contextlib.suppress(OSError):
                     write_all(child.feed, frame(INPUT, request, body))
-                except OSError:
-                    # It has ended, which is noticed when its pipe is read.
-                    pass
 
     def ask_to_end(self, child: Child) -> None:
         if child.keeps_runs:
@@ -369,19 +364,15 @@ class Post:
         DONE[:] = [pid for pid in DONE if not os.waitpid(pid, os.WNOHANG)[0]]
 
     def flush(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while self.queue:
                 del self.queue[: os.write(1, self.queue[: 1 << 17])]
-        except BlockingIOError:
-            pass
         waiting = bool(self.queue)
         if waiting:
             self.poller.register(1, select.POLLOUT)
         else:
-            try:
+            with contextlib.suppress(KeyError):
                 self.poller.unregister(1)
-            except KeyError:
-                pass
         self.listen(len(self.queue) < QUEUE_BYTES)
 
     def listen(self, wanted: bool) -> None:

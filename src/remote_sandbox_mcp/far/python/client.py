@@ -1,5 +1,6 @@
 """The client of one call: begins a session, or passes an order to its supervisor and what comes back to our output."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -127,10 +128,8 @@ def call(home: str, order: "Record") -> "Record | None":
 
 
 def interrupted(line: socket.socket, what: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):
         line.sendall(what)
-    except OSError:
-        pass
 
 
 def follow(line: socket.socket) -> "tuple[Record | None, bytes]":
@@ -195,15 +194,13 @@ def sessions(home: str, order: "Record") -> "Record":
 def stop(home: str, order: "Record") -> "Record":
     """End a session and all that it has started; one whose supervisor does not answer is killed."""
     folder = os.path.join(home, "s-" + order["session"])
-    try:
+    with contextlib.suppress(OSError):
         line = connect(folder)
         line.settimeout(END_S)
         line.sendall(frame(ORDER, b'{"verb": "stop"}'))
         reply = follow(line)[0]
         if reply and reply["state"] == "stopped":
             return reply
-    except OSError:
-        pass
     if not is_kept(folder):
         return {"state": "no_session"}
     kill_keeper(folder)

@@ -1,6 +1,7 @@
 """A session's supervisor: keeps one interpreter, has it run one call after another, and outlives all of them."""
 
 import collections
+import contextlib
 import json
 import os
 import selectors
@@ -389,10 +390,8 @@ class Supervisor:
 
     def forget(self, record: "dict[str, Any]") -> None:
         for image in record.get("images", ()):
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(image["path"])
-            except OSError:
-                pass
 
     def last_result(self, call_id: str) -> "dict[str, Any]":
         """Without an id: the result of the newest call."""
@@ -404,10 +403,8 @@ class Supervisor:
 
     def collect(self, fd: int) -> None:
         """Collect children that have ended; one of them may be the interpreter."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(fd, 512)
-        except BlockingIOError:
-            pass
         collect_children(self.note_end)
 
     def note_end(self, pid: int, status: int) -> None:
