@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.sandboxes.disposable import Disposable, Limits
 from .database import Database, statements
 from .keeping import Keeper
+from .library import sqlite3
 from .mark import mark_of
-
-if TYPE_CHECKING:
-    import sqlite3
 
 CREATING, RUNNING, PAUSED, ENDING, EXPIRED, GONE = "creating", "running", "paused", "ending", "expired", "gone"
 # Ended by itself, as its provider reports.

@@ -6,12 +6,10 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .database import Database, statements
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 DAY_S = 86400.0
 MOST_ROWS, MOST_BYTES = 100_000, 64 << 20

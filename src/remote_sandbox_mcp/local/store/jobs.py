@@ -6,17 +6,14 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.jobs.job import JobSeen, JobStarted, JobState
 from ...core.sandboxes.port import DeployOrder
 from ...core.texts.shown import HIDDEN
 from .database import Database, statements
 from .keeping import Keeper
-
-if TYPE_CHECKING:
-    import sqlite3
-
+from .library import sqlite3
 
 STARTING = "starting"
 # Stored as JSON, which can also hold names that are not valid UTF-8.

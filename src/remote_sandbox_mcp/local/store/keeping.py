@@ -7,12 +7,10 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.errors import ConfigError
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 # The folder of TrueTexts beside a database.
 TRUE_TEXTS = "again"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from ...core.resources.history import GpuHours, Minute, mean_point, packed, unpacked
 from ...core.resources.usage import Point
 from .database import Database, statements
 from .keeping import clean
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 KEPT_S = 90 * DAY_S

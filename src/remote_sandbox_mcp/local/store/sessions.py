@@ -7,15 +7,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .database import Database, statements
 from .disposables import Owner
 from .keeping import Keeper
-
-if TYPE_CHECKING:
-    import sqlite3
-
+from .library import sqlite3
 
 # No client waits longer for an answer.
 CALLS_KEPT_S = 86400.0

@@ -7,14 +7,12 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.sync.transfer import Headway, Order, Outcome
 from .database import Database, statements
 from .keeping import Keeper
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 # Ids are this and eight hexadecimal digits.
 PREFIX = "tr-"

@@ -6,13 +6,11 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .database import Database, statements
 from .keeping import Keeper, TrueTexts
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 WAITING, REFUSED, STOPPED = "waiting", "refused", "stopped"
 # The folder of what is run, beside the database.

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.jobs.alerts import Alerts
 from ...core.jobs.job import JobStarted
@@ -15,11 +15,9 @@ from ...core.jobs.lifecycle import LONGEST_CHECKPOINT, LONGEST_TAIL, announcemen
 from ...core.jobs.watch import WAKING, Decision, Event, EventType, Policy, Resume, Status, Watch
 from .database import Database, statements
 from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, read_json
+from .library import sqlite3
 from .original import Row, parsed
 from .subscriptions import Subscriptions
-
-if TYPE_CHECKING:
-    import sqlite3
 
 PENDING, TAKEN, DONE, FAILED = "pending", "taken", "done", "failed"
 # States of what a session is to be told, besides TAKEN.

@@ -6,13 +6,11 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.workspaces.workspace import Rules, Workspace
 from .database import Database, statements
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 
 @dataclass(frozen=True)
