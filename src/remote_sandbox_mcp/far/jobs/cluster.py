@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from typing import Any
 
 from ..outpost.files import Refused
 from ..outpost.place import base_folder, set_mode, to_bytes, to_text
@@ -11,10 +12,6 @@ from .place import CLUSTER_NAMES, find_job
 from .queue import Queue, cluster_name, slurm_call, write_beside
 from .record import JOB_STOP_MARK, element_log, read_begun, read_json, write_json, write_whole
 from .state import CLUSTER
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 SCANCEL_S = 15.0
 # For so long after its submission the queue may be asked for a job's sake; by the second, it has a reason to give.

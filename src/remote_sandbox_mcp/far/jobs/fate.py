@@ -3,16 +3,13 @@
 import os
 import re
 import time
+from typing import Any
 
 from ..outpost.place import CLOCKS_S, base_folder, to_bytes, to_text
 from .place import all_jobs
 from .queue import SQUEUE_S, read_time, said_by_slurm, slurm_call, write_beside
 from .record import read_begun, read_json, write_json
 from .submit import Submissions, is_row_of
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 BEING_SUBMITTED_S = 90.0
 # Between the queue's word that a job is over and the record of its end, which a file server may show later.

@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import time
+from typing import Any
 
 from ..outpost.family import become_subreaper, collect_children, descendants, insist, read_status, strike
 from ..outpost.place import to_bytes, to_text
@@ -127,11 +128,6 @@ class Pane:
         self.fd = -1
 
 
-MYPY = False
-if MYPY:
-    from typing import Any
-
-
 def job_arguments(folder: bytes, order: "dict[str, Any]") -> "list[bytes]":
     path = os.path.join(folder, b"command")
     with open(path, "rb") as file:
@@ -149,10 +145,6 @@ def job_environment(folder: bytes, via: str) -> "dict[bytes, bytes]":
     if via == "tmux":
         environment.update((name, os.environb[name]) for name in FROM_PANE if name in os.environb)
     return environment
-
-
-if MYPY:
-    from typing import Any
 
 
 class JobKeeper:

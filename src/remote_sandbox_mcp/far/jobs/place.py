@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import stat
+from typing import Any, Callable
 
 from ..outpost.place import (
     base_folder,
@@ -19,10 +20,6 @@ from ..outpost.place import (
     to_text,
 )
 from .record import find_cookies, is_job_folder, keeper_lives, read_begun, read_json, write_whole
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable
 
 JOB_NAME = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 SESSION_NAME = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")

@@ -7,14 +7,11 @@ import os
 import re
 import shutil
 import time
+from typing import Any, Iterator
 
 from ..outpost.place import base_folder, to_text
 from .record import read_json, write_whole
 from .tools import MOST_SAID, Said, call
-
-MYPY = False
-if MYPY:
-    from typing import Any, Iterator
 
 # Between the fields of an answer: a letter that no name or comment has.
 UNIT = "\x1f"

@@ -4,12 +4,9 @@ import errno
 import fcntl
 import json
 import os
+from typing import Any
 
 from ..outpost.place import boot_id, is_private
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 # The variable that every process of a job has in its environment; its value is the job's id.
 JOB_COOKIE = b"RSMCP_JOB_ID"

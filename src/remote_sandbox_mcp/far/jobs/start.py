@@ -133,7 +133,7 @@ def ends_with_login(pid: int) -> bool:
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from typing import Any, Iterator
 
     from ...core.orders import JobStartAnswer, JobStartOrder
 
@@ -250,10 +250,6 @@ def trouble_of(folder: bytes) -> str:
             return ": " + file.read(300).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-if MYPY:
-    from typing import Any, Iterator
 
 
 def start_job(order: "JobStartOrder", raw: bytes, request: int, listener: Listener) -> None:

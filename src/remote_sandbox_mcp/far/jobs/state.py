@@ -207,10 +207,6 @@ def find_state(query: "JobQuestion", tables: ProcessTables) -> "dict[str, Any]":
     return foreign_state(query)
 
 
-if MYPY:
-    from typing import Any
-
-
 def answer_job_query(order: "JobQueryOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Answer for all jobs that are asked for, in that order; the bytes of each log are in a frame before the answer."""
     become_subreaper()

@@ -6,15 +6,12 @@ import shlex
 import sys
 import time
 import zlib
+from typing import Any
 
 from ..outpost.files import Refused
 from ..outpost.place import CLOCKS_S, is_elsewhere, to_bytes, to_text
 from .queue import Queue, cluster_name, find_slurm, is_named, said_by_slurm, slurm_call, turn
 from .record import read_json, write_json
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 SBATCH_S = 40.0
 # How many of one user's jobs are submitted at the same time.

@@ -5,10 +5,7 @@ import os
 import signal
 import sys
 import time
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable
+from typing import Any, Callable
 
 NO_PROCESS = (
     "the machine cannot start another process: %s; a limit on processes (ulimit -u, perhaps in ~/.bashrc) is reached, "

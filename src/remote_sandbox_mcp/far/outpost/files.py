@@ -317,9 +317,6 @@ def search_file(
         note(problems, path, problem)
 
 
-if MYPY:
-    from typing import Any
-
 WORKERS: "dict[str, Any]" = {"read": read, "write": write, "list": list_entries, "search": search}
 
 

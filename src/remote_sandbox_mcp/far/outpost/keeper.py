@@ -8,7 +8,9 @@ import os
 import select
 import signal
 import time
+from typing import Any
 
+from ...core.orders import RunAnswer, RunBeat
 from .family import (
     NO_PROCESS,
     PRCTL,
@@ -43,11 +45,6 @@ from .wire import (
     write_all,
 )
 
-MYPY = False
-if MYPY:
-    from typing import Any
-
-    from ...core.orders import RunAnswer, RunBeat
 # Between SIGTERM and SIGKILL; for how long SIGKILL is repeated; and how long output is read after the command's end
 # while a process it left behind holds the pipe.
 GRACE_S = 2.0
@@ -142,10 +139,6 @@ def clear(wakeup: int) -> None:
     """Drop signals that came between two runs: they were meant for the earlier one."""
     with contextlib.suppress(BlockingIOError):
         os.read(wakeup, 512)
-
-
-if MYPY:
-    from typing import Any
 
 
 class Keeper:

@@ -10,10 +10,7 @@ import re
 import stat
 import time
 import zlib
-
-MYPY = False
-if MYPY:
-    from typing import Any, Mapping
+from typing import Any, Mapping
 
 # This bit in the mode of a run's record tells its keeper to end the run: chmod works on a full disk, and a mode
 # belongs to exactly one run.

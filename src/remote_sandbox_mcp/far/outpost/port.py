@@ -6,12 +6,9 @@ import os
 import select
 import socket
 import sys
+from typing import Any
 
 from .wire import HELLO, frame, json_frame, split_frames, write_all
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 # DIAL, from the near side: connect to a port. The answer is DIALLED, or ENDED with the reason.
 DIAL, DIALLED = 50, 51

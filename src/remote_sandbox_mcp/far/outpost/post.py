@@ -9,7 +9,9 @@ import signal
 import sys
 import time
 import zlib
+from typing import Any
 
+from ...core.orders import Failure
 from .family import FORK_S, NO_PROCESS
 from .files import WORKER_S, WORKERS, answer
 from .keeper import Feed, keep
@@ -17,12 +19,6 @@ from .observe import observe
 from .output import Listener
 from .place import PRUNE_S, RUN_NAME, forget_run, place_id, prune_folder, reason_of, take_pruning
 from .wire import CANCEL, END, FAIL, FREE, HELLO, INPUT, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
-
-MYPY = False
-if MYPY:
-    from typing import Any
-
-    from ...core.orders import Failure
 
 # Requests that the loop itself dispatches; the others are in WORKERS, to which programs sent later add theirs.
 OWN_VERBS = ("run", "look", "forget", "learn")

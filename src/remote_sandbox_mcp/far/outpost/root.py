@@ -7,12 +7,9 @@ import resource
 import select
 import signal
 import sys
+from typing import Any
 
 from .family import become_subreaper, collect_children, descendants, start_process, strike
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 
 def serve(token: str) -> None:

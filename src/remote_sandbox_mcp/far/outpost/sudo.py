@@ -6,13 +6,10 @@ import select
 import stat
 import sys
 import time
+from typing import Any, Callable
 
 from .family import start_process
 from .place import to_text, user_name
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable
 
 # Not searched in PATH: a program that the user can replace must not get the password.
 SUDO_PLACES = ("/usr/bin/sudo", "/bin/sudo", "/usr/local/bin/sudo", "/run/wrappers/bin/sudo", "/usr/pkg/bin/sudo")
