@@ -115,7 +115,9 @@ class EmbeddedProvider:
 
     def _move_in(self, record: Record, env: Mapping[str, str], footing: Footing, lock: int) -> Tenant:
         """Enforce its limits, write its record, and keep it as in use by us."""
-        made, planned = record.made, self._plan_group(record.made.id)
+        if self._bases is None:
+            self._bases = cgroups.find_bases()
+        made, planned = record.made, cgroups.plan(self._bases, record.made.id)
         record = replace(record, groups=tuple(sorted({*record.groups, *map(str, planned.folders)})))
         # Recorded before the groups exist, so that a crash in between leaves nothing unknown.
         self._store.write(record)
@@ -137,11 +139,6 @@ class EmbeddedProvider:
         runs.mkdir(mode=0o700, exist_ok=True)
         # The outpost's records need their own space: when the sandbox's disk is full, they must still be written.
         return disk.mount_sized(runs, limits.RUNS_MB, footing.step_down)
-
-    def _plan_group(self, disposable_id: str) -> cgroups.Group:
-        if self._bases is None:
-            self._bases = cgroups.find_bases()
-        return cgroups.plan(self._bases, disposable_id)
 
     async def _swept(self) -> None:
         """The first call sweeps what earlier processes have left."""

@@ -462,7 +462,7 @@ class Elevation:
                 f"{self._name}: sudo refused this password, which is not tried again for another {left:.0f} s, so as "
                 "not to lock the account: correct the secret that `sudo` names in the machine's table"
             )
-        if not check_password(password):
+        if set("\r\n\0") & set(password):
             raise NotStarted(f"{self._name}: the password for sudo has a line end in it, which sudo cannot read")
         self._tried = password
         order: orders.SudoOrder = {"program": source(ROOT)}
@@ -477,11 +477,6 @@ class Elevation:
             self._refused, self._refused_at, self._is_proven = self._tried, time.monotonic(), False
             # Read it again next time: it may have been corrected where it is kept.
             self._password.forget()
-
-
-def check_password(password: str) -> bool:
-    """Whether sudo can read this password as one line."""
-    return not set("\r\n\0") & set(password)
 
 
 class _RunWait:

@@ -156,7 +156,8 @@ class BridgeWay:
             done, printed = await self._run_in(
                 f"exec {PYTHON} -IS -c {quote(read_program('http_bridge.py'))}", key, doing
             )
-            if _lacks_variables(done):
+            # Older agents ignore variables, so that the key did not reach the bridge.
+            if any("KeyError: 'LINE_" in message.text for message in done.logs.stderr):
                 raise too_old(doing, self._link.name)
             port = _port(done, printed)
             url, headers = await self._link.endpoint(self.disposable.key, port, doing)
@@ -187,11 +188,6 @@ class BridgeWay:
         """The platform's reason why a container does not answer, or else `problem`."""
         why = await self._link.why_not(self.disposable)
         return why or Unreachable(f"unable to open {self.disposable.title}: {problem}")
-
-
-def _lacks_variables(done: Execution) -> bool:
-    """Whether the agent did not pass the key to the bridge: older agents ignore variables."""
-    return any("KeyError: 'LINE_" in message.text for message in done.logs.stderr)
 
 
 def _port(done: Execution, printed: str) -> int:

@@ -123,7 +123,10 @@ class ShellSandbox:
         while not following.done():
             waited = time.monotonic() - over
             if waited > (CLAIM_S if watch.sent else START_S):
-                return self._never_its_turn(watch)
+                if watch.sent:
+                    return watch.so_far()
+                busy = "all of its sessions are busy with other commands; try again later"
+                raise NotStarted(f"{self.description.name}: {busy}")
             if watch.claimed or (watch.sent and waited - asked > ASK_S):
                 asked = waited
                 seen = await self._snapshot(watch)
@@ -136,11 +139,6 @@ class ShellSandbox:
         if watch.given_up and isinstance(seen, Running):
             raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
         return self._not_missing(seen)
-
-    def _never_its_turn(self, watch: _RunWait) -> Running:
-        if watch.sent:
-            return watch.so_far()
-        raise NotStarted(f"{self.description.name}: all of its sessions are busy with other commands; try again later")
 
     async def _snapshot(self, watch: _RunWait) -> Observation:
         """The output of a running command so far, if that can be read soon."""
@@ -165,7 +163,8 @@ class ShellSandbox:
                 now = time.monotonic()
                 # Each sign of life of a run that has begun renews the time for reconnecting.
                 give_up = give_up if give_up and watch.heard_at < begun else min(now + MEND_S, watch.until)
-                if now + delay >= give_up or not _is_passing(problem):
+                is_passing = isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)
+                if now + delay >= give_up or not is_passing:
                     raise self._lost(str(problem), watch) from None
                 await asyncio.sleep(delay)
                 delay = min(delay * 2 or SOON_S, 2.0)
@@ -293,10 +292,6 @@ def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> LostCont
         words = f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
         return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far, says_how_to_ask=True)
     return None
-
-
-def _is_passing(problem: ConnectError) -> bool:
-    return isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)
 
 
 class _RunWait:

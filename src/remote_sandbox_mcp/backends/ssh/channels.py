@@ -226,7 +226,8 @@ class Channels:
         """Take a place on a connection: a free one, one on a new connection, or the first that becomes free."""
         asked = False
         while True:
-            self._drop_dead()
+            for dead in [link for link in self._links if not link.is_alive]:
+                self._links.remove(dead)
             link = next((link for link in self._links if link.has_room), None) or self._one_to_try()
             if link:
                 return link.take()
@@ -251,10 +252,6 @@ class Channels:
     @property
     def _is_trying(self) -> bool:
         return any(link.used > link.limit for link in self._links)
-
-    def _drop_dead(self) -> None:
-        for link in [link for link in self._links if not link.is_alive]:
-            self._links.remove(link)
 
     def _open_more(self, urgent: bool) -> None:
         """Open as many connections as waiting callers need, a few at a time: sshd drops logins that come in a crowd."""

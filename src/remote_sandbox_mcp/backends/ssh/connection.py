@@ -136,10 +136,7 @@ class ProxyProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def end_with(self, connection: asyncssh.SSHClientConnection) -> None:
-        _ending.start(self._end_with(connection))
-
-    async def _end_with(self, connection: asyncssh.SSHClientConnection) -> None:
+    async def end_with(self, connection: asyncssh.SSHClientConnection) -> None:
         try:
             await connection.wait_closed()
         finally:
@@ -302,7 +299,7 @@ class LoginGate:
                 raise self._explained(problem, where, judge, attempt, unusable) from None
             raise
         if proxy:
-            proxy.end_with(connection)
+            _ending.start(proxy.end_with(connection))
         if tunnel is not None:
             # Without this, the connection to the jump host would stay open after this one has ended.
             connection.set_tunnel(tunnel)

@@ -139,12 +139,6 @@ def ports_of(machine: Machine, open_beside: Callable[[OutpostClient], Awaitable[
     return MachinePorts(machine.name, connection_of, open_beside)
 
 
-def why_no_walls(machine: Machine, said: str) -> str:
-    """Explain why a machine is refused where only some folders may be written."""
-    mark = "writable cannot be held there: "
-    return mark + (said.rpartition(mark)[2] or f"its {machine.python} did not start")
-
-
 async def start_line(
     connection: asyncssh.SSHClientConnection, machine: Machine, line: str, **options: Any
 ) -> asyncssh.SSHClientProcess[bytes]:
@@ -213,7 +207,8 @@ async def _open_outpost(gate: LoginGate) -> OutpostClient:
             raise Unreachable(f"unable to open {gate.machine.name}: logged in, but {why}") from None
         if gate.machine.writable is not None:
             connection.abort()
-            why = why_no_walls(gate.machine, str(problem))
+            mark = "writable cannot be held there: "
+            why = mark + (str(problem).rpartition(mark)[2] or f"its {gate.machine.python} did not start")
             raise Unreachable.of_parts(f"unable to open {gate.machine.name}", why) from None
         raise NoPythonOnMachine(str(problem), connection) from None
     except BaseException:

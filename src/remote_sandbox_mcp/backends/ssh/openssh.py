@@ -53,7 +53,8 @@ async def choose_transport(machine: Machine) -> TransportChoice:
     if ssh is None or machine.transport == "asyncssh":
         return choose(machine)
     master = ssh.control_path if ssh.control_path and await _is_alive(ssh) else ""
-    return choose(machine, master=master, has_ticket=ssh.kerberos and await _has_ticket(ssh))
+    klist = find_helper("klist") if ssh.kerberos else ""
+    return choose(machine, master=master, has_ticket=bool(klist) and await _succeeds([klist, "-s"], ssh))
 
 
 def distrust(path: str) -> str:
@@ -104,10 +105,6 @@ async def _is_alive(ssh: OpenSsh) -> bool:
     path = quoted(_without_links(ssh.control_path))
     words = [*ssh.program, "-o", f"ControlPath={path}", "-O", "check", "--", ssh.destination]
     return await _succeeds(words, ssh)
-
-
-async def _has_ticket(ssh: OpenSsh) -> bool:
-    return bool(klist := find_helper("klist")) and await _succeeds([klist, "-s"], ssh)
 
 
 async def _succeeds(words: Sequence[str], ssh: OpenSsh) -> bool:

@@ -115,7 +115,8 @@ class SftpLane:
         if number not in self._receiving:
             return
         request, receiving = self._receiving[number]
-        place = place_of_frames(request.root, receiving.key)
+        # Frames of small files belong to no large one.
+        place: Place = (("target", request.root, receiving.key), False) if receiving.key else ANYWHERE
         if kind == DONE:
             del self._receiving[number]
             self._turns.start(lambda: self._answer(request, receiving.result), place)
@@ -323,8 +324,3 @@ def place_of(verb: str, root: str, raw: bytes) -> Place:
         key = raw.split(b"\0")[2:3] if verb in ("begin", "join") else [raw]
         return ("target", root, *key), True
     return ALONE
-
-
-def place_of_frames(root: str, key: bytes) -> Place:
-    """Return where received frames belong: to a large file, by its key; frames of small files to nothing."""
-    return (("target", root, key), False) if key else ANYWHERE

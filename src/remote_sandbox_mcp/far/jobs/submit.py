@@ -99,8 +99,9 @@ def batch_script(folder: bytes, record: "dict[str, Any]") -> bytes:
     """The script that sbatch is given; what a caller has chosen stands in it as quoted words."""
     head, tail = os.path.splitext(record["log"])
     python = sys.executable or "/usr/bin/python3"
+    words = ["--job-name=" + str(record["session"])] + list(record["slurm"]["words"])
     text = SCRIPT % {
-        "options": "\n".join("#SBATCH " + word.replace("\n", " ") for word in shown_words(record)),
+        "options": "\n".join("#SBATCH " + word.replace("\n", " ") for word in words),
         "folder": shlex.quote(to_text(folder)),
         "python": shlex.quote(python),
         "log": shlex.quote(record["log"]),
@@ -112,10 +113,6 @@ def batch_script(folder: bytes, record: "dict[str, Any]") -> bytes:
         "shell": " ".join(shlex.quote(word) for word in record["shell"]),
     }
     return to_bytes(text)
-
-
-def shown_words(record: "dict[str, Any]") -> "list[str]":
-    return ["--job-name=" + str(record["session"])] + list(record["slurm"]["words"])
 
 
 def submission_of(slurm: "dict[str, Any]") -> "dict[str, Any]":

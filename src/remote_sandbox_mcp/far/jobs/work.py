@@ -268,7 +268,8 @@ def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Lis
     if facts["state"] != "running":
         raise Refused("state", "the job does not run, so nothing can be typed into it")
     is_submitted = facts.get("via") == "slurm" and not facts.get("foreign")
-    if not is_submitted and (facts.get("via") == "slurm" or not is_in_tmux(facts)):
+    is_in_tmux = facts.get("foreign") or facts["begun"].get("via") == "tmux"
+    if not is_submitted and (facts.get("via") == "slurm" or not is_in_tmux):
         raise Refused("unsupported", "the job runs without tmux, so nothing can be typed into it")
     bad = [key for key in keys if not KEY.match(key)]
     if bad:
@@ -282,22 +283,14 @@ def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Lis
     listener.send(json_frame(END, request, {}))
 
 
-def is_in_tmux(facts: "dict[str, Any]") -> bool:
-    return bool(facts.get("foreign") or facts["begun"].get("via") == "tmux")
-
-
 def type_into_pane(facts: "dict[str, Any]", text: str, keys: "list[str]") -> None:
     target = facts["begun"].get("pane") or "=%s:" % facts["order"]["session"]
-    for part in text_parts(text):
-        send_keys(to_bytes(target), ["-l", "--", part])
+    # tmux limits the length of a message.
+    size = TEXT_BYTES // 4
+    for at in range(0, len(text), size):
+        send_keys(to_bytes(target), ["-l", "--", literal(to_bytes(text[at : at + size]))])
     if keys:
         send_keys(to_bytes(target), ["--"] + [literal(to_bytes(key)) for key in keys])
-
-
-def text_parts(text: str) -> "list[bytes]":
-    """Split a text for send-keys: tmux limits the length of a message."""
-    size = TEXT_BYTES // 4
-    return [literal(to_bytes(text[at : at + size])) for at in range(0, len(text), size)]
 
 
 def literal(word: bytes) -> bytes:

@@ -99,7 +99,7 @@ class RootProcess:
         try:
             asked = self.hear(err, wait)
             if asked == self.prompt and self.password is not None:
-                self.send(to_line(self.password))
+                self.send(self.password.encode("utf-8", "surrogateescape") + b"\n")
                 asked = self.hear(err, wait)
             self.password = None
             if asked == self.prompt:
@@ -181,10 +181,6 @@ class RootProcess:
         if self.orders >= 0:
             os.close(self.orders)
             self.orders = -1
-
-
-def to_line(password: str) -> bytes:
-    return password.encode("utf-8", "surrogateescape") + b"\n"
 
 
 def find_sudo(user: str = "root") -> str:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -59,7 +60,7 @@ def begin(home: str, order: "Record") -> "Record":
         finally:
             os._exit(1)
     os.close(ready_end)
-    reply = read_within(ready, BEGIN_S)
+    reply = os.read(ready, 1000) if select.select([ready], [], [], BEGIN_S)[0] else b""
     return {"state": "begun"} if reply == b"ready" else {"state": "failed", "why": reply.decode() or "it did not begin"}
 
 
@@ -78,12 +79,6 @@ def detach(*kept: int) -> None:
         first = fd + 1
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-
-
-def read_within(fd: int, seconds: float) -> bytes:
-    import select
-
-    return os.read(fd, 1000) if select.select([fd], [], [], seconds)[0] else b""
 
 
 def connect(folder: str, seconds: "float | None" = ANSWER_S) -> socket.socket:

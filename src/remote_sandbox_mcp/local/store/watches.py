@@ -139,7 +139,9 @@ class Watches:
             for event, values in zip(decision.events, events, strict=True):
                 _add_event(connection, watch, event, values, now, self._subscriptions.channels(watch, event))
             if decision.resume is not None:
-                _add_effect(connection, watch.id, now, kind="resume", **_resume_fields(decision.resume))
+                resume = decision.resume
+                fields = {"before": resume.before.value, "asked_by": clean(resume.asked_by)}
+                _add_effect(connection, watch.id, now, kind="resume", **{**dataclasses.asdict(resume), **fields})
         if watch.status is not Status.ACTIVE:
             self._forget_truth(watch.id)
         return True
@@ -342,10 +344,6 @@ def _add_event(
 
 def _alerts(policy: Mapping[str, Any]) -> Alerts:
     return Alerts(**_fields_of(Alerts, policy.get("alerts") or {}))
-
-
-def _resume_fields(resume: Resume) -> dict[str, str]:
-    return {**dataclasses.asdict(resume), "before": resume.before.value, "asked_by": clean(resume.asked_by)}
 
 
 def _add_effect(connection: sqlite3.Connection, watch_id: int, now: float, **values: object) -> None:
