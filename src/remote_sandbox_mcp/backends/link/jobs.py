@@ -10,24 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...core.commands.command import Environment
 from ...core.errors import BadArgument, BrokenRules, ConnectError, NotStarted, Unreachable, Unsupported
+from ...core.jobs import job as jobs
 from ...core.jobs.cards import card_names
-from ...core.jobs.job import (
-    ArrayCounts,
-    Checkpoint,
-    Fate,
-    JobOrder,
-    JobQuery,
-    JobRefused,
-    JobSeen,
-    JobStarted,
-    JobState,
-    JobUsage,
-    JobWait,
-    JobWaited,
-    QueueSeen,
-    lost_start,
-    no_cards,
-)
 from ...core.sandboxes.foreign import Fields, to_number, to_text, to_whole, understood
 from ...core.sandboxes.sandbox import Description
 from ...core.texts.text import last_line
@@ -78,11 +62,11 @@ class OutpostJobs:
         self._queue_rate_s = queue_rate_s
         self._taught: OutpostClient | None = None
 
-    async def start(self, order: JobOrder) -> JobStarted:
+    async def start(self, order: jobs.JobOrder) -> jobs.JobStarted:
         pieces = program.BATCH_KEEPER if self._queue_rate_s else program.JOB_KEEPER
         wanted, keeper = self._describe(order), program.packed(pieces)
         if problem := too_long(wanted["script"]):
-            raise JobRefused(f"{self._name}: {problem}", "too_long")
+            raise jobs.JobRefused(f"{self._name}: {problem}", "too_long")
         client = await self._reach()
         place = client.hello["place"]
         for attempt in range(3):
@@ -95,20 +79,20 @@ class OutpostJobs:
             except Refusal as refusal:
                 # The worker was killed before it answered; asking again under the same id finds what it started.
                 if refusal.reason in UNSURE or (refusal.reason == "killed" and attempt == 2):
-                    raise lost_start(self._name, order, str(refusal)) from None
+                    raise jobs.lost_start(self._name, order, str(refusal)) from None
                 if refusal.reason == "cards":
-                    raise no_cards(self._name, str(refusal)) from None
+                    raise jobs.no_cards(self._name, str(refusal)) from None
                 if refusal.reason != "killed":
-                    raise JobRefused(self._explained(refusal), refusal.reason) from None
+                    raise jobs.JobRefused(self._explained(refusal), refusal.reason) from None
             except Unreachable as problem:
                 # The job may have started, whatever the far side answered.
-                raise lost_start(self._name, order, str(problem)) from None
+                raise jobs.lost_start(self._name, order, str(problem)) from None
             # A repeated order starts nothing unless it reaches the place of the first one, where a job with the same
             # id is found again instead of started twice.
             wanted["only_in"] = place
-        raise lost_start(self._name, order, "the connection was cut again and again")
+        raise jobs.lost_start(self._name, order, "the connection was cut again and again")
 
-    def _describe(self, order: JobOrder) -> orders.JobStartOrder:
+    def _describe(self, order: jobs.JobOrder) -> orders.JobStartOrder:
         environment = self._environment
         wanted: orders.JobStartOrder = {
             "verb": "job_start",
@@ -131,9 +115,9 @@ class OutpostJobs:
             wanted["run_for"] = order.run_for_s
         return wanted
 
-    def _started(self, order: JobOrder, end: Fields) -> JobStarted:
+    def _started(self, order: jobs.JobOrder, end: Fields) -> jobs.JobStarted:
         lasting = self._description.capabilities.survives_disconnect
-        return JobStarted(
+        return jobs.JobStarted(
             job_id=order.job_id,
             session=end.text("session"),
             log_file=end.text("log"),
@@ -144,14 +128,14 @@ class OutpostJobs:
             cards=card_names(map(to_text, end.list("cards"))),
         )
 
-    async def _mend(self, order: JobOrder) -> OutpostClient:
+    async def _mend(self, order: jobs.JobOrder) -> OutpostClient:
         """Open a new line after a cut. Raises LostContact if there is none in time."""
         try:
             return await mend(self._reach, time.monotonic() + MEND_S)
         except ConnectError as problem:
-            raise lost_start(self._name, order, str(problem)) from None
+            raise jobs.lost_start(self._name, order, str(problem)) from None
 
-    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
+    async def inspect(self, queries: Sequence[jobs.JobQuery]) -> list[jobs.JobSeen]:
         if not queries:
             return []
         order: orders.JobQueryOrder = {"verb": "job_look", "jobs": list(map(question_of, queries)), **self._queue_rate}
@@ -160,7 +144,7 @@ class OutpostJobs:
             raise BrokenRules(f"{self._name} was asked for {len(queries)} jobs and answered for {len(seen)}")
         return seen
 
-    async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
+    async def wait(self, query: jobs.JobQuery, wait: jobs.JobWait) -> jobs.JobWaited:
         until, position = time.monotonic() + wait.seconds, query.cursor
         while True:
             seconds = max(0.0, min(WAIT_S, until - time.monotonic()))
@@ -179,9 +163,9 @@ class OutpostJobs:
                 said = Fields(end)
                 why, line, position = said.text("why"), said.text("line"), said.whole("from")
             if why or time.monotonic() >= until:
-                return JobWaited(why or "timeout", seen, line)
+                return jobs.JobWaited(why or "timeout", seen, line)
 
-    async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
+    async def stop(self, query: jobs.JobQuery, grace_s: float = 10.0) -> jobs.JobSeen:
         until = time.monotonic() + grace_s + 12.0
         order: orders.JobStopOrder = {
             "verb": "job_stop",
@@ -194,20 +178,20 @@ class OutpostJobs:
             if seen.is_over or time.monotonic() >= until:
                 return seen
 
-    async def list(self, limit: int = 100) -> list[JobSeen]:
+    async def list(self, limit: int = 100) -> list[jobs.JobSeen]:
         order: orders.JobListOrder = {"verb": "job_list", "limit": limit, **self._queue_rate}
         return self._read(*await self._ask(order, limit * SMALL + SMALL))[:limit]
 
-    def _read(self, exchange: Exchange, end: dict[str, Any]) -> builtins.list[JobSeen]:
+    def _read(self, exchange: Exchange, end: dict[str, Any]) -> builtins.list[jobs.JobSeen]:
         with understood(self._name):
             return read_jobs(exchange.part(wire.OUT), Fields(end))
 
-    def _read_one(self, exchange: Exchange, end: dict[str, Any]) -> JobSeen:
+    def _read_one(self, exchange: Exchange, end: dict[str, Any]) -> jobs.JobSeen:
         with understood(self._name):
             (seen,) = self._read(exchange, end)
             return seen
 
-    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
+    async def send(self, query: jobs.JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         order: orders.JobSendOrder = {"verb": "job_send", "job": question_of(query), "text": text, "keys": list(keys)}
         # Not repeated after a cut: the text could be typed twice.
         try:
@@ -250,11 +234,11 @@ class OutpostJobs:
         return await client.ask(order, raw, room=room)
 
 
-def question_of(query: JobQuery) -> orders.JobQuestion:
+def question_of(query: jobs.JobQuery) -> orders.JobQuestion:
     return cast("orders.JobQuestion", asdict(query))
 
 
-def room_of_query(query: JobQuery) -> int:
+def room_of_query(query: jobs.JobQuery) -> int:
     """The most bytes of an answer about a job: log, checkpoint, a matching line of any length, and its fields."""
     return min(max(0, query.most_bytes), MOST_LOG) + MOST_SAID + 8 * LONGEST_PARTIAL + SMALL
 
@@ -262,22 +246,22 @@ def room_of_query(query: JobQuery) -> int:
 # The far side's answers as values. Each function raises ValueError for an answer that cannot be understood.
 
 
-def read_jobs(printed: bytes, end: Fields) -> list[JobSeen]:
+def read_jobs(printed: bytes, end: Fields) -> list[jobs.JobSeen]:
     """The jobs of an answer. `printed` has log and checkpoint of each, one after the other."""
-    jobs, at = [], 0
+    found, at = [], 0
     for job in map(Fields, end.list("jobs")):
         size = job.whole("log")
         more = job.part("checkpoint").whole("size") if job.has("checkpoint") else 0
         if size < 0 or more < 0:
             raise ValueError("less than nothing")
-        jobs.append(read_job(job, printed[at : at + size], printed[at + size : at + size + more]))
+        found.append(read_job(job, printed[at : at + size], printed[at + size : at + size + more]))
         at += size + more
-    return jobs
+    return found
 
 
-def read_job(job: Fields, log: bytes, checkpoint: bytes) -> JobSeen:
-    return JobSeen(
-        state=JobState(job.text("state")),
+def read_job(job: Fields, log: bytes, checkpoint: bytes) -> jobs.JobSeen:
+    return jobs.JobSeen(
+        state=jobs.JobState(job.text("state")),
         job_id=job.text("id"),
         session=job.text("session"),
         log_file=job.text("log_file"),
@@ -299,14 +283,14 @@ def read_job(job: Fields, log: bytes, checkpoint: bytes) -> JobSeen:
         usage=read_usage(job.part("usage")) if job.has("usage") else None,
         survivors=tuple(map(to_whole, job.list("survivors"))),
         foreign=job.flag("foreign"),
-        fate=Fate(job.text("fate")) if job.has("fate") and job.text("fate") else None,
+        fate=jobs.Fate(job.text("fate")) if job.has("fate") and job.text("fate") else None,
         queue=read_queue(job.part("queue")) if job.has("queue") else None,
     )
 
 
-def read_queue(said: Fields) -> QueueSeen:
+def read_queue(said: Fields) -> jobs.QueueSeen:
     """A job as the queue of its cluster has it."""
-    return QueueSeen(
+    return jobs.QueueSeen(
         number=line_of(said, "number"),
         state=line_of(said, "state"),
         reason=line_of(said, "reason"),
@@ -327,19 +311,19 @@ def line_of(said: Fields, name: str) -> str:
     return last_line(said.text(name)[:LONGEST_LINE].encode("utf-8", "replace"), LONGEST_LINE)
 
 
-def read_counts(said: Fields) -> ArrayCounts:
+def read_counts(said: Fields) -> jobs.ArrayCounts:
     counts = {name: said.whole(name) for name in ("pending", "running", "ended", "failed", "gone")}
     if min(counts.values()) < 0:
         raise ValueError("less than nothing")
-    return ArrayCounts(**counts)
+    return jobs.ArrayCounts(**counts)
 
 
-def read_checkpoint(said: Fields, text: bytes) -> Checkpoint:
-    return Checkpoint(text=text, mtime=said.number("mtime"), problem=said.text("problem"))
+def read_checkpoint(said: Fields, text: bytes) -> jobs.Checkpoint:
+    return jobs.Checkpoint(text=text, mtime=said.number("mtime"), problem=said.text("problem"))
 
 
-def read_usage(usage: Fields) -> JobUsage:
-    return JobUsage(
+def read_usage(usage: Fields) -> jobs.JobUsage:
+    return jobs.JobUsage(
         processes=usage.whole("processes"),
         memory_mb=usage.number("memory_mb"),
         cpu_s=usage.number("cpu_s"),
