@@ -9,7 +9,9 @@ import struct
 import subprocess
 import sys
 import time
+from typing import Any, Callable, Mapping
 
+from ...core.orders import BridgeOrder, Nothing
 from ..outpost.place import to_path
 from ..outpost.wire import (
     BEAT,
@@ -28,7 +30,7 @@ from ..outpost.wire import (
     json_frame,
     write_all,
 )
-from .follow import AwaitedRun, follow
+from .follow import AwaitedRun, Following, follow
 from .source import Source, Speaker, zstd
 from .target import Receiving, Target, expand
 from .tree import BadName, Refusal, Root, inspect_path, scan
@@ -75,14 +77,6 @@ class Bridge:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe:
                 pipe.close()
-
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable, Mapping
-
-    from ...core.orders import BridgeOrder, Nothing
-    from .follow import Following
 
 
 class Lane:

@@ -7,18 +7,12 @@ import os
 import stat
 import struct
 import zlib
+from typing import Any, Callable, Iterator
 
+from ...core.orders import BlocksOrder, CheckAnswer, Nothing, PartOrder, ProblemsAnswer
 from ..outpost.wire import DONE, FILES, HEADER, OUT, PART, SQUEEZED, frame
 from .chunks import CHUNK, choose_mark, cut, digest, holes_and_data, same_size_blocks
 from .tree import Problems, Root, checked, child
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable, Iterator
-
-    from ...core.orders import BlocksOrder, CheckAnswer, Nothing, PartOrder, ProblemsAnswer
-
-    Send = Callable[[bytes], None]
 
 # Header of a small entry: number in the list, mode (and kind), modification time, length of its content.
 ENTRY = struct.Struct(">IIqI")
@@ -50,7 +44,7 @@ def names_in_order(raw: bytes) -> "Iterator[tuple[bytes, bytes]]":
 class Speaker:
     """Sends the frames of one request, compressed where that was asked for and pays."""
 
-    def __init__(self, request: int, squeeze: str, send: "Send", out: int = -1) -> None:
+    def __init__(self, request: int, squeeze: str, send: "Callable[[bytes], None]", out: int = -1) -> None:
         self.request = request
         self.squeeze = squeeze
         self.send = send
@@ -238,7 +232,7 @@ class Source:
         fd = self.open_large(folder, name)
         return choose_mark(fd, os.fstat(fd).st_size)
 
-    def index(self, raw: bytes, request: int, send: "Send") -> "Nothing":
+    def index(self, raw: bytes, request: int, send: "Callable[[bytes], None]") -> "Nothing":
         """Send length and digest of every piece as soon as they are known."""
         folder, name, mark = raw.split(b"\0", 2)
         pending: "list[bytes]" = []

@@ -10,16 +10,12 @@ import stat
 import struct
 import time
 import zlib
+from typing import Any, Callable, Iterator
 
+from ...core.orders import FollowOrder, InspectPathAnswer, InspectPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
 from ...core.sync.ignore import Ignore
 from ..outpost.place import boot_id, to_bytes, to_path, to_text
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable, Iterator
-
-    from ...core.orders import FollowOrder, InspectPathAnswer, InspectPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
-    from .snapshot import FolderSnapshot
+from .snapshot import FolderSnapshot
 
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
 FOLDER = struct.Struct(">HII")
