@@ -9,19 +9,9 @@ import time
 from typing import Any
 
 from ..outpost.family import become_subreaper, collect_children, descendants, insist, read_status, strike
-from ..outpost.place import to_bytes, to_text
+from ..outpost.place import birth_of, to_bytes, to_text
 from .cards import Leases, NoCards, lease_record
-from .record import (
-    birth_of,
-    has_begun,
-    is_asked_to_stop,
-    read_json,
-    take_lock,
-    withdraw,
-    write_end,
-    write_json,
-    write_whole,
-)
+from .record import has_begun, is_asked_to_stop, read_json, take_lock, withdraw, write_end, write_json, write_whole
 
 # How often the log's path is checked for having been removed or rotated.
 FOLLOW_S = 1.0

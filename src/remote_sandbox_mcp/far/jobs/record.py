@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from ..outpost.place import boot_id, is_private
+from ..outpost.place import birth_of, boot_id, is_locked, is_private
 
 # The variable that every process of a job has in its environment; its value is the job's id.
 JOB_COOKIE = b"RSMCP_JOB_ID"
@@ -83,20 +83,6 @@ def withdraw(folder: bytes) -> bool:
         return False
 
 
-def birth_of(pid: int) -> int:
-    """Return when a process began, in ticks since the boot; 0 if that is unknown or the process has ended.
-
-    Pids are reused. Pid and birth together identify one process until the next boot.
-    """
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            # The program's name stands in parentheses and may itself contain spaces and parentheses.
-            words = file.read().rpartition(b")")[2].split()
-            return 0 if words[0] in (b"Z", b"X") else int(words[19])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def is_same_process(pid: int, birth: int) -> bool:
     return pid > 0 and birth > 0 and birth_of(pid) == birth
 
@@ -117,20 +103,6 @@ def take_lock(folder: bytes) -> "tuple[int, bool]":
     return fd, True
 
 
-def is_job_locked(folder: bytes) -> bool:
-    try:
-        fd = os.open(os.path.join(folder, b"lock"), os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError as problem:
-        return problem.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    finally:
-        os.close(fd)
-
-
 def keeper_lives(folder: bytes, begun: "dict[str, Any]") -> bool:
     """Whether the job's keeper lives."""
     # In a home folder shared over the network, a lock may seem to outlive the machine that held it.
@@ -138,7 +110,7 @@ def keeper_lives(folder: bytes, begun: "dict[str, Any]") -> bool:
         return False
     if begun and not begun.get("locked", True):
         return is_same_process(int(begun.get("keeper", 0)), int(begun.get("keeper_birth", 0)))
-    return is_job_locked(folder)
+    return is_locked(folder, b"lock", False)
 
 
 def is_asked_to_stop(folder: bytes) -> bool:

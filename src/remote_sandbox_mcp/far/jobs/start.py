@@ -21,6 +21,7 @@ from ..outpost.output import Listener
 from ..outpost.place import (
     base_folder,
     candidates,
+    is_locked,
     machine_marks,
     place_id,
     reason_of,
@@ -42,7 +43,7 @@ from .place import (
     note_session,
     prune_jobs,
 )
-from .record import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, withdraw, write_whole
+from .record import END_BYTES, JOB_COOKIE, has_begun, read_begun, read_json, withdraw, write_whole
 from .state import ProcessTables, job_state
 from .tools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
 
@@ -136,7 +137,7 @@ def ends_with_login(pid: int) -> bool:
 def comes_to_life(folder: bytes) -> bool:
     """Whether a keeper has the job, or takes it soon: the process that started one may have been killed meanwhile."""
     deadline = time.monotonic() + ON_ITS_WAY_S
-    while not has_begun(folder) and not is_job_locked(folder):
+    while not has_begun(folder) and not is_locked(folder, b"lock", False):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)

@@ -10,10 +10,10 @@ from ...core.orders import JobCheckpoint, JobListOrder, JobQueryOrder, JobQuesti
 from ..outpost.family import become_subreaper, read_parents
 from ..outpost.files import Refused, open_regular
 from ..outpost.output import Listener
-from ..outpost.place import ELSEWHERE, boot_id, to_bytes, to_path, to_text
+from ..outpost.place import ELSEWHERE, birth_of, boot_id, to_bytes, to_path, to_text
 from ..outpost.wire import END, OUT, frame, json_frame
 from .place import all_jobs, find_job, is_of_another, newest_of, session_elsewhere
-from .record import birth_of, find_cookies, keeper_lives, read_begun, read_json
+from .record import find_cookies, keeper_lives, read_begun, read_json
 from .tools import MOST_SAID, call, find_shell, has_tmux_session, tmux_panes
 
 # The longest time between making a job's folder and its keeper taking the lock.

@@ -10,9 +10,9 @@ from typing import Any
 from ...core.orders import JobQuestion, JobsAnswer, JobSendOrder, JobStopOrder, JobWaitAnswer, JobWaitOrder
 from ..outpost.files import WORKERS, Refused, open_regular
 from ..outpost.output import Listener
-from ..outpost.place import set_mode, to_bytes
+from ..outpost.place import birth_of, set_mode, to_bytes
 from ..outpost.wire import END, json_frame
-from .record import JOB_STOP_MARK, birth_of, is_asked_to_stop, is_same_process, write_end, write_json
+from .record import JOB_STOP_MARK, is_asked_to_stop, is_same_process, write_end, write_json
 from .start import start_job
 from .state import (
     ProcessTables,

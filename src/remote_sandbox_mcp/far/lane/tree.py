@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator
 
 from ...core.orders import FollowOrder, InspectPathAnswer, InspectPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
 from ...core.sync.ignore import Ignore
-from ..outpost.place import boot_id, to_bytes, to_path, to_text
+from ..outpost.place import birth_of, boot_id, to_bytes, to_path, to_text
 from .snapshot import FolderSnapshot
 
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
@@ -512,15 +512,6 @@ def read_text(path: bytes, how: int = 0) -> bytes:
         return file.read(1 << 20)
 
 
-def started(pid: "int | str") -> str:
-    """Return when a process started, in ticks since the boot: with its pid that identifies it until the next boot."""
-    try:
-        with open("/proc/%s/stat" % pid, "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return "0"
-
-
 def machine_mark() -> str:
     """Identifies this boot of this machine and the pid namespace: elsewhere, a pid means another process."""
     try:
@@ -532,7 +523,7 @@ def machine_mark() -> str:
 
 def own_stem() -> bytes:
     """The beginning of the names of this process's temporary files."""
-    return OURS + ("sync-%s-%d-%s-" % (machine_mark(), os.getpid(), started("self"))).encode()
+    return OURS + ("sync-%s-%d-%d-" % (machine_mark(), os.getpid(), birth_of("self"))).encode()
 
 
 def is_abandoned(name: bytes, found: os.stat_result) -> bool:
@@ -555,7 +546,7 @@ def may_be_removed(name: bytes, mtime: float, stem: bytes) -> bool:
 
 def is_process(pid: str, start: str) -> bool:
     if start != "0":
-        return started(pid) == start
+        return str(birth_of(pid)) == start
     # Without /proc the pid alone has to do; EPERM means that another user's process has it.
     try:
         os.kill(int(pid), 0)

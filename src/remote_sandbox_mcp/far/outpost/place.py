@@ -290,19 +290,33 @@ def read_record(folder: bytes) -> "tuple[dict[str, Any], dict[str, Any]]":
         return {}, {}
 
 
-def is_locked(folder: bytes) -> bool:
-    """Whether the run's keeper lives: the kernel releases its lock when the keeper ends."""
+def is_locked(folder: bytes, name: bytes = b"run", where_unknown: bool = True) -> bool:
+    """Whether a keeper lives: the kernel releases its lock when it ends. Not every file system has locks."""
     try:
-        fd = os.open(os.path.join(folder, b"run"), os.O_RDONLY)
+        fd = os.open(os.path.join(folder, name), os.O_RDONLY)
     except OSError:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
-    except OSError:
-        return True
+    except OSError as problem:
+        return where_unknown or problem.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
     finally:
         os.close(fd)
+
+
+def birth_of(pid: "int | str") -> int:
+    """Return when a process began, in ticks since the boot; 0 if that is unknown or the process has ended.
+
+    Pids are reused. Pid and birth together identify one process until the next boot.
+    """
+    try:
+        with open("/proc/%s/stat" % pid, "rb") as file:
+            # The program's name stands in parentheses and may itself contain spaces and parentheses.
+            words = file.read().rpartition(b")")[2].split()
+            return 0 if words[0] in (b"Z", b"X") else int(words[19])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def forget_run(run_id: str) -> bool:

@@ -204,24 +204,18 @@ def stop(home: str, order: "Record") -> "Record":
 
 def is_kept(folder: str) -> bool:
     """Whether a supervisor lives: it holds the lock until it ends, however it ends."""
-    try:
-        lock = os.open(os.path.join(folder, LOCK), os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
+    from .cards import is_locked
+
+    return is_locked(os.fsencode(folder), os.fsencode(LOCK))
 
 
 def kill_keeper(folder: str) -> None:
     """Kill a supervisor that does not answer; its interpreter is told by the kernel, and ends, too."""
+    from .cards import birth_of
+
     with open(os.path.join(folder, LOCK)) as file:
         pid, _, birth = file.read().strip().partition(" ")
-    if pid.isdigit() and birth == born(int(pid)):
+    if pid.isdigit() and birth == str(birth_of(pid)):
         os.kill(int(pid), signal.SIGKILL)
     for _ in range(100):
         if not is_kept(folder):
@@ -230,15 +224,6 @@ def kill_keeper(folder: str) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def born(pid: int) -> str:
-    """Return when a process began, by which a pid that was used again is told; empty where there is no /proc."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return ""
 
 
 VERBS = {

@@ -12,7 +12,8 @@ import struct
 import time
 
 from .calls import Caller, CodeCall
-from .client import SOCKET, born
+from .cards import birth_of
+from .client import SOCKET
 from .family import collect_children, descendants, strike
 from .gpu import GpuMemory
 from .interpreter import DONE, HELLO, IMAGE, NO_TOKEN, Broken, Interpreter, describe_end, guard_supervisor
@@ -531,7 +532,7 @@ def keep(folder: str, name: str, lock: int, ready: int) -> None:
     """The supervisor's process, from its beginning to its end. `lock` is held until then."""
     try:
         os.ftruncate(lock, 0)
-        os.write(lock, ("%d %s" % (os.getpid(), born(os.getpid()))).encode())
+        os.write(lock, ("%d %d" % (os.getpid(), birth_of("self"))).encode())
         os.chdir(folder)
         os.umask(0o077)
         if os.path.lexists(SOCKET):
