@@ -181,6 +181,26 @@ class Database:
         connection.execute(f"PRAGMA user_version = {len(steps)}")
 
 
+class Rows:
+    """Rows that the statements of one file read and change, each in one short transaction. Raises ConfigError."""
+
+    # The statements are those of NAME.sql.
+    name = ""
+    or_in_memory = False
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def _change(self, statement: str, /, **values: object) -> bool:
+        """Run a statement; returns whether there was a row to change."""
+        with self.database.writing(or_in_memory=self.or_in_memory) as connection:
+            return connection.execute(statements(self.name)[statement], values).rowcount > 0
+
+    def _found(self, statement: str, /, **values: object) -> list[sqlite3.Row]:
+        with self.database.reading(or_in_memory=self.or_in_memory) as connection:
+            return connection.execute(statements(self.name)[statement], values).fetchall()
+
+
 def _forget_deleted(connection: sqlite3.Connection) -> None:
     """Remove what a migration changed or deleted from the file itself, unless another process is just reading it."""
     with suppress(sqlite3.OperationalError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.sync.transfer import Headway, Order, Outcome
-from .database import Database, statements
+from .database import Rows
 from .keeping import Keeper
 from .library import sqlite3
 
@@ -72,11 +72,10 @@ class TransferEnd:
     code: str = ""
 
 
-class Ledger:
-    """The rows. Each call is one short transaction; an end, once written, stays. Raises ConfigError."""
+class Ledger(Rows):
+    """The rows; an end, once written, stays."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    name = "transfers"
 
     def add(self, transfer: Transfer) -> None:
         fields = {name: getattr(transfer, name) for name in ("id", "status", "pid", "log_file")}
@@ -86,9 +85,7 @@ class Ledger:
         self._change("add", **fields, **times, wanted=json.dumps(wanted))
 
     def get(self, task_id: str) -> Transfer | None:
-        with self.database.reading() as connection:
-            row = connection.execute(statements("transfers")["get"], {"id": task_id}).fetchone()
-        return _transfer(row) if row else None
+        return next(iter(self._select("get", id=task_id)), None)
 
     def latest(self, limit: int) -> tuple[Transfer, ...]:
         """Newest first."""
@@ -112,9 +109,7 @@ class Ledger:
 
     def is_unwanted(self, task_id: str) -> bool:
         """Whether a cancellation was requested."""
-        with self.database.reading() as connection:
-            row = connection.execute(statements("transfers")["wish"], {"id": task_id}).fetchone()
-        return bool(row and row[0])
+        return any(row[0] for row in self._found("wish", id=task_id))
 
     def ask_to_cancel(self, task_id: str) -> None:
         self._change("ask_to_cancel", id=task_id, now=time.time())
@@ -128,13 +123,8 @@ class Ledger:
     def remove(self, task_id: str) -> None:
         self._change("remove", id=task_id)
 
-    def _change(self, name: str, **values: object) -> bool:
-        with self.database.writing() as connection:
-            return connection.execute(statements("transfers")[name], values).rowcount > 0
-
     def _select(self, name: str, **values: object) -> tuple[Transfer, ...]:
-        with self.database.reading() as connection:
-            return tuple(_transfer(row) for row in connection.execute(statements("transfers")[name], values).fetchall())
+        return tuple(map(_transfer, self._found(name, **values)))
 
 
 def _transfer(row: sqlite3.Row) -> Transfer:
