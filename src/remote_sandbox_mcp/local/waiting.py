@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -48,6 +49,16 @@ async def _end(task: asyncio.Future[T]) -> None:
     """Cancelled, and over: what it had opened is closed before its caller goes on."""
     task.cancel()
     await asyncio.wait((task,))
+
+
+@contextlib.contextmanager
+def undone_by(undo: Callable[[], object]) -> Iterator[None]:
+    """Undo what was begun before the block, if that fails or is cancelled."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
 
 class Chores:

@@ -15,6 +15,7 @@ from ...core.commands.command import Environment
 from ...core.errors import BadArgument, ConnectError, SandboxError, Unsupported
 from ...core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
 from ...core.sandboxes.network import Network, Reach, is_private_range, ranges, read_rule
+from ...local.waiting import undone_by
 from . import KIND, TRAITS, cgroups, disk, images, landlock, limits
 from .bwrap import Footing
 from .disposable import EmbeddedSandbox, Tenant
@@ -227,11 +228,8 @@ class EmbeddedProvider:
         tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
         # Recorded first: other processes must not open it while it freezes.
         made = self._change(disposable, paused)
-        try:
+        with undone_by(lambda: self._change(disposable, running)):
             await tenant.pause()
-        except BaseException:
-            self._change(disposable, running)
-            raise
         return made
 
     async def resume(self, disposable: Disposable) -> Disposable:

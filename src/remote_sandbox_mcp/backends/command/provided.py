@@ -12,6 +12,7 @@ from ...core.sandboxes.sandbox import Description, Sandbox
 from ..link.client import OutpostClient
 from ..link.relay import RelayPorts
 from ..link.sandbox import OutpostSandbox
+from ..mending import opened
 from ..shell.sandbox import ShellAlone, lost_with
 from ..shell.transport import ShellPlace
 from .sandbox import OPEN_S, CommandShell, Entrance, NoPython
@@ -37,22 +38,10 @@ async def open_provided(
 
     Raises ConnectError.
     """
-    sandbox = ProvidedSandbox(way, description, environment, timeout_s)
     try:
-        await sandbox.open()
-        return sandbox
+        return await opened(ProvidedSandbox(way, description, environment, timeout_s))
     except NoPython:
-        await sandbox.close()
-    except BaseException:
-        await sandbox.close()
-        raise
-    plain = open_plain()
-    try:
-        await plain.open()
-    except BaseException:
-        await plain.close()
-        raise
-    return plain
+        return await opened(open_plain())
 
 
 class ProvidedSandbox(OutpostSandbox):

@@ -15,7 +15,7 @@ from ...core.sandboxes.sandbox import Sandbox
 from ...core.texts.text import harmless
 from ...local.processes.programs import NotUsed, by_path
 from ...local.processes.variables import home_folder
-from ...local.waiting import within
+from ...local.waiting import undone_by, within
 from ..link import pipe
 from ..link.lane import WideLine
 
@@ -112,11 +112,8 @@ class ProcessLine:
         with far:
             loop = asyncio.get_running_loop()
             _, complaints = await loop.create_connection(Complaints, sock=near)
-            try:
+            with undone_by(complaints.close):
                 line = await pipe.start(argv, environ, folder=folder, complaints=far.fileno())
-            except BaseException:
-                complaints.close()
-                raise
         return cls(line, complaints)
 
     async def ending(self) -> CommandEnding:

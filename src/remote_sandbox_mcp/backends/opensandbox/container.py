@@ -16,7 +16,7 @@ from ...core.sandboxes.sandbox import Capabilities, Description
 from ...far import program
 from ...far.http_bridge import IN_PLACE
 from ...far.program import read_program
-from ...local.waiting import within
+from ...local.waiting import undone_by, within
 from ..link.client import NoOutpost, OutpostClient
 from ..link.lane import OutpostLane
 from ..link.relay import RELAY, PortRelay, RelayPorts
@@ -103,11 +103,8 @@ class BridgeWay:
     async def _hear(self, line: HttpLine, token: str, make: Callable[[HttpLine], G]) -> G:
         """Raises NoOutpost, TimeoutError, Unreachable."""
         spoken = make(line)
-        try:
+        with undone_by(line.close):
             await within(spoken.greet(token), UPGRADED_S if line.is_upgraded else OPEN_S)
-        except BaseException:
-            line.close()
-            raise
         return spoken
 
     async def _line(self, pieces: tuple[str, ...], may_upgrade: bool, *, again: bool = True) -> tuple[HttpLine, str]:
@@ -130,11 +127,8 @@ class BridgeWay:
         url, headers = address
         token = secrets.token_hex(16)
         line = HttpLine(self._link.client, f"{url}/line", headers, may_upgrade=may_upgrade)
-        try:
+        with undone_by(line.close):
             await line.start([PYTHON, "-IS", "-c", program.loader(pieces), token])
-        except BaseException:
-            line.close()
-            raise
         line.write(program.packed(pieces))
         return line, token
 

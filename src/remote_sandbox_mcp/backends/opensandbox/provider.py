@@ -27,6 +27,7 @@ from ...core.sandboxes.disposable import (
 from ...core.sandboxes.sandbox import Sandbox
 from ...local import extras
 from ...local.waiting import Chores, within
+from ..mending import opened
 from . import KIND, TRAITS
 from .api import Link, disposable_of, refreshed, seconds
 from .container import BridgeWay, ContainerSandbox, NoPythonInContainer
@@ -147,18 +148,12 @@ class OpenSandboxProvider:
             await asyncio.sleep(10 * SOON_S)
 
     async def open(self, disposable: Disposable, environment: Environment = AS_IT_IS) -> Sandbox:
-        sandbox = ContainerSandbox(BridgeWay(self._link, disposable), environment)
         try:
-            await sandbox.open()
+            return await opened(ContainerSandbox(BridgeWay(self._link, disposable), environment))
         except NoPythonInContainer:
             from .plain import PlainContainer
 
-            await sandbox.close()
             return PlainContainer(self._link, disposable, environment)
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
 
     async def inspect(self, disposable: Disposable) -> Disposable:
         seen = await self._link.info(disposable.key, f"unable to look at {disposable.title}")

@@ -21,7 +21,7 @@ from ...core.sandboxes.machine import Hop, Login, Machine
 from ...local.asking import Questions
 from ...local.processes.programs import by_path
 from ...local.processes.variables import OPERATORS, home_folder, made
-from ...local.waiting import Chores, within_moving
+from ...local.waiting import Chores, undone_by, within_moving
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
 from .library import asyncssh
@@ -118,15 +118,11 @@ class ProxyProcess:
         """Raises OSError."""
         near, far = socket.socketpair()
         near.setblocking(False)
-        with far:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *by_path(words, environ), stdin=far.fileno(), stdout=far.fileno(), env=dict(environ),
-                    start_new_session=True, cwd=home_folder(),
-                )  # fmt: skip
-            except BaseException:
-                near.close()
-                raise
+        with far, undone_by(near.close):
+            process = await asyncio.create_subprocess_exec(
+                *by_path(words, environ), stdin=far.fileno(), stdout=far.fileno(), env=dict(environ),
+                start_new_session=True, cwd=home_folder(),
+            )  # fmt: skip
         return cls(near, process)
 
     def end(self) -> None:
