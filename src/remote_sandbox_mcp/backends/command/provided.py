@@ -44,7 +44,21 @@ async def open_provided(
         return await opened(open_plain())
 
 
-class ProvidedSandbox(OutpostSandbox):
+class FatedSandbox(OutpostSandbox):
+    """An outpost in a sandbox that may be gone at any moment; `fate` says why, once that is known."""
+
+    fate: ConnectError | None = None
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        try:
+            return await super().run(command, patience_s=patience_s, progress=progress)
+        except LostContact as lost:
+            raise lost_with(self.description.name, self.fate, lost.so_far) or lost from None
+
+
+class ProvidedSandbox(FatedSandbox):
     """An outpost in it. Its provider is asked where it does not answer."""
 
     def __init__(
@@ -53,30 +67,21 @@ class ProvidedSandbox(OutpostSandbox):
         name = description.name
         self._way = way
         self._entrance = Entrance(way, name, "python3", timeout_s)
-        self._fate: ConnectError | None = None
         ports = RelayPorts(name, lambda _: self._entrance.relay())
         super().__init__(description, environment, self._enter, lambda _: self._entrance.lane(), ports)
 
     async def _enter(self) -> OutpostClient:
-        self._fate = None
+        self.fate = None
         try:
             return await self._entrance.outpost()
         except (NoPython, Unreachable) as problem:
             # Its provider knows best why it does not answer.
-            self._fate = await self._way.why_not()
-            if self._fate is not None:
-                raise self._fate from None
+            self.fate = await self._way.why_not()
+            if self.fate is not None:
+                raise self.fate from None
             if isinstance(problem, NoPython) and self.hello:
                 raise Unreachable(f"unable to open {self.description.name}: its Python starts no more") from None
             raise
-
-    async def run(
-        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
-    ) -> Completed | Running:
-        try:
-            return await super().run(command, patience_s=patience_s, progress=progress)
-        except LostContact as lost:
-            raise lost_with(self.description.name, self._fate, lost.so_far) or lost from None
 
 
 class ProvidedShellAlone(ShellAlone):

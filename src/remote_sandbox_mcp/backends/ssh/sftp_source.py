@@ -17,9 +17,10 @@ from ...core.sync.transfer import Lane
 from ...far.lane.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
 from ...far.lane.tree import Problems, Survey, Teller, checked, child, kind_of, meta_of
 from ...far.outpost.wire import DONE, FILES, PART
+from ...local.waiting import end_all
 from .library import asyncssh
 from .sftp import goes_through_a_file, to_bytes, to_path, to_text
-from .sftp_remote import Load, Remote, Root, check_file, each, end, for_all, nanoseconds, outcome
+from .sftp_remote import Load, Remote, Root, check_file, each, for_all, nanoseconds, outcome
 
 # How many bytes of files may be in memory before they are passed on.
 HELD = 8 << 20
@@ -338,7 +339,7 @@ class SftpSurvey(Survey):
                 teller.report(folder, visit.block, visit.files)
             teller.flush()
         finally:
-            await end(self._visits.values())
+            await end_all(self._visits.values())
 
     def _begin(self, folder: bytes) -> None:
         self._visits[folder] = asyncio.ensure_future(self._visit(folder))

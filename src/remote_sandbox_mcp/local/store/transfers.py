@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...core.sync.transfer import Headway, Order, Outcome
 from .database import Rows
-from .keeping import Keeper
+from .keeping import Keeper, fields_of
 from .library import sqlite3
 
 # Ids are this and eight hexadecimal digits.
@@ -134,10 +132,10 @@ def _transfer(row: sqlite3.Row) -> Transfer:
     return Transfer(
         **{
             **fields,
-            "order": Order.from_json(_fields_of(Order, wanted)),
+            "order": Order.from_json(fields_of(Order, wanted)),
             "configuration": wanted.get("configuration", ""),
-            "headway": Headway(**_fields_of(Headway, headway)) if headway else None,
-            "outcome": Outcome.from_json(_fields_of(Outcome, outcome)) if outcome else None,
+            "headway": Headway(**fields_of(Headway, headway)) if headway else None,
+            "outcome": Outcome.from_json(fields_of(Outcome, outcome)) if outcome else None,
             "cancel_requested": bool(fields["cancel_requested"]),
         }
     )
@@ -145,9 +143,3 @@ def _transfer(row: sqlite3.Row) -> Transfer:
 
 def _to_json(value: Headway | Outcome | None) -> str | None:
     return None if value is None else json.dumps(dataclasses.asdict(value))
-
-
-def _fields_of(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that this version knows; a newer version may have written more."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in fields.items() if name in names}

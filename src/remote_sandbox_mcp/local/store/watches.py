@@ -14,7 +14,7 @@ from ...core.jobs.job import JobStarted
 from ...core.jobs.lifecycle import LONGEST_CHECKPOINT, LONGEST_TAIL, announcements, told_by
 from ...core.jobs.watch import WAKING, Decision, Event, EventType, Policy, Resume, Status, Watch
 from .database import Database, Rows, statements
-from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, read_json
+from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, fields_of, read_json
 from .library import sqlite3
 from .original import Row, parsed
 from .subscriptions import Subscriptions
@@ -282,12 +282,12 @@ class Watches(Rows):
     def _watch(self, row: sqlite3.Row) -> Watch:
         fields = {name: row[name] for name in row.keys() if name not in ("wanted", "interval_s")}  # noqa: SIM118
         wanted = json.loads(row["wanted"])
-        policy = _fields_of(Policy, wanted.pop("policy"))
+        policy = fields_of(Policy, wanted.pop("policy"))
         if wanted.get("apart"):
             policy |= self._apart(row["id"], wanted["apart"])
         return Watch(
             **{
-                **_fields_of(Watch, {**wanted, **fields}),
+                **fields_of(Watch, {**wanted, **fields}),
                 "policy": Policy(**{**policy, "hooks": tuple(policy["hooks"]), "alerts": _alerts(policy)}),
                 "status": Status(row["status"]),
                 "alerted": bool(row["alerted"]),
@@ -324,7 +324,7 @@ def _add_event(
 
 
 def _alerts(policy: Mapping[str, Any]) -> Alerts:
-    return Alerts(**_fields_of(Alerts, policy.get("alerts") or {}))
+    return Alerts(**fields_of(Alerts, policy.get("alerts") or {}))
 
 
 def _add_effect(connection: sqlite3.Connection, watch_id: int, now: float, **values: object) -> None:
@@ -364,9 +364,3 @@ def _effect(row: sqlite3.Row) -> Effect:
     fields = {name: row[name] for name in ("id", "watch_id", "sandbox", "event_id", "channel", "attempts", "state")}
     resume = Resume(row["job_id"], row["instead_of"], row["asked_by"], Status(row["before"]))
     return Effect(resume=resume if row["kind"] == "resume" else None, **fields)
-
-
-def _fields_of(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that this version knows; a newer version may have written more."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in fields.items() if name in names}
