@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from ..outpost.family import read_status, strike
-from ..outpost.place import to_bytes, to_text
+from ..outpost.place import closing_fd, to_bytes, to_text
 from .keeper import JobKeeper, job_arguments, job_environment
 from .record import JOB_STOP_MARK, element_log, has_begun, read_json, write_whole
 
@@ -225,10 +225,8 @@ def has_stop_mark(folder: bytes) -> bool:
         fd = os.open(os.path.join(folder, b"lock"), os.O_RDONLY)
     except OSError:
         return False
-    try:
+    with closing_fd(fd):
         return bool(os.fstat(fd).st_mode & JOB_STOP_MARK)
-    finally:
-        os.close(fd)
 
 
 def was_out_of_memory() -> bool:

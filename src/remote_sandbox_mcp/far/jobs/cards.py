@@ -11,7 +11,7 @@ import re
 import stat
 import time
 
-from ..outpost.place import to_bytes, user_name
+from ..outpost.place import closing_fd, to_bytes, user_name
 
 # Root made these for everybody; the first one that is there and is open to all is the same for every user. No folder of
 # our own in it: whoever made that could remove the files of others.
@@ -278,11 +278,8 @@ def lock_lease(path: bytes) -> int:
 def holder_of(path: bytes) -> str:
     """Say who holds a lease. Of the user, the kernel is believed before what is written there, by whomever."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
+        with closing_fd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
             found, text = os.fstat(fd), os.read(fd, MOST_RECORD).decode("utf-8", "replace")
-        finally:
-            os.close(fd)
     except OSError:
         return LEASED + " by somebody"
     said = dict(line.split(" ", 1) for line in text.split("\n") if " " in line)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..outpost.files import Refused
-from ..outpost.place import base_folder, set_mode, to_bytes, to_text
+from ..outpost.place import base_folder, closing_fd, set_mode, to_bytes, to_text
 from .fate import IN_QUEUE, OVER, Fates, blank_queue, ended_facts, is_marked, records_of, with_element
 from .place import CLUSTER_NAMES, find_job
 from .queue import Queue, cluster_name, slurm_call, write_beside
@@ -183,11 +183,8 @@ class SlurmCluster(Fates):
             why = "type into " + what if what else "its node has no Python, so nothing can be typed into it"
             raise Refused("unsupported", why)
         path = os.path.join(records_of(facts["folder"], facts["element"]), b"input")
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
+        with closing_fd(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)) as fd:
             os.write(fd, to_bytes(text) + b"".join(key_bytes(key) for key in keys))
-        finally:
-            os.close(fd)
 
     # Jobs that others have submitted
 

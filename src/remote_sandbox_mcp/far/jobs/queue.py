@@ -9,7 +9,7 @@ import shutil
 import time
 from typing import Any, Iterator
 
-from ..outpost.place import base_folder, to_text
+from ..outpost.place import base_folder, closing_fd, to_text
 from .record import read_json, write_whole
 from .tools import MOST_SAID, Said, call
 
@@ -132,11 +132,8 @@ def write_beside(name: bytes, value: "dict[str, Any]") -> None:
 @contextlib.contextmanager
 def turn(name: bytes, seconds: float) -> "Iterator[int]":
     """Hold a lock of this machine: its descriptor, or -1 where others have had it for too long."""
-    fd = os.open(os.path.join(base_folder(), name), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with closing_fd(os.open(os.path.join(base_folder(), name), os.O_RDWR | os.O_CREAT, 0o600)) as fd:
         yield fd if get_lock(fd, time.monotonic() + seconds) else -1
-    finally:
-        os.close(fd)
 
 
 def get_lock(fd: int, deadline: float) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from ..outpost.place import birth_of, boot_id, is_locked, is_private
+from ..outpost.place import birth_of, boot_id, closing_fd, is_locked, is_private
 
 # The variable that every process of a job has in its environment; its value is the job's id.
 JOB_COOKIE = b"RSMCP_JOB_ID"
@@ -35,24 +35,18 @@ def write_json(folder: bytes, name: bytes, value: "dict[str, Any]") -> None:
 
 
 def write_whole(path: bytes, data: bytes) -> None:
-    fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
-    try:
+    with closing_fd(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600)) as fd:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-    finally:
-        os.close(fd)
 
 
 def write_end(folder: bytes, end: "dict[str, Any]", name: bytes = b"end") -> None:
     """Write the last record of a job into the file that was reserved before its start, then give it its name."""
     reserved = os.path.join(folder, b"end.reserved")
-    fd = os.open(reserved, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
+    with closing_fd(os.open(reserved, os.O_WRONLY | os.O_CREAT, 0o600)) as fd:
         os.pwrite(fd, json.dumps(end).encode().ljust(END_BYTES), 0)
         os.fsync(fd)
-    finally:
-        os.close(fd)
     os.rename(reserved, os.path.join(folder, name))
     # The name, too, must be on the disk: a job that ended is not to be resumed after a power cut.
     above = os.open(folder, os.O_RDONLY)

@@ -21,6 +21,7 @@ from ..outpost.output import Listener
 from ..outpost.place import (
     base_folder,
     candidates,
+    closing_fd,
     is_locked,
     machine_marks,
     place_id,
@@ -307,12 +308,9 @@ def check_text(order: "JobStartOrder") -> None:
 @contextlib.contextmanager
 def one_at_a_time() -> "Iterator[None]":
     """Let one start run at a time. The lock is in a local folder: shared home folders often have no locks."""
-    fd = os.open(os.path.join(base_folder(), b"jobs.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with closing_fd(os.open(os.path.join(base_folder(), b"jobs.lock"), os.O_RDWR | os.O_CREAT, 0o600)) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def resume_start(folder: bytes, raw: bytes) -> "JobStartAnswer":

@@ -10,6 +10,7 @@ import zlib
 from typing import Any, Callable, Iterator
 
 from ...core.orders import BlocksOrder, CheckAnswer, Nothing, PartOrder, ProblemsAnswer
+from ..outpost.place import closing_fd
 from ..outpost.wire import DONE, FILES, HEADER, OUT, PART, SQUEEZED, frame
 from .chunks import CHUNK, choose_mark, cut, digest, holes_and_data, same_size_blocks
 from .tree import Problems, Root, checked, child
@@ -166,7 +167,7 @@ class Source:
             where = self.root.folder(folder)
             link = os.stat(name, dir_fd=where, follow_symlinks=False)
             return link.st_mode, link.st_mtime_ns, os.readlink(name, dir_fd=where), False
-        try:
+        with closing_fd(fd):
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "is no longer a file")
             size = found.st_size
@@ -177,8 +178,6 @@ class Source:
                     break
                 data += more
             now = os.fstat(fd)
-        finally:
-            os.close(fd)
         changed = len(data) != size or now.st_mtime_ns != found.st_mtime_ns or now.st_size != size
         return found.st_mode, found.st_mtime_ns, data, changed
 
@@ -256,10 +255,8 @@ class Source:
     def is_text(self, folder: bytes, name: bytes) -> bool:
         try:
             fd, found = self.open(folder, name)
-            try:
+            with closing_fd(fd):
                 return stat.S_ISREG(found.st_mode) and b"\0" not in os.read(fd, BEGINNING)
-            finally:
-                os.close(fd)
         except OSError:
             return False
 
@@ -273,13 +270,11 @@ class Source:
         whole = hashlib.sha256()
         try:
             fd, found = self.open(folder, name)
-            try:
+            with closing_fd(fd):
                 if not stat.S_ISREG(found.st_mode):
                     return bytes(16)
                 for data in iter(lambda: os.read(fd, 1 << 20), b""):
                     whole.update(data)
-            finally:
-                os.close(fd)
         except OSError:
             return bytes(16)
         return whole.digest()[:16]

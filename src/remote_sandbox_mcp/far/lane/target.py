@@ -10,7 +10,7 @@ import zlib
 from typing import Callable
 
 from ...core import orders
-from ..outpost.place import to_text
+from ..outpost.place import closing_fd, to_text
 from ..outpost.wire import COPY, FILES, MAX_BODY, PART
 from .expected import UNKNOWN, Expected, check_still, expected_entries, with_found
 from .large import LargeFiles, is_still
@@ -254,12 +254,9 @@ class Target:
         if not found.st_mode & 0o400:
             # Its owner cannot open it with this mode, and only opening it with O_NOFOLLOW tells it from a link.
             os.chmod(name, 0o600, dir_fd=where)
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
-        try:
+        with closing_fd(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)) as fd:
             os.fchmod(fd, mode & 0o7777)
             os.utime(fd, ns=(mtime, mtime))
-        finally:
-            os.close(fd)
 
     def tidy(self, order: "orders.TidyOrder", raw: bytes) -> "orders.TidyAnswer":
         """Remove files that an earlier transfer left under temporary names, unless another one still writes them."""
@@ -277,15 +274,12 @@ class Target:
 
     def remove_partial(self, name: bytes, where: int) -> int:
         """Remove a partial file while holding its lock. Raises OSError if another transfer has the lock."""
-        fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
-        try:
+        with closing_fd(os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_still(fd, name, where):
                 os.unlink(name, dir_fd=where)
                 return 1
             return 0
-        finally:
-            os.close(fd)
 
 
 class Receiving:

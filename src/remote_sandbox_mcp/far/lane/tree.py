@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator
 
 from ...core.orders import FollowOrder, InspectPathAnswer, InspectPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
 from ...core.sync.ignore import Ignore
-from ..outpost.place import birth_of, boot_id, to_bytes, to_path, to_text
+from ..outpost.place import birth_of, boot_id, closing_fd, to_bytes, to_path, to_text
 from .snapshot import FolderSnapshot
 
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
@@ -183,11 +183,8 @@ def enter_exactly(path: bytes, parent: int, name: bytes, how: int, make: bool) -
 def stat_exactly(path: bytes, ids: "list[list[int]]") -> os.stat_result:
     """The stat of a path, if the way to it is the one found before and no link. Raises OSError, Refusal."""
     folder, name = os.path.split(path)
-    above = open_exactly(folder, ids, STEP)
-    try:
+    with closing_fd(open_exactly(folder, ids, STEP)) as above:
         found = os.stat(name or b".", dir_fd=above, follow_symlinks=False)
-    finally:
-        os.close(above)
     check_no_link(path, found)
     check_id(path, found, ids, len([name for name in path.split(b"/") if name]))
     return found

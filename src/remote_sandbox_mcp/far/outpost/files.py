@@ -10,6 +10,7 @@ import re
 import signal
 import stat
 
+from ..outpost.place import closing_fd
 from .output import Listener
 from .place import to_bytes, to_path, to_text
 from .wire import END, FAIL, OUT, frame, json_frame
@@ -121,12 +122,10 @@ def open_locked(folder: bytes) -> "Any":
         # A folder may be writable without being readable.
         yield
         return
-    try:
+    with closing_fd(fd):
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def check_target(path: bytes, expected: "object", force: "object") -> "os.stat_result | None":

@@ -10,7 +10,7 @@ import re
 import stat
 import time
 import zlib
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 # This bit in the mode of a run's record tells its keeper to end the run: chmod works on a full disk, and a mode
 # belongs to exactly one run.
@@ -87,13 +87,19 @@ def is_private(folder: bytes) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def set_mode(path: bytes, mode: int) -> None:
-    """Set the mode of a file by a descriptor: a confined outpost must not do it by name."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+@contextlib.contextmanager
+def closing_fd(fd: int) -> "Iterator[int]":
+    """The descriptor, which is closed at the end of the block."""
     try:
-        os.fchmod(fd, mode)
+        yield fd
     finally:
         os.close(fd)
+
+
+def set_mode(path: bytes, mode: int) -> None:
+    """Set the mode of a file by a descriptor: a confined outpost must not do it by name."""
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
+        os.fchmod(fd, mode)
 
 
 def base_folder() -> bytes:
@@ -345,11 +351,8 @@ def mark_pruned(mark: bytes) -> bool:
         if 0 <= time.time() - os.lstat(mark).st_mtime < PRUNE_S:
             return False
     with contextlib.suppress(OSError):
-        fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
+        with closing_fd(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as fd:
             os.utime(fd)
-        finally:
-            os.close(fd)
     return True
 
 
