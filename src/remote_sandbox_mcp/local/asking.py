@@ -55,15 +55,12 @@ class Ask(Protocol):
     @property
     def is_terminal(self) -> bool:
         """Whether a person wants this very login, and waits at a terminal."""
-        ...
 
     def takes(self, challenge: Challenge) -> bool:
         """Whether this may be asked for in this way: a password, for one, may not be asked for everywhere."""
-        ...
 
     async def __call__(self, question: Question) -> Answers:
         """Raises NoAnswer, AnswerNeeded."""
-        ...
 
 
 # How the current call can ask a person; None where it cannot.

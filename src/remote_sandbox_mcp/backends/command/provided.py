@@ -24,7 +24,6 @@ class ProvidedWay(Way, Protocol):
 
     async def why_not(self) -> ConnectError | None:
         """Explain why nothing can be done in it, where its provider knows."""
-        ...
 
 
 async def open_provided(

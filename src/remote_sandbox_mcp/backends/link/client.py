@@ -44,15 +44,12 @@ class Line(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send. A failure to send does not raise: it shows when the line is read."""
-        ...
 
     async def read(self) -> bytes:
         """The next bytes; b"" when the line has ended or was cut."""
-        ...
 
     def close(self) -> None:
         """End it at once."""
-        ...
 
 
 class LineLost(Exception):

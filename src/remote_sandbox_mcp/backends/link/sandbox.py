@@ -55,7 +55,6 @@ class Ports(Protocol):
 
     async def connect(self, client: OutpostClient, port: int) -> Stream:
         """Raises PortClosed, ConnectError, Unsupported, and LineLost if a new line may help."""
-        ...
 
     async def close(self) -> None: ...
 

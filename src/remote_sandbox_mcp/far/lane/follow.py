@@ -506,13 +506,10 @@ class Following:
             self.snapshots.seen.pop(folder, None)
             if self.watches:
                 self.watches.drop(folder)
-            self.note_news_of_gone(folder)
-
-    def note_news_of_gone(self, folder: bytes) -> None:
-        if folder in self.sent:
-            self.news[folder] = None
-        else:
-            self.news.pop(folder, None)
+            if folder in self.sent:
+                self.news[folder] = None
+            else:
+                self.news.pop(folder, None)
 
     # Watches
 

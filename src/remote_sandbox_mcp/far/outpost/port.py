@@ -176,16 +176,13 @@ class Relay:
             self.fail(plug, problem)
             return
         if plug.near_last and not plug.outbox and plug.dialled and not plug.sent_last:
-            self.send_last(plug)
+            plug.sent_last = True
+            # If the connection is gone already, that is noticed when it is read.
+            with contextlib.suppress(OSError):
+                plug.sock.shutdown(socket.SHUT_WR)
         if plug.taken >= PORT_PIECE:
             self.queue += frame(ROOM, plug.number, b"%d" % plug.taken)
             plug.taken = 0
-
-    def send_last(self, plug: Plug) -> None:
-        plug.sent_last = True
-        # If the connection is gone already, that is noticed when it is read.
-        with contextlib.suppress(OSError):
-            plug.sock.shutdown(socket.SHUT_WR)
 
     def fail(self, plug: Plug, problem: OSError) -> None:
         self.queue += frame(ENDED, plug.number, (problem.strerror or "cut").encode())

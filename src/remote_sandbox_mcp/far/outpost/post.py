@@ -161,7 +161,10 @@ class Post:
             if child.request == request and not child.answered:
                 # If it has ended, that is noticed when its pipe is read.
                 with contextlib.suppress(OSError):
-                    self.ask_to_end(child)
+                    if child.keeps_runs:
+                        write_all(child.feed, frame(CANCEL, request))
+                    else:
+                        os.kill(child.pid, signal.SIGTERM)
 
     def pass_input(self, request: int, body: bytes) -> None:
         """Pass on a part of a run's input. The near side keeps to a window, so a keeper is never far behind."""
@@ -173,12 +176,6 @@ class Post:
                 # If it has ended, that is noticed when its pipe is read.
                 with contextlib.suppress(OSError):
                     write_all(child.feed, frame(INPUT, request, body))
-
-    def ask_to_end(self, child: Child) -> None:
-        if child.keeps_runs:
-            write_all(child.feed, frame(CANCEL, child.request))
-        else:
-            os.kill(child.pid, signal.SIGTERM)
 
     def accept(self, request: int, body: bytes) -> None:
         head, _, raw = body.partition(b"\0")

@@ -172,7 +172,11 @@ class Supervisor:
             if kind == ORDER:
                 self.handle(caller, body)
             elif kind == INTERRUPT:
-                self.interrupt_call_of(caller)
+                if self.current and self.current.caller is caller:
+                    self.current.interrupt("interrupted")
+                for call in [call for call in self.queue if call.caller is caller]:
+                    self.queue.remove(call)
+                    call.answer({"state": "interrupted", "why": "it had not begun"})
         if caller.is_gone:
             self.drop(caller)
 
@@ -201,13 +205,6 @@ class Supervisor:
         if self.current and self.current.caller is caller:
             self.current.caller = None
             self.current.interrupt("interrupted")
-
-    def interrupt_call_of(self, caller: Caller) -> None:
-        if self.current and self.current.caller is caller:
-            self.current.interrupt("interrupted")
-        for call in [call for call in self.queue if call.caller is caller]:
-            self.queue.remove(call)
-            call.answer({"state": "interrupted", "why": "it had not begun"})
 
     # Calls
 
