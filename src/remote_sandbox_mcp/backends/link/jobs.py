@@ -6,9 +6,8 @@ import builtins
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from ...core import orders
 from ...core.commands.command import Environment
 from ...core.errors import BadArgument, BrokenRules, ConnectError, NotStarted, Unreachable, Unsupported
 from ...core.jobs import job as jobs
@@ -23,6 +22,9 @@ from ...far.jobs.work import LONGEST_PARTIAL
 from ...far.outpost import wire
 from ..mending import ask_again, mend
 from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
+
+if TYPE_CHECKING:
+    from ...core import orders
 
 MEND_S = 20.0
 # A long wait is split into requests of this length, so that a cut line is noticed and reopened between them.

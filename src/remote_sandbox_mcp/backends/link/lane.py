@@ -8,16 +8,18 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.errors import CUT, BrokenRules, FileProblem, SandboxError, Unreachable, Unsupported
-from ...core.orders import BridgeOrder, LaneOrder
 from ...core.sandboxes.foreign import NONSENSE, Fields, not_understood, read_json, to_text, too_much, understood
 from ...core.sync.transfer import MOST_PASSED, SMALL_ANSWER, Lane, Reply, numbers
 from ...far import program
 from ...far.outpost import wire
 from ...local.waiting import within
 from .client import Line, NoOutpost, greet
+
+if TYPE_CHECKING:
+    from ...core.orders import BridgeOrder, LaneOrder
 
 # The END of a scan holds the text of all .gitignore files, which may have 8 MiB.
 LARGEST_END = 16 << 20

@@ -9,9 +9,9 @@ import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ...core import check, orders
+from ...core import check
 from ...core.client import is_again, only_waits
 from ...core.commands.command import Command, Completed, Ending, Environment, Excerpt, Missing, Observation, Running
 from ...core.errors import ConnectError, FileProblem, LostContact, NotStarted, Unreachable, Unsupported
@@ -30,6 +30,9 @@ from ...local.waiting import Chores, within
 from ..mending import Pace, ask_again, mend
 from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .jobs import OutpostJobs
+
+if TYPE_CHECKING:
+    from ...core import orders
 
 # How often progress is reported; after how long a run that prints nothing is only waited for; how long a new line is
 # tried after a cut; how long the last look at a run that goes on in the background may take.

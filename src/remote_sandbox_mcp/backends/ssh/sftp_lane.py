@@ -7,9 +7,9 @@ import errno
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ...core.errors import CUT, FileProblem, Unreachable, Unsupported
-from ...core.orders import LaneOrder
 from ...core.sync.transfer import Lane, Reply, numbers
 from ...far.lane.tree import BadName, Refusal
 from ...far.outpost.wire import DONE
@@ -20,6 +20,9 @@ from .sftp import to_bytes
 from .sftp_remote import Load, Remote, Root
 from .sftp_source import Source, Speaker, inspect_path, scan
 from .sftp_target import Receiving, Target
+
+if TYPE_CHECKING:
+    from ...core.orders import LaneOrder
 
 # How many bytes may be queued to be written.
 QUEUED = 8 << 20

@@ -10,9 +10,8 @@ import posixpath
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...core import orders
 from ...core.sync.transfer import Lane
 from ...far.lane.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
 from ...far.lane.tree import Problems, Survey, Teller, checked, child, kind_of, meta_of
@@ -21,6 +20,9 @@ from ...local.waiting import end_all
 from .library import asyncssh
 from .sftp import goes_through_a_file, to_bytes, to_path, to_text
 from .sftp_remote import Load, Remote, Root, check_file, each, for_all, nanoseconds, outcome
+
+if TYPE_CHECKING:
+    from ...core import orders
 
 # How many bytes of files may be in memory before they are passed on.
 HELD = 8 << 20

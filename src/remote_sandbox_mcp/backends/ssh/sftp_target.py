@@ -12,8 +12,8 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ...core import orders
 from ...far.lane.expected import UNKNOWN, Expected, expected_entries, with_found
 from ...far.lane.source import ENTRY, LARGEST_WHOLE, PIECE
 from ...far.lane.target import ATTRIBUTES
@@ -22,6 +22,9 @@ from ...far.outpost.wire import FILES, PART
 from .library import asyncssh
 from .sftp import attributes_of, to_bytes, to_text
 from .sftp_remote import SECOND, Remote, Root, attributes, check_file, each, from_the_deepest
+
+if TYPE_CHECKING:
+    from ...core import orders
 
 
 class Target:

@@ -12,9 +12,7 @@ import stat
 import tempfile
 import time
 import zlib
-from typing import Any, Iterator
 
-from ...core.orders import JobStartAnswer, JobStartOrder
 from ..outpost.family import NO_PROCESS, insist
 from ..outpost.files import Refused
 from ..outpost.output import Listener
@@ -133,6 +131,13 @@ def ends_with_login(pid: int) -> bool:
             return belongs_to_login(file.read())
     except OSError:
         return False
+
+
+MYPY = False
+if MYPY:
+    from typing import Any, Iterator
+
+    from ...core.orders import JobStartAnswer, JobStartOrder
 
 
 def comes_to_life(folder: bytes) -> bool:

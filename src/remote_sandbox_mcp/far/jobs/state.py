@@ -4,9 +4,7 @@ import os
 import re
 import shutil
 import time
-from typing import Any
 
-from ...core.orders import JobCheckpoint, JobListOrder, JobQueryOrder, JobQuestion, JobSaid, JobsAnswer
 from ..outpost.family import become_subreaper, read_parents
 from ..outpost.files import Refused, open_regular
 from ..outpost.output import Listener
@@ -15,6 +13,12 @@ from ..outpost.wire import END, OUT, frame, json_frame
 from .place import all_jobs, find_job, is_of_another, newest_of, session_elsewhere
 from .record import find_cookies, keeper_lives, read_begun, read_json
 from .tools import MOST_SAID, call, find_shell, has_tmux_session, tmux_panes
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+    from ...core.orders import JobCheckpoint, JobListOrder, JobQueryOrder, JobQuestion, JobSaid, JobsAnswer
 
 # The longest time between making a job's folder and its keeper taking the lock.
 BEING_STARTED_S = 20.0

@@ -5,9 +5,7 @@ import os
 import re
 import signal
 import time
-from typing import Any
 
-from ...core.orders import JobQuestion, JobsAnswer, JobSendOrder, JobStopOrder, JobWaitAnswer, JobWaitOrder
 from ..outpost.files import WORKERS, Refused, open_regular
 from ..outpost.output import Listener
 from ..outpost.place import birth_of, set_mode, to_bytes
@@ -26,6 +24,12 @@ from .state import (
     with_descendants,
 )
 from .tools import has_tmux_session, tmux_call
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+    from ...core.orders import JobQuestion, JobsAnswer, JobSendOrder, JobStopOrder, JobWaitAnswer, JobWaitOrder
 
 # One request waits no longer than this; the near side asks again until the caller's own time is over.
 LONGEST_WAIT_S = 20.0

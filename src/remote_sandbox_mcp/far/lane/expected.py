@@ -3,12 +3,16 @@
 import errno
 import os
 import stat
-from typing import Any
 
-from ...core.orders import ClearOrder, DeleteOrder, ReceiveOrder, TouchOrder
 from ..outpost.place import to_bytes
 from .source import CHANGED, names_in_order
 from .tree import Refusal
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+    from ...core.orders import ClearOrder, DeleteOrder, ReceiveOrder, TouchOrder
 
 # Stands for an entry of the target that the scan could not read: anything may be replaced there.
 UNKNOWN = b"?"

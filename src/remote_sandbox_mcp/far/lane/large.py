@@ -6,12 +6,15 @@ import os
 import stat
 import struct
 
-from ...core import orders
 from ..outpost.place import to_bytes
 from .chunks import holes_and_data, index_of, same_size_blocks
 from .expected import UNKNOWN, check_still
 from .source import PIECE
 from .tree import PARTIAL, BadName, Refusal, Root, checked, open_up
+
+MYPY = False
+if MYPY:
+    from ...core import orders
 
 # A piece that the old file has: offset in the new file, offset in the old file, length.
 SAME = struct.Struct(">QQI")

@@ -9,11 +9,14 @@ import struct
 import zlib
 from typing import Any, Callable, Iterator
 
-from ...core.orders import BlocksOrder, CheckAnswer, Nothing, PartOrder, ProblemsAnswer
 from ..outpost.place import closing_fd
 from ..outpost.wire import DONE, FILES, HEADER, OUT, PART, SQUEEZED, frame
 from .chunks import CHUNK, choose_mark, cut, digest, holes_and_data, same_size_blocks
 from .tree import Problems, Root, checked, child
+
+MYPY = False
+if MYPY:
+    from ...core.orders import BlocksOrder, CheckAnswer, Nothing, PartOrder, ProblemsAnswer
 
 # Header of a small entry: number in the list, mode (and kind), modification time, length of its content.
 ENTRY = struct.Struct(">IIqI")

@@ -9,13 +9,16 @@ import struct
 import zlib
 from typing import Callable
 
-from ...core import orders
 from ..outpost.place import closing_fd, to_text
 from ..outpost.wire import COPY, FILES, MAX_BODY, PART
 from .expected import UNKNOWN, Expected, check_still, expected_entries, with_found
 from .large import LargeFiles, is_still
 from .source import ENTRY, LARGEST_WHOLE, zstd
 from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, child, is_abandoned, open_up, own_stem
+
+MYPY = False
+if MYPY:
+    from ...core import orders
 
 # Mode, modification time and length of the path that follows.
 ATTRIBUTES = struct.Struct(">IqH")

@@ -12,10 +12,13 @@ import time
 import zlib
 from typing import Any, Callable, Iterator
 
-from ...core.orders import FollowOrder, InspectPathAnswer, InspectPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
 from ...core.sync.ignore import Ignore
 from ..outpost.place import birth_of, boot_id, closing_fd, to_bytes, to_path, to_text
 from .snapshot import FolderSnapshot
+
+MYPY = False
+if MYPY:
+    from ...core.orders import FollowOrder, InspectPathAnswer, InspectPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
 
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
 FOLDER = struct.Struct(">HII")
