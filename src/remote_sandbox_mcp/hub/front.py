@@ -255,11 +255,9 @@ class Front:
         is_sent = self._is_greeted and not self._silence.is_reported
         if is_sent:
             self._to_hub += whole
-            try:
+            # An error comes up again, and is handled, at the end of this turn.
+            with contextlib.suppress(OSError):
                 self._write_hub()
-            except OSError:
-                # The error comes up again, and is handled, at the end of this turn.
-                pass
         for line in split(whole):
             message = parsed(line)
             request = self._note(message, line)

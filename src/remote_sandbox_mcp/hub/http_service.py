@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -173,8 +174,6 @@ class LineLog(logging.Handler):
 
 async def _gone(reader: asyncio.StreamReader) -> None:
     """Wait until the front is gone; while it lives, it sends nothing."""
-    try:
+    with contextlib.suppress(ConnectionError):
         while await reader.read(1 << 16):
             pass
-    except ConnectionError:
-        pass

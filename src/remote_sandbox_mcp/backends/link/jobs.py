@@ -167,12 +167,8 @@ class OutpostJobs:
 
     async def stop(self, query: jobs.JobQuery, grace_s: float = 10.0) -> jobs.JobSeen:
         until = time.monotonic() + grace_s + 12.0
-        order: orders.JobStopOrder = {
-            "verb": "job_stop",
-            "job": question_of(query),
-            "grace": grace_s,
-            **self._queue_rate,
-        }
+        asked = question_of(query)
+        order: orders.JobStopOrder = {"verb": "job_stop", "job": asked, "grace": grace_s, **self._queue_rate}
         while True:
             seen = self._read_one(*await self._ask(order, room_of_query(query)))
             if seen.is_over or time.monotonic() >= until:
@@ -260,18 +256,13 @@ def read_jobs(printed: bytes, end: Fields) -> list[jobs.JobSeen]:
 
 
 def read_job(job: Fields, log: bytes, checkpoint: bytes) -> jobs.JobSeen:
+    texts: dict[str, Any] = {name: job.text(name) for name in ("session", "log_file", "cwd", "command", "via")}
+    texts |= {name: job.text(name) if job.has(name) else "" for name in ("signal", "ending", "reason")}
     return jobs.JobSeen(
+        **texts,
         state=jobs.JobState(job.text("state")),
         job_id=job.text("id"),
-        session=job.text("session"),
-        log_file=job.text("log_file"),
-        cwd=job.text("cwd"),
-        command=job.text("command"),
-        via=job.text("via"),
         exit_code=job.whole("exit") if job.has("exit") else None,
-        signal=job.text("signal") if job.has("signal") else "",
-        ending=job.text("ending") if job.has("ending") else "",
-        reason=job.text("reason") if job.has("reason") else "",
         rebooted=job.flag("rebooted"),
         started=job.number("started"),
         seconds=job.number("seconds"),
@@ -290,19 +281,15 @@ def read_job(job: Fields, log: bytes, checkpoint: bytes) -> jobs.JobSeen:
 
 def read_queue(said: Fields) -> jobs.QueueSeen:
     """A job as the queue of its cluster has it."""
+    names = ("number", "state", "reason", "partition", "nodes", "dependency", "trouble")
+    lines: dict[str, Any] = {name: line_of(said, name) for name in names}
     return jobs.QueueSeen(
-        number=line_of(said, "number"),
-        state=line_of(said, "state"),
-        reason=line_of(said, "reason"),
+        **lines,
         start=said.number("start"),
         end=said.number("end"),
-        partition=line_of(said, "partition"),
-        nodes=line_of(said, "nodes"),
-        dependency=line_of(said, "dependency"),
         restarts=said.whole("restarts"),
         array=read_counts(said.part("array")) if said.has("array") else None,
         age_s=said.number("age"),
-        trouble=line_of(said, "trouble"),
     )
 
 

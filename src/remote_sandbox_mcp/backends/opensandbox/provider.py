@@ -174,11 +174,9 @@ class OpenSandboxProvider:
             return
         manager = await self._link.manager()
         self._link.forget(disposable.key)
-        try:
+        # It may have been deleted, or have expired, meanwhile.
+        with contextlib.suppress(UnknownSandbox):
             await self._link.checked(doing, manager.kill_sandbox(disposable.key))
-        except UnknownSandbox:
-            # It was deleted or expired meanwhile.
-            pass
 
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
         doing = f"unable to renew {disposable.title}"

@@ -424,11 +424,9 @@ class ChannelLine:
         self._process = process
 
     def write(self, data: bytes) -> None:
-        try:
+        # The reader notices the end of the line.
+        with contextlib.suppress(OSError):
             self._process.stdin.write(data)
-        except OSError:
-            # The reader notices the end of the line.
-            pass
 
     async def read(self) -> bytes:
         try:
@@ -440,11 +438,9 @@ class ChannelLine:
         self.connection.abort()
 
     async def drain(self) -> None:
-        try:
+        # The reader notices the end of the line.
+        with contextlib.suppress(OSError, asyncssh.Error):
             await self._process.stdin.drain()
-        except (OSError, asyncssh.Error):
-            # The reader notices the end of the line.
-            pass
 
 
 class LaneLine(ChannelLine):
