@@ -67,7 +67,7 @@ def source(pieces: tuple[str, ...] = OUTPOST) -> str:
     kept, is_import, is_typing = [], False, False
     for line in "\n".join(read_piece(piece) for piece in pieces).split("\n"):
         is_typing = line == "if MYPY:" or (is_typing and (not line or line.startswith(" ")))
-        if is_import or line.startswith(("from .", "from typing import ")):
+        if is_import or line.startswith(("from .", "from typing import ", "from collections.abc import ")):
             # An import in parentheses goes on to the line that closes them.
             is_import = line.endswith(("(", ","))
         elif not is_typing:
