@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,20 +150,20 @@ def _try_all(program: str, abi: seccomp.Abi) -> Footing | str:
 def try_out(footing: Footing) -> str:
     """Run `true` inside; returns the complaint, if any."""
     with seccomp.filter_file(footing.abi) as file:
-        arguments = [*namespaces(footing, file, network=False), *system_folders(), *kernel_folders(), "true"]
-        try:
-            outcome = subprocess.run(
-                arguments,
-                env={"PATH": SYSTEM_PATH},
-                pass_fds=(file,),
-                capture_output=True,
-                timeout=TRIAL_S,
-                check=False,
-            )
-        except OSError as problem:
-            return str(problem)
-        except subprocess.TimeoutExpired:
-            return f"no end within {TRIAL_S:.0f} s"
+        namespaced = namespaces(footing, file, network=False)
+        return complaint_of([*namespaced, *system_folders(), *kernel_folders(), "true"], (file,))
+
+
+def complaint_of(arguments: Sequence[str], fds: Sequence[int] = ()) -> str:
+    """Run a program that shows whether something works; returns why it does not."""
+    try:
+        outcome = subprocess.run(
+            arguments, env={"PATH": SYSTEM_PATH}, pass_fds=fds, capture_output=True, timeout=TRIAL_S, check=False
+        )
+    except OSError as problem:
+        return str(problem)
+    except subprocess.TimeoutExpired:
+        return f"no end within {TRIAL_S:.0f} s"
     said = outcome.stderr.decode("utf-8", "replace").strip() or f"it ended with {outcome.returncode}"
     return said if outcome.returncode else ""
 

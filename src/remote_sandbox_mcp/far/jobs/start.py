@@ -487,24 +487,19 @@ def describe_order(
         "ordered": time.time(),
         "instead_of": order.get("instead_of", ""),
     }
-    slurm = order.get("slurm") or submission_before(str(order.get("instead_of", "")))
+    # What is started in place of another is submitted as that one was, or needs as many cards.
+    folder = find_job(str(order.get("instead_of", ""))) if order.get("instead_of") else None
+    before: "dict[str, Any]" = read_json(folder, b"order") if folder else {}
+    slurm = order.get("slurm") or before.get("slurm")
     if slurm and not tables.cluster:
         raise Refused("slurm", "it is for a queue, and this machine is not configured as a Slurm cluster")
     if slurm:
         record["slurm"] = tables.cluster.submission_of(slurm)
     else:
-        # One that is started in place of another needs as many cards. Those of a queue are the queue's to give.
-        before = find_job(str(order.get("instead_of", "")))
-        wanted = order if "cards" in order else read_json(before, b"order") if before else {}
+        # Those of a queue are the queue's to give.
+        wanted = order if "cards" in order else before
         record.update((name, wanted[name]) for name in ("cards", "run_for") if wanted.get(name))
     return dict(record, **machine_marks())
-
-
-def submission_before(job_id: str) -> "dict[str, Any]":
-    """Return the submission of the job in whose place another is started, nothing where it was not submitted."""
-    folder = find_job(job_id) if job_id else None
-    found: "dict[str, Any]" = read_json(folder, b"order").get("slurm", {}) if folder else {}
-    return found
 
 
 def job_files(

@@ -238,6 +238,8 @@ def describe_job(
     order, begun = facts["order"], facts["begun"]
     started = float(begun.get("started") or order.get("ordered") or 0.0)
     ended = float(facts.get("ended") or time.time())
+    # The processes of a submitted job are on another machine.
+    is_measurable = facts["state"] == "running" and facts.get("via") != "slurm"
     said: "JobSaid" = {
         "id": order.get("id", ""),
         "session": order.get("session", ""),
@@ -259,18 +261,13 @@ def describe_job(
         "cursor": cursor,
         "silent": max(0.0, time.time() - max(grown, started)) if grown or started else 0.0,
         "checkpoint": checkpoint,
-        "usage": measure(facts, tables) if query.get("usage") and is_measurable(facts) else None,
+        "usage": measure(facts, tables) if query.get("usage") and is_measurable else None,
         "survivors": facts.get("survivors", []),
     }
     if facts.get("queue"):
         said["queue"] = facts["queue"]
         said["fate"] = facts.get("fate", "")
     return said
-
-
-def is_measurable(facts: "dict[str, Any]") -> bool:
-    """The processes of a submitted job are on another machine."""
-    return bool(facts["state"] == "running" and facts.get("via") != "slurm")
 
 
 # The log

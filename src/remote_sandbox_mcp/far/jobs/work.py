@@ -279,18 +279,14 @@ def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Lis
     if is_submitted:
         tables.cluster.type_into(facts, text, keys)
     else:
-        type_into_pane(facts, text, keys)
+        target = to_bytes(facts["begun"].get("pane") or "=%s:" % facts["order"]["session"])
+        # tmux limits the length of a message.
+        size = TEXT_BYTES // 4
+        for at in range(0, len(text), size):
+            send_keys(target, ["-l", "--", literal(to_bytes(text[at : at + size]))])
+        if keys:
+            send_keys(target, ["--"] + [literal(to_bytes(key)) for key in keys])
     listener.send(json_frame(END, request, {}))
-
-
-def type_into_pane(facts: "dict[str, Any]", text: str, keys: "list[str]") -> None:
-    target = facts["begun"].get("pane") or "=%s:" % facts["order"]["session"]
-    # tmux limits the length of a message.
-    size = TEXT_BYTES // 4
-    for at in range(0, len(text), size):
-        send_keys(to_bytes(target), ["-l", "--", literal(to_bytes(text[at : at + size]))])
-    if keys:
-        send_keys(to_bytes(target), ["--"] + [literal(to_bytes(key)) for key in keys])
 
 
 def literal(word: bytes) -> bytes:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from ....core.sandboxes.network import Network, Reach
 from ....local.processes.programs import find_helper
-from ..bwrap import STEP_DOWN_TO, SYSTEM_PATH, Footing, doubt_as_root, forbidding_switch
+from ..bwrap import STEP_DOWN_TO, Footing, complaint_of, doubt_as_root, forbidding_switch
 from .enter import NAMESERVER, PROXY_PORT
 
-TRIAL_S = 10.0
 # Not the user that commands run as: they must not control the carrier of their network.
 CARRIER = STEP_DOWN_TO + 1
 PACKAGES = str(Path(__file__).parents[4])
@@ -82,28 +80,12 @@ async def why_not(network: Network, footing: Footing) -> str:
         )
     if why := doubt_as_root(Path(own_python())):
         return f"a sandbox on this machine cannot have a network of its own, because root would start {why}: {SHARE}"
-    if complaint := await asyncio.to_thread(_try_out, network, footing):
+    trial = [*prefix(network, footing), "/bin/sh", "-c", ":"]
+    if complaint := (await asyncio.to_thread(complaint_of, trial)).rpartition("\n")[2]:
         cure = _cure(network, complaint)
         return f"a sandbox on this machine cannot have a network of its own here ({complaint}): {cure}"
     _works.add((network.reach, os.geteuid()))
     return ""
-
-
-def _try_out(network: Network, footing: Footing) -> str:
-    try:
-        outcome = subprocess.run(
-            [*prefix(network, footing), "/bin/sh", "-c", ":"],
-            env={"PATH": SYSTEM_PATH},
-            capture_output=True,
-            timeout=TRIAL_S,
-            check=False,
-        )
-    except OSError as problem:
-        return str(problem)
-    except subprocess.TimeoutExpired:
-        return f"no end within {TRIAL_S:.0f} s"
-    said = outcome.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    return (said or f"it ended with {outcome.returncode}") if outcome.returncode else ""
 
 
 def _cure(network: Network, complaint: str) -> str:
