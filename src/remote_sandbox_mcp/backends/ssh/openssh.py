@@ -10,6 +10,7 @@ import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ...core.commands.shell import join
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, SandboxError, Unreachable, Unsupported
@@ -61,7 +62,8 @@ def distrust(path: str) -> str:
     """Explain why a control socket is not trusted; "" if it is. A user who can replace it would get all we send."""
     try:
         found = os.lstat(path)
-        folders = [os.stat(folder) for folder in _folders_above(path)]
+        above = Path(os.path.realpath(os.path.dirname(path)))
+        folders = [os.stat(folder) for folder in (above, *above.parents)]
     except OSError:
         return "it is not there"
     if not stat.S_ISSOCK(found.st_mode):
@@ -74,16 +76,6 @@ def distrust(path: str) -> str:
     if any(folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX for folder in folders):
         return "other users may write to its folder"
     return ""
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    """All folders above a path, with links resolved."""
-    folder = os.path.realpath(os.path.dirname(path))
-    while True:
-        yield folder
-        if folder == "/":
-            return
-        folder = os.path.dirname(folder)
 
 
 def _without_links(path: str) -> str:
