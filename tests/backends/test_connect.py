@@ -481,7 +481,7 @@ def test_what_an_outpost_learns_replaces_nothing_that_it_knows() -> None:
     def named(node: ast.Assign) -> list[ast.Name]:
         return [target for target in node.targets if isinstance(target, ast.Name)]
 
-    assert names(doorway.HANDOVER) & (names(program.OUTPOST) | names(program.JOBS)) == {"MYPY"}
+    assert names(doorway.HANDOVER) & (names(program.OUTPOST) | names(program.JOBS)) <= {"MYPY"}
 
 
 @pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)

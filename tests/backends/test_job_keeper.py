@@ -667,13 +667,13 @@ def test_without_locks_the_keeper_is_recognized_by_its_birth(tmp_path: Path, mon
 
 def test_a_lock_is_held_by_one_process_and_seen_by_all(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path)
-    assert not jobrecord.is_job_locked(folder)
+    assert not jobrecord.is_locked(folder, b"lock", False)
     fd, locked = jobrecord.take_lock(folder)
     assert locked
-    assert jobrecord.is_job_locked(folder)
+    assert jobrecord.is_locked(folder, b"lock", False)
     assert jobrecord.take_lock(folder) == (-1, False)
     os.close(fd)
-    assert not jobrecord.is_job_locked(folder)
+    assert not jobrecord.is_locked(folder, b"lock", False)
 
 
 def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:

@@ -7,14 +7,31 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ..core.errors import BrokenRules, ConnectError, LostContact, SandboxError, Unreachable
 from ..local.waiting import within
 from .link.client import LineLost
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Openable")
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0
+
+
+class Openable(Protocol):
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def opened(sandbox: S) -> S:
+    """Open a sandbox, or close it if that fails."""
+    try:
+        await sandbox.open()
+    except BaseException:
+        await sandbox.close()
+        raise
+    return sandbox
 
 
 async def ask_again(name: str, ask: Callable[[], Awaitable[T]]) -> T:

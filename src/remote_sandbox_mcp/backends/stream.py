@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.errors import Unreachable
 from ..core.sandboxes.port import Stream
+from ..local.waiting import undone_by
 
 # One side has ended, and nothing comes from the other: many programs never close such a connection.
 HALF_CLOSED_S = 60.0
@@ -62,11 +63,8 @@ class PairStream:
 
 async def over_socket(sock: socket.socket, what: str) -> PairStream:
     """A connected socket as a Stream, which owns it from now on."""
-    try:
+    with undone_by(sock.close):
         reader, writer = await asyncio.open_connection(sock=sock)
-    except BaseException:
-        sock.close()
-        raise
     return over_asyncio(reader, writer, what)
 
 

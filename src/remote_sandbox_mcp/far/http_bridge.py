@@ -8,6 +8,7 @@ and output, and the bridge copies nothing. Every request carries the key that wa
 lines for a while, the bridge ends.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -33,10 +34,8 @@ IN_PLACE = 75
 
 def widen(pipe: "IO[bytes] | None") -> None:
     """Enlarge a pipe: with the usual 64 KiB, both of its ends wait for each other all the time."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         fcntl.fcntl(pipe or -1, 1031, PIECE)
-    except (OSError, ValueError):
-        pass
 
 
 class RunningPrograms:
@@ -65,10 +64,8 @@ class RunningPrograms:
             program = self.programs.pop(number)
             self.used = time.time()
         for end in (program.stdin, program.stdout):
-            try:
+            with contextlib.suppress(OSError):
                 end and end.close()
-            except OSError:
-                pass
         threading.Thread(target=program.wait, daemon=True).start()
 
     def are_idle(self) -> bool:
@@ -167,14 +164,10 @@ class Visitor(BaseHTTPRequestHandler):
 
     def leave_with(self, program: "subprocess.Popen[bytes]") -> None:
         """Wait for the end of this connection, which carries no further request, and close the program's input."""
-        try:
+        with contextlib.suppress(OSError):
             self.connection.recv(1)
-        except OSError:
-            pass
-        try:
+        with contextlib.suppress(OSError):
             program.stdin and program.stdin.close()
-        except OSError:
-            pass
 
 
 class BridgeServer(ThreadingMixIn, HTTPServer):

@@ -61,12 +61,13 @@ _compiling = threading.Lock()
 def source(pieces: tuple[str, ...] = OUTPOST) -> str:
     """The pieces joined into one text, without their `if MYPY:` blocks.
 
-    They share one namespace, so their imports of each other are left out as well.
+    They share one namespace, so their imports of each other are left out as well, and so are those for types, which
+    only annotations in quotes name.
     """
     kept, is_import, is_typing = [], False, False
     for line in "\n".join(read_piece(piece) for piece in pieces).split("\n"):
         is_typing = line == "if MYPY:" or (is_typing and (not line or line.startswith(" ")))
-        if is_import or line.startswith("from ."):
+        if is_import or line.startswith(("from .", "from typing import ", "from collections.abc import ")):
             # An import in parentheses goes on to the line that closes them.
             is_import = line.endswith(("(", ","))
         elif not is_typing:

@@ -5,6 +5,7 @@
 # it. What goes back are the bytes that it shows. Both end together; tmux detaches then, and its session goes on. The
 # exit code is that of the program. Without words it is the user's login shell.
 
+import contextlib
 import fcntl
 import hmac
 import os
@@ -60,11 +61,9 @@ def supported_term(wanted: str) -> str:
     except ImportError:
         return wanted
     for term in (wanted,) + OTHER_TERMS:
-        try:
+        with contextlib.suppress(curses.error):
             curses.setupterm(term, 1)
             return term
-        except curses.error:
-            pass
     return wanted
 
 
@@ -133,14 +132,10 @@ def main(term: str, words: "list[str]") -> int:
             os.execvp(words[0], words)
         finally:
             os._exit(127)
-    try:
+    with contextlib.suppress(OSError):
         carry(connection, terminal)
-    except OSError:
-        pass
-    try:
+    with contextlib.suppress(OSError):
         os.kill(child, signal.SIGHUP)
-    except OSError:
-        pass
     os.close(terminal)
     status = os.waitpid(child, 0)[1]
     connection.close()

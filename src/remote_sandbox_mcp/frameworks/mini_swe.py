@@ -64,7 +64,10 @@ class RemoteEnvironment:
         if done.timed_out:
             return _failure(done.text, f"the command was ended after {limit} s", "TimeoutExpired")
         output = {"output": done.text, "returncode": done.exit_code, "exception_info": ""}
-        _check_finished(output)
+        lines = done.text.lstrip().splitlines(keepends=True)
+        if lines and lines[0].strip() == DONE and done.exit_code == 0:
+            extra = {"exit_status": "Submitted", "submission": "".join(lines[1:])}
+            raise Submitted({"role": "exit", "content": extra["submission"], "extra": extra})
         return output
 
     def get_template_vars(self, **more: Any) -> dict[str, Any]:
@@ -97,11 +100,3 @@ def _failure(output: str, why: str, kind: str) -> dict[str, Any]:
     info = f"An error occurred while executing the command: {why}"
     extra = {"exception_type": kind, "exception": why}
     return {"output": output, "returncode": -1, "exception_info": info, "extra": extra}
-
-
-def _check_finished(output: dict[str, Any]) -> None:
-    lines = output["output"].lstrip().splitlines(keepends=True)
-    if lines and lines[0].strip() == DONE and output["returncode"] == 0:
-        submission = "".join(lines[1:])
-        extra = {"exit_status": "Submitted", "submission": submission}
-        raise Submitted({"role": "exit", "content": submission, "extra": extra})

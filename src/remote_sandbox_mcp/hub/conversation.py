@@ -17,6 +17,7 @@ from ..local.asking import Answers, NoAnswer, Question, asking
 from ..services.hub_contact.hello import read, say_version
 from ..services.session import KeptSelection, Session, begin
 from .houses import House, Houses, client_of
+from .passing import say
 
 # After the client's end: time for calls to stop their commands.
 WIND_DOWN_S = 0.15
@@ -40,7 +41,7 @@ async def converse(
     session.selection = selection = KeptSelection(house.app.identity, front)
     conversation = Conversation(house, session, said, AnswerWriter(writer, leaving))
     try:
-        await _say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
+        await say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
         heard = Heard(reader)
         if not house.is_made:
             await heard.until(house.made, Opening(house.app, selection, session.folder))
@@ -48,11 +49,6 @@ async def converse(
     finally:
         houses.leave_house(house, session)
         await asyncio.to_thread(selection.release)
-
-
-async def _say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:
-    writer.write(json.dumps(what).encode() + b"\n")
-    await writer.drain()
 
 
 async def next_line(reader: asyncio.StreamReader) -> bytes:

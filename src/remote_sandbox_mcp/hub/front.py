@@ -255,11 +255,9 @@ class Front:
         is_sent = self._is_greeted and not self._silence.is_reported
         if is_sent:
             self._to_hub += whole
-            try:
+            # An error comes up again, and is handled, at the end of this turn.
+            with contextlib.suppress(OSError):
                 self._write_hub()
-            except OSError:
-                # The error comes up again, and is handled, at the end of this turn.
-                pass
         for line in split(whole):
             message = parsed(line)
             request = self._note(message, line)
@@ -300,14 +298,6 @@ class Front:
         for line, request in held:
             self._to_hub += line
             self._count(line, request)
-
-    def _send_put_off(self, now: float) -> None:
-        is_quiet = now >= max(self._stirred_at, self._silence.heard_at) + QUIET_S
-        if self._put_off and is_quiet and not self._client_ended:
-            put_off, self._put_off = self._put_off, []
-            for line in put_off:
-                self._to_hub += line
-                self._count(line, None)
 
     def _write_hub(self) -> None:
         assert self._connection is not None
@@ -414,7 +404,12 @@ class Front:
             self._await_greeting(now)
         elif not self._kept.unanswered or self._client_ended:
             silence.stop_asking()
-            self._send_put_off(now)
+            is_quiet = now >= max(self._stirred_at, silence.heard_at) + QUIET_S
+            if self._put_off and is_quiet and not self._client_ended:
+                put_off, self._put_off = self._put_off, []
+                for line in put_off:
+                    self._to_hub += line
+                    self._count(line, None)
         elif seconds := silence.find_out(now, self._hub):
             for number, request in list(self._kept.unanswered.items()):
                 self._give_up(number, request, seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -15,7 +16,7 @@ from ..core.errors import ConfigError
 from ..fronts.http.listener import Terms, address_of, listener_among, read_terms
 from ..services.session import Session, begin
 from .houses import House, Houses
-from .passing import passed
+from .passing import passed, say
 
 if TYPE_CHECKING:
     from ..fronts.http.connections import Unfinished
@@ -53,7 +54,7 @@ class HttpServices:
             listener = listener_among(await passed(writer, "socket"), terms)
         except ConfigError as problem:
             log.warning("HTTP is not served for process %d: %s", front, problem)
-            await _say(writer, {"refused": str(problem)})
+            await say(writer, {"refused": str(problem)})
             return
         with listener:
             self._services[task] = service = HttpService(self._houses, listener, terms, front)
@@ -123,7 +124,7 @@ class HttpService:
             await asyncio.wait((serving, *ends), return_when=asyncio.FIRST_COMPLETED)
             if session.moved.is_set():
                 await asyncio.wait((asyncio.ensure_future(session.calls.settled()),), timeout=MOVE_S)
-                await _say(writer, {"again": True})
+                await say(writer, {"again": True})
             await self._wind_down(serving)
         finally:
             for end in ends:
@@ -141,7 +142,7 @@ class HttpService:
         # Connections are accepted, and requests answered, in this task's context.
         begin(session)
         self._http = HttpServer(server, self._listener, self._terms, house.live(self._houses.about), unfinished)
-        await _say(writer, {"serving": True})
+        await say(writer, {"serving": True})
         await self._http.begin()
 
     async def _wind_down(self, serving: asyncio.Future[None]) -> None:
@@ -173,13 +174,6 @@ class LineLog(logging.Handler):
 
 async def _gone(reader: asyncio.StreamReader) -> None:
     """Wait until the front is gone; while it lives, it sends nothing."""
-    try:
+    with contextlib.suppress(ConnectionError):
         while await reader.read(1 << 16):
             pass
-    except ConnectionError:
-        pass
-
-
-async def _say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:
-    writer.write(json.dumps(what).encode() + b"\n")
-    await writer.drain()

@@ -1,4 +1,4 @@
-"""Descriptors that a client passes to the hub over its line."""
+"""A client's line to the hub: what the hub says there, and descriptors that the client passes over it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ HAND_OVER_S = 10.0
 MOST_PASSED = 16
 
 
+async def say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:
+    writer.write(json.dumps(what).encode() + b"\n")
+    await writer.drain()
+
+
 async def passed(writer: asyncio.StreamWriter, what: str) -> list[int]:
     """Ask the client for `what`; returns the descriptors that come after the question. Raises ConfigError."""
     transport: Any = writer.transport
@@ -25,8 +30,7 @@ async def passed(writer: asyncio.StreamWriter, what: str) -> list[int]:
     transport.pause_reading()
     with transport.get_extra_info("socket").dup() as line:
         try:
-            writer.write(json.dumps({"pid": os.getpid(), "version": __version__, "send": what}).encode() + b"\n")
-            await writer.drain()
+            await say(writer, {"pid": os.getpid(), "version": __version__, "send": what})
             await within(_readable(line), HAND_OVER_S)
             # One byte: messages of the client may follow.
             _, found, _, _ = socket.recv_fds(line, 1, MOST_PASSED, getattr(socket, "MSG_CMSG_CLOEXEC", 0))

@@ -73,7 +73,11 @@ class Transcript:
         if method == "notifications/initialized":
             self._started_notice = line
         elif method == "notifications/cancelled":
-            self._note_cancelled(given.get("requestId"))
+            # The hub that runs its command stops it or, if that hub is gone, the next one.
+            cancelled = given.get("requestId")
+            request = self.unanswered.pop(cancelled, None) if isinstance(cancelled, (str, int)) else None
+            if request and request.name:
+                self.give_up(request)
         if not isinstance(method, str) or not isinstance(number, (str, int)):
             return None
         # Remember requests that stay in force (initialize, subscriptions), because another hub must get them, too.
@@ -86,12 +90,6 @@ class Transcript:
         self.done.discard(number)
         request = self.unanswered[number] = UnansweredRequest(method, without_answers(message, line))
         return request
-
-    def _note_cancelled(self, number: Any) -> None:
-        """The hub that runs its command stops it or, if that hub is gone, the next one."""
-        request = self.unanswered.pop(number, None) if isinstance(number, (str, int)) else None
-        if request and request.name:
-            self.give_up(request)
 
     def give_up(self, request: UnansweredRequest) -> None:
         """Remember a cancelled call, whose command may still run: the next hub stops it."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 from ..core.errors import SandboxError
@@ -50,6 +51,16 @@ async def _end(task: asyncio.Future[T]) -> None:
     await asyncio.wait((task,))
 
 
+@contextlib.contextmanager
+def undone_by(undo: Callable[[], object]) -> Iterator[None]:
+    """Undo what was begun before the block, if that fails or is cancelled."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
+
+
 class Chores:
     """Background tasks. The event loop keeps only weak references to tasks, so these are kept here until they end.
 
@@ -91,18 +102,18 @@ class Chores:
         """Wait for those that run; what has not ended by then is cancelled."""
         if running := self._others():
             _, late = await asyncio.wait(running, timeout=seconds)
-            await _end_all(late)
+            await end_all(late)
 
     async def close(self) -> None:
         """End all of them, now."""
-        await _end_all(self._others())
+        await end_all(self._others())
 
     def _others(self) -> set[asyncio.Future[Any]]:
         """Without the one that asks: it cannot wait for itself."""
         return {task for task in self._tasks if task is not asyncio.current_task()}
 
 
-async def _end_all(tasks: set[asyncio.Future[Any]]) -> None:
+async def end_all(tasks: Collection[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -21,7 +21,7 @@ SHELLS = {"popen", "getoutput", "getstatusoutput", "create_subprocess_shell", "s
 STARTS = {"run", "Popen", "call", "check_call", "check_output", "create_subprocess_exec", "execv", "execve"}
 # Every file that starts a program, with where the first word comes from. A new one is looked at by a person.
 STARTERS = {
-    "backends/bubblewrap/bwrap.py": "find_helper",
+    "backends/bubblewrap/bwrap.py": "find_helper; to try a network, our own Python",
     "backends/bubblewrap/disk.py": "find_helper",
     "backends/bubblewrap/network/enter.py": "bubblewrap's path, which find_helper found",
     "backends/bubblewrap/network/frames.py": "the path of slirp4netns, which find_helper found",

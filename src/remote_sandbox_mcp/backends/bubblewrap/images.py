@@ -125,7 +125,8 @@ def _inspect(image: str, folder: Path, descriptor: int, synthetic: tuple[str, ..
     root = Path(f"/proc/self/fd/{descriptor}")
     python = _usable_python(image, root)
     skipped = {*synthetic, "resolv.conf", "mtab", "ld.so.preload"}
-    free = free_work_folders(root)
+    # Work folders that the sandbox can have as its own; those that the image contains stay read-only.
+    free = tuple(name for name in WORK_FOLDERS if _is_free(root / name))
     entries = (*_entries(root, "", OURS.union(free)), *_entries(root, "etc", skipped), *_entries(root, "var", {"tmp"}))
     return OpenedImage(folder, entries, python, free)
 
@@ -225,11 +226,6 @@ def find(root: Path, path: str) -> Path | None:
             parts += [word for word in target.parts if word != "/"][::-1]
             at = root if target.is_absolute() else at.parent
     return None
-
-
-def free_work_folders(root: Path) -> tuple[str, ...]:
-    """Work folders that the sandbox can have as its own; those that the image contains stay read-only."""
-    return tuple(name for name in WORK_FOLDERS if _is_free(root / name))
 
 
 def _is_free(folder: Path) -> bool:

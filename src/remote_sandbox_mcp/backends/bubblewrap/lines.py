@@ -14,7 +14,7 @@ from ...core.sandboxes.machine import LocalPlace
 from ...core.sandboxes.network import NO_NETWORK
 from ...core.sandboxes.port import Stream
 from ...far import program
-from ...local.waiting import within
+from ...local.waiting import undone_by, within
 from ..link import pipe
 from ..link.client import NoOutpost, OutpostClient
 from ..link.doorway import Doorway
@@ -45,11 +45,8 @@ async def open_outpost(
         await client.greet(token)
         return client
 
-    try:
+    with undone_by(door.close):
         return await _open(place, folders, program.OUTPOST, greet, bounds or Bounds(), door)
-    except BaseException:
-        door.close()
-        raise
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ...core.sandboxes.machine import LocalPlace
 from ...core.sandboxes.sandbox import Capabilities, Description
 from ...core.sync.transfer import Lane
 from ..link.client import OutpostClient
+from ..mending import opened
 from . import cgroups, landlock, limits
 from .disk import DiskUse, DiskWatch
 from .disposable import EmbeddedSandbox
@@ -42,13 +43,7 @@ def describe(place: LocalPlace) -> Description:
 
 async def open_local(place: LocalPlace, state_folder: Path) -> LocalSandbox:
     """Open it isolated, or not at all. Raises Unsupported, ConnectError."""
-    sandbox = LocalSandbox(place, Folders.of(place, state_folder))
-    try:
-        await sandbox.open()
-    except BaseException:
-        await sandbox.close()
-        raise
-    return sandbox
+    return await opened(LocalSandbox(place, Folders.of(place, state_folder)))
 
 
 class LocalSandbox(EmbeddedSandbox):

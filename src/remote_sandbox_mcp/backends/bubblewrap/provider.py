@@ -15,6 +15,7 @@ from ...core.commands.command import Environment
 from ...core.errors import BadArgument, ConnectError, SandboxError, Unsupported
 from ...core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
 from ...core.sandboxes.network import Network, Reach, is_private_range, ranges, read_rule
+from ...local.waiting import undone_by
 from . import KIND, TRAITS, cgroups, disk, images, landlock, limits
 from .bwrap import Footing
 from .disposable import EmbeddedSandbox, Tenant
@@ -115,7 +116,9 @@ class EmbeddedProvider:
 
     def _move_in(self, record: Record, env: Mapping[str, str], footing: Footing, lock: int) -> Tenant:
         """Enforce its limits, write its record, and keep it as in use by us."""
-        made, planned = record.made, self._plan_group(record.made.id)
+        if self._bases is None:
+            self._bases = cgroups.find_bases()
+        made, planned = record.made, cgroups.plan(self._bases, record.made.id)
         record = replace(record, groups=tuple(sorted({*record.groups, *map(str, planned.folders)})))
         # Recorded before the groups exist, so that a crash in between leaves nothing unknown.
         self._store.write(record)
@@ -138,11 +141,6 @@ class EmbeddedProvider:
         runs.mkdir(mode=0o700, exist_ok=True)
         # The outpost's records need their own space: when the sandbox's disk is full, they must still be written.
         return disk.mount_sized(runs, limits.RUNS_MB, footing.step_down)
-
-    def _plan_group(self, disposable_id: str) -> cgroups.Group:
-        if self._bases is None:
-            self._bases = cgroups.find_bases()
-        return cgroups.plan(self._bases, disposable_id)
 
     async def _swept(self) -> None:
         """The first call sweeps what earlier processes have left."""
@@ -231,11 +229,8 @@ class EmbeddedProvider:
         tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
         # Recorded first: other processes must not open it while it freezes.
         made = self._change(disposable, paused)
-        try:
+        with undone_by(lambda: self._change(disposable, running)):
             await tenant.pause()
-        except BaseException:
-            self._change(disposable, running)
-            raise
         return made
 
     async def resume(self, disposable: Disposable) -> Disposable:

@@ -12,6 +12,7 @@ from ...core.sandboxes.sandbox import Description, Sandbox
 from ..link.client import OutpostClient
 from ..link.relay import RelayPorts
 from ..link.sandbox import OutpostSandbox
+from ..mending import opened
 from ..shell.sandbox import ShellAlone, lost_with
 from ..shell.transport import ShellPlace
 from .sandbox import OPEN_S, CommandShell, Entrance, NoPython
@@ -23,7 +24,6 @@ class ProvidedWay(Way, Protocol):
 
     async def why_not(self) -> ConnectError | None:
         """Explain why nothing can be done in it, where its provider knows."""
-        ...
 
 
 async def open_provided(
@@ -37,25 +37,27 @@ async def open_provided(
 
     Raises ConnectError.
     """
-    sandbox = ProvidedSandbox(way, description, environment, timeout_s)
     try:
-        await sandbox.open()
-        return sandbox
+        return await opened(ProvidedSandbox(way, description, environment, timeout_s))
     except NoPython:
-        await sandbox.close()
-    except BaseException:
-        await sandbox.close()
-        raise
-    plain = open_plain()
-    try:
-        await plain.open()
-    except BaseException:
-        await plain.close()
-        raise
-    return plain
+        return await opened(open_plain())
 
 
-class ProvidedSandbox(OutpostSandbox):
+class FatedSandbox(OutpostSandbox):
+    """An outpost in a sandbox that may be gone at any moment; `fate` says why, once that is known."""
+
+    fate: ConnectError | None = None
+
+    async def run(
+        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
+    ) -> Completed | Running:
+        try:
+            return await super().run(command, patience_s=patience_s, progress=progress)
+        except LostContact as lost:
+            raise lost_with(self.description.name, self.fate, lost.so_far) or lost from None
+
+
+class ProvidedSandbox(FatedSandbox):
     """An outpost in it. Its provider is asked where it does not answer."""
 
     def __init__(
@@ -64,30 +66,21 @@ class ProvidedSandbox(OutpostSandbox):
         name = description.name
         self._way = way
         self._entrance = Entrance(way, name, "python3", timeout_s)
-        self._fate: ConnectError | None = None
         ports = RelayPorts(name, lambda _: self._entrance.relay())
         super().__init__(description, environment, self._enter, lambda _: self._entrance.lane(), ports)
 
     async def _enter(self) -> OutpostClient:
-        self._fate = None
+        self.fate = None
         try:
             return await self._entrance.outpost()
         except (NoPython, Unreachable) as problem:
             # Its provider knows best why it does not answer.
-            self._fate = await self._way.why_not()
-            if self._fate is not None:
-                raise self._fate from None
+            self.fate = await self._way.why_not()
+            if self.fate is not None:
+                raise self.fate from None
             if isinstance(problem, NoPython) and self.hello:
                 raise Unreachable(f"unable to open {self.description.name}: its Python starts no more") from None
             raise
-
-    async def run(
-        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
-    ) -> Completed | Running:
-        try:
-            return await super().run(command, patience_s=patience_s, progress=progress)
-        except LostContact as lost:
-            raise lost_with(self.description.name, self._fate, lost.so_far) or lost from None
 
 
 class ProvidedShellAlone(ShellAlone):

@@ -14,11 +14,12 @@ from ...core.sandboxes.machine import CommandPlace
 from ...core.sandboxes.sandbox import Capabilities, Description
 from ...core.sandboxes.secret import Secret
 from ...far import program
-from ...local.waiting import within
+from ...local.waiting import undone_by, within
 from ..link.client import LineLost, NoOutpost, OutpostClient
 from ..link.lane import OutpostLane
 from ..link.relay import RELAY, PortRelay, RelayPorts
 from ..link.sandbox import OutpostSandbox
+from ..mending import opened
 from ..shell.sandbox import ShellAlone
 from ..shell.talk import START_LINE, Talk, bring
 from ..shell.transport import Printed, ShellPlace, ShellRequest
@@ -96,14 +97,9 @@ async def open_behind(
     )
     sandbox.start = way.open
     try:
-        await sandbox.open()
-        return sandbox
+        return await opened(sandbox)
     except NoPython:
-        await sandbox.close()
         return await _open_plain(way, description, environment)
-    except BaseException:
-        await sandbox.close()
-        raise
 
 
 def _with(capabilities: Capabilities, description: Description) -> Description:
@@ -118,12 +114,7 @@ async def _open_plain(way: Way, description: Description, environment: Environme
     place = ShellPlace(name, "machine", jobs_at_home=True)
     plain = PlainCommandSandbox(_with(PLAIN, description), environment, CommandShell(way, name), place)
     plain.start = way.open
-    try:
-        await plain.open()
-    except BaseException:
-        await plain.close()
-        raise
-    return plain
+    return await opened(plain)
 
 
 class CommandSandbox(OutpostSandbox):
@@ -196,16 +187,10 @@ class Entrance:
     ) -> G:
         token = secrets.token_hex(16)
         start = f"echo {SHELL_IS_HERE}{token}; {program.start_line(self._python, token, pieces, *words)}"
-        try:
+        with undone_by(closed):
             line = Beginning(await self._started(start), closed)
-        except BaseException:
-            closed()
-            raise
-        try:
+        with undone_by(line.close):
             return await self._greeting(line, token, pieces, make)
-        except BaseException:
-            line.close()
-            raise
 
     async def _started(self, shell_line: str) -> CommandLine:
         try:

@@ -15,7 +15,7 @@ from ...core.sandboxes.sandbox import Sandbox
 from ...core.texts.text import harmless
 from ...local.processes.programs import NotUsed, by_path
 from ...local.processes.variables import home_folder
-from ...local.waiting import within
+from ...local.waiting import undone_by, within
 from ..link import pipe
 from ..link.lane import WideLine
 
@@ -40,11 +40,9 @@ class CommandLine(WideLine, Protocol):
     @property
     def complaints(self) -> bytes:
         """The last part of its standard error so far."""
-        ...
 
     async def ending(self) -> CommandEnding:
         """Return how it ended; waits a moment for that. Must be called before close."""
-        ...
 
 
 class Way(Protocol):
@@ -53,15 +51,12 @@ class Way(Protocol):
     @property
     def what(self) -> str:
         """Name of the command in sentences, such as "its command docker"."""
-        ...
 
     async def open(self, shell_line: str) -> CommandLine:
         """Start it with the line that its shell is to run. Raises ConnectError."""
-        ...
 
     def explain(self, complaints: bytes) -> SandboxError | None:
         """The error for a message on standard error that this way knows; None for others."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -112,11 +107,8 @@ class ProcessLine:
         with far:
             loop = asyncio.get_running_loop()
             _, complaints = await loop.create_connection(Complaints, sock=near)
-            try:
+            with undone_by(complaints.close):
                 line = await pipe.start(argv, environ, folder=folder, complaints=far.fileno())
-            except BaseException:
-                complaints.close()
-                raise
         return cls(line, complaints)
 
     async def ending(self) -> CommandEnding:
@@ -180,7 +172,6 @@ class Host(Protocol):
 
     async def start(self, line: str) -> CommandLine:
         """Start a program by a line for the login shell. Raises ConnectError; Unsupported if too many run already."""
-        ...
 
 
 class MachineWay:

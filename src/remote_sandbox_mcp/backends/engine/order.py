@@ -74,21 +74,17 @@ def checked(order: SandboxOrder, where: str) -> SandboxOrder:
             f"network: the engine on {where} cannot narrow a network to some hosts; use true for all, or leave it out"
         )
     for volume in order.volumes:
-        _check_volume(volume.source, volume.target)
+        if not VOLUME_NAME.match(volume.source):
+            raise BadArgument(
+                f"volumes: {volume.source[:80]!r} cannot be mounted: a machine's folders and other programs' volumes "
+                f"are not for sandboxes; use a volume whose name begins with {OWN_VOLUMES}"
+            )
+        if not MOUNT_TARGET.match(target := volume.target) or ".." in target.split("/"):
+            raise BadArgument(f"volumes: {target[:80]!r} cannot be mounted on; write a plain path inside the sandbox")
     for name, value in order.env.items():
         if "\n" in value or "\r" in value:
             raise BadArgument(f"env: the value of {name} has several lines, which an engine does not take; use a file")
     return replace(order, limits=_limits(order.limits))
-
-
-def _check_volume(source: str, target: str) -> None:
-    if not VOLUME_NAME.match(source):
-        raise BadArgument(
-            f"volumes: {source[:80]!r} cannot be mounted: a machine's folders and other programs' volumes are not for "
-            f"sandboxes; use a volume whose name begins with {OWN_VOLUMES}"
-        )
-    if not MOUNT_TARGET.match(target) or ".." in target.split("/"):
-        raise BadArgument(f"volumes: {target[:80]!r} cannot be mounted on; write a plain path inside the sandbox")
 
 
 def _limits(asked: Limits) -> Limits:

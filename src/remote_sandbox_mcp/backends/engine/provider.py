@@ -98,6 +98,8 @@ class EngineProvider:
             raise
         finally:
             self._listing = None
+        # The engine warns of limits that it cannot enforce, such as on a kernel without swap limits.
+        warnings = [line.partition(":")[2] for line in harmless(said.err).splitlines() if line.startswith("WARNING:")]
         return Disposable(
             id=disposable_id,
             provider=self._kind,
@@ -109,7 +111,7 @@ class EngineProvider:
             expires=started + max(1, round(order.timeout_s)) if order.timeout_s else 0.0,
             limits=order.limits,
             network=bool(order.network),
-            notes=(*notes, *warnings_in(said)),
+            notes=(*notes, *(f"engine: {warning.strip()}" for warning in warnings)),
         )
 
     async def _lease(self, disposable_id: str, order: SandboxOrder) -> tuple[SandboxOrder, str]:
@@ -332,12 +334,6 @@ class EngineProvider:
         if seen is None:
             raise _gone(doing)
         return seen
-
-
-def warnings_in(said: ConsoleOutput) -> list[str]:
-    """The engine's warnings about limits that it cannot enforce, such as on a kernel without swap limits."""
-    lines = harmless(said.err).splitlines()
-    return [f"engine: {line.partition(':')[2].strip()}" for line in lines if line.startswith("WARNING:")]
 
 
 def _gone(doing: str) -> UnknownSandbox:

@@ -44,15 +44,12 @@ class Line(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send. A failure to send does not raise: it shows when the line is read."""
-        ...
 
     async def read(self) -> bytes:
         """The next bytes; b"" when the line has ended or was cut."""
-        ...
 
     def close(self) -> None:
         """End it at once."""
-        ...
 
 
 class LineLost(Exception):
@@ -350,19 +347,16 @@ class OutpostClient:
     def _dispatch(self, kind: int, number: int, body: bytes) -> None:
         exchange = self._open.get(number)
         if exchange is None:
-            self._count_sign()
+            # A hostile far side could keep us busy with frames that belong to no request, such as PONG.
+            self._signs += 1
+            if self._signs > SPARE_BEATS + BEATS_A_SECOND * (time.monotonic() - self._opened):
+                raise too_much(self.name)
             return
         exchange.take(kind, body)
         if exchange.room < 0:
             raise too_much(self.name)
         if kind in LAST_WORDS:
             del self._open[number]
-
-    def _count_sign(self) -> None:
-        """Count frames that belong to no request, such as PONG: a hostile far side could keep us busy with them."""
-        self._signs += 1
-        if self._signs > SPARE_BEATS + BEATS_A_SECOND * (time.monotonic() - self._opened):
-            raise too_much(self.name)
 
     async def _watch(self) -> None:
         """While answers are awaited and nothing comes, send a PING; without a PONG in time the line is given up."""

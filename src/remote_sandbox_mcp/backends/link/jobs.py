@@ -10,24 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...core.commands.command import Environment
 from ...core.errors import BadArgument, BrokenRules, ConnectError, NotStarted, Unreachable, Unsupported
+from ...core.jobs import job as jobs
 from ...core.jobs.cards import card_names
-from ...core.jobs.job import (
-    ArrayCounts,
-    Checkpoint,
-    Fate,
-    JobOrder,
-    JobQuery,
-    JobRefused,
-    JobSeen,
-    JobStarted,
-    JobState,
-    JobUsage,
-    JobWait,
-    JobWaited,
-    QueueSeen,
-    lost_start,
-    no_cards,
-)
 from ...core.sandboxes.foreign import Fields, to_number, to_text, to_whole, understood
 from ...core.sandboxes.sandbox import Description
 from ...core.texts.text import last_line
@@ -40,17 +24,7 @@ from ..mending import ask_again, mend
 from .client import SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 
 if TYPE_CHECKING:
-    from ...core.orders import (
-        JobListOrder,
-        JobQueryOrder,
-        JobQuestion,
-        JobSendOrder,
-        JobStartOrder,
-        JobStopOrder,
-        JobWaitOrder,
-        OutpostOrder,
-        QueueRate,
-    )
+    from ...core import orders
 
 MEND_S = 20.0
 # A long wait is split into requests of this length, so that a cut line is noticed and reopened between them.
@@ -88,11 +62,11 @@ class OutpostJobs:
         self._queue_rate_s = queue_rate_s
         self._taught: OutpostClient | None = None
 
-    async def start(self, order: JobOrder) -> JobStarted:
+    async def start(self, order: jobs.JobOrder) -> jobs.JobStarted:
         pieces = program.BATCH_KEEPER if self._queue_rate_s else program.JOB_KEEPER
         wanted, keeper = self._describe(order), program.packed(pieces)
         if problem := too_long(wanted["script"]):
-            raise JobRefused(f"{self._name}: {problem}", "too_long")
+            raise jobs.JobRefused(f"{self._name}: {problem}", "too_long")
         client = await self._reach()
         place = client.hello["place"]
         for attempt in range(3):
@@ -105,22 +79,22 @@ class OutpostJobs:
             except Refusal as refusal:
                 # The worker was killed before it answered; asking again under the same id finds what it started.
                 if refusal.reason in UNSURE or (refusal.reason == "killed" and attempt == 2):
-                    raise lost_start(self._name, order, str(refusal)) from None
+                    raise jobs.lost_start(self._name, order, str(refusal)) from None
                 if refusal.reason == "cards":
-                    raise no_cards(self._name, str(refusal)) from None
+                    raise jobs.no_cards(self._name, str(refusal)) from None
                 if refusal.reason != "killed":
-                    raise JobRefused(self._explained(refusal), refusal.reason) from None
+                    raise jobs.JobRefused(self._explained(refusal), refusal.reason) from None
             except Unreachable as problem:
                 # The job may have started, whatever the far side answered.
-                raise lost_start(self._name, order, str(problem)) from None
+                raise jobs.lost_start(self._name, order, str(problem)) from None
             # A repeated order starts nothing unless it reaches the place of the first one, where a job with the same
             # id is found again instead of started twice.
             wanted["only_in"] = place
-        raise lost_start(self._name, order, "the connection was cut again and again")
+        raise jobs.lost_start(self._name, order, "the connection was cut again and again")
 
-    def _describe(self, order: JobOrder) -> JobStartOrder:
+    def _describe(self, order: jobs.JobOrder) -> orders.JobStartOrder:
         environment = self._environment
-        wanted: JobStartOrder = {
+        wanted: orders.JobStartOrder = {
             "verb": "job_start",
             "id": order.job_id,
             "session": order.session,
@@ -141,9 +115,9 @@ class OutpostJobs:
             wanted["run_for"] = order.run_for_s
         return wanted
 
-    def _started(self, order: JobOrder, end: Fields) -> JobStarted:
+    def _started(self, order: jobs.JobOrder, end: Fields) -> jobs.JobStarted:
         lasting = self._description.capabilities.survives_disconnect
-        return JobStarted(
+        return jobs.JobStarted(
             job_id=order.job_id,
             session=end.text("session"),
             log_file=end.text("log"),
@@ -154,27 +128,27 @@ class OutpostJobs:
             cards=card_names(map(to_text, end.list("cards"))),
         )
 
-    async def _mend(self, order: JobOrder) -> OutpostClient:
+    async def _mend(self, order: jobs.JobOrder) -> OutpostClient:
         """Open a new line after a cut. Raises LostContact if there is none in time."""
         try:
             return await mend(self._reach, time.monotonic() + MEND_S)
         except ConnectError as problem:
-            raise lost_start(self._name, order, str(problem)) from None
+            raise jobs.lost_start(self._name, order, str(problem)) from None
 
-    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
+    async def inspect(self, queries: Sequence[jobs.JobQuery]) -> list[jobs.JobSeen]:
         if not queries:
             return []
-        order: JobQueryOrder = {"verb": "job_look", "jobs": list(map(question_of, queries)), **self._queue_rate}
+        order: orders.JobQueryOrder = {"verb": "job_look", "jobs": list(map(question_of, queries)), **self._queue_rate}
         seen = self._read(*await self._ask(order, sum(map(room_of_query, queries))))
         if len(seen) != len(queries):
             raise BrokenRules(f"{self._name} was asked for {len(queries)} jobs and answered for {len(seen)}")
         return seen
 
-    async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
+    async def wait(self, query: jobs.JobQuery, wait: jobs.JobWait) -> jobs.JobWaited:
         until, position = time.monotonic() + wait.seconds, query.cursor
         while True:
             seconds = max(0.0, min(WAIT_S, until - time.monotonic()))
-            order: JobWaitOrder = {
+            order: orders.JobWaitOrder = {
                 "verb": "job_wait",
                 "job": question_of(query),
                 "seconds": seconds,
@@ -189,31 +163,32 @@ class OutpostJobs:
                 said = Fields(end)
                 why, line, position = said.text("why"), said.text("line"), said.whole("from")
             if why or time.monotonic() >= until:
-                return JobWaited(why or "timeout", seen, line)
+                return jobs.JobWaited(why or "timeout", seen, line)
 
-    async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
+    async def stop(self, query: jobs.JobQuery, grace_s: float = 10.0) -> jobs.JobSeen:
         until = time.monotonic() + grace_s + 12.0
-        order: JobStopOrder = {"verb": "job_stop", "job": question_of(query), "grace": grace_s, **self._queue_rate}
+        asked = question_of(query)
+        order: orders.JobStopOrder = {"verb": "job_stop", "job": asked, "grace": grace_s, **self._queue_rate}
         while True:
             seen = self._read_one(*await self._ask(order, room_of_query(query)))
             if seen.is_over or time.monotonic() >= until:
                 return seen
 
-    async def list(self, limit: int = 100) -> list[JobSeen]:
-        order: JobListOrder = {"verb": "job_list", "limit": limit, **self._queue_rate}
+    async def list(self, limit: int = 100) -> list[jobs.JobSeen]:
+        order: orders.JobListOrder = {"verb": "job_list", "limit": limit, **self._queue_rate}
         return self._read(*await self._ask(order, limit * SMALL + SMALL))[:limit]
 
-    def _read(self, exchange: Exchange, end: dict[str, Any]) -> builtins.list[JobSeen]:
+    def _read(self, exchange: Exchange, end: dict[str, Any]) -> builtins.list[jobs.JobSeen]:
         with understood(self._name):
             return read_jobs(exchange.part(wire.OUT), Fields(end))
 
-    def _read_one(self, exchange: Exchange, end: dict[str, Any]) -> JobSeen:
+    def _read_one(self, exchange: Exchange, end: dict[str, Any]) -> jobs.JobSeen:
         with understood(self._name):
             (seen,) = self._read(exchange, end)
             return seen
 
-    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
-        order: JobSendOrder = {"verb": "job_send", "job": question_of(query), "text": text, "keys": list(keys)}
+    async def send(self, query: jobs.JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
+        order: orders.JobSendOrder = {"verb": "job_send", "job": question_of(query), "text": text, "keys": list(keys)}
         # Not repeated after a cut: the text could be typed twice.
         try:
             await self._answered(order, await self._reach())
@@ -222,14 +197,14 @@ class OutpostJobs:
             raise Unreachable(f"{self._name}: {why}") from None
 
     @property
-    def _queue_rate(self) -> QueueRate:
+    def _queue_rate(self) -> orders.QueueRate:
         return {"queue_rate": self._queue_rate_s} if self._queue_rate_s else {}
 
     @property
     def _name(self) -> str:
         return self._description.name
 
-    async def _ask(self, order: OutpostOrder, room: int) -> Answer:
+    async def _ask(self, order: orders.OutpostOrder, room: int) -> Answer:
         """Send a request that may be repeated on a new line after a cut."""
 
         async def ask() -> Answer:
@@ -237,7 +212,7 @@ class OutpostJobs:
 
         return await ask_again(self._name, ask)
 
-    async def _answered(self, order: OutpostOrder, client: OutpostClient, room: int = SMALL) -> Answer:
+    async def _answered(self, order: orders.OutpostOrder, client: OutpostClient, room: int = SMALL) -> Answer:
         try:
             return await self._ask_on(client, order, room=room)
         except Refusal as refusal:
@@ -245,7 +220,7 @@ class OutpostJobs:
             raise kinds.get(refusal.reason, Unreachable)(self._explained(refusal)) from None
 
     async def _ask_on(
-        self, client: OutpostClient, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL
+        self, client: OutpostClient, order: orders.OutpostOrder, raw: bytes = b"", *, room: int = SMALL
     ) -> Answer:
         """Send a request; before the first one on a line, the program that knows jobs, whose answer is not awaited."""
         if self._taught is not client:
@@ -255,11 +230,11 @@ class OutpostJobs:
         return await client.ask(order, raw, room=room)
 
 
-def question_of(query: JobQuery) -> JobQuestion:
-    return cast("JobQuestion", asdict(query))
+def question_of(query: jobs.JobQuery) -> orders.JobQuestion:
+    return cast("orders.JobQuestion", asdict(query))
 
 
-def room_of_query(query: JobQuery) -> int:
+def room_of_query(query: jobs.JobQuery) -> int:
     """The most bytes of an answer about a job: log, checkpoint, a matching line of any length, and its fields."""
     return min(max(0, query.most_bytes), MOST_LOG) + MOST_SAID + 8 * LONGEST_PARTIAL + SMALL
 
@@ -267,32 +242,27 @@ def room_of_query(query: JobQuery) -> int:
 # The far side's answers as values. Each function raises ValueError for an answer that cannot be understood.
 
 
-def read_jobs(printed: bytes, end: Fields) -> list[JobSeen]:
+def read_jobs(printed: bytes, end: Fields) -> list[jobs.JobSeen]:
     """The jobs of an answer. `printed` has log and checkpoint of each, one after the other."""
-    jobs, at = [], 0
+    found, at = [], 0
     for job in map(Fields, end.list("jobs")):
         size = job.whole("log")
         more = job.part("checkpoint").whole("size") if job.has("checkpoint") else 0
         if size < 0 or more < 0:
             raise ValueError("less than nothing")
-        jobs.append(read_job(job, printed[at : at + size], printed[at + size : at + size + more]))
+        found.append(read_job(job, printed[at : at + size], printed[at + size : at + size + more]))
         at += size + more
-    return jobs
+    return found
 
 
-def read_job(job: Fields, log: bytes, checkpoint: bytes) -> JobSeen:
-    return JobSeen(
-        state=JobState(job.text("state")),
+def read_job(job: Fields, log: bytes, checkpoint: bytes) -> jobs.JobSeen:
+    texts: dict[str, Any] = {name: job.text(name) for name in ("session", "log_file", "cwd", "command", "via")}
+    texts |= {name: job.text(name) if job.has(name) else "" for name in ("signal", "ending", "reason")}
+    return jobs.JobSeen(
+        **texts,
+        state=jobs.JobState(job.text("state")),
         job_id=job.text("id"),
-        session=job.text("session"),
-        log_file=job.text("log_file"),
-        cwd=job.text("cwd"),
-        command=job.text("command"),
-        via=job.text("via"),
         exit_code=job.whole("exit") if job.has("exit") else None,
-        signal=job.text("signal") if job.has("signal") else "",
-        ending=job.text("ending") if job.has("ending") else "",
-        reason=job.text("reason") if job.has("reason") else "",
         rebooted=job.flag("rebooted"),
         started=job.number("started"),
         seconds=job.number("seconds"),
@@ -304,26 +274,22 @@ def read_job(job: Fields, log: bytes, checkpoint: bytes) -> JobSeen:
         usage=read_usage(job.part("usage")) if job.has("usage") else None,
         survivors=tuple(map(to_whole, job.list("survivors"))),
         foreign=job.flag("foreign"),
-        fate=Fate(job.text("fate")) if job.has("fate") and job.text("fate") else None,
+        fate=jobs.Fate(job.text("fate")) if job.has("fate") and job.text("fate") else None,
         queue=read_queue(job.part("queue")) if job.has("queue") else None,
     )
 
 
-def read_queue(said: Fields) -> QueueSeen:
+def read_queue(said: Fields) -> jobs.QueueSeen:
     """A job as the queue of its cluster has it."""
-    return QueueSeen(
-        number=line_of(said, "number"),
-        state=line_of(said, "state"),
-        reason=line_of(said, "reason"),
+    names = ("number", "state", "reason", "partition", "nodes", "dependency", "trouble")
+    lines: dict[str, Any] = {name: line_of(said, name) for name in names}
+    return jobs.QueueSeen(
+        **lines,
         start=said.number("start"),
         end=said.number("end"),
-        partition=line_of(said, "partition"),
-        nodes=line_of(said, "nodes"),
-        dependency=line_of(said, "dependency"),
         restarts=said.whole("restarts"),
         array=read_counts(said.part("array")) if said.has("array") else None,
         age_s=said.number("age"),
-        trouble=line_of(said, "trouble"),
     )
 
 
@@ -332,19 +298,19 @@ def line_of(said: Fields, name: str) -> str:
     return last_line(said.text(name)[:LONGEST_LINE].encode("utf-8", "replace"), LONGEST_LINE)
 
 
-def read_counts(said: Fields) -> ArrayCounts:
+def read_counts(said: Fields) -> jobs.ArrayCounts:
     counts = {name: said.whole(name) for name in ("pending", "running", "ended", "failed", "gone")}
     if min(counts.values()) < 0:
         raise ValueError("less than nothing")
-    return ArrayCounts(**counts)
+    return jobs.ArrayCounts(**counts)
 
 
-def read_checkpoint(said: Fields, text: bytes) -> Checkpoint:
-    return Checkpoint(text=text, mtime=said.number("mtime"), problem=said.text("problem"))
+def read_checkpoint(said: Fields, text: bytes) -> jobs.Checkpoint:
+    return jobs.Checkpoint(text=text, mtime=said.number("mtime"), problem=said.text("problem"))
 
 
-def read_usage(usage: Fields) -> JobUsage:
-    return JobUsage(
+def read_usage(usage: Fields) -> jobs.JobUsage:
+    return jobs.JobUsage(
         processes=usage.whole("processes"),
         memory_mb=usage.number("memory_mb"),
         cpu_s=usage.number("cpu_s"),

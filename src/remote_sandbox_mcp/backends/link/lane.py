@@ -90,7 +90,8 @@ class OutpostLane:
         self._line = line
         self._open: dict[int, _Request] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._bridge: Callable[[bytes], None] | None = None
+        # Takes bytes from the bridge; b"" means its end.
+        self.bridge: Callable[[bytes], None] | None = None
         self._heard = time.monotonic()
         self._trouble: SandboxError | None = None
 
@@ -139,10 +140,6 @@ class OutpostLane:
         """Send bytes to the lane at the other end of this lane's bridge."""
         self._write(wire.frame(wire.FORWARD, 0, data))
 
-    def listen_for(self, bridge: Callable[[bytes], None]) -> None:
-        """Set the function that takes bytes from the bridge; b"" means its end."""
-        self._bridge = bridge
-
     async def room(self) -> None:
         await self._line.drain()
 
@@ -183,8 +180,8 @@ class OutpostLane:
             raise too_much(self.name)
 
     async def _dispatch(self, kind: int, number: int, body: bytes) -> None:
-        if kind == wire.FORWARDED and self._bridge:
-            self._bridge(body)
+        if kind == wire.FORWARDED and self.bridge:
+            self.bridge(body)
             return
         request = self._open.get(number)
         if request is None:
@@ -234,8 +231,8 @@ class OutpostLane:
         if self.is_alive:
             self.is_alive = False
             self._line.close()
-        if self._bridge:
-            self._bridge(b"")
+        if self.bridge:
+            self.bridge(b"")
         for request in self._open.values():
             if not request.done.done():
                 request.done.set_exception(self._lost())
@@ -280,7 +277,7 @@ async def open_bridge(lane: Lane, name: str, destination: str, python: str) -> O
     argv = [*SSH, destination, program.start_line(python, token, program.LANE)]
     order: BridgeOrder = {"verb": "bridge", "argv": argv}
     line = BridgeLine(lane)
-    lane.listen_for(line.feed)
+    lane.bridge = line.feed
     target = OutpostLane(line, name)
     try:
         await lane.begin(order, program.packed(program.LANE))

@@ -39,7 +39,7 @@ class RelayPorts:
                 self._relay = await self._open_relay(client)
                 # sshd limits sessions, so an unused relay gives its session back, but not at once: the next connection
                 # often comes soon.
-                self._relay.end_when_idle(IDLE_S)
+                self._relay.patience_s = IDLE_S
             relay = self._relay
         try:
             return await within(relay.connect(port), CONNECT_S)
@@ -60,7 +60,8 @@ class PortRelay:
         self.is_alive = False
         # The machine's host name, as it says itself.
         self.node = ""
-        self._patience_s = math.inf
+        # It closes when there was no connection for so long.
+        self.patience_s = math.inf
         self._numbers = itertools.count(1)
         self._streams: dict[int, RelayStream] = {}
         self._listener: asyncio.Task[None] | None = None
@@ -95,12 +96,8 @@ class PortRelay:
     def forget(self, number: int) -> None:
         if self._streams.pop(number, None):
             self.say(far.ENDED, number)
-            if not self._streams and self._patience_s < math.inf:
-                asyncio.get_running_loop().call_later(self._patience_s, self._end_if_idle, next(self._numbers))
-
-    def end_when_idle(self, seconds: float) -> None:
-        """Close the relay when there was no connection for so long."""
-        self._patience_s = seconds
+            if not self._streams and self.patience_s < math.inf:
+                asyncio.get_running_loop().call_later(self.patience_s, self._end_if_idle, next(self._numbers))
 
     def _end_if_idle(self, number: int) -> None:
         # Every connection takes a number: the next one shows that none came since the timer was set.

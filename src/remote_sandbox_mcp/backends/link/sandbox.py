@@ -32,16 +32,7 @@ from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, 
 from .jobs import OutpostJobs
 
 if TYPE_CHECKING:
-    from ...core.orders import (
-        ListOrder,
-        ObserveOrder,
-        OutpostOrder,
-        ReadOrder,
-        RunOrder,
-        SearchOrder,
-        SudoOrder,
-        WriteOrder,
-    )
+    from ...core import orders
 
 # How often progress is reported; after how long a run that prints nothing is only waited for; how long a new line is
 # tried after a cut; how long the last look at a run that goes on in the background may take.
@@ -67,7 +58,6 @@ class Ports(Protocol):
 
     async def connect(self, client: OutpostClient, port: int) -> Stream:
         """Raises PortClosed, ConnectError, Unsupported, and LineLost if a new line may help."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -268,7 +258,7 @@ class OutpostSandbox:
         )
         raise LostContact(message, outcome="lost", so_far=watch.snapshot(exchange))
 
-    def _order(self, command: Command) -> RunOrder:
+    def _order(self, command: Command) -> orders.RunOrder:
         script = self._environment.source(command.script)
         if problem := too_long(script) or self._check_input(command):
             raise NotStarted(f"{self.description.name}: {problem}")
@@ -286,7 +276,7 @@ class OutpostSandbox:
             return f"{len(command.input)} bytes of input are more than can be sent with a command; use a file there"
         return ""
 
-    def _plain_order(self, command: Command, script: str) -> RunOrder:
+    def _plain_order(self, command: Command, script: str) -> orders.RunOrder:
         return {
             "verb": "run",
             "id": command.run_id,
@@ -322,12 +312,12 @@ class OutpostSandbox:
             await within(self.stop(run_id), MEND_S)
 
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        order: ObserveOrder = {"verb": "look", "id": run_id, "keep": keep}
+        order: orders.ObserveOrder = {"verb": "look", "id": run_id, "keep": keep}
         exchange, end = await self._ask(order, room=room_of_run(keep))
         return self._read_end(run_id, exchange, end)
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
-        order: ObserveOrder = {"verb": "look", "id": run_id, "keep": keep, "stop": True, "wait": 8}
+        order: orders.ObserveOrder = {"verb": "look", "id": run_id, "keep": keep, "stop": True, "wait": 8}
         exchange, end = await self._ask(order, room=room_of_run(keep))
         return self._read_end(run_id, exchange, end)
 
@@ -347,7 +337,7 @@ class OutpostSandbox:
             self._client.release(self._client.begin({"verb": "forget", "ids": ids}))
 
     async def read(self, path: str, span: Span) -> FileSlice:
-        order: ReadOrder = {
+        order: orders.ReadOrder = {
             "verb": "read",
             "path": path,
             "offset": span.offset,
@@ -366,7 +356,7 @@ class OutpostSandbox:
             advice = "use upload_files with local_path, or sync_local_to_remote"
             raise FileProblem(f"{self.description.name}: {path}: {what}; {advice}", "too_large")
         client = await self._reach()
-        order: WriteOrder = {"verb": "write", "path": path}
+        order: orders.WriteOrder = {"verb": "write", "path": path}
         if expected is not None:
             order["expected"] = expected
         if force:
@@ -385,7 +375,7 @@ class OutpostSandbox:
             return Written(said.whole("size"), said.text("version"), said.flag("created"))
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 200) -> Listing:
-        order: ListOrder = {"verb": "list", "path": path, "recursive": recursive, "limit": limit}
+        order: orders.ListOrder = {"verb": "list", "path": path, "recursive": recursive, "limit": limit}
         _, end = await self._ask(order, room=room_of_listing(limit))
         with understood(self.description.name):
             said = Fields(end)
@@ -393,7 +383,7 @@ class OutpostSandbox:
             return Listing(entries, said.flag("truncated"), read_problems(said))
 
     async def search(self, search: Search) -> Found:
-        order: SearchOrder = {
+        order: orders.SearchOrder = {
             "verb": "search",
             "path": search.path,
             "glob": search.glob,
@@ -408,7 +398,7 @@ class OutpostSandbox:
             return Found(matches, said.flag("truncated"), read_problems(said))
 
     async def _ask(
-        self, order: OutpostOrder, raw: bytes = b"", *, room: int = SMALL
+        self, order: orders.OutpostOrder, raw: bytes = b"", *, room: int = SMALL
     ) -> tuple[Exchange, dict[str, Any]]:
         """Send a request that may be repeated on a new line after a cut."""
 
@@ -454,7 +444,7 @@ class Elevation:
     def is_configured(self) -> bool:
         return self._password is not None
 
-    async def order(self, user: str = "") -> SudoOrder:
+    async def order(self, user: str = "") -> orders.SudoOrder:
         """The part of a request that has the password. Raises NotStarted, and ConfigError if it cannot be read.
 
         Another `user` needs none where sudo asks for none.
@@ -471,10 +461,10 @@ class Elevation:
                 f"{self._name}: sudo refused this password, which is not tried again for another {left:.0f} s, so as "
                 "not to lock the account: correct the secret that `sudo` names in the machine's table"
             )
-        if not check_password(password):
+        if set("\r\n\0") & set(password):
             raise NotStarted(f"{self._name}: the password for sudo has a line end in it, which sudo cannot read")
         self._tried = password
-        order: SudoOrder = {"program": source(ROOT)}
+        order: orders.SudoOrder = {"program": source(ROOT)}
         if password:
             order["password"] = password
         if user:
@@ -486,11 +476,6 @@ class Elevation:
             self._refused, self._refused_at, self._is_proven = self._tried, time.monotonic(), False
             # Read it again next time: it may have been corrected where it is kept.
             self._password.forget()
-
-
-def check_password(password: str) -> bool:
-    """Whether sudo can read this password as one line."""
-    return not set("\r\n\0") & set(password)
 
 
 class _RunWait:

@@ -254,7 +254,9 @@ def connection_config(platform: Platform) -> ConnectionConfig:
 
     from .transport import BoundedTransport
 
-    keep_quiet()
+    # The SDK logs its exceptions, which we report ourselves, with addresses of sandboxes.
+    for name in ("opensandbox", "httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     scheme, _, domain = platform.server_url.rstrip("/").rpartition("://")
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=CONNECTIONS, keepalive_expiry=20)
     # All attempts together take no longer than one request may.
@@ -274,12 +276,6 @@ def connection_config(platform: Platform) -> ConnectionConfig:
         transport=transport,
         disable_metrics=True,
     )
-
-
-def keep_quiet() -> None:
-    """Silence the SDK's log: it repeats its exceptions, which we report ourselves, with addresses of sandboxes."""
-    for name in ("opensandbox", "httpx", "httpcore"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def policy(allowed_hosts: tuple[str, ...] | None) -> Any:

@@ -7,21 +7,19 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from ...core.commands.command import Command, Completed, Environment, Running
+from ...core.commands.command import Environment
 from ...core.commands.shell import quote
-from ...core.errors import ConnectError, LostContact, SandboxError, Unreachable
-from ...core.progress import Progress, silent
+from ...core.errors import ConnectError, SandboxError, Unreachable
 from ...core.sandboxes.disposable import Disposable
 from ...core.sandboxes.sandbox import Capabilities, Description
 from ...far import program
 from ...far.http_bridge import IN_PLACE
 from ...far.program import read_program
-from ...local.waiting import within
+from ...local.waiting import undone_by, within
+from ..command.provided import FatedSandbox
 from ..link.client import NoOutpost, OutpostClient
 from ..link.lane import OutpostLane
 from ..link.relay import RELAY, PortRelay, RelayPorts
-from ..link.sandbox import OutpostSandbox
-from ..shell.sandbox import lost_with
 from ..shell.transport import Gone, Paused
 from . import KIND
 from .api import IN_MEMORY, Link
@@ -103,11 +101,8 @@ class BridgeWay:
     async def _hear(self, line: HttpLine, token: str, make: Callable[[HttpLine], G]) -> G:
         """Raises NoOutpost, TimeoutError, Unreachable."""
         spoken = make(line)
-        try:
+        with undone_by(line.close):
             await within(spoken.greet(token), UPGRADED_S if line.is_upgraded else OPEN_S)
-        except BaseException:
-            line.close()
-            raise
         return spoken
 
     async def _line(self, pieces: tuple[str, ...], may_upgrade: bool, *, again: bool = True) -> tuple[HttpLine, str]:
@@ -130,11 +125,8 @@ class BridgeWay:
         url, headers = address
         token = secrets.token_hex(16)
         line = HttpLine(self._link.client, f"{url}/line", headers, may_upgrade=may_upgrade)
-        try:
+        with undone_by(line.close):
             await line.start([PYTHON, "-IS", "-c", program.loader(pieces), token])
-        except BaseException:
-            line.close()
-            raise
         line.write(program.packed(pieces))
         return line, token
 
@@ -156,7 +148,8 @@ class BridgeWay:
             done, printed = await self._run_in(
                 f"exec {PYTHON} -IS -c {quote(read_program('http_bridge.py'))}", key, doing
             )
-            if _lacks_variables(done):
+            # Older agents ignore variables, so that the key did not reach the bridge.
+            if any("KeyError: 'LINE_" in message.text for message in done.logs.stderr):
                 raise too_old(doing, self._link.name)
             port = _port(done, printed)
             url, headers = await self._link.endpoint(self.disposable.key, port, doing)
@@ -189,11 +182,6 @@ class BridgeWay:
         return why or Unreachable(f"unable to open {self.disposable.title}: {problem}")
 
 
-def _lacks_variables(done: Execution) -> bool:
-    """Whether the agent did not pass the key to the bridge: older agents ignore variables."""
-    return any("KeyError: 'LINE_" in message.text for message in done.logs.stderr)
-
-
 def _port(done: Execution, printed: str) -> int:
     if done.exit_code == NOT_FOUND:
         raise NoPythonInContainer
@@ -205,28 +193,19 @@ def _port(done: Execution, printed: str) -> int:
     raise NoOutpost(f"its Python could not start the line: {complaint or f'exit code {done.exit_code}'}")
 
 
-class ContainerSandbox(OutpostSandbox):
+class ContainerSandbox(FatedSandbox):
     """An outpost in a container, which may be paused or killed, or expire, at any moment."""
 
     def __init__(self, way: BridgeWay, environment: Environment) -> None:
         ports = RelayPorts(way.disposable.title, lambda _: way.relay())
         super().__init__(describe(way.disposable), environment, self._enter, lambda _: way.lane(), ports)
         self._way = way
-        self._fate: ConnectError | None = None
 
     async def _enter(self) -> OutpostClient:
         try:
             client = await self._way.outpost()
         except ConnectError as problem:
-            self._fate = problem
+            self.fate = problem
             raise
-        self._fate = None
+        self.fate = None
         return client
-
-    async def run(
-        self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
-    ) -> Completed | Running:
-        try:
-            return await super().run(command, patience_s=patience_s, progress=progress)
-        except LostContact as lost:
-            raise lost_with(self.description.name, self._fate, lost.so_far) or lost from None

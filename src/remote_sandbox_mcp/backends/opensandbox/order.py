@@ -76,6 +76,7 @@ def request_of(disposable_id: str, order: SandboxOrder, rules: DisposableRules, 
     life_s, notes = _life(order.timeout_s)
     of_a_snapshot = image.startswith(SNAPSHOT)
     open_network = order.network and not order.hosts
+    narrowed = (f"its network reaches only {', '.join(order.hosts)}",) if order.hosts else ()
     return PlatformRequest(
         image="" if of_a_snapshot else image,
         snapshot=image[len(SNAPSHOT) :] if of_a_snapshot else "",
@@ -87,7 +88,7 @@ def request_of(disposable_id: str, order: SandboxOrder, rules: DisposableRules, 
         allowed_hosts=None if open_network else order.hosts,
         must_hold=order.network is False or bool(order.hosts),
         limits=replace(limits, told=limit_notes),
-        notes=notes + _narrowed(order.hosts),
+        notes=notes + narrowed,
     )
 
 
@@ -98,10 +99,6 @@ def _life(timeout_s: float) -> tuple[float, tuple[str, ...]]:
         )
         return SHORTEST_LIFE_S, (note,)
     return timeout_s, ()
-
-
-def _narrowed(hosts: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"its network reaches only {', '.join(hosts)}",) if hosts else ()
 
 
 def _resources(limits: Limits) -> tuple[Limits, dict[str, str], tuple[str, ...]]:

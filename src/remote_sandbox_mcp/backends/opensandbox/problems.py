@@ -7,17 +7,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ...core.errors import (
-    BadArgument,
-    BrokenRules,
-    ConfigError,
-    ConnectError,
-    LoginRefused,
-    SandboxError,
-    UnknownSandbox,
-    Unreachable,
-    Unsupported,
-)
+from ...core import errors
+from ...core.errors import SandboxError
 from ...core.sandboxes.disposable import RegistryLogin, host_of
 from ..shell.transport import NoRoom
 
@@ -50,36 +41,40 @@ class FailureRow:
     quoted: bool = False
 
 
-DOWN = FailureRow(Unreachable, "{platform} does not answer; check that its server runs and that server_url is right")
-SLOW = FailureRow(Unreachable, "{platform} did not answer in time; try again, or raise request_timeout_s")
-REFUSED = FailureRow(BadArgument, "the platform refuses it", quoted=True)
+DOWN = FailureRow(
+    errors.Unreachable, "{platform} does not answer; check that its server runs and that server_url is right"
+)
+SLOW = FailureRow(errors.Unreachable, "{platform} did not answer in time; try again, or raise request_timeout_s")
+REFUSED = FailureRow(errors.BadArgument, "the platform refuses it", quoted=True)
 FAILED = FailureRow(SandboxError, "{platform} failed", quoted=True)
 # A server that cannot reach its engine answers with a page of plain text, where the SDK expects JSON.
 CONFUSED = FailureRow(
-    Unreachable,
+    errors.Unreachable,
     "{platform} failed and does not say why; its container engine may not run: see to that, and look at the log of the "
     "platform's server",
 )
-NONSENSE = FailureRow(BrokenRules, "{platform} answers what cannot be understood; look at the log of its server")
-TOO_MUCH = FailureRow(BrokenRules, "{platform}, or its agent (execd) in the sandbox, sent more than it was asked for")
+NONSENSE = FailureRow(errors.BrokenRules, "{platform} answers what cannot be understood; look at the log of its server")
+TOO_MUCH = FailureRow(
+    errors.BrokenRules, "{platform}, or its agent (execd) in the sandbox, sent more than it was asked for"
+)
 ASTRAY = FailureRow(
-    ConfigError,
+    errors.ConfigError,
     "{platform} names another host for its sandboxes, and the API key is sent to no other host; set server_url to that "
     "host, or turn use_server_proxy off",
 )
 AGENT_DOWN = FailureRow(
-    Unreachable,
+    errors.Unreachable,
     "the platform's agent (execd) in it does not answer, though {platform} does; delete it and create another one, or "
     "set use_server_proxy where its ports cannot be reached from here",
 )
-AGENT_SLOW = FailureRow(Unreachable, "the platform's agent (execd) in it did not answer in time; try again")
+AGENT_SLOW = FailureRow(errors.Unreachable, "the platform's agent (execd) in it did not answer in time; try again")
 AGENT_OLD = FailureRow(
-    Unsupported,
+    errors.Unsupported,
     "the platform's agent (execd) in it is too old; set execd_image in the settings of {platform} to "
     f"opensandbox/execd:v{OLDEST_AGENT} or later, then create another one",
 )
 NOT_READY = FailureRow(
-    ConnectError, "it was not ready in time and was removed again; try again, or raise ready_timeout_s"
+    errors.ConnectError, "it was not ready in time and was removed again; try again, or raise ready_timeout_s"
 )
 FULL = FailureRow(
     SandboxError, "the platform has no room for it now; delete sandboxes that are not needed, or try later", True
@@ -90,14 +85,16 @@ NO_DISK = FailureRow(
     "needed there, then try again",
 )
 QUOTA = FailureRow(SandboxError, "the platform's quota is used up; delete sandboxes that are not needed", True)
-GONE = FailureRow(UnknownSandbox, "it is gone: it was deleted, has expired, or was removed from the platform")
-PAUSED = FailureRow(ConnectError, "it is paused; resume it first")
+GONE = FailureRow(errors.UnknownSandbox, "it is gone: it was deleted, has expired, or was removed from the platform")
+PAUSED = FailureRow(errors.ConnectError, "it is paused; resume it first")
 NO_IMAGE = FailureRow(
-    BadArgument, "the platform cannot get that image; check its name, and the login where it needs one", True
+    errors.BadArgument, "the platform cannot get that image; check its name, and the login where it needs one", True
 )
-NO_VOLUME = FailureRow(BadArgument, "the platform does not allow that volume", quoted=True)
-CANNOT = FailureRow(Unsupported, "this platform cannot do that", quoted=True)
-NO_KEY = FailureRow(LoginRefused, "{platform} refused the API key; set OPEN_SANDBOX_API_KEY or opensandbox.api_key")
+NO_VOLUME = FailureRow(errors.BadArgument, "the platform does not allow that volume", quoted=True)
+CANNOT = FailureRow(errors.Unsupported, "this platform cannot do that", quoted=True)
+NO_KEY = FailureRow(
+    errors.LoginRefused, "{platform} refused the API key; set OPEN_SANDBOX_API_KEY or opensandbox.api_key"
+)
 POOL = FailureRow(FULL.kind, "the platform's pool gave none", quoted=True)
 
 # Every exception class of the SDK by its name: importing them here would cost every start of the server.
@@ -207,7 +204,11 @@ def _reason(row: FailureRow, words: str) -> str:
     """The reason that callers check, from the platform's message; "" if no caller needs one."""
     if row is NO_IMAGE:
         return LOGIN_WANTED if _WANTS_LOGIN.search(words) else IMAGE_UNKNOWN
-    return NETWORK_POLICY if issubclass(row.kind, (BadArgument, Unsupported)) and "networkPolicy" in words else ""
+    return (
+        NETWORK_POLICY
+        if issubclass(row.kind, (errors.BadArgument, errors.Unsupported)) and "networkPolicy" in words
+        else ""
+    )
 
 
 def find_row(problem: SandboxException) -> FailureRow:
@@ -244,9 +245,9 @@ def explained(problem: SandboxError, doing: str, image: str, login: RegistryLogi
     if problem.reason == IMAGE_UNKNOWN:
         return problem.with_more(f"a login to {host} is set under {place}")
     if login is None:
-        return ConfigError(f"{doing}: the registry {host} wants a login; set user and password under {place}")
+        return errors.ConfigError(f"{doing}: the registry {host} wants a login; set user and password under {place}")
     # Read it again next time: it may have been corrected where it is kept.
     login.password.forget()
-    return ConfigError(
+    return errors.ConfigError(
         f"{doing}: the registry {host} refuses the login of {login.user}; correct user and password under {place}"
     )

@@ -27,6 +27,7 @@ from ...core.sandboxes.disposable import (
 from ...core.sandboxes.sandbox import Sandbox
 from ...local import extras
 from ...local.waiting import Chores, within
+from ..mending import opened
 from . import KIND, TRAITS
 from .api import Link, disposable_of, refreshed, seconds
 from .container import BridgeWay, ContainerSandbox, NoPythonInContainer
@@ -147,18 +148,12 @@ class OpenSandboxProvider:
             await asyncio.sleep(10 * SOON_S)
 
     async def open(self, disposable: Disposable, environment: Environment = AS_IT_IS) -> Sandbox:
-        sandbox = ContainerSandbox(BridgeWay(self._link, disposable), environment)
         try:
-            await sandbox.open()
+            return await opened(ContainerSandbox(BridgeWay(self._link, disposable), environment))
         except NoPythonInContainer:
             from .plain import PlainContainer
 
-            await sandbox.close()
             return PlainContainer(self._link, disposable, environment)
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
 
     async def inspect(self, disposable: Disposable) -> Disposable:
         seen = await self._link.info(disposable.key, f"unable to look at {disposable.title}")
@@ -179,11 +174,9 @@ class OpenSandboxProvider:
             return
         manager = await self._link.manager()
         self._link.forget(disposable.key)
-        try:
+        # It may have been deleted, or have expired, meanwhile.
+        with contextlib.suppress(UnknownSandbox):
             await self._link.checked(doing, manager.kill_sandbox(disposable.key))
-        except UnknownSandbox:
-            # It was deleted or expired meanwhile.
-            pass
 
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
         doing = f"unable to renew {disposable.title}"

@@ -10,22 +10,8 @@ from collections.abc import Sequence
 
 from ...core.commands.command import Command, Environment
 from ...core.errors import BadArgument, ConnectError, Unsupported
+from ...core.jobs import job as jobs
 from ...core.jobs.cards import card_names
-from ...core.jobs.job import (
-    JOB_ID,
-    Checkpoint,
-    JobOrder,
-    JobQuery,
-    JobRefused,
-    JobSeen,
-    JobStarted,
-    JobState,
-    JobUsage,
-    JobWait,
-    JobWaited,
-    lost_start,
-    no_cards,
-)
 from ...core.sandboxes.foreign import to_number, to_whole, understood
 from ...far.outpost.place import to_bytes, to_text
 from .patterns import search
@@ -56,24 +42,24 @@ class ShellJobs:
         """The variable that says whether jobs are kept in the home folder."""
         return {"lasting": "yes" if self._place.jobs_at_home else ""}
 
-    async def _ask(self, verb: str, queries: Sequence[JobQuery], **values: str) -> list[JobSeen]:
+    async def _ask(self, verb: str, queries: Sequence[jobs.JobQuery], **values: str) -> list[jobs.JobSeen]:
         most = sum(2 * min(query.most_bytes, MOST_LOG) + MOST_SAVED for query in queries)
         asked = query_values(queries) | values | self._kept
         return self._read(await self._shell.ask(JOBS, verb, asked, most), queries)
 
-    def _read(self, answer: ShellAnswer, queries: Sequence[JobQuery]) -> list[JobSeen]:
+    def _read(self, answer: ShellAnswer, queries: Sequence[jobs.JobQuery]) -> list[jobs.JobSeen]:
         return read_jobs(answer, queries, self._place)
 
-    async def start(self, order: JobOrder) -> JobStarted:
+    async def start(self, order: jobs.JobOrder) -> jobs.JobStarted:
         check_order(order, self._name)
         if not self._shell.is_open:
             await self._shell.open()
         try:
             return await self._begin(order)
         except NoRoom:
-            raise JobRefused(f"{self._name}: unable to make the job: {FULL}", "folder") from None
+            raise jobs.JobRefused(f"{self._name}: unable to make the job: {FULL}", "folder") from None
 
-    async def _begin(self, order: JobOrder) -> JobStarted:
+    async def _begin(self, order: jobs.JobOrder) -> jobs.JobStarted:
         """Raises JobRefused, NoRoom, and LostContact if the answer to the start was lost."""
         values, give_up = await self._describe(order), 0.0
         while True:
@@ -88,17 +74,17 @@ class ShellJobs:
                 give_up = give_up or time.monotonic() + MEND_S
                 # A paused container may handle the request when it is resumed.
                 if time.monotonic() > give_up or isinstance(problem, Paused):
-                    raise lost_start(self._name, order, str(problem)) from None
+                    raise jobs.lost_start(self._name, order, str(problem)) from None
                 await asyncio.sleep(SOON_S)
 
-    async def _describe(self, order: JobOrder) -> dict[str, str]:
+    async def _describe(self, order: jobs.JobOrder) -> dict[str, str]:
         """The variables for job_start. Raises JobRefused for what does not fit into variables."""
         environment = self._environment
         script = environment.source(order.script)
         given = Environment(environment.shell, env={**environment.env, **order.env})
         values = start_values(Command(order.script, order.cwd), given)
         if not fits(values["exports"]) or not fits(values["words"]):
-            raise JobRefused(f"{self._name}: {TOO_LONG} {self._place.at}", "env")
+            raise jobs.JobRefused(f"{self._name}: {TOO_LONG} {self._place.at}", "env")
         values |= {"id": order.job_id, "session": order.session, "log": order.log_file, "instead": order.instead_of}
         values["even_ended"] = "yes" if order.even_ended else ""
         values["shown"] = order.script[:2000]
@@ -109,13 +95,13 @@ class ShellJobs:
             return {**values, "script": script}
         return {**values, "from": await self._shell.upload(f"{order.job_id}.script", to_bytes(script))}
 
-    def _started(self, order: JobOrder, answer: ShellAnswer) -> JobStarted:
+    def _started(self, order: jobs.JobOrder, answer: ShellAnswer) -> jobs.JobStarted:
         if not answer.has("begun"):
             why = answer.data("why").decode("utf-8", "replace")
             if answer.text("reason") == "cards":
-                raise no_cards(self._name, why)
-            raise JobRefused(f"{self._name}: {why}", answer.text("reason"))
-        return JobStarted(
+                raise jobs.no_cards(self._name, why)
+            raise jobs.JobRefused(f"{self._name}: {why}", answer.text("reason"))
+        return jobs.JobStarted(
             job_id=order.job_id,
             session=to_text(answer.data("session")),
             log_file=to_text(answer.data("log")),
@@ -125,14 +111,14 @@ class ShellJobs:
             cards=card_names(answer.text("cards").split(",") if answer.has("cards") else ()),
         )
 
-    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
-        seen: list[JobSeen] = []
+    async def inspect(self, queries: Sequence[jobs.JobQuery]) -> list[jobs.JobSeen]:
+        seen: list[jobs.JobSeen] = []
         for first in range(0, len(queries), MOST_QUERIES):
             some = queries[first : first + MOST_QUERIES]
             seen += await self._ask("job_look", some)
         return seen
 
-    async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
+    async def wait(self, query: jobs.JobQuery, wait: jobs.JobWait) -> jobs.JobWaited:
         search = LogSearch(wait.pattern, query) if wait.pattern else None
         until = time.monotonic() + wait.seconds
         # The job may have been silent for long enough already, so the first look does not wait.
@@ -144,12 +130,14 @@ class ShellJobs:
             if search and search.is_behind and not why and left > -WAIT_S:
                 continue
             if why or left <= 0:
-                return JobWaited(why or "timeout", seen, line or "")
+                return jobs.JobWaited(why or "timeout", seen, line or "")
             pause = max(1.0, wait.silence_s + 1.0 - seen.silent_s) if wait.silence_s > 0 else WAIT_S
             if search:
                 await asyncio.sleep(min(PACE_S, left))
 
-    async def _wait_once(self, query: JobQuery, search: LogSearch | None, seconds: float) -> tuple[JobSeen, str | None]:
+    async def _wait_once(
+        self, query: jobs.JobQuery, search: LogSearch | None, seconds: float
+    ) -> tuple[jobs.JobSeen, str | None]:
         """Wait until something happens, for as long as one request may take."""
         queries = [query, search.query] if search else [query]
         values = {"ticks": _ticks(min(seconds, WAIT_S))}
@@ -158,7 +146,7 @@ class ShellJobs:
         seen, *searched = await self._ask("job_wait", queries, **values)
         return seen, await search.take(searched[0]) if search else None
 
-    async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
+    async def stop(self, query: jobs.JobQuery, grace_s: float = 10.0) -> jobs.JobSeen:
         until = time.monotonic() + grace_s + 12.0
         values = {"grace": _ticks(grace_s), "ticks": _ticks(min(grace_s + 8.0, WAIT_S))}
         while True:
@@ -166,34 +154,36 @@ class ShellJobs:
             if not seen.is_running or time.monotonic() >= until:
                 return seen
 
-    async def list(self, limit: int = 100) -> list[JobSeen]:
+    async def list(self, limit: int = 100) -> list[jobs.JobSeen]:
         limit = max(0, limit)
         answer = await self._shell.ask(JOBS, "job_list", {"count": str(limit), **self._kept}, limit * MOST_SAVED)
-        return self._read(answer, [JobQuery(lines=0)] * min(answer.number("jobs"), limit))
+        return self._read(answer, [jobs.JobQuery(lines=0)] * min(answer.number("jobs"), limit))
 
-    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
+    async def send(self, query: jobs.JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         raise Unsupported(f"{self._name}: {NO_TYPING} {self._place.at}")
 
 
-def check_order(order: JobOrder, name: str) -> None:
+def check_order(order: jobs.JobOrder, name: str) -> None:
     """Raises JobRefused for invalid names, text that no program can be given, and what a shell cannot submit."""
     if order.submission:
-        raise JobRefused(f"{name}: jobs are submitted to a cluster's queue by Python 3.6, which is not there", "python")
-    if not JOB_ID.match(order.job_id):
-        raise JobRefused(f"{name}: {order.job_id!r} is not the name of a job", "id")
-    if order.instead_of and not JOB_ID.match(order.instead_of):
-        raise JobRefused(f"{name}: {order.instead_of!r} is not the name of a job", "missing")
+        raise jobs.JobRefused(
+            f"{name}: jobs are submitted to a cluster's queue by Python 3.6, which is not there", "python"
+        )
+    if not jobs.JOB_ID.match(order.job_id):
+        raise jobs.JobRefused(f"{name}: {order.job_id!r} is not the name of a job", "id")
+    if order.instead_of and not jobs.JOB_ID.match(order.instead_of):
+        raise jobs.JobRefused(f"{name}: {order.instead_of!r} is not the name of a job", "missing")
     if not SESSION.match(order.session):
-        raise JobRefused(f"{name}: {order.session!r} cannot be the name of a session", "session")
+        raise jobs.JobRefused(f"{name}: {order.session!r} cannot be the name of a session", "session")
     if "\0" in order.script + order.cwd + order.log_file:
-        raise JobRefused(f"{name}: a command, folder or log with a NUL cannot be used", "text")
+        raise jobs.JobRefused(f"{name}: a command, folder or log with a NUL cannot be used", "text")
     for variable, value in order.env.items():
         if not variable or "=" in variable or "\0" in variable + value:
             words = f"{variable[:100]!r} cannot be the name of a variable, or its value has a NUL"
-            raise JobRefused(f"{name}: {words}", "env")
+            raise jobs.JobRefused(f"{name}: {words}", "env")
 
 
-def why_over(seen: JobSeen, line: str | None, silence_s: float, search: LogSearch | None) -> str:
+def why_over(seen: jobs.JobSeen, line: str | None, silence_s: float, search: LogSearch | None) -> str:
     if line is not None:
         return "pattern"
     if not seen.is_running:
@@ -220,13 +210,13 @@ REASONS = {
 }
 
 
-def query_values(queries: Sequence[JobQuery]) -> dict[str, str]:
+def query_values(queries: Sequence[jobs.JobQuery]) -> dict[str, str]:
     """The variables of looks.sh for these questions."""
     values = {"looks": str(len(queries))}
     for number, query in enumerate(queries):
         asked = {
             # An invalid id must not become a path; "none" is the id of no job.
-            "id": query.job_id if JOB_ID.match(query.job_id) else "none" if query.job_id else "",
+            "id": query.job_id if jobs.JOB_ID.match(query.job_id) else "none" if query.job_id else "",
             "session": query.session if SESSION.match(query.session) else "",
             "log": query.log_file,
             "cursor": "" if query.cursor is None else str(max(0, query.cursor)),
@@ -241,22 +231,22 @@ def query_values(queries: Sequence[JobQuery]) -> dict[str, str]:
     return values
 
 
-def read_jobs(answer: ShellAnswer, queries: Sequence[JobQuery], place: ShellPlace) -> list[JobSeen]:
+def read_jobs(answer: ShellAnswer, queries: Sequence[jobs.JobQuery], place: ShellPlace) -> list[jobs.JobSeen]:
     """The jobs of an answer. Raises BrokenRules: another machine may print anything."""
     with understood(place.name):
         parts = [answer.part(str(number)) for number in range(len(queries))]
         return [_read_job(part, query, answer, place) for part, query in zip(parts, queries, strict=True)]
 
 
-def _read_job(job: ShellAnswer, query: JobQuery, answer: ShellAnswer, place: ShellPlace) -> JobSeen:
+def _read_job(job: ShellAnswer, query: jobs.JobQuery, answer: ShellAnswer, place: ShellPlace) -> jobs.JobSeen:
     uptime, epoch = answer.numbers("clock")
-    state, why = JobState(job.text("state") or "missing"), job.text("why")
+    state, why = jobs.JobState(job.text("state") or "missing"), job.text("why")
     log, size, started = job.data("data"), job.number("size"), float(job.number("ordered"))
     ending, code, ended, *living = job.text("end").split() or ("", "", uptime)
     grown, begun, is_stopped = job.number("grown"), job.numbers("begun"), ending == "stopped"
-    return JobSeen(
+    return jobs.JobSeen(
         state=state,
-        job_id=job.text("id") or (query.job_id if state is JobState.MISSING else ""),
+        job_id=job.text("id") or (query.job_id if state is jobs.JobState.MISSING else ""),
         session=to_text(job.data("session")) or query.session,
         log_file=to_text(job.data("log") or job.data("foreign")),
         cwd=to_text(job.data("cwd")),
@@ -280,8 +270,8 @@ def _read_job(job: ShellAnswer, query: JobQuery, answer: ShellAnswer, place: She
     )
 
 
-def _reason(state: JobState, why: str, place: ShellPlace) -> str:
-    if state is JobState.MISSING and not why:
+def _reason(state: jobs.JobState, why: str, place: ShellPlace) -> str:
+    if state is jobs.JobState.MISSING and not why:
         return f"nothing is known of it {place.at.replace('the', 'this')}"
     return REASONS.get(why, why).format(noun=place.noun)
 
@@ -294,19 +284,21 @@ def _signal(code: int) -> str:
         return ""
 
 
-def _checkpoint(job: ShellAnswer) -> Checkpoint | None:
+def _checkpoint(job: ShellAnswer) -> jobs.Checkpoint | None:
     if job.has("trouble"):
-        return Checkpoint(problem=job.data("trouble").decode("utf-8", "replace").strip())
+        return jobs.Checkpoint(problem=job.data("trouble").decode("utf-8", "replace").strip())
     if job.has("saved"):
-        return Checkpoint(text=job.data("checkpoint"), mtime=float(job.number("saved")))
+        return jobs.Checkpoint(text=job.data("checkpoint"), mtime=float(job.number("saved")))
     return None
 
 
-def _usage(job: ShellAnswer) -> JobUsage | None:
+def _usage(job: ShellAnswer) -> jobs.JobUsage | None:
     if not job.has("usage"):
         return None
     processes, pages, ticks, page = job.numbers("usage")
-    return JobUsage(processes=int(processes), memory_mb=round(pages * page / 1048576, 1), cpu_s=round(ticks / 100, 2))
+    return jobs.JobUsage(
+        processes=int(processes), memory_mb=round(pages * page / 1048576, 1), cpu_s=round(ticks / 100, 2)
+    )
 
 
 BLOCK = 1 << 20
@@ -315,7 +307,7 @@ BLOCK = 1 << 20
 class LogSearch:
     """Searches a job's log for a pattern: complete lines once, a last line that may still grow again."""
 
-    def __init__(self, pattern: str, query: JobQuery) -> None:
+    def __init__(self, pattern: str, query: jobs.JobQuery) -> None:
         """Raises BadArgument for a pattern that is not a regular expression."""
         try:
             re.compile(to_bytes(pattern))
@@ -329,16 +321,16 @@ class LogSearch:
         self.size = ""
 
     @property
-    def query(self) -> JobQuery:
+    def query(self) -> jobs.JobQuery:
         """The question for the part of the log that is searched next, from `cursor` on."""
         query = self._query
-        return JobQuery(job_id=query.job_id, session=query.session, log_file=query.log_file, most_bytes=BLOCK)
+        return jobs.JobQuery(job_id=query.job_id, session=query.session, log_file=query.log_file, most_bytes=BLOCK)
 
     @property
     def is_behind(self) -> bool:
         return not self.size
 
-    async def take(self, seen: JobSeen) -> str | None:
+    async def take(self, seen: jobs.JobSeen) -> str | None:
         """The first line that matches in the part of the log that came. Raises BadArgument for a slow pattern."""
         done, line = await self._search(seen.log) if seen.log else (0, None)
         self.cursor = str(seen.cursor - len(seen.log) + done)

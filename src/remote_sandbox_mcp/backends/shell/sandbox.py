@@ -9,17 +9,9 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from ...core import errors
 from ...core.commands.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
-from ...core.errors import (
-    BadArgument,
-    BrokenRules,
-    ConnectError,
-    LostContact,
-    NotStarted,
-    SandboxError,
-    Unreachable,
-    Unsupported,
-)
+from ...core.errors import ConnectError, NotStarted, SandboxError
 from ...core.jobs.job import Jobs
 from ...core.progress import Beat, Progress, silent
 from ...core.sandboxes.files import FileSlice, Found, Listing, Search, Span, Written
@@ -92,7 +84,7 @@ class ShellSandbox:
         self, command: Command, *, patience_s: float | None = None, progress: Progress = silent
     ) -> Completed | Running:
         if not RUN_ID.match(command.run_id):
-            raise BadArgument(f"{command.run_id!r} is not a run id")
+            raise errors.BadArgument(f"{command.run_id!r} is not a run id")
         if command.user:
             why = f"{self.description.name}: nothing can be run as {command.user[:64]!r}"
             raise NotStarted(f"{why} there, because that needs python3; nothing was run")
@@ -123,7 +115,10 @@ class ShellSandbox:
         while not following.done():
             waited = time.monotonic() - over
             if waited > (CLAIM_S if watch.sent else START_S):
-                return self._never_its_turn(watch)
+                if watch.sent:
+                    return watch.so_far()
+                busy = "all of its sessions are busy with other commands; try again later"
+                raise NotStarted(f"{self.description.name}: {busy}")
             if watch.claimed or (watch.sent and waited - asked > ASK_S):
                 asked = waited
                 seen = await self._snapshot(watch)
@@ -134,13 +129,8 @@ class ShellSandbox:
 
     def _result(self, seen: Observation, watch: _RunWait) -> Completed | Running:
         if watch.given_up and isinstance(seen, Running):
-            raise LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
+            raise errors.LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
         return self._not_missing(seen)
-
-    def _never_its_turn(self, watch: _RunWait) -> Running:
-        if watch.sent:
-            return watch.so_far()
-        raise NotStarted(f"{self.description.name}: all of its sessions are busy with other commands; try again later")
 
     async def _snapshot(self, watch: _RunWait) -> Observation:
         """The output of a running command so far, if that can be read soon."""
@@ -165,7 +155,8 @@ class ShellSandbox:
                 now = time.monotonic()
                 # Each sign of life of a run that has begun renews the time for reconnecting.
                 give_up = give_up if give_up and watch.heard_at < begun else min(now + MEND_S, watch.until)
-                if now + delay >= give_up or not _is_passing(problem):
+                is_passing = isinstance(problem, errors.Unreachable) and not isinstance(problem, errors.BrokenRules)
+                if now + delay >= give_up or not is_passing:
                     raise self._lost(str(problem), watch) from None
                 await asyncio.sleep(delay)
                 delay = min(delay * 2 or SOON_S, 2.0)
@@ -198,7 +189,7 @@ class ShellSandbox:
         """The variables for `start`. Raises NotStarted for what does not fit into variables."""
         values, script = start_values(command, self._environment), self._environment.source(command.script)
         if "\0" in script:
-            raise BadArgument(program.NO_NUL)
+            raise errors.BadArgument(program.NO_NUL)
         if not fits(values["exports"]) or not fits(values["words"]):
             raise NotStarted(f"{self.description.name}: {TOO_LONG} {self._shell.place.at}")
         try:
@@ -231,16 +222,16 @@ class ShellSandbox:
         if lost := lost_with(self.description.name, fate, Running(watch.command.run_id)):
             raise lost
 
-    def _lost(self, why: str, watch: _RunWait) -> LostContact:
+    def _lost(self, why: str, watch: _RunWait) -> errors.LostContact:
         so_far, name = watch.so_far(), self.description.name
         if not watch.sent:
             message = f"contact with {name} was lost before the command was sent ({why}); it was not started"
-            return LostContact(message, outcome="not_started", so_far=so_far)
-        return LostContact.while_running(name, why, so_far)
+            return errors.LostContact(message, outcome="not_started", so_far=so_far)
+        return errors.LostContact.while_running(name, why, so_far)
 
     def _not_missing(self, seen: Observation) -> Completed | Running:
         if isinstance(seen, Missing):
-            raise LostContact.of_lost(seen)
+            raise errors.LostContact.of_lost(seen)
         return seen
 
     async def _stop_quietly(self, run_id: str) -> None:
@@ -285,18 +276,14 @@ class ShellSandbox:
         await self._shell.ask(RUNS, "forget", {"ids": " ".join(sorted(run_ids))})
 
 
-def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> LostContact | None:
+def lost_with(name: str, fate: ConnectError | None, so_far: Running) -> errors.LostContact | None:
     """The error for a run whose container is gone or paused; None if it is neither."""
     if isinstance(fate, Gone):
-        return LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
+        return errors.LostContact(f"the command was lost with {name}. {fate}", outcome="lost", so_far=so_far)
     if isinstance(fate, Paused):
         words = f"{name} was paused while the command ran; it goes on when {name} is resumed, and can be asked for as"
-        return LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far, says_how_to_ask=True)
+        return errors.LostContact(f"{words} {so_far.run_id!r}", outcome="unknown", so_far=so_far, says_how_to_ask=True)
     return None
-
-
-def _is_passing(problem: ConnectError) -> bool:
-    return isinstance(problem, Unreachable) and not isinstance(problem, BrokenRules)
 
 
 class _RunWait:
@@ -367,7 +354,7 @@ class ShellAlone(ShellSandbox):
         return await self._files.read(path, span)
 
     async def write(self, path: str, data: bytes, *, expected: str | None = None, force: bool = False) -> Written:
-        with contextlib.suppress(Unreachable):
+        with contextlib.suppress(errors.Unreachable):
             return await self._files.write(path, data, expected, force)
         # The file may have been written before the cut. Repeating the request could then fail as "changed".
         with contextlib.suppress(SandboxError):
@@ -383,10 +370,10 @@ class ShellAlone(ShellSandbox):
         return await find_matches(self._files, search)
 
     async def open_lane(self) -> Lane:
-        raise Unsupported(
+        raise errors.Unsupported(
             f"{self.description.name}: file sync needs python3, and {self._why}; upload_files and download_files copy "
             "files and folders there, too"
         )
 
     async def connect(self, port: int) -> Stream:
-        raise Unsupported(f"{self.description.name}: {self.ports}, because {self._why}")
+        raise errors.Unsupported(f"{self.description.name}: {self.ports}, because {self._why}")

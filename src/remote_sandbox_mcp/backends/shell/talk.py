@@ -35,23 +35,18 @@ class ShellLine(Protocol):
 
     async def send(self, data: bytes) -> None:
         """Send to its input. Raises OSError if it has ended."""
-        ...
 
     def end_input(self) -> None:
         """Close its input."""
-        ...
 
     async def read(self) -> bytes:
         """The next bytes of its output; b"" at the end."""
-        ...
 
     async def complaints(self) -> bytes:
         """Read standard error up to its end, or as much of it as is kept."""
-        ...
 
     async def status(self) -> int | None:
         """Return the exit status, asked for after the end of the output; None if the line was cut off."""
-        ...
 
 
 def script_of(request: ShellRequest, token: str) -> tuple[bytes, bytes]:

@@ -58,15 +58,12 @@ class Transport(Protocol):
 
     async def run(self, request: ShellRequest) -> Printed:
         """Run a request. Raises ConnectError; Unreachable if the same may be asked again; NoRoom; Unsupported."""
-        ...
 
     async def upload(self, base: str, name: str, content: bytes) -> str:
         """Write content that does not fit into a variable to `base`; returns its path. Raises SandboxError, NoRoom."""
-        ...
 
     async def why_not(self) -> ConnectError | None:
         """Explain why the place cannot answer now, if the platform knows; None otherwise."""
-        ...
 
     async def close(self) -> None: ...
 

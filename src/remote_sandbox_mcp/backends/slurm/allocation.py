@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from ...core.commands.command import Environment
 from ...core.commands.shell import join, quote
 from ...core.errors import ConnectError, Unsupported
-from ...core.jobs.job import JobOrder, JobQuery, JobSeen, JobStarted, JobWait, JobWaited
 from ...core.sandboxes.disposable import Disposable, is_pending
 from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ..command.provided import ProvidedShellAlone, open_provided
@@ -148,20 +148,7 @@ class NoJobs:
             "submit it to the cluster itself with exec_bash_background, or ask for nodes with Python"
         )
 
-    async def start(self, order: JobOrder) -> JobStarted:
+    async def start(self, *_given: Any, **_options: Any) -> NoReturn:
         raise self._why
 
-    async def inspect(self, queries: Sequence[JobQuery]) -> list[JobSeen]:
-        raise self._why
-
-    async def wait(self, query: JobQuery, wait: JobWait) -> JobWaited:
-        raise self._why
-
-    async def stop(self, query: JobQuery, grace_s: float = 10.0) -> JobSeen:
-        raise self._why
-
-    async def list(self, limit: int = 100) -> list[JobSeen]:
-        raise self._why
-
-    async def send(self, query: JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
-        raise self._why
+    inspect = wait = stop = list = send = start

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ...core.errors import ConnectError, Unreachable
 from ...local.waiting import Chores, within
@@ -14,11 +14,7 @@ from ..command.way import CommandEnding
 from ..link.client import LineLost
 from ..mending import Pace
 from .connection import KEEPALIVE_S, LoginGate
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
+from .library import asyncssh
 
 # OpenSSH's default for MaxSessions. A smaller limit is learned from its refusals, a larger one by trying.
 USUAL_SESSIONS = 10
@@ -230,7 +226,8 @@ class Channels:
         """Take a place on a connection: a free one, one on a new connection, or the first that becomes free."""
         asked = False
         while True:
-            self._drop_dead()
+            for dead in [link for link in self._links if not link.is_alive]:
+                self._links.remove(dead)
             link = next((link for link in self._links if link.has_room), None) or self._one_to_try()
             if link:
                 return link.take()
@@ -255,10 +252,6 @@ class Channels:
     @property
     def _is_trying(self) -> bool:
         return any(link.used > link.limit for link in self._links)
-
-    def _drop_dead(self) -> None:
-        for link in [link for link in self._links if not link.is_alive]:
-            self._links.remove(link)
 
     def _open_more(self, urgent: bool) -> None:
         """Open as many connections as waiting callers need, a few at a time: sshd drops logins that come in a crowd."""

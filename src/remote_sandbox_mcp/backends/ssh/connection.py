@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.errors import CODE_NEEDED, ConnectError, HostKeyProblem, LoginRefused, Unreachable
 from ...core.sandboxes.login import Challenge
@@ -21,15 +21,11 @@ from ...core.sandboxes.machine import Hop, Login, Machine
 from ...local.asking import Questions
 from ...local.processes.programs import by_path
 from ...local.processes.variables import OPERATORS, home_folder, made
-from ...local.waiting import Chores, within_moving
+from ...local.waiting import Chores, undone_by, within_moving
 from .dialogue import STEPS_FILE, Attempt, Codes, Dialogue
 from .host_keys import USUAL_FILES, HostKeys, entry_name
+from .library import asyncssh
 from .pythons import FarPython
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
 
 LINKER_CACHE = Path("/etc/ld.so.cache")
 # GCM first: with hardware AES it is half as fast again as asyncssh's default.
@@ -122,15 +118,11 @@ class ProxyProcess:
         """Raises OSError."""
         near, far = socket.socketpair()
         near.setblocking(False)
-        with far:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *by_path(words, environ), stdin=far.fileno(), stdout=far.fileno(), env=dict(environ),
-                    start_new_session=True, cwd=home_folder(),
-                )  # fmt: skip
-            except BaseException:
-                near.close()
-                raise
+        with far, undone_by(near.close):
+            process = await asyncio.create_subprocess_exec(
+                *by_path(words, environ), stdin=far.fileno(), stdout=far.fileno(), env=dict(environ),
+                start_new_session=True, cwd=home_folder(),
+            )  # fmt: skip
         return cls(near, process)
 
     def end(self) -> None:
@@ -140,10 +132,7 @@ class ProxyProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def end_with(self, connection: asyncssh.SSHClientConnection) -> None:
-        _ending.start(self._end_with(connection))
-
-    async def _end_with(self, connection: asyncssh.SSHClientConnection) -> None:
+    async def end_with(self, connection: asyncssh.SSHClientConnection) -> None:
         try:
             await connection.wait_closed()
         finally:
@@ -306,7 +295,7 @@ class LoginGate:
                 raise self._explained(problem, where, judge, attempt, unusable) from None
             raise
         if proxy:
-            proxy.end_with(connection)
+            _ending.start(proxy.end_with(connection))
         if tunnel is not None:
             # Without this, the connection to the jump host would stay open after this one has ended.
             connection.set_tunnel(tunnel)

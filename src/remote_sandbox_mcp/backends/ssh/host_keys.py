@@ -8,12 +8,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
+from .library import asyncssh
 
 USUAL_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 # A decision takes milliseconds; only a process that was stopped during one holds the lock for longer.

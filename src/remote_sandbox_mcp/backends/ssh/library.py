@@ -1,11 +1,17 @@
-"""Stands for asyncssh, and imports it with the first name that is used: a start must not wait for it."""
+"""asyncssh, imported with the first name that is used: a start must not wait for it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    import asyncssh as asyncssh
+else:
 
-def __getattr__(name: str) -> Any:
-    import asyncssh
+    class Library:
+        def __getattr__(self, name: str) -> Any:
+            import asyncssh
 
-    return getattr(asyncssh, name)
+            return getattr(asyncssh, name)
+
+    asyncssh = Library()

@@ -9,26 +9,23 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...core.errors import CUT, Unreachable, Unsupported
 from ...core.sandboxes.machine import Machine
 from ...core.sandboxes.sandbox import Capabilities, Description
 from ...far import program
-from ...local.waiting import within
+from ...local.waiting import undone_by, within
 from ..link.client import NoOutpost, OutpostClient
 from ..link.lane import OutpostLane
 from ..link.relay import RELAY, PortRelay, RelayPorts
 from ..link.sandbox import OutpostSandbox, Ports
+from ..mending import opened
 from .channels import ProgramLine
 from .connection import LoginGate
+from .library import asyncssh
 from .plain import PlainSandbox
 from .ports import MachinePorts
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
 
 OUTPOST = Capabilities(survives_disconnect=True, kills_trees=True)
 PLAIN = Capabilities(survives_disconnect=True, why_not_root="it has no python3, which as_root needs there")
@@ -126,14 +123,9 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
     )
     sandbox.beside = beside
     try:
-        await sandbox.open()
-        return sandbox
+        return await opened(sandbox)
     except NoPythonOnMachine as problem:
-        await sandbox.close()
         return await open_plain(gate, problem.connection)
-    except BaseException:
-        await sandbox.close()
-        raise
 
 
 def ports_of(machine: Machine, open_beside: Callable[[OutpostClient], Awaitable[PortRelay]]) -> Ports:
@@ -168,12 +160,7 @@ async def open_plain(gate: LoginGate, connection: asyncssh.SSHClientConnection) 
     """Open a machine without Python, on the same connection: a second login could ask for a second one-time code."""
     machine = gate.machine
     plain = PlainSandbox(describe(machine, PLAIN), machine.environment, gate, connection)
-    try:
-        await plain.open()
-    except BaseException:
-        await plain.close()
-        raise
-    return plain
+    return await opened(plain)
 
 
 def connection_of(client: OutpostClient) -> asyncssh.SSHClientConnection:
@@ -339,11 +326,8 @@ class Spare:
             if self._connection is None or self._connection.is_closed():
                 self._connection, self._sessions = await self._gate.enter(), 0
         self._sessions += 1
-        try:
+        with undone_by(self._closed):
             return await opener(self._gate, self._connection, self._closed)
-        except BaseException:
-            self._closed()
-            raise
 
     def _closed(self) -> None:
         self._sessions -= 1
@@ -446,11 +430,9 @@ class ChannelLine:
         self._process = process
 
     def write(self, data: bytes) -> None:
-        try:
+        # The reader notices the end of the line.
+        with contextlib.suppress(OSError):
             self._process.stdin.write(data)
-        except OSError:
-            # The reader notices the end of the line.
-            pass
 
     async def read(self) -> bytes:
         try:
@@ -462,11 +444,9 @@ class ChannelLine:
         self.connection.abort()
 
     async def drain(self) -> None:
-        try:
+        # The reader notices the end of the line.
+        with contextlib.suppress(OSError, asyncssh.Error):
             await self._process.stdin.drain()
-        except (OSError, asyncssh.Error):
-            # The reader notices the end of the line.
-            pass
 
 
 class LaneLine(ChannelLine):

@@ -10,6 +10,7 @@ import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ...core.commands.shell import join
 from ...core.errors import ConnectError, HostKeyProblem, LoginRefused, SandboxError, Unreachable, Unsupported
@@ -53,14 +54,16 @@ async def choose_transport(machine: Machine) -> TransportChoice:
     if ssh is None or machine.transport == "asyncssh":
         return choose(machine)
     master = ssh.control_path if ssh.control_path and await _is_alive(ssh) else ""
-    return choose(machine, master=master, has_ticket=ssh.kerberos and await _has_ticket(ssh))
+    klist = find_helper("klist") if ssh.kerberos else ""
+    return choose(machine, master=master, has_ticket=bool(klist) and await _succeeds([klist, "-s"], ssh))
 
 
 def distrust(path: str) -> str:
     """Explain why a control socket is not trusted; "" if it is. A user who can replace it would get all we send."""
     try:
         found = os.lstat(path)
-        folders = [os.stat(folder) for folder in _folders_above(path)]
+        above = Path(os.path.realpath(os.path.dirname(path)))
+        folders = [os.stat(folder) for folder in (above, *above.parents)]
     except OSError:
         return "it is not there"
     if not stat.S_ISSOCK(found.st_mode):
@@ -73,16 +76,6 @@ def distrust(path: str) -> str:
     if any(folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX for folder in folders):
         return "other users may write to its folder"
     return ""
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    """All folders above a path, with links resolved."""
-    folder = os.path.realpath(os.path.dirname(path))
-    while True:
-        yield folder
-        if folder == "/":
-            return
-        folder = os.path.dirname(folder)
 
 
 def _without_links(path: str) -> str:
@@ -104,10 +97,6 @@ async def _is_alive(ssh: OpenSsh) -> bool:
     path = quoted(_without_links(ssh.control_path))
     words = [*ssh.program, "-o", f"ControlPath={path}", "-O", "check", "--", ssh.destination]
     return await _succeeds(words, ssh)
-
-
-async def _has_ticket(ssh: OpenSsh) -> bool:
-    return bool(klist := find_helper("klist")) and await _succeeds([klist, "-s"], ssh)
 
 
 async def _succeeds(words: Sequence[str], ssh: OpenSsh) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from ...core.commands.command import Environment
 from ...core.errors import ConnectError, Unreachable
@@ -16,13 +15,9 @@ from ..shell.talk import MOST_COMPLAINTS, START_LINE, Talk, bring
 from ..shell.transport import Printed, ShellPlace, ShellRequest
 from .channels import Channels, ProgramLine
 from .connection import LoginGate
+from .library import asyncssh
 from .ports import PlainPorts
 from .sftp_lane import SftpLane, open_lane
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
 
 
 class ChannelShell:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from ...core.errors import Unreachable, Unsupported
 from ...core.sandboxes.port import PortClosed, Stream, check_port
@@ -14,11 +13,7 @@ from ..link.relay import CONNECT_S, PortRelay, RelayPorts
 from ..mending import ask_again
 from ..stream import PairStream
 from .connection import LoginGate
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
+from .library import asyncssh
 
 LOOPBACKS = ("127.0.0.1", "::1")
 # How many bytes may be on their way to us on one connection; small, because many are open at once.

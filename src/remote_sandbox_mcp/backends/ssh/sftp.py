@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...far.outpost.files import KINDS
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
+from .library import asyncssh
 
 CHUNK = 1 << 20
 # How many bytes of a file's beginning and end are part of its version.

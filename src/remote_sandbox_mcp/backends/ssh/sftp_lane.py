@@ -15,16 +15,14 @@ from ...far.lane.tree import BadName, Refusal
 from ...far.outpost.wire import DONE
 from ..link.client import LineLost
 from .channels import Channels, NoSubsystem
+from .library import asyncssh
 from .sftp import to_bytes
 from .sftp_remote import Load, Remote, Root
 from .sftp_source import Source, Speaker, inspect_path, scan
 from .sftp_target import Receiving, Target
 
 if TYPE_CHECKING:
-    import asyncssh
-
     from ...core.orders import LaneOrder
-
 
 # How many bytes may be queued to be written.
 QUEUED = 8 << 20
@@ -115,7 +113,8 @@ class SftpLane:
         if number not in self._receiving:
             return
         request, receiving = self._receiving[number]
-        place = place_of_frames(request.root, receiving.key)
+        # Frames of small files belong to no large one.
+        place: Place = (("target", request.root, receiving.key), False) if receiving.key else ANYWHERE
         if kind == DONE:
             del self._receiving[number]
             self._turns.start(lambda: self._answer(request, receiving.result), place)
@@ -323,8 +322,3 @@ def place_of(verb: str, root: str, raw: bytes) -> Place:
         key = raw.split(b"\0")[2:3] if verb in ("begin", "join") else [raw]
         return ("target", root, *key), True
     return ALONE
-
-
-def place_of_frames(root: str, key: bytes) -> Place:
-    """Return where received frames belong: to a large file, by its key; frames of small files to nothing."""
-    return (("target", root, key), False) if key else ANYWHERE

@@ -13,18 +13,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ...far.lane.expected import EDITED, UNKNOWN, link_of
 from ...far.lane.tree import checked
-from ...local.waiting import Chores
+from ...local.waiting import Chores, end_all
 from ..link.client import LineLost
+from .library import asyncssh
 from .sftp import attributes_of, explain, read_piece, replace, to_bytes, to_path
-
-if TYPE_CHECKING:
-    import asyncssh
-else:
-    from . import library as asyncssh
 
 # How many entries are worked on at once.
 AT_ONCE = 64
@@ -94,14 +90,8 @@ async def together(works: Collection[Coroutine[Any, Any, T]]) -> list[T]:
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:
-        await end(tasks)
+        await end_all(tasks)
         raise
-
-
-async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def for_all(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -303,7 +293,7 @@ class Remote:
                 await take(at, await self.ask(requests.popleft()))
                 at += self._read_step
         finally:
-            await end(requests)
+            await end_all(requests)
 
     def close_later(self, file: asyncssh.SFTPClientFile) -> None:
         self._later(file.close())

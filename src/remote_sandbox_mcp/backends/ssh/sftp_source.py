@@ -16,24 +16,13 @@ from ...core.sync.transfer import Lane
 from ...far.lane.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
 from ...far.lane.tree import Problems, Survey, Teller, checked, child, kind_of, meta_of
 from ...far.outpost.wire import DONE, FILES, PART
+from ...local.waiting import end_all
+from .library import asyncssh
 from .sftp import goes_through_a_file, to_bytes, to_path, to_text
-from .sftp_remote import Load, Remote, Root, check_file, each, end, for_all, nanoseconds, outcome
+from .sftp_remote import Load, Remote, Root, check_file, each, for_all, nanoseconds, outcome
 
 if TYPE_CHECKING:
-    import asyncssh
-
-    from ...core.orders import (
-        CheckAnswer,
-        InspectPathAnswer,
-        InspectPathOrder,
-        Nothing,
-        PartOrder,
-        ProblemsAnswer,
-        ScanAnswer,
-        ScanOrder,
-    )
-else:
-    from . import library as asyncssh
+    from ...core import orders
 
 # How many bytes of files may be in memory before they are passed on.
 HELD = 8 << 20
@@ -99,7 +88,7 @@ class Source:
 
     # Whole files
 
-    async def send(self, raw: bytes, speaker: Speaker) -> ProblemsAnswer:
+    async def send(self, raw: bytes, speaker: Speaker) -> orders.ProblemsAnswer:
         """Send small files and links, each in one piece."""
         await self.root.folder(b"")
         problems = Problems()
@@ -145,7 +134,7 @@ class Source:
 
     # Parts of large files
 
-    async def part(self, order: PartOrder, raw: bytes, speaker: Speaker) -> Nothing:
+    async def part(self, order: orders.PartOrder, raw: bytes, speaker: Speaker) -> orders.Nothing:
         folder, name = raw.split(b"\0")
         start = int(order["offset"])
 
@@ -184,7 +173,7 @@ class Source:
         if opened.opening.done() and not opened.has_failed:
             self.remote.close_later(opened.opening.result())
 
-    async def check(self, raw: bytes) -> CheckAnswer:
+    async def check(self, raw: bytes) -> orders.CheckAnswer:
         """Size, time and mode of a large file after it was read; by its name, because it may have been replaced."""
         folder, name = raw.split(b"\0")
         path = await self.root.folder(folder) + b"/" + checked(name)
@@ -252,7 +241,7 @@ class Source:
                 self.remote.close_later(file)
 
 
-async def inspect_path(remote: Remote, order: InspectPathOrder | ScanOrder) -> InspectPathAnswer:
+async def inspect_path(remote: Remote, order: orders.InspectPathOrder | orders.ScanOrder) -> orders.InspectPathAnswer:
     """Return kind and place of a path. A link there is followed, because the user named it."""
     path = to_path(str(order["path"]), remote.home)
     real, home, kind = await asyncio.gather(
@@ -285,7 +274,7 @@ async def _real_path(remote: Remote, path: bytes) -> bytes:
     return posixpath.join(path, *rest)
 
 
-async def scan(remote: Remote, order: ScanOrder, say: Callable[[bytes], None]) -> ScanAnswer:
+async def scan(remote: Remote, order: orders.ScanOrder, say: Callable[[bytes], None]) -> orders.ScanAnswer:
     """Send the tree folder by folder; returns the rest of the answer."""
     survey = SftpSurvey(remote, order, await inspect_path(remote, order))
     if survey.fields["kind"] == "dir":
@@ -334,7 +323,7 @@ class _Visit(NamedTuple):
 class SftpSurvey(Survey):
     """One scan of a tree over SFTP."""
 
-    def __init__(self, remote: Remote, order: ScanOrder, fields: InspectPathAnswer) -> None:
+    def __init__(self, remote: Remote, order: orders.ScanOrder, fields: orders.InspectPathAnswer) -> None:
         super().__init__(order, fields)
         self.remote = remote
         self._visits: dict[bytes, asyncio.Task[_Visit | None]] = {}
@@ -352,7 +341,7 @@ class SftpSurvey(Survey):
                 teller.report(folder, visit.block, visit.files)
             teller.flush()
         finally:
-            await end(self._visits.values())
+            await end_all(self._visits.values())
 
     def _begin(self, folder: bytes) -> None:
         self._visits[folder] = asyncio.ensure_future(self._visit(folder))

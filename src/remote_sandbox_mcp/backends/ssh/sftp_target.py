@@ -19,34 +19,12 @@ from ...far.lane.source import ENTRY, LARGEST_WHOLE, PIECE
 from ...far.lane.target import ATTRIBUTES
 from ...far.lane.tree import FOREIGN_S, OURS, PARTIAL, BadName, Problems, Refusal, checked, child
 from ...far.outpost.wire import FILES, PART
+from .library import asyncssh
 from .sftp import attributes_of, to_bytes, to_text
 from .sftp_remote import SECOND, Remote, Root, attributes, check_file, each, from_the_deepest
 
 if TYPE_CHECKING:
-    import asyncssh
-
-    from ...core.orders import (
-        BeginAnswer,
-        BeginOrder,
-        ClearOrder,
-        CommitAnswer,
-        CommitOrder,
-        DeleteAnswer,
-        DeleteOrder,
-        FinishAnswer,
-        FinishOrder,
-        JoinOrder,
-        LeaveOrder,
-        Nothing,
-        ProblemsAnswer,
-        ReceiveAnswer,
-        ReceiveOrder,
-        TidyAnswer,
-        TidyOrder,
-        TouchOrder,
-    )
-else:
-    from . import library as asyncssh
+    from ...core import orders
 
 
 class Target:
@@ -122,7 +100,7 @@ class Target:
 
     # Deletions
 
-    async def clear(self, order: ClearOrder, raw: bytes) -> ProblemsAnswer:
+    async def clear(self, order: orders.ClearOrder, raw: bytes) -> orders.ProblemsAnswer:
         """Remove files, links and empty folders that are in the way of an entry of another kind."""
         problems, found = Problems(), dict(with_found(order, _paths(raw)))
         folders: list[bytes] = []
@@ -162,7 +140,7 @@ class Target:
                 raise OSError(errno.ENOTEMPTY, "Directory not empty") from None
             raise
 
-    async def delete(self, order: DeleteOrder, raw: bytes) -> DeleteAnswer:
+    async def delete(self, order: orders.DeleteOrder, raw: bytes) -> orders.DeleteAnswer:
         """Delete files, then folders from the deepest up; a folder that is not empty stays."""
         files, _, folders = raw.partition(b"\0\0")
         problems, gone = Problems(), {"files": 0, "dirs": 0}
@@ -190,7 +168,7 @@ class Target:
 
     # Folders, attributes, leftovers
 
-    async def finish(self, order: FinishOrder, raw: bytes) -> FinishAnswer:
+    async def finish(self, order: orders.FinishOrder, raw: bytes) -> orders.FinishAnswer:
         """Give folders their modes and times, from the deepest up, after everything was written into them."""
         problems, there, made = Problems(), [], 0
         wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
@@ -211,7 +189,7 @@ class Target:
         self.root.forget()
         return {**problems.fields(), "made": made}
 
-    async def touch(self, order: TouchOrder, raw: bytes) -> ProblemsAnswer:
+    async def touch(self, order: orders.TouchOrder, raw: bytes) -> orders.ProblemsAnswer:
         """Give files whose content is already right their mode and time."""
         problems = Problems()
         wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
@@ -229,7 +207,7 @@ class Target:
         await _try_each(list(wanted), touch_one, problems)
         return problems.fields()
 
-    async def tidy(self, order: TidyOrder, raw: bytes) -> TidyAnswer:
+    async def tidy(self, order: orders.TidyOrder, raw: bytes) -> orders.TidyAnswer:
         """Remove files that an earlier transfer left under temporary names; by age, because SFTP has no locks."""
         removed = 0
 
@@ -273,7 +251,7 @@ def _attributes(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
 class Receiving:
     """Takes the frames of one request. After a failure the rest is dropped, and the answer says why."""
 
-    def __init__(self, find_target: Callable[[], Target], order: ReceiveOrder, raw: bytes) -> None:
+    def __init__(self, find_target: Callable[[], Target], order: orders.ReceiveOrder, raw: bytes) -> None:
         self._find_target = find_target
         self.key = raw if order.get("large") else b""
         # Frames that are being written.
@@ -330,7 +308,7 @@ class Receiving:
         except (OSError, BadName) as problem:
             self._problems.note(child(folder, name), problem)
 
-    async def result(self) -> ReceiveAnswer:
+    async def result(self) -> orders.ReceiveAnswer:
         """The answer, after all frames are written. Raises Refusal."""
         if self.pending:
             await asyncio.wait(self.pending)
@@ -373,7 +351,7 @@ class SftpLargeFiles:
             self.remote.close_later(large.file)
         self.large.clear()
 
-    async def begin(self, order: BeginOrder, raw: bytes) -> BeginAnswer:
+    async def begin(self, order: orders.BeginOrder, raw: bytes) -> orders.BeginAnswer:
         """Make the partial file; one that is there is replaced."""
         folder, name, key = raw.split(b"\0")
         if key in self.large:
@@ -398,7 +376,7 @@ class SftpLargeFiles:
         except OSError as problem:
             raise await self.remote.explain(problem, path.rpartition(b"/")[0]) from None
 
-    async def join(self, order: JoinOrder, raw: bytes) -> Nothing:
+    async def join(self, order: orders.JoinOrder, raw: bytes) -> orders.Nothing:
         """Have this lane write a partial file that another lane has begun."""
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
@@ -424,7 +402,7 @@ class SftpLargeFiles:
             raise await self.remote.explain(problem, self.root.full(large.folder), len(data)) from None
         return hole + len(data)
 
-    async def commit(self, order: CommitOrder, raw: bytes) -> CommitAnswer:
+    async def commit(self, order: orders.CommitOrder, raw: bytes) -> orders.CommitAnswer:
         """Put a file whose parts are all there in place."""
         large = self.large.pop(raw)
         size, mtime = int(order["size"]), int(order["mtime"])
@@ -440,7 +418,7 @@ class SftpLargeFiles:
         await self.remote.put_in_place(where + b"/" + large.partial, where + b"/" + large.name)
         return {"state": f"{attrs.mtime:x}-{size:x}"}
 
-    async def leave(self, order: LeaveOrder, raw: bytes) -> Nothing:
+    async def leave(self, order: orders.LeaveOrder, raw: bytes) -> orders.Nothing:
         """Have this lane close a large file; its partial file stays."""
         if raw in self.large:
             self.remote.close_later(self.large.pop(raw).file)

@@ -1,13 +1,10 @@
 """Paths that .gitignore lines leave out; also sent to the far side as text, so it stays Python 3.6."""
 
 import re
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from .secret_names import is_secret_folder, is_secret_name, may_be_secret
-
-MYPY = False
-if MYPY:
-    from collections.abc import Callable, Iterable
-    from typing import Any
 
 # A line of our own that stands for all that has a name like those of secrets; to git it is a comment.
 NAMES_OF_SECRETS = b"# remote-sandbox-mcp: names of secrets"

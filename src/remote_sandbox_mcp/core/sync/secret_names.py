@@ -5,10 +5,7 @@ compared with them.
 """
 
 import re
-
-MYPY = False
-if MYPY:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 # Logins, tokens and histories of programs, wherever they lie.
 SECRET_NAMES = {

@@ -6,15 +6,12 @@ import select
 import signal
 import sys
 import time
+from typing import Any
 
 from ..outpost.family import read_status, strike
-from ..outpost.place import to_bytes, to_text
+from ..outpost.place import closing_fd, to_bytes, to_text
 from .keeper import JobKeeper, job_arguments, job_environment
 from .record import JOB_STOP_MARK, element_log, has_begun, read_json, write_whole
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 # What the node knows better than the login node did: the number of the job, its GPUs, its tasks.
 OF_THE_NODE = (b"SLURM", b"CUDA_", b"GPU_", b"ROCR_", b"HIP_", b"ZE_", b"NVIDIA_", b"PMI")
@@ -228,10 +225,8 @@ def has_stop_mark(folder: bytes) -> bool:
         fd = os.open(os.path.join(folder, b"lock"), os.O_RDONLY)
     except OSError:
         return False
-    try:
+    with closing_fd(fd):
         return bool(os.fstat(fd).st_mode & JOB_STOP_MARK)
-    finally:
-        os.close(fd)
 
 
 def was_out_of_memory() -> bool:

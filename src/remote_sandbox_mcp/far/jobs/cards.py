@@ -1,5 +1,6 @@
 """The lease of GPUs: picks cards that are free now, and holds a lock on one file per card as long as a job lives."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -10,7 +11,7 @@ import re
 import stat
 import time
 
-from ..outpost.place import to_bytes, user_name
+from ..outpost.place import closing_fd, to_bytes, user_name
 
 # Root made these for everybody; the first one that is there and is open to all is the same for every user. No folder of
 # our own in it: whoever made that could remove the files of others.
@@ -277,11 +278,8 @@ def lock_lease(path: bytes) -> int:
 def holder_of(path: bytes) -> str:
     """Say who holds a lease. Of the user, the kernel is believed before what is written there, by whomever."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
+        with closing_fd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
             found, text = os.fstat(fd), os.read(fd, MOST_RECORD).decode("utf-8", "replace")
-        finally:
-            os.close(fd)
     except OSError:
         return LEASED + " by somebody"
     said = dict(line.split(" ", 1) for line in text.split("\n") if " " in line)
@@ -361,12 +359,10 @@ class Leases:
         return {self.cards[0].variable: visible} if self.cards else {}
 
     def write(self, fd: int, text: "bytes | None" = None) -> None:
-        try:
+        # The file of a user who lets nobody write it, or a full disk: the lock alone decides.
+        with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, self.record if text is None else text, 0)
-        except OSError:
-            # The file of a user who lets nobody write it, or a full disk: the lock alone decides.
-            pass
 
     def keep(self) -> None:
         """Lease again what was removed: a file's owner can do so, and programs that clean /tmp."""
@@ -374,11 +370,9 @@ class Leases:
             return
         self.looked = time.monotonic()
         for path, fd in list(self.fds.items()):
-            try:
+            with contextlib.suppress(OSError):
                 if os.path.samestat(os.lstat(path), os.fstat(fd)):
                     continue
-            except OSError:
-                pass
             try:
                 # The old lock stays: the command has it, too.
                 self.fds[path] = lock_lease(path)

@@ -3,18 +3,15 @@
 import os
 import re
 import time
+from typing import Any
 
 from ..outpost.files import Refused
-from ..outpost.place import base_folder, set_mode, to_bytes, to_text
+from ..outpost.place import base_folder, closing_fd, set_mode, to_bytes, to_text
 from .fate import IN_QUEUE, OVER, Fates, blank_queue, ended_facts, is_marked, records_of, with_element
 from .place import CLUSTER_NAMES, find_job
 from .queue import Queue, cluster_name, slurm_call, write_beside
 from .record import JOB_STOP_MARK, element_log, read_begun, read_json, write_json, write_whole
 from .state import CLUSTER
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 SCANCEL_S = 15.0
 # For so long after its submission the queue may be asked for a job's sake; by the second, it has a reason to give.
@@ -71,7 +68,8 @@ class SlurmCluster(Fates):
         done, number = read_json(folder, b"elements.json"), self.number_of(folder)
         counts = {"pending": 0, "running": 0, "ended": 0, "failed": 0, "gone": 0}
         lives: "dict[str, dict[str, Any]]" = {}
-        begun = elements_begun(folder)
+        path = os.path.join(folder, b"elements")
+        begun = {to_text(name) for name in os.listdir(path)} if os.path.isdir(path) else set()
         for element in array_elements(order["slurm"]["array"]):
             # An array may have thousands of elements: files are read only of those that have some, and are not over.
             facts = done.get(element) or {}
@@ -185,11 +183,8 @@ class SlurmCluster(Fates):
             why = "type into " + what if what else "its node has no Python, so nothing can be typed into it"
             raise Refused("unsupported", why)
         path = os.path.join(records_of(facts["folder"], facts["element"]), b"input")
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
+        with closing_fd(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)) as fd:
             os.write(fd, to_bytes(text) + b"".join(key_bytes(key) for key in keys))
-        finally:
-            os.close(fd)
 
     # Jobs that others have submitted
 
@@ -266,13 +261,11 @@ class SlurmCluster(Fates):
         if not self.scancel([], number):
             raise Refused("slurm", "scancel could not stop job %s; is it yours?" % number)
         while facts["state"] in ("running", "pending") and time.monotonic() < deadline:
-            facts = SlurmCluster(self.queue.rate).described_now(number)
+            cluster = SlurmCluster(self.queue.rate)
+            cluster.queue.load(time.time())
+            facts = cluster.describe_foreign(number, True)
             time.sleep(1.0 if facts["state"] in ("running", "pending") else 0.0)
         return dict(facts, ending="stopped") if facts.get("ending") == "cancelled" else facts
-
-    def described_now(self, number: str) -> "dict[str, Any]":
-        self.queue.load(time.time())
-        return self.describe_foreign(number, True)
 
 
 def array_elements(spec: str) -> "list[str]":
@@ -285,12 +278,6 @@ def array_elements(spec: str) -> "list[str]":
             step = max(1, int(whole.group(3) or 1))
             found.extend(str(each) for each in range(first, min(last, first + MOST_ELEMENTS * step) + 1, step))
     return found[:MOST_ELEMENTS]
-
-
-def elements_begun(folder: bytes) -> "set[str]":
-    """The elements of an array that have records."""
-    path = os.path.join(folder, b"elements")
-    return {to_text(name) for name in os.listdir(path)} if os.path.isdir(path) else set()
 
 
 def mark_stop(records: bytes, grace: float) -> None:

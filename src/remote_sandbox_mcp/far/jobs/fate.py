@@ -3,16 +3,13 @@
 import os
 import re
 import time
+from typing import Any
 
 from ..outpost.place import CLOCKS_S, base_folder, to_bytes, to_text
 from .place import all_jobs
 from .queue import SQUEUE_S, read_time, said_by_slurm, slurm_call, write_beside
 from .record import read_begun, read_json, write_json
 from .submit import Submissions, is_row_of
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 BEING_SUBMITTED_S = 90.0
 # Between the queue's word that a job is over and the record of its end, which a file server may show later.
@@ -217,7 +214,8 @@ class Fates(Submissions):
             said = slurm_call("scontrol", ["show", "job", number], SQUEUE_S)
         except OSError:
             return {}
-        return read_fields(to_text(said.text)) if said.code == 0 else {}
+        fields = (word.partition("=") for word in to_text(said.text).split() if said.code == 0)
+        return {name: value for name, _, value in fields if value}
 
     def by_whom(self, number: str, said: "dict[str, str] | None") -> str:
         """Only the accounting tells who has cancelled a job."""
@@ -318,11 +316,6 @@ def ended_facts(exit_code: "int | None", ending: str, ended: float, **more: "Any
     return dict(facts, **more)
 
 
-def read_fields(text: str) -> "dict[str, str]":
-    """Parse the output of `scontrol show job` by its names."""
-    return {name: value for name, _, value in (word.partition("=") for word in text.split()) if value}
-
-
 def read_exit(said: str) -> "tuple[int, bool]":
     """Slurm's CODE:SIGNAL as the shell's number."""
     found = re.match(r"([0-9]{1,3})(?::([0-9]{1,3}))?\Z", said)
@@ -374,12 +367,8 @@ def why_no_end(folder: bytes, records: bytes, number: str) -> str:
     output = output_file(folder, number.partition("_")[2])
     if not read_begun(records) and not os.path.lexists(output):
         return "it left nothing in %s; do the nodes have the same home folder?" % to_text(folder)
-    trouble = last_line_of(output)
+    trouble = said_by_slurm(to_bytes(tail_of(output).strip().rpartition("\n")[2]))[:200]
     return "its keeper noted no end" + (": " + trouble if trouble else "")
-
-
-def last_line_of(path: bytes) -> str:
-    return said_by_slurm(to_bytes(tail_of(path).strip().rpartition("\n")[2]))[:200]
 
 
 def tail_of(path: bytes) -> str:

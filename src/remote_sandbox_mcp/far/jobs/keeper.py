@@ -1,25 +1,17 @@
 """A job's keeper: a process of its own, one per job, that starts the command, writes its log, and records its end."""
 
+import contextlib
 import os
 import select
 import signal
 import sys
 import time
+from typing import Any
 
-from ..outpost.family import become_subreaper, descendants, insist, read_status, strike
-from ..outpost.place import to_bytes, to_text
+from ..outpost.family import become_subreaper, collect_children, descendants, insist, read_status, strike
+from ..outpost.place import birth_of, to_bytes, to_text
 from .cards import Leases, NoCards, lease_record
-from .record import (
-    birth_of,
-    has_begun,
-    is_asked_to_stop,
-    read_json,
-    take_lock,
-    withdraw,
-    write_end,
-    write_json,
-    write_whole,
-)
+from .record import has_begun, is_asked_to_stop, read_json, take_lock, withdraw, write_end, write_json, write_whole
 
 # How often the log's path is checked for having been removed or rotated.
 FOLLOW_S = 1.0
@@ -74,11 +66,9 @@ class JobLog:
         if self.fd < 0 or time.monotonic() < self.followed + FOLLOW_S:
             return
         self.followed = time.monotonic()
-        try:
+        with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
                 return
-        except OSError:
-            pass
         os.close(self.fd)
         self.fd = -1
         self.at_line_start = self.open() and self.ends_in_newline()
@@ -87,11 +77,9 @@ class JobLog:
         self.total += len(data)
         self.follow()
         view = memoryview(data)
-        try:
+        with contextlib.suppress(OSError):
             while view and self.open():
                 view = view[os.write(self.fd, view) :]
-        except OSError:
-            pass
         self.lost += len(view)
         if len(view) < len(data):
             self.at_line_start = data[len(data) - len(view) - 1 :][:1] == b"\n"
@@ -110,11 +98,9 @@ class Pane:
     def __init__(self, wanted: bool) -> None:
         self.fd = -1
         if wanted:
-            try:
+            with contextlib.suppress(OSError):
                 # Opened anew: O_NONBLOCK on the inherited descriptor would reach the command's input as well.
                 self.fd = os.open("/dev/tty", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-            except OSError:
-                pass
 
     def show(self, data: bytes) -> None:
         if self.fd >= 0:
@@ -130,11 +116,6 @@ class Pane:
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1
-
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 
 def job_arguments(folder: bytes, order: "dict[str, Any]") -> "list[bytes]":
@@ -156,10 +137,6 @@ def job_environment(folder: bytes, via: str) -> "dict[bytes, bytes]":
     return environment
 
 
-if MYPY:
-    from typing import Any
-
-
 class JobKeeper:
     """Runs one job once, from its start to its end."""
 
@@ -176,7 +153,6 @@ class JobKeeper:
         self.received: "tuple[str, float]" = ("", 0.0)
         self.stopping = False
         self.kill_at = 0.0
-        self.childless = False
         self.leases = Leases()
 
     def hold(self) -> "tuple[int, bool]":
@@ -389,15 +365,11 @@ class JobKeeper:
                 self.hear_end(number)
 
     def reap(self) -> None:
-        try:
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                if pid == self.main:
-                    self.status, self.ended_at = status, time.monotonic()
-        except ChildProcessError:
-            self.childless = True
+        collect_children(self.note_end)
+
+    def note_end(self, pid: int, status: int) -> None:
+        if pid == self.main:
+            self.status, self.ended_at = status, time.monotonic()
 
     def has_ended_by_itself(self, was_over: bool) -> bool:
         """Whether the command ended before the signal came. If both came at once, only exit code 0 proves it."""
@@ -461,11 +433,9 @@ class JobKeeper:
         return by != "SIGHUP" or read_status(self.status)[0] != 0
 
     def note_quietly(self, name: bytes, value: "dict[str, Any]") -> None:
-        try:
+        # Without this record the job still counts as gone; only the reason is lost.
+        with contextlib.suppress(OSError):
             write_json(self.folder, name, value)
-        except OSError:
-            # Without this record the job still counts as gone; only the reason is lost.
-            pass
 
     def end(self) -> None:
         self.write_end()

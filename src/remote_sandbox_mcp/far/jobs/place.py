@@ -1,9 +1,11 @@
 """The folders of background jobs: where they are, how one is made, found by id or session, and removed when old."""
 
+import contextlib
 import os
 import re
 import shutil
 import stat
+from typing import Any, Callable
 
 from ..outpost.place import (
     base_folder,
@@ -18,10 +20,6 @@ from ..outpost.place import (
     to_text,
 )
 from .record import find_cookies, is_job_folder, keeper_lives, read_begun, read_json, write_whole
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable
 
 JOB_NAME = re.compile(r"job-[a-z0-9][a-z0-9-]{7,55}\Z")
 SESSION_NAME = re.compile(r"[\w,][\w@%+=,-]{0,59}\Z")
@@ -83,10 +81,8 @@ def make_root(root: bytes) -> None:
     os.makedirs(os.path.dirname(above[0]), exist_ok=True)
     for folder in above:
         if not os.path.lexists(folder):
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
-            except FileExistsError:
-                pass
         found = os.lstat(folder)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise PermissionError(1, "%s is not a folder of ours" % to_text(folder))
@@ -155,10 +151,8 @@ def note_session(folder: bytes, session: str) -> None:
     """Record that this job is the newest of its session, so that it is found without reading all folders."""
     root = os.path.dirname(folder)
     path = session_file(root, session)
-    try:
+    with contextlib.suppress(FileExistsError):
         os.mkdir(os.path.dirname(path), 0o700)
-    except FileExistsError:
-        pass
     new = os.path.join(root, b"by-session", b".new-" + os.urandom(4).hex().encode())
     write_whole(new, os.path.basename(folder))
     os.rename(new, path)
@@ -224,12 +218,10 @@ def forget_job(folder: bytes) -> None:
     root = os.path.dirname(folder)
     named = session and read_session(root, session) == folder
     gone = os.path.join(root, b".new-" + os.urandom(8).hex().encode())
-    try:
+    with contextlib.suppress(OSError):
         os.rename(folder, gone)
         if named:
             name_another(root, session)
-    except OSError:
-        pass
     for path in (gone, folder):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -7,14 +7,11 @@ import os
 import re
 import shutil
 import time
+from typing import Any, Iterator
 
-from ..outpost.place import base_folder, to_text
+from ..outpost.place import base_folder, closing_fd, to_text
 from .record import read_json, write_whole
 from .tools import MOST_SAID, Said, call
-
-MYPY = False
-if MYPY:
-    from typing import Any, Iterator
 
 # Between the fields of an answer: a letter that no name or comment has.
 UNIT = "\x1f"
@@ -126,22 +123,17 @@ def keep_of_cluster(learned: "dict[str, Any]") -> None:
 
 def write_beside(name: bytes, value: "dict[str, Any]") -> None:
     """Write a record whole or not at all, in a folder of this machine. A full disk only costs another question."""
-    try:
+    with contextlib.suppress(OSError):
         new = os.path.join(base_folder(), b"." + name + b"-" + os.urandom(4).hex().encode())
         write_whole(new, json.dumps(value).encode())
         os.rename(new, os.path.join(base_folder(), name))
-    except OSError:
-        pass
 
 
 @contextlib.contextmanager
 def turn(name: bytes, seconds: float) -> "Iterator[int]":
     """Hold a lock of this machine: its descriptor, or -1 where others have had it for too long."""
-    fd = os.open(os.path.join(base_folder(), name), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with closing_fd(os.open(os.path.join(base_folder(), name), os.O_RDWR | os.O_CREAT, 0o600)) as fd:
         yield fd if get_lock(fd, time.monotonic() + seconds) else -1
-    finally:
-        os.close(fd)
 
 
 def get_lock(fd: int, deadline: float) -> bool:

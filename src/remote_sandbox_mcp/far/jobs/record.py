@@ -4,12 +4,9 @@ import errno
 import fcntl
 import json
 import os
+from typing import Any
 
-from ..outpost.place import boot_id, is_private
-
-MYPY = False
-if MYPY:
-    from typing import Any
+from ..outpost.place import birth_of, boot_id, closing_fd, is_locked, is_private
 
 # The variable that every process of a job has in its environment; its value is the job's id.
 JOB_COOKIE = b"RSMCP_JOB_ID"
@@ -38,24 +35,18 @@ def write_json(folder: bytes, name: bytes, value: "dict[str, Any]") -> None:
 
 
 def write_whole(path: bytes, data: bytes) -> None:
-    fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
-    try:
+    with closing_fd(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600)) as fd:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-    finally:
-        os.close(fd)
 
 
 def write_end(folder: bytes, end: "dict[str, Any]", name: bytes = b"end") -> None:
     """Write the last record of a job into the file that was reserved before its start, then give it its name."""
     reserved = os.path.join(folder, b"end.reserved")
-    fd = os.open(reserved, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
+    with closing_fd(os.open(reserved, os.O_WRONLY | os.O_CREAT, 0o600)) as fd:
         os.pwrite(fd, json.dumps(end).encode().ljust(END_BYTES), 0)
         os.fsync(fd)
-    finally:
-        os.close(fd)
     os.rename(reserved, os.path.join(folder, name))
     # The name, too, must be on the disk: a job that ended is not to be resumed after a power cut.
     above = os.open(folder, os.O_RDONLY)
@@ -86,20 +77,6 @@ def withdraw(folder: bytes) -> bool:
         return False
 
 
-def birth_of(pid: int) -> int:
-    """Return when a process began, in ticks since the boot; 0 if that is unknown or the process has ended.
-
-    Pids are reused. Pid and birth together identify one process until the next boot.
-    """
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            # The program's name stands in parentheses and may itself contain spaces and parentheses.
-            words = file.read().rpartition(b")")[2].split()
-            return 0 if words[0] in (b"Z", b"X") else int(words[19])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def is_same_process(pid: int, birth: int) -> bool:
     return pid > 0 and birth > 0 and birth_of(pid) == birth
 
@@ -120,20 +97,6 @@ def take_lock(folder: bytes) -> "tuple[int, bool]":
     return fd, True
 
 
-def is_job_locked(folder: bytes) -> bool:
-    try:
-        fd = os.open(os.path.join(folder, b"lock"), os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError as problem:
-        return problem.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    finally:
-        os.close(fd)
-
-
 def keeper_lives(folder: bytes, begun: "dict[str, Any]") -> bool:
     """Whether the job's keeper lives."""
     # In a home folder shared over the network, a lock may seem to outlive the machine that held it.
@@ -141,7 +104,7 @@ def keeper_lives(folder: bytes, begun: "dict[str, Any]") -> bool:
         return False
     if begun and not begun.get("locked", True):
         return is_same_process(int(begun.get("keeper", 0)), int(begun.get("keeper_birth", 0)))
-    return is_job_locked(folder)
+    return is_locked(folder, b"lock", False)
 
 
 def is_asked_to_stop(folder: bytes) -> bool:

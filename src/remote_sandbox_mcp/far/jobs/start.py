@@ -19,6 +19,8 @@ from ..outpost.output import Listener
 from ..outpost.place import (
     base_folder,
     candidates,
+    closing_fd,
+    is_locked,
     machine_marks,
     place_id,
     reason_of,
@@ -40,7 +42,7 @@ from .place import (
     note_session,
     prune_jobs,
 )
-from .record import END_BYTES, JOB_COOKIE, has_begun, is_job_locked, read_begun, read_json, withdraw, write_whole
+from .record import END_BYTES, JOB_COOKIE, has_begun, read_begun, read_json, withdraw, write_whole
 from .state import ProcessTables, job_state
 from .tools import call, find_shell, python_words, syntax_problem, tmux_call, tmux_server, tmux_session_ends
 
@@ -83,11 +85,9 @@ def logind_settings(root: str = "/") -> str:
     """logind's settings: the text of its files, then what the running logind itself says of KillUserProcesses."""
     texts = []
     for path in logind_files(root):
-        try:
+        with contextlib.suppress(OSError):
             with open(path, errors="replace") as file:
                 texts.append(file.read())
-        except OSError:
-            pass
     if root != "/":
         return "\n".join(texts)
     name, path = "org.freedesktop.login1", "/org/freedesktop/login1"
@@ -135,7 +135,7 @@ def ends_with_login(pid: int) -> bool:
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from typing import Any, Iterator
 
     from ...core.orders import JobStartAnswer, JobStartOrder
 
@@ -143,7 +143,7 @@ if MYPY:
 def comes_to_life(folder: bytes) -> bool:
     """Whether a keeper has the job, or takes it soon: the process that started one may have been killed meanwhile."""
     deadline = time.monotonic() + ON_ITS_WAY_S
-    while not has_begun(folder) and not is_job_locked(folder):
+    while not has_begun(folder) and not is_locked(folder, b"lock", False):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -254,10 +254,6 @@ def trouble_of(folder: bytes) -> str:
         return ""
 
 
-if MYPY:
-    from typing import Any, Iterator
-
-
 def start_job(order: "JobStartOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Start a job and answer when its command runs. A caller that was cut off asks again under the same id."""
     # A handler instead of SIG_IGN, which all processes started here would inherit.
@@ -317,12 +313,9 @@ def check_text(order: "JobStartOrder") -> None:
 @contextlib.contextmanager
 def one_at_a_time() -> "Iterator[None]":
     """Let one start run at a time. The lock is in a local folder: shared home folders often have no locks."""
-    fd = os.open(os.path.join(base_folder(), b"jobs.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with closing_fd(os.open(os.path.join(base_folder(), b"jobs.lock"), os.O_RDWR | os.O_CREAT, 0o600)) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def resume_start(folder: bytes, raw: bytes) -> "JobStartAnswer":
@@ -473,10 +466,8 @@ def see_room(fd: int, is_new: bool) -> None:
 
 def take_back(made: "list[bytes]") -> None:
     for path in reversed(made):
-        try:
+        with contextlib.suppress(OSError):
             os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
-        except OSError:
-            pass
 
 
 def describe_order(
@@ -496,24 +487,19 @@ def describe_order(
         "ordered": time.time(),
         "instead_of": order.get("instead_of", ""),
     }
-    slurm = order.get("slurm") or submission_before(str(order.get("instead_of", "")))
+    # What is started in place of another is submitted as that one was, or needs as many cards.
+    folder = find_job(str(order.get("instead_of", ""))) if order.get("instead_of") else None
+    before: "dict[str, Any]" = read_json(folder, b"order") if folder else {}
+    slurm = order.get("slurm") or before.get("slurm")
     if slurm and not tables.cluster:
         raise Refused("slurm", "it is for a queue, and this machine is not configured as a Slurm cluster")
     if slurm:
         record["slurm"] = tables.cluster.submission_of(slurm)
     else:
-        # One that is started in place of another needs as many cards. Those of a queue are the queue's to give.
-        before = find_job(str(order.get("instead_of", "")))
-        wanted = order if "cards" in order else read_json(before, b"order") if before else {}
+        # Those of a queue are the queue's to give.
+        wanted = order if "cards" in order else before
         record.update((name, wanted[name]) for name in ("cards", "run_for") if wanted.get(name))
     return dict(record, **machine_marks())
-
-
-def submission_before(job_id: str) -> "dict[str, Any]":
-    """Return the submission of the job in whose place another is started, nothing where it was not submitted."""
-    folder = find_job(job_id) if job_id else None
-    found: "dict[str, Any]" = read_json(folder, b"order").get("slurm", {}) if folder else {}
-    return found
 
 
 def job_files(

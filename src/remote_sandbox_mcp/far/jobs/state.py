@@ -8,10 +8,10 @@ import time
 from ..outpost.family import become_subreaper, read_parents
 from ..outpost.files import Refused, open_regular
 from ..outpost.output import Listener
-from ..outpost.place import ELSEWHERE, boot_id, to_bytes, to_path, to_text
+from ..outpost.place import ELSEWHERE, birth_of, boot_id, to_bytes, to_path, to_text
 from ..outpost.wire import END, OUT, frame, json_frame
 from .place import all_jobs, find_job, is_of_another, newest_of, session_elsewhere
-from .record import birth_of, find_cookies, keeper_lives, read_begun, read_json
+from .record import find_cookies, keeper_lives, read_begun, read_json
 from .tools import MOST_SAID, call, find_shell, has_tmux_session, tmux_panes
 
 MYPY = False
@@ -209,10 +209,6 @@ def find_state(query: "JobQuestion", tables: ProcessTables) -> "dict[str, Any]":
     return foreign_state(query)
 
 
-if MYPY:
-    from typing import Any
-
-
 def answer_job_query(order: "JobQueryOrder", raw: bytes, request: int, listener: Listener) -> None:
     """Answer for all jobs that are asked for, in that order; the bytes of each log are in a frame before the answer."""
     become_subreaper()
@@ -244,6 +240,8 @@ def describe_job(
     order, begun = facts["order"], facts["begun"]
     started = float(begun.get("started") or order.get("ordered") or 0.0)
     ended = float(facts.get("ended") or time.time())
+    # The processes of a submitted job are on another machine.
+    is_measurable = facts["state"] == "running" and facts.get("via") != "slurm"
     said: "JobSaid" = {
         "id": order.get("id", ""),
         "session": order.get("session", ""),
@@ -265,18 +263,13 @@ def describe_job(
         "cursor": cursor,
         "silent": max(0.0, time.time() - max(grown, started)) if grown or started else 0.0,
         "checkpoint": checkpoint,
-        "usage": measure(facts, tables) if query.get("usage") and is_measurable(facts) else None,
+        "usage": measure(facts, tables) if query.get("usage") and is_measurable else None,
         "survivors": facts.get("survivors", []),
     }
     if facts.get("queue"):
         said["queue"] = facts["queue"]
         said["fate"] = facts.get("fate", "")
     return said
-
-
-def is_measurable(facts: "dict[str, Any]") -> bool:
-    """The processes of a submitted job are on another machine."""
-    return bool(facts["state"] == "running" and facts.get("via") != "slurm")
 
 
 # The log

@@ -6,15 +6,12 @@ import shlex
 import sys
 import time
 import zlib
+from typing import Any
 
 from ..outpost.files import Refused
 from ..outpost.place import CLOCKS_S, is_elsewhere, to_bytes, to_text
 from .queue import Queue, cluster_name, find_slurm, is_named, said_by_slurm, slurm_call, turn
 from .record import read_json, write_json
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 SBATCH_S = 40.0
 # How many of one user's jobs are submitted at the same time.
@@ -102,8 +99,9 @@ def batch_script(folder: bytes, record: "dict[str, Any]") -> bytes:
     """The script that sbatch is given; what a caller has chosen stands in it as quoted words."""
     head, tail = os.path.splitext(record["log"])
     python = sys.executable or "/usr/bin/python3"
+    words = ["--job-name=" + str(record["session"])] + list(record["slurm"]["words"])
     text = SCRIPT % {
-        "options": "\n".join("#SBATCH " + word.replace("\n", " ") for word in shown_words(record)),
+        "options": "\n".join("#SBATCH " + word.replace("\n", " ") for word in words),
         "folder": shlex.quote(to_text(folder)),
         "python": shlex.quote(python),
         "log": shlex.quote(record["log"]),
@@ -115,10 +113,6 @@ def batch_script(folder: bytes, record: "dict[str, Any]") -> bytes:
         "shell": " ".join(shlex.quote(word) for word in record["shell"]),
     }
     return to_bytes(text)
-
-
-def shown_words(record: "dict[str, Any]") -> "list[str]":
-    return ["--job-name=" + str(record["session"])] + list(record["slurm"]["words"])
 
 
 def submission_of(slurm: "dict[str, Any]") -> "dict[str, Any]":

@@ -8,12 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 from ..outpost.family import descendants, strike
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 MOST_SAID = 65536
 # Shells whose -n checks a script without running it, with the options that this needs.

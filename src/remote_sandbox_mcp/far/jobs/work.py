@@ -1,5 +1,6 @@
 """The requests that act on a background job: wait for it, stop it, type into it; and the table of all job requests."""
 
+import contextlib
 import os
 import re
 import signal
@@ -7,9 +8,9 @@ import time
 
 from ..outpost.files import WORKERS, Refused, open_regular
 from ..outpost.output import Listener
-from ..outpost.place import set_mode, to_bytes
+from ..outpost.place import birth_of, set_mode, to_bytes
 from ..outpost.wire import END, json_frame
-from .record import JOB_STOP_MARK, birth_of, is_asked_to_stop, is_same_process, write_end, write_json
+from .record import JOB_STOP_MARK, is_asked_to_stop, is_same_process, write_end, write_json
 from .start import start_job
 from .state import (
     ProcessTables,
@@ -187,11 +188,9 @@ def signal_keeper(facts: "dict[str, Any]", grace: float) -> None:
     folder, begun = facts["folder"], facts["begun"]
     if not begun or is_asked_to_stop(folder):
         return
-    try:
+    # On a full disk the mark below still works, and the keeper uses its default grace.
+    with contextlib.suppress(OSError):
         write_json(folder, b"stop", {"grace": grace})
-    except OSError:
-        # On a full disk the mark below still works, and the keeper uses its default grace.
-        pass
     set_mode(os.path.join(folder, b"lock"), 0o600 | JOB_STOP_MARK)
     keeper, birth = int(begun["keeper"]), int(begun["keeper_birth"])
     if is_same_process(keeper, birth) or not birth:
@@ -219,11 +218,9 @@ def end_orphans(facts: "dict[str, Any]", grace: float) -> None:
 
 def strike_all(pids: "list[int]", number: int) -> None:
     for pid in pids:
-        try:
+        with contextlib.suppress(OSError):
             os.kill(pid, number)
             os.kill(pid, signal.SIGCONT)
-        except OSError:
-            pass
 
 
 def await_session_end(facts: "dict[str, Any]") -> None:
@@ -271,7 +268,8 @@ def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Lis
     if facts["state"] != "running":
         raise Refused("state", "the job does not run, so nothing can be typed into it")
     is_submitted = facts.get("via") == "slurm" and not facts.get("foreign")
-    if not is_submitted and (facts.get("via") == "slurm" or not is_in_tmux(facts)):
+    is_in_tmux = facts.get("foreign") or facts["begun"].get("via") == "tmux"
+    if not is_submitted and (facts.get("via") == "slurm" or not is_in_tmux):
         raise Refused("unsupported", "the job runs without tmux, so nothing can be typed into it")
     bad = [key for key in keys if not KEY.match(key)]
     if bad:
@@ -281,26 +279,14 @@ def type_into_job(order: "JobSendOrder", raw: bytes, request: int, listener: Lis
     if is_submitted:
         tables.cluster.type_into(facts, text, keys)
     else:
-        type_into_pane(facts, text, keys)
+        target = to_bytes(facts["begun"].get("pane") or "=%s:" % facts["order"]["session"])
+        # tmux limits the length of a message.
+        size = TEXT_BYTES // 4
+        for at in range(0, len(text), size):
+            send_keys(target, ["-l", "--", literal(to_bytes(text[at : at + size]))])
+        if keys:
+            send_keys(target, ["--"] + [literal(to_bytes(key)) for key in keys])
     listener.send(json_frame(END, request, {}))
-
-
-def is_in_tmux(facts: "dict[str, Any]") -> bool:
-    return bool(facts.get("foreign") or facts["begun"].get("via") == "tmux")
-
-
-def type_into_pane(facts: "dict[str, Any]", text: str, keys: "list[str]") -> None:
-    target = facts["begun"].get("pane") or "=%s:" % facts["order"]["session"]
-    for part in text_parts(text):
-        send_keys(to_bytes(target), ["-l", "--", part])
-    if keys:
-        send_keys(to_bytes(target), ["--"] + [literal(to_bytes(key)) for key in keys])
-
-
-def text_parts(text: str) -> "list[bytes]":
-    """Split a text for send-keys: tmux limits the length of a message."""
-    size = TEXT_BYTES // 4
-    return [literal(to_bytes(text[at : at + size])) for at in range(0, len(text), size)]
 
 
 def literal(word: bytes) -> bytes:

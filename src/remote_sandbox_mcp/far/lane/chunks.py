@@ -5,10 +5,7 @@ import hashlib
 import os
 import re
 import struct
-
-MYPY = False
-if MYPY:
-    from typing import Iterator
+from typing import Iterator
 
 # Bounds of a piece and its size on average; how much is read at once; what is sampled to choose a mark.
 LEAST_CHUNK, MOST_CHUNK = 16 << 10, 256 << 10

@@ -7,7 +7,9 @@ import os
 import struct
 import sys
 import time
+from typing import Any, Callable
 
+from ...core.orders import FollowAnswer, FollowOrder, InspectPathAnswer
 from ..outpost.place import RUN_NAME, find_run, is_locked, read_record, to_bytes, to_text
 from .snapshot import FolderSnapshot, FolderSnapshots
 from .tree import (
@@ -26,14 +28,6 @@ from .tree import (
     scan,
     stat_at,
 )
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable
-
-    from ...core.orders import FollowAnswer, FollowOrder, InspectPathAnswer
-
-    Send = Callable[[bytes], None]
 
 # See inotify(7).
 IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
@@ -276,7 +270,7 @@ class Following:
         self.read_since = self.used = self.sweep_began = 0.0
         self.sweep: "list[bytes]" = []
 
-    def scan(self, order: "FollowOrder", send: "Send") -> "FollowAnswer":
+    def scan(self, order: "FollowOrder", send: "Callable[[bytes], None]") -> "FollowAnswer":
         """Send the blocks that differ from listing `since`, or all if that is not known; returns the other fields.
 
         An order may be carried out long after it was sent. The near side has received all listings up to the newest
@@ -512,13 +506,10 @@ class Following:
             self.snapshots.seen.pop(folder, None)
             if self.watches:
                 self.watches.drop(folder)
-            self.note_news_of_gone(folder)
-
-    def note_news_of_gone(self, folder: bytes) -> None:
-        if folder in self.sent:
-            self.news[folder] = None
-        else:
-            self.news.pop(folder, None)
+            if folder in self.sent:
+                self.news[folder] = None
+            else:
+                self.news.pop(folder, None)
 
     # Watches
 
@@ -609,7 +600,7 @@ class Following:
             self.read_since = self.sweep_began
 
 
-def follow(followed: "dict[str, Following]", order: "FollowOrder", send: "Send") -> "FollowAnswer":
+def follow(followed: "dict[str, Following]", order: "FollowOrder", send: "Callable[[bytes], None]") -> "FollowAnswer":
     """Answer what changed in a tree since a listing; `followed` are the trees that the lane remembers."""
     fields: "Any" = order
     key = json.dumps([fields.get(name) for name in ("path", "rules", "watched", "gitignore", "exact")])

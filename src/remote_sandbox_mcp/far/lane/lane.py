@@ -1,5 +1,6 @@
 """A lane: the program that answers requests to move files, one after another, or passes them to another machine."""
 
+import contextlib
 import errno
 import json
 import os
@@ -8,7 +9,9 @@ import struct
 import subprocess
 import sys
 import time
+from typing import Any, Callable, Mapping
 
+from ...core.orders import BridgeOrder, Nothing
 from ..outpost.place import to_path
 from ..outpost.wire import (
     BEAT,
@@ -27,7 +30,7 @@ from ..outpost.wire import (
     json_frame,
     write_all,
 )
-from .follow import AwaitedRun, follow
+from .follow import AwaitedRun, Following, follow
 from .source import Source, Speaker, zstd
 from .target import Receiving, Target, expand
 from .tree import BadName, Refusal, Root, inspect_path, scan
@@ -58,11 +61,9 @@ class Bridge:
         self.send(program)
 
     def send(self, data: bytes) -> None:
-        try:
+        # That it ended is noticed when its output is read.
+        with contextlib.suppress(BrokenPipeError):
             write_all(self.into, data)
-        except BrokenPipeError:
-            # That it ended is noticed when its output is read.
-            pass
 
     def pass_back(self) -> bool:
         """Pass on bytes from there; False at the end of the stream, which an empty frame reports."""
@@ -76,14 +77,6 @@ class Bridge:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe:
                 pipe.close()
-
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable, Mapping
-
-    from ...core.orders import BridgeOrder, Nothing
-    from .follow import Following
 
 
 class Lane:
@@ -338,11 +331,9 @@ def main(token: str, may_bridge: bool) -> None:
     write_all(1, b"\n" + token.encode() + b"\n")
     hello = {"python": "%d.%d" % sys.version_info[:2], "node": os.uname().nodename, "squeezers": squeezers}
     write_all(1, json_frame(HELLO, 0, hello))
-    try:
+    # It ends where the connection is cut, or sends bytes that are no frames.
+    with contextlib.suppress(OSError, ValueError):
         Lane(may_bridge).serve()
-    except (OSError, ValueError):
-        # The connection was cut, or sends bytes that are no frames.
-        pass
 
 
 if __name__ == "__main__":

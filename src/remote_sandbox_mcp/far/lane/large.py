@@ -14,18 +14,7 @@ from .tree import PARTIAL, BadName, Refusal, Root, checked, open_up
 
 MYPY = False
 if MYPY:
-    from ...core.orders import (
-        BeginAnswer,
-        BeginOrder,
-        CommitAnswer,
-        CommitOrder,
-        IndexOldOrder,
-        JoinOrder,
-        LeaveOrder,
-        Nothing,
-        OldFile,
-        PartialBlocksOrder,
-    )
+    from ...core import orders
 
 # A piece that the old file has: offset in the new file, offset in the old file, length.
 SAME = struct.Struct(">QQI")
@@ -70,7 +59,7 @@ class LargeFiles:
         for large in self.large.values():
             large.close()
 
-    def begin(self, order: "BeginOrder", raw: bytes) -> "BeginAnswer":
+    def begin(self, order: "orders.BeginOrder", raw: bytes) -> "orders.BeginAnswer":
         """Find or make the partial file; answers whether it is new, and what the old file is."""
         folder, name, key = raw.split(b"\0")
         size = int(order["size"])
@@ -88,7 +77,7 @@ class LargeFiles:
         large = Large(folder, name, partial, fd, -1)
         large.size, large.fresh = size, fresh
         self.large[key] = large
-        end: "BeginAnswer" = {"fresh": fresh, "partial": partial.decode()}
+        end: "orders.BeginAnswer" = {"fresh": fresh, "partial": partial.decode()}
         old = self.open_old(large, where)
         if old:
             end["old"] = old
@@ -133,7 +122,7 @@ class LargeFiles:
             return self.open_partial(where, partial, first)
         return fd, partial, False
 
-    def open_old(self, large: Large, where: int) -> "OldFile | None":
+    def open_old(self, large: Large, where: int) -> "orders.OldFile | None":
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             large.old = os.open(large.name, flags, dir_fd=where)
@@ -145,7 +134,7 @@ class LargeFiles:
         large.old_state = state_of(found)
         return {"size": found.st_size, "state": large.old_state}
 
-    def join(self, order: "JoinOrder", raw: bytes) -> "Nothing":
+    def join(self, order: "orders.JoinOrder", raw: bytes) -> "orders.Nothing":
         """Have this lane write a partial file that another lane has begun."""
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
@@ -160,11 +149,11 @@ class LargeFiles:
             self.open_old(large, where)
         return {}
 
-    def index_old(self, order: "IndexOldOrder", raw: bytes) -> bytes:
+    def index_old(self, order: "orders.IndexOldOrder", raw: bytes) -> bytes:
         key, _, mark = raw.partition(b"\0")
         return index_of(self.large[key].old, mark)
 
-    def partial_blocks(self, order: "PartialBlocksOrder", raw: bytes) -> bytes:
+    def partial_blocks(self, order: "orders.PartialBlocksOrder", raw: bytes) -> bytes:
         fd = self.large[raw].fd
         return same_size_blocks(fd, int(order["start"]), int(order["count"]), int(order["block"]))
 
@@ -198,7 +187,7 @@ class LargeFiles:
             total += length
         return total
 
-    def commit(self, order: "CommitOrder", raw: bytes) -> "CommitAnswer":
+    def commit(self, order: "orders.CommitOrder", raw: bytes) -> "orders.CommitAnswer":
         """Put a file whose parts are all there in place."""
         large = self.large.pop(raw)
         try:
@@ -219,7 +208,7 @@ class LargeFiles:
         finally:
             large.close()
 
-    def leave(self, order: "LeaveOrder", raw: bytes) -> "Nothing":
+    def leave(self, order: "orders.LeaveOrder", raw: bytes) -> "orders.Nothing":
         """Have this lane close a large file; its partial file stays."""
         if raw in self.large:
             self.large.pop(raw).close()

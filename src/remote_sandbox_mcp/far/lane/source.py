@@ -7,18 +7,16 @@ import os
 import stat
 import struct
 import zlib
+from typing import Any, Callable, Iterator
 
+from ..outpost.place import closing_fd
 from ..outpost.wire import DONE, FILES, HEADER, OUT, PART, SQUEEZED, frame
 from .chunks import CHUNK, choose_mark, cut, digest, holes_and_data, same_size_blocks
 from .tree import Problems, Root, checked, child
 
 MYPY = False
 if MYPY:
-    from typing import Any, Callable, Iterator
-
     from ...core.orders import BlocksOrder, CheckAnswer, Nothing, PartOrder, ProblemsAnswer
-
-    Send = Callable[[bytes], None]
 
 # Header of a small entry: number in the list, mode (and kind), modification time, length of its content.
 ENTRY = struct.Struct(">IIqI")
@@ -50,7 +48,7 @@ def names_in_order(raw: bytes) -> "Iterator[tuple[bytes, bytes]]":
 class Speaker:
     """Sends the frames of one request, compressed where that was asked for and pays."""
 
-    def __init__(self, request: int, squeeze: str, send: "Send", out: int = -1) -> None:
+    def __init__(self, request: int, squeeze: str, send: "Callable[[bytes], None]", out: int = -1) -> None:
         self.request = request
         self.squeeze = squeeze
         self.send = send
@@ -172,7 +170,7 @@ class Source:
             where = self.root.folder(folder)
             link = os.stat(name, dir_fd=where, follow_symlinks=False)
             return link.st_mode, link.st_mtime_ns, os.readlink(name, dir_fd=where), False
-        try:
+        with closing_fd(fd):
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "is no longer a file")
             size = found.st_size
@@ -183,8 +181,6 @@ class Source:
                     break
                 data += more
             now = os.fstat(fd)
-        finally:
-            os.close(fd)
         changed = len(data) != size or now.st_mtime_ns != found.st_mtime_ns or now.st_size != size
         return found.st_mode, found.st_mtime_ns, data, changed
 
@@ -238,7 +234,7 @@ class Source:
         fd = self.open_large(folder, name)
         return choose_mark(fd, os.fstat(fd).st_size)
 
-    def index(self, raw: bytes, request: int, send: "Send") -> "Nothing":
+    def index(self, raw: bytes, request: int, send: "Callable[[bytes], None]") -> "Nothing":
         """Send length and digest of every piece as soon as they are known."""
         folder, name, mark = raw.split(b"\0", 2)
         pending: "list[bytes]" = []
@@ -262,10 +258,8 @@ class Source:
     def is_text(self, folder: bytes, name: bytes) -> bool:
         try:
             fd, found = self.open(folder, name)
-            try:
+            with closing_fd(fd):
                 return stat.S_ISREG(found.st_mode) and b"\0" not in os.read(fd, BEGINNING)
-            finally:
-                os.close(fd)
         except OSError:
             return False
 
@@ -279,13 +273,11 @@ class Source:
         whole = hashlib.sha256()
         try:
             fd, found = self.open(folder, name)
-            try:
+            with closing_fd(fd):
                 if not stat.S_ISREG(found.st_mode):
                     return bytes(16)
                 for data in iter(lambda: os.read(fd, 1 << 20), b""):
                     whole.update(data)
-            finally:
-                os.close(fd)
         except OSError:
             return bytes(16)
         return whole.digest()[:16]

@@ -7,8 +7,9 @@ import os
 import stat
 import struct
 import zlib
+from typing import Callable
 
-from ..outpost.place import to_text
+from ..outpost.place import closing_fd, to_text
 from ..outpost.wire import COPY, FILES, MAX_BODY, PART
 from .expected import UNKNOWN, Expected, check_still, expected_entries, with_found
 from .large import LargeFiles, is_still
@@ -17,21 +18,7 @@ from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, chil
 
 MYPY = False
 if MYPY:
-    from typing import Callable
-
-    from ...core.orders import (
-        ClearOrder,
-        DeleteAnswer,
-        DeleteOrder,
-        FinishAnswer,
-        FinishOrder,
-        ProblemsAnswer,
-        ReceiveAnswer,
-        ReceiveOrder,
-        TidyAnswer,
-        TidyOrder,
-        TouchOrder,
-    )
+    from ...core import orders
 
 # Mode, modification time and length of the path that follows.
 ATTRIBUTES = struct.Struct(">IqH")
@@ -172,7 +159,7 @@ class Target:
 
     # Folders, deletions, leftovers
 
-    def clear(self, order: "ClearOrder", raw: bytes) -> "ProblemsAnswer":
+    def clear(self, order: "orders.ClearOrder", raw: bytes) -> "orders.ProblemsAnswer":
         """Remove files, links and empty folders that are in the way of an entry of another kind."""
         problems, paths = Problems(), raw.split(b"\0") if raw else []
         for path, found in with_found(order, paths):
@@ -198,7 +185,7 @@ class Target:
                 raise problem
             os.rmdir(name, dir_fd=where)
 
-    def delete(self, order: "DeleteOrder", raw: bytes) -> "DeleteAnswer":
+    def delete(self, order: "orders.DeleteOrder", raw: bytes) -> "orders.DeleteAnswer":
         """Delete files, then folders from the deepest up; a folder that is not empty stays."""
         first, _, second = raw.partition(b"\0\0")
         files, folders = (part.split(b"\0") if part else [] for part in (first, second))
@@ -228,7 +215,7 @@ class Target:
                 problems.note(path, problem)
             return 0
 
-    def finish(self, order: "FinishOrder", raw: bytes) -> "FinishAnswer":
+    def finish(self, order: "orders.FinishOrder", raw: bytes) -> "orders.FinishAnswer":
         """Give folders their modes and times, from the deepest up, after everything was written into them."""
         problems, at, made = Problems(), 0, 0
         while at < len(raw):
@@ -245,7 +232,7 @@ class Target:
         self.root.forget()
         return {**problems.fields(), "made": made}
 
-    def touch(self, order: "TouchOrder", raw: bytes) -> "ProblemsAnswer":
+    def touch(self, order: "orders.TouchOrder", raw: bytes) -> "orders.ProblemsAnswer":
         """Give files whose content is already right their mode and time."""
         problems, at, wanted = Problems(), 0, []
         while at < len(raw):
@@ -270,14 +257,11 @@ class Target:
         if not found.st_mode & 0o400:
             # Its owner cannot open it with this mode, and only opening it with O_NOFOLLOW tells it from a link.
             os.chmod(name, 0o600, dir_fd=where)
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
-        try:
+        with closing_fd(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)) as fd:
             os.fchmod(fd, mode & 0o7777)
             os.utime(fd, ns=(mtime, mtime))
-        finally:
-            os.close(fd)
 
-    def tidy(self, order: "TidyOrder", raw: bytes) -> "TidyAnswer":
+    def tidy(self, order: "orders.TidyOrder", raw: bytes) -> "orders.TidyAnswer":
         """Remove files that an earlier transfer left under temporary names, unless another one still writes them."""
         removed = 0
         for path in raw.split(b"\0") if raw else ():
@@ -293,21 +277,18 @@ class Target:
 
     def remove_partial(self, name: bytes, where: int) -> int:
         """Remove a partial file while holding its lock. Raises OSError if another transfer has the lock."""
-        fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
-        try:
+        with closing_fd(os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_still(fd, name, where):
                 os.unlink(name, dir_fd=where)
                 return 1
             return 0
-        finally:
-            os.close(fd)
 
 
 class Receiving:
     """Takes the frames of one request. After a failure the rest is dropped, and the answer says why."""
 
-    def __init__(self, target: Target, order: "ReceiveOrder", raw: bytes) -> None:
+    def __init__(self, target: Target, order: "orders.ReceiveOrder", raw: bytes) -> None:
         self.target = target
         self.entries = [] if order.get("large") else expected_entries(order, raw)
         self.key = raw if order.get("large") else b""
@@ -374,10 +355,10 @@ class Receiving:
         if now.st_mtime_ns != mtime:
             self.rough.add("t")
 
-    def result(self) -> "ReceiveAnswer":
+    def result(self) -> "orders.ReceiveAnswer":
         if self.failure:
             raise self.failure
-        answer: "ReceiveAnswer" = {
+        answer: "orders.ReceiveAnswer" = {
             "problems": self.problems.listed,
             "problem_count": self.problems.count,
             "unread": self.problems.unread,

@@ -10,16 +10,15 @@ import stat
 import struct
 import time
 import zlib
+from typing import Any, Callable, Iterator
 
 from ...core.sync.ignore import Ignore
-from ..outpost.place import boot_id, to_bytes, to_path, to_text
+from ..outpost.place import birth_of, boot_id, closing_fd, to_bytes, to_path, to_text
+from .snapshot import FolderSnapshot
 
 MYPY = False
 if MYPY:
-    from typing import Any, Callable, Iterator
-
     from ...core.orders import FollowOrder, InspectPathAnswer, InspectPathOrder, ProblemsAnswer, ScanAnswer, ScanOrder
-    from .snapshot import FolderSnapshot
 
 # Header of a folder in a scan: length of its path, length of its entries, how many of these are files or links.
 FOLDER = struct.Struct(">HII")
@@ -173,22 +172,17 @@ def enter_exactly(path: bytes, parent: int, name: bytes, how: int, make: bool) -
         if problem.errno in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):
             check_no_link(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
         raise
-    try:
+    # Another lane may be quicker.
+    with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=parent)
-    except FileExistsError:
-        # Another lane was quicker.
-        pass
     return enter_exactly(path, parent, name, how, False)
 
 
 def stat_exactly(path: bytes, ids: "list[list[int]]") -> os.stat_result:
     """The stat of a path, if the way to it is the one found before and no link. Raises OSError, Refusal."""
     folder, name = os.path.split(path)
-    above = open_exactly(folder, ids, STEP)
-    try:
+    with closing_fd(open_exactly(folder, ids, STEP)) as above:
         found = os.stat(name or b".", dir_fd=above, follow_symlinks=False)
-    finally:
-        os.close(above)
     check_no_link(path, found)
     check_id(path, found, ids, len([name for name in path.split(b"/") if name]))
     return found
@@ -214,7 +208,7 @@ def make_inner(name: bytes, parent: int) -> None:
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
-        # Another lane was quicker.
+        # Another lane may be quicker.
         pass
     except PermissionError:
         open_up(parent)
@@ -514,15 +508,6 @@ def read_text(path: bytes, how: int = 0) -> bytes:
         return file.read(1 << 20)
 
 
-def started(pid: "int | str") -> str:
-    """Return when a process started, in ticks since the boot: with its pid that identifies it until the next boot."""
-    try:
-        with open("/proc/%s/stat" % pid, "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return "0"
-
-
 def machine_mark() -> str:
     """Identifies this boot of this machine and the pid namespace: elsewhere, a pid means another process."""
     try:
@@ -534,7 +519,7 @@ def machine_mark() -> str:
 
 def own_stem() -> bytes:
     """The beginning of the names of this process's temporary files."""
-    return OURS + ("sync-%s-%d-%s-" % (machine_mark(), os.getpid(), started("self"))).encode()
+    return OURS + ("sync-%s-%d-%d-" % (machine_mark(), os.getpid(), birth_of("self"))).encode()
 
 
 def is_abandoned(name: bytes, found: os.stat_result) -> bool:
@@ -557,7 +542,7 @@ def may_be_removed(name: bytes, mtime: float, stem: bytes) -> bool:
 
 def is_process(pid: str, start: str) -> bool:
     if start != "0":
-        return started(pid) == start
+        return str(birth_of(pid)) == start
     # Without /proc the pid alone has to do; EPERM means that another user's process has it.
     try:
         os.kill(int(pid), 0)

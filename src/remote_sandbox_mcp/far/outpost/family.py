@@ -5,10 +5,7 @@ import os
 import signal
 import sys
 import time
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable
+from typing import Any, Callable
 
 NO_PROCESS = (
     "the machine cannot start another process: %s; a limit on processes (ulimit -u, perhaps in ~/.bashrc) is reached, "
@@ -39,10 +36,12 @@ def become_subreaper() -> None:
         PRCTL(36, 1, 0, 0, 0)
 
 
-def descendants(root: int, group: int) -> "list[int]":
+def descendants(root: int, group: int = 0) -> "list[int]":
     """Every living process below `root`; without /proc, the process group, if it has members, as a negative pid."""
     parents = read_parents()
     if parents is None:
+        if not group:
+            return []
         try:
             os.killpg(group, 0)
             return [-group]
@@ -83,6 +82,21 @@ def strike(pids: "list[int]", number: int) -> None:
             os.kill(pid, number)
         except OSError:
             pass
+
+
+def collect_children(ended: "Callable[[int, int], object]") -> bool:
+    """Tell the pid and status of each child that has ended; returns whether there is none left.
+
+    Until they are collected they count against the limit on processes.
+    """
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return False
+            ended(pid, status)
+    except ChildProcessError:
+        return True
 
 
 def read_status(status: "int | None") -> "tuple[int, str]":

@@ -10,6 +10,7 @@ import re
 import signal
 import stat
 
+from ..outpost.place import closing_fd
 from .output import Listener
 from .place import to_bytes, to_path, to_text
 from .wire import END, FAIL, OUT, frame, json_frame
@@ -18,17 +19,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-    from ...core.orders import (
-        Failure,
-        ListAnswer,
-        ListOrder,
-        ReadAnswer,
-        ReadOrder,
-        SearchAnswer,
-        SearchOrder,
-        WriteAnswer,
-        WriteOrder,
-    )
+    from ...core import orders
 
 CHUNK = 1 << 16
 # Of a matching line, only the beginning is sent.
@@ -64,7 +55,7 @@ def open_regular(path: bytes) -> "tuple[int, os.stat_result]":
     return fd, found
 
 
-def read(order: "ReadOrder", raw: bytes, request: int, listener: Listener) -> None:
+def read(order: "orders.ReadOrder", raw: bytes, request: int, listener: Listener) -> None:
     fd, found = open_regular(to_path(str(order["path"])))
     with open(fd, "rb") as file:
         if order.get("lines"):
@@ -79,7 +70,7 @@ def read(order: "ReadOrder", raw: bytes, request: int, listener: Listener) -> No
         listener.send(frame(OUT, request, data[at : at + CHUNK]))
     # A growing file, or one in /proc, may have more bytes than its size said. An offset beyond the end proves nothing.
     size = max(found.st_size, start + len(data)) if data else found.st_size
-    end: "ReadAnswer" = {"size": size, "version": version_of(found), "offset": start, "more": more}
+    end: "orders.ReadAnswer" = {"size": size, "version": version_of(found), "offset": start, "more": more}
     listener.send(json_frame(END, request, end))
 
 
@@ -97,7 +88,7 @@ def read_lines(file: "Any", first: int, count: int, limit: int) -> "tuple[int, b
     return start, data[:limit], len(data) > limit or bool(file.read(1))
 
 
-def write(order: "WriteOrder", raw: bytes, request: int, listener: Listener) -> None:
+def write(order: "orders.WriteOrder", raw: bytes, request: int, listener: Listener) -> None:
     path = to_path(str(order["path"]))
     old = check_target(path, order.get("expected"), order.get("force"))
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -118,7 +109,7 @@ def write(order: "WriteOrder", raw: bytes, request: int, listener: Listener) -> 
         os.unlink(fresh)
         raise
     found = os.lstat(path)
-    end: "WriteAnswer" = {"size": found.st_size, "version": version_of(found), "created": old is None}
+    end: "orders.WriteAnswer" = {"size": found.st_size, "version": version_of(found), "created": old is None}
     listener.send(json_frame(END, request, end))
 
 
@@ -131,12 +122,10 @@ def open_locked(folder: bytes) -> "Any":
         # A folder may be writable without being readable.
         yield
         return
-    try:
+    with closing_fd(fd):
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def check_target(path: bytes, expected: "object", force: "object") -> "os.stat_result | None":
@@ -165,11 +154,9 @@ def check_target(path: bytes, expected: "object", force: "object") -> "os.stat_r
 
 
 def keep_owner_and_mode(fd: int, old: os.stat_result) -> None:
-    try:
+    # Only root can give files away.
+    with contextlib.suppress(OSError):
         os.fchown(fd, old.st_uid, old.st_gid)
-    except OSError:
-        # Only root can give files away.
-        pass
     # After the owner, because chown clears the set-user and set-group bits.
     os.fchmod(fd, stat.S_IMODE(old.st_mode))
 
@@ -180,7 +167,7 @@ def entry_of(path: bytes) -> "list[object]":
     return [to_text(path), kind, found.st_size, found.st_mtime]
 
 
-def list_entries(order: "ListOrder", raw: bytes, request: int, listener: Listener) -> None:
+def list_entries(order: "orders.ListOrder", raw: bytes, request: int, listener: Listener) -> None:
     root, limit = to_path(str(order["path"])), int(order["limit"])
     entries: "list[list[object]]" = []
     problems: "list[list[str]]" = []
@@ -206,7 +193,7 @@ def list_entries(order: "ListOrder", raw: bytes, request: int, listener: Listene
             if order.get("recursive") and entries[-1][1] == "dir":
                 below.append(path)
         folders.extend(reversed(below))
-    end: "ListAnswer" = {"entries": entries, "truncated": truncated, "problems": problems}
+    end: "orders.ListAnswer" = {"entries": entries, "truncated": truncated, "problems": problems}
     listener.send(json_frame(END, request, end))
 
 
@@ -226,7 +213,7 @@ def note(problems: "list[list[str]]", path: bytes, problem: OSError) -> None:
         problems.append([to_text(path), problem.strerror or "unreadable"])
 
 
-def search(order: "SearchOrder", raw: bytes, request: int, listener: Listener) -> None:
+def search(order: "orders.SearchOrder", raw: bytes, request: int, listener: Listener) -> None:
     root, limit = to_path(str(order["path"])), int(order["limit"])
     wanted = compile_pattern(str(order["pattern"]), bool(order.get("ignore_case")))
     problems: "list[list[str]]" = []
@@ -239,7 +226,7 @@ def search(order: "SearchOrder", raw: bytes, request: int, listener: Listener) -
             search_file(path, wanted, matches, limit, problems)
         if len(matches) > limit:
             break
-    end: "SearchAnswer" = {"matches": matches[:limit], "truncated": len(matches) > limit, "problems": problems}
+    end: "orders.SearchAnswer" = {"matches": matches[:limit], "truncated": len(matches) > limit, "problems": problems}
     listener.send(json_frame(END, request, end))
 
 
@@ -329,9 +316,6 @@ def search_file(
         note(problems, path, problem)
 
 
-if MYPY:
-    from typing import Any
-
 WORKERS: "dict[str, Any]" = {"read": read, "write": write, "list": list_entries, "search": search}
 
 
@@ -347,7 +331,7 @@ def answer(work: "Any", order: "dict[str, Any]", raw: bytes, request: int, liste
     try:
         work(order, raw, request, listener)
     except Refused as refusal:
-        problem: "Failure" = {"reason": refusal.reason, "message": str(refusal)}
+        problem: "orders.Failure" = {"reason": refusal.reason, "message": str(refusal)}
         listener.send(json_frame(FAIL, request, problem))
     except (OSError, ValueError) as trouble:
         reason = errno.errorcode.get(getattr(trouble, "errno", 0) or 0, "EINVAL")

@@ -31,7 +31,13 @@ def fork_outpost(user: int, limits: "dict[int, tuple[int, int]]", room: str = ""
     os.chmod(room + "/dev/shm", 0o1777)
     outpost = os.fork()
     if outpost:
-        await_end(outpost)
+        # The kernel drops signals from inside the namespace to its first process, unless that has a handler, as Python
+        # has for SIGINT.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.closerange(0, 3)
+        while os.wait()[0] != outpost:
+            pass
+        os._exit(0)
     # The first process keeps its user: the kernel sends its parent's death signal only to a process of the same user.
     if user or room:
         for right in range(MOST_RIGHTS):
@@ -94,16 +100,6 @@ def close_to_commands() -> None:
     ctypes.CDLL(None).prctl(DUMPABLE, 0, 0, 0, 0)
     # Error messages of Python would end up between the frames of the protocol.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-def await_end(outpost: int) -> None:
-    # The kernel drops signals from inside the namespace to its first process, unless that has a handler, as Python has
-    # for SIGINT.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.closerange(0, 3)
-    while os.wait()[0] != outpost:
-        pass
-    os._exit(0)
 
 
 def run_outpost(compiled: bytes, packed: bytes, kind: bytes, names: "dict[str, Any]") -> None:

@@ -3,13 +3,10 @@
 import array
 import socket
 
+from ...core.orders import HandOutSocketOrder
 from .files import WORKERS, Refused
 from .output import Listener
 from .wire import END, json_frame
-
-MYPY = False
-if MYPY:
-    from ...core.orders import HandOutSocketOrder
 
 INSIDE = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 CONNECT_S = 10.0

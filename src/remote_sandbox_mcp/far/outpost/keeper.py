@@ -1,5 +1,6 @@
 """A run's keeper: the process that starts the command, collects its output, and goes on if the connection is cut."""
 
+import contextlib
 import errno
 import functools
 import json
@@ -7,8 +8,20 @@ import os
 import select
 import signal
 import time
+from typing import Any
 
-from .family import NO_PROCESS, PRCTL, become_subreaper, descendants, insist, read_status, start_process, strike
+from ...core.orders import RunAnswer, RunBeat
+from .family import (
+    NO_PROCESS,
+    PRCTL,
+    become_subreaper,
+    collect_children,
+    descendants,
+    insist,
+    read_status,
+    start_process,
+    strike,
+)
 from .observe import observe
 from .output import Listener, OutputStream, widen_pipe
 from .place import RunFolder, find_run, machine_marks, make_folder, start_folder, to_bytes, to_text, user_name
@@ -32,11 +45,6 @@ from .wire import (
     write_all,
 )
 
-MYPY = False
-if MYPY:
-    from typing import Any
-
-    from ...core.orders import RunAnswer, RunBeat
 # Between SIGTERM and SIGKILL; for how long SIGKILL is repeated; and how long output is read after the command's end
 # while a process it left behind holds the pipe.
 GRACE_S = 2.0
@@ -129,14 +137,8 @@ def hear_signals() -> int:
 
 def clear(wakeup: int) -> None:
     """Drop signals that came between two runs: they were meant for the earlier one."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         os.read(wakeup, 512)
-    except BlockingIOError:
-        pass
-
-
-if MYPY:
-    from typing import Any
 
 
 class Keeper:
@@ -404,16 +406,11 @@ class Keeper:
         self.collect()
 
     def collect(self) -> None:
-        """Collect children that have ended: until then they count against the limit on processes."""
-        try:
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                if pid == self.main:
-                    self.status, self.ended_at = status, time.monotonic()
-        except ChildProcessError:
-            self.childless = True
+        self.childless = collect_children(self.note_end)
+
+    def note_end(self, pid: int, status: int) -> None:
+        if pid == self.main:
+            self.status, self.ended_at = status, time.monotonic()
 
     def handle_outpost(self) -> None:
         frames = self.feed.take()
@@ -448,10 +445,8 @@ class Keeper:
 
     def unregister(self, fd: int) -> None:
         """Poll a descriptor no longer, which may have been closed or left out in this round already."""
-        try:
+        with contextlib.suppress(KeyError):
             self.poller.unregister(fd)
-        except KeyError:
-            pass
 
     def is_cancelled(self, frames: "list[tuple[int, int, bytes]]") -> bool:
         return any(kind == CANCEL and request == self.request for kind, request, _ in frames)
@@ -506,11 +501,9 @@ class Keeper:
         end = self.describe_end()
         for stream in (self.out, self.err):
             stream.save_tail()
-        try:
+        # On a full disk a caller that is connected still gets the result; one that asks later gets "lost".
+        with contextlib.suppress(OSError):
             self.folder.note(end)
-        except OSError:
-            # The disk is full. A caller that is connected still gets the result; one that asks later gets "lost".
-            pass
         self.out.close()
         self.err.close()
         if self.input:

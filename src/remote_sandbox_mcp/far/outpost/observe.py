@@ -3,17 +3,13 @@
 import os
 import signal
 import time
+from typing import Any
 
+from ...core.orders import ObserveOrder, RunAnswer, RunBeat
 from .family import strike
 from .output import Listener
 from .place import ELSEWHERE, STOP_MARK, boot_id, find_run, is_elsewhere, is_locked, read_record, set_mode, to_text
 from .wire import BEAT, END, ERR, ERR_TAIL, OUT, OUT_TAIL, frame, json_frame
-
-MYPY = False
-if MYPY:
-    from typing import Any
-
-    from ...core.orders import ObserveOrder, RunAnswer, RunBeat
 
 # How often a waiting request shows that it lives; and how long a run that is being started may lack its folder.
 OBSERVE_BEAT_S = 2.0

@@ -1,5 +1,6 @@
 """A run's output: sent to the outpost while that reads, and stored in files of bounded size."""
 
+import contextlib
 import fcntl
 import os
 import select
@@ -75,13 +76,11 @@ class OutputStream:
 
     def spool(self, data: bytes) -> None:
         """Append to the file, as far as the bound and the disk allow."""
-        try:
+        # A full disk must not end the command; head and tail are kept in memory.
+        with contextlib.suppress(OSError):
             if self.file < 0:
                 self.file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
             self.stored += os.write(self.file, data[: SPOOL_BYTES - self.stored])
-        except OSError:
-            # A full disk must not end the command; head and tail are kept in memory.
-            pass
 
     def rest(self) -> bytes:
         """The tail, without the part of it that was sent as head."""
@@ -107,7 +106,5 @@ class OutputStream:
 
 def widen_pipe(fd: int) -> None:
     """Enlarge a pipe to 1 MiB where the kernel allows it (1031 is F_SETPIPE_SZ)."""
-    try:
+    with contextlib.suppress(OSError):
         fcntl.fcntl(fd, 1031, 1 << 20)
-    except OSError:
-        pass

@@ -10,10 +10,7 @@ import re
 import stat
 import time
 import zlib
-
-MYPY = False
-if MYPY:
-    from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 # This bit in the mode of a run's record tells its keeper to end the run: chmod works on a full disk, and a mode
 # belongs to exactly one run.
@@ -90,13 +87,19 @@ def is_private(folder: bytes) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def set_mode(path: bytes, mode: int) -> None:
-    """Set the mode of a file by a descriptor: a confined outpost must not do it by name."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+@contextlib.contextmanager
+def closing_fd(fd: int) -> "Iterator[int]":
+    """The descriptor, which is closed at the end of the block."""
     try:
-        os.fchmod(fd, mode)
+        yield fd
     finally:
         os.close(fd)
+
+
+def set_mode(path: bytes, mode: int) -> None:
+    """Set the mode of a file by a descriptor: a confined outpost must not do it by name."""
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
+        os.fchmod(fd, mode)
 
 
 def base_folder() -> bytes:
@@ -142,12 +145,10 @@ def machine_name() -> str:
     """
     identity = os.uname().nodename.encode()
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        try:
+        with contextlib.suppress(OSError):
             with open(path, "rb") as file:
                 identity += b"\0" + file.read(64).strip()
             break
-        except OSError:
-            pass
     return "%08x" % zlib.crc32(identity)
 
 
@@ -295,19 +296,33 @@ def read_record(folder: bytes) -> "tuple[dict[str, Any], dict[str, Any]]":
         return {}, {}
 
 
-def is_locked(folder: bytes) -> bool:
-    """Whether the run's keeper lives: the kernel releases its lock when the keeper ends."""
+def is_locked(folder: bytes, name: bytes = b"run", where_unknown: bool = True) -> bool:
+    """Whether a keeper lives: the kernel releases its lock when it ends. Not every file system has locks."""
     try:
-        fd = os.open(os.path.join(folder, b"run"), os.O_RDONLY)
+        fd = os.open(os.path.join(folder, name), os.O_RDONLY)
     except OSError:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
-    except OSError:
-        return True
+    except OSError as problem:
+        return where_unknown or problem.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
     finally:
         os.close(fd)
+
+
+def birth_of(pid: "int | str") -> int:
+    """Return when a process began, in ticks since the boot; 0 if that is unknown or the process has ended.
+
+    Pids are reused. Pid and birth together identify one process until the next boot.
+    """
+    try:
+        with open("/proc/%s/stat" % pid, "rb") as file:
+            # The program's name stands in parentheses and may itself contain spaces and parentheses.
+            words = file.read().rpartition(b")")[2].split()
+            return 0 if words[0] in (b"Z", b"X") else int(words[19])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def forget_run(run_id: str) -> bool:
@@ -336,11 +351,8 @@ def mark_pruned(mark: bytes) -> bool:
         if 0 <= time.time() - os.lstat(mark).st_mtime < PRUNE_S:
             return False
     with contextlib.suppress(OSError):
-        fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
+        with closing_fd(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as fd:
             os.utime(fd)
-        finally:
-            os.close(fd)
     return True
 
 

@@ -1,16 +1,14 @@
 """A relay: carries many connections to ports of its machine over one line that cannot forward ports itself."""
 
+import contextlib
 import errno
 import os
 import select
 import socket
 import sys
+from typing import Any
 
 from .wire import HELLO, frame, json_frame, split_frames, write_all
-
-MYPY = False
-if MYPY:
-    from typing import Any
 
 # DIAL, from the near side: connect to a port. The answer is DIALLED, or ENDED with the reason.
 DIAL, DIALLED = 50, 51
@@ -178,18 +176,13 @@ class Relay:
             self.fail(plug, problem)
             return
         if plug.near_last and not plug.outbox and plug.dialled and not plug.sent_last:
-            self.send_last(plug)
+            plug.sent_last = True
+            # If the connection is gone already, that is noticed when it is read.
+            with contextlib.suppress(OSError):
+                plug.sock.shutdown(socket.SHUT_WR)
         if plug.taken >= PORT_PIECE:
             self.queue += frame(ROOM, plug.number, b"%d" % plug.taken)
             plug.taken = 0
-
-    def send_last(self, plug: Plug) -> None:
-        plug.sent_last = True
-        try:
-            plug.sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            # The connection is gone already, which is noticed when it is read.
-            pass
 
     def fail(self, plug: Plug, problem: OSError) -> None:
         self.queue += frame(ENDED, plug.number, (problem.strerror or "cut").encode())
@@ -220,10 +213,8 @@ class Relay:
             self.rest(plug)
 
     def rest(self, plug: Plug) -> None:
-        try:
+        with contextlib.suppress(KeyError):
             self.poller.unregister(plug.sock)
-        except KeyError:
-            pass
 
     def drop(self, plug: Plug) -> None:
         if self.plugs.pop(plug.number, None):
@@ -232,11 +223,9 @@ class Relay:
             plug.sock.close()
 
     def flush(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while self.queue:
                 del self.queue[: os.write(1, self.queue[: 1 << 17])]
-        except BlockingIOError:
-            pass
         self.poller.register(1, select.POLLOUT) if self.queue else self.rest_line()
         crowded = len(self.queue) > QUEUE_BYTES
         if crowded != self.crowded:
@@ -245,19 +234,15 @@ class Relay:
                 self.watch(plug)
 
     def rest_line(self) -> None:
-        try:
+        with contextlib.suppress(KeyError):
             self.poller.unregister(1)
-        except KeyError:
-            pass
 
 
 def relay_ports(token: str) -> None:
     write_all(1, b"\n" + token.encode() + b"\n" + json_frame(HELLO, 0, {"node": os.uname().nodename}))
-    try:
+    # Where the line is cut, all connections end with this process.
+    with contextlib.suppress(OSError):
         Relay().serve()
-    except OSError:
-        # The line was cut; all connections end with this process.
-        pass
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The outpost's main loop: reads requests, starts a process for each, passes on their answers, ends with its line."""
 
+import contextlib
 import errno
 import json
 import os
@@ -8,7 +9,9 @@ import signal
 import sys
 import time
 import zlib
+from typing import Any
 
+from ...core.orders import Failure
 from .family import FORK_S, NO_PROCESS
 from .files import WORKER_S, WORKERS, answer
 from .keeper import Feed, keep
@@ -16,12 +19,6 @@ from .observe import observe
 from .output import Listener
 from .place import PRUNE_S, RUN_NAME, forget_run, place_id, prune_folder, reason_of, take_pruning
 from .wire import CANCEL, END, FAIL, FREE, HELLO, INPUT, PING, PONG, REQUEST, frame, json_frame, split_frames, write_all
-
-MYPY = False
-if MYPY:
-    from typing import Any
-
-    from ...core.orders import Failure
 
 # Requests that the loop itself dispatches; the others are in WORKERS, to which programs sent later add theirs.
 OWN_VERBS = ("run", "look", "forget", "learn")
@@ -101,11 +98,9 @@ class Post:
         os.set_blocking(1, False)
 
     def serve(self) -> None:
-        try:
+        # Tried again for the first run, whose caller is told where it fails.
+        with contextlib.suppress(OSError):
             self.hire()
-        except OSError:
-            # Tried again for the first run, whose caller is told where it fails.
-            pass
         while True:
             events = self.poller.poll(self.wait_ms())
             if not events or len(self.forgotten) > MOST_FORGOTTEN:
@@ -164,11 +159,12 @@ class Post:
             self.fail(request, "fork", NO_PROCESS % os.strerror(errno.EAGAIN))
         for child in self.children.values():
             if child.request == request and not child.answered:
-                try:
-                    self.ask_to_end(child)
-                except OSError:
-                    # It has ended, which is noticed when its pipe is read.
-                    pass
+                # If it has ended, that is noticed when its pipe is read.
+                with contextlib.suppress(OSError):
+                    if child.keeps_runs:
+                        write_all(child.feed, frame(CANCEL, request))
+                    else:
+                        os.kill(child.pid, signal.SIGTERM)
 
     def pass_input(self, request: int, body: bytes) -> None:
         """Pass on a part of a run's input. The near side keeps to a window, so a keeper is never far behind."""
@@ -177,17 +173,9 @@ class Post:
                 start.input += frame(INPUT, request, body)
         for child in self.children.values():
             if child.request == request and child.keeps_runs and not child.answered:
-                try:
+                # If it has ended, that is noticed when its pipe is read.
+                with contextlib.suppress(OSError):
                     write_all(child.feed, frame(INPUT, request, body))
-                except OSError:
-                    # It has ended, which is noticed when its pipe is read.
-                    pass
-
-    def ask_to_end(self, child: Child) -> None:
-        if child.keeps_runs:
-            write_all(child.feed, frame(CANCEL, child.request))
-        else:
-            os.kill(child.pid, signal.SIGTERM)
 
     def accept(self, request: int, body: bytes) -> None:
         head, _, raw = body.partition(b"\0")
@@ -369,19 +357,15 @@ class Post:
         DONE[:] = [pid for pid in DONE if not os.waitpid(pid, os.WNOHANG)[0]]
 
     def flush(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while self.queue:
                 del self.queue[: os.write(1, self.queue[: 1 << 17])]
-        except BlockingIOError:
-            pass
         waiting = bool(self.queue)
         if waiting:
             self.poller.register(1, select.POLLOUT)
         else:
-            try:
+            with contextlib.suppress(KeyError):
                 self.poller.unregister(1)
-            except KeyError:
-                pass
         self.listen(len(self.queue) < QUEUE_BYTES)
 
     def listen(self, wanted: bool) -> None:

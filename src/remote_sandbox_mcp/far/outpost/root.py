@@ -7,12 +7,9 @@ import resource
 import select
 import signal
 import sys
+from typing import Any
 
-from .family import become_subreaper, descendants, start_process, strike
-
-MYPY = False
-if MYPY:
-    from typing import Any
+from .family import become_subreaper, collect_children, descendants, start_process, strike
 
 
 def serve(token: str) -> None:
@@ -153,15 +150,11 @@ class Parent:
         strike(descendants(os.getpid(), self.main), number)
 
     def collect(self) -> None:
-        try:
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                if pid == self.main:
-                    self.status = status
-        except ChildProcessError:
-            self.childless = True
+        self.childless = collect_children(self.note_end)
+
+    def note_end(self, pid: int, status: int) -> None:
+        if pid == self.main:
+            self.status = status
 
 
 def end_like(status: int) -> None:

@@ -6,13 +6,10 @@ import select
 import stat
 import sys
 import time
+from typing import Any, Callable
 
 from .family import start_process
 from .place import to_text, user_name
-
-MYPY = False
-if MYPY:
-    from typing import Any, Callable
 
 # Not searched in PATH: a program that the user can replace must not get the password.
 SUDO_PLACES = ("/usr/bin/sudo", "/bin/sudo", "/usr/local/bin/sudo", "/run/wrappers/bin/sudo", "/usr/pkg/bin/sudo")
@@ -102,7 +99,7 @@ class RootProcess:
         try:
             asked = self.hear(err, wait)
             if asked == self.prompt and self.password is not None:
-                self.send(to_line(self.password))
+                self.send(self.password.encode("utf-8", "surrogateescape") + b"\n")
                 asked = self.hear(err, wait)
             self.password = None
             if asked == self.prompt:
@@ -184,10 +181,6 @@ class RootProcess:
         if self.orders >= 0:
             os.close(self.orders)
             self.orders = -1
-
-
-def to_line(password: str) -> bytes:
-    return password.encode("utf-8", "surrogateescape") + b"\n"
 
 
 def find_sudo(user: str = "root") -> str:

@@ -3,10 +3,7 @@
 import json
 import os
 import struct
-
-MYPY = False
-if MYPY:
-    from typing import Callable, Iterator, Mapping
+from typing import Callable, Iterator, Mapping
 
 HEADER = struct.Struct(">IBI")
 MAX_BODY = 64 << 20

@@ -1,8 +1,10 @@
 """The client of one call: begins a session, or passes an order to its supervisor and what comes back to our output."""
 
+import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -58,7 +60,7 @@ def begin(home: str, order: "Record") -> "Record":
         finally:
             os._exit(1)
     os.close(ready_end)
-    reply = read_within(ready, BEGIN_S)
+    reply = os.read(ready, 1000) if select.select([ready], [], [], BEGIN_S)[0] else b""
     return {"state": "begun"} if reply == b"ready" else {"state": "failed", "why": reply.decode() or "it did not begin"}
 
 
@@ -77,12 +79,6 @@ def detach(*kept: int) -> None:
         first = fd + 1
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-
-
-def read_within(fd: int, seconds: float) -> bytes:
-    import select
-
-    return os.read(fd, 1000) if select.select([fd], [], [], seconds)[0] else b""
 
 
 def connect(folder: str, seconds: "float | None" = ANSWER_S) -> socket.socket:
@@ -127,10 +123,8 @@ def call(home: str, order: "Record") -> "Record | None":
 
 
 def interrupted(line: socket.socket, what: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):
         line.sendall(what)
-    except OSError:
-        pass
 
 
 def follow(line: socket.socket) -> "tuple[Record | None, bytes]":
@@ -195,15 +189,13 @@ def sessions(home: str, order: "Record") -> "Record":
 def stop(home: str, order: "Record") -> "Record":
     """End a session and all that it has started; one whose supervisor does not answer is killed."""
     folder = os.path.join(home, "s-" + order["session"])
-    try:
+    with contextlib.suppress(OSError):
         line = connect(folder)
         line.settimeout(END_S)
         line.sendall(frame(ORDER, b'{"verb": "stop"}'))
         reply = follow(line)[0]
         if reply and reply["state"] == "stopped":
             return reply
-    except OSError:
-        pass
     if not is_kept(folder):
         return {"state": "no_session"}
     kill_keeper(folder)
@@ -212,24 +204,18 @@ def stop(home: str, order: "Record") -> "Record":
 
 def is_kept(folder: str) -> bool:
     """Whether a supervisor lives: it holds the lock until it ends, however it ends."""
-    try:
-        lock = os.open(os.path.join(folder, LOCK), os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
+    from .cards import is_locked
+
+    return is_locked(os.fsencode(folder), os.fsencode(LOCK))
 
 
 def kill_keeper(folder: str) -> None:
     """Kill a supervisor that does not answer; its interpreter is told by the kernel, and ends, too."""
+    from .cards import birth_of
+
     with open(os.path.join(folder, LOCK)) as file:
         pid, _, birth = file.read().strip().partition(" ")
-    if pid.isdigit() and birth == born(int(pid)):
+    if pid.isdigit() and birth == str(birth_of(pid)):
         os.kill(int(pid), signal.SIGKILL)
     for _ in range(100):
         if not is_kept(folder):
@@ -238,15 +224,6 @@ def kill_keeper(folder: str) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def born(pid: int) -> str:
-    """Return when a process began, by which a pid that was used again is told; empty where there is no /proc."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return ""
 
 
 VERBS = {

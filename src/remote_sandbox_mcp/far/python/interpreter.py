@@ -5,6 +5,8 @@ import signal
 import struct
 import subprocess
 
+from .family import PRCTL, read_status
+
 MYPY = False
 if MYPY:
     from typing import Any
@@ -28,19 +30,6 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 class Broken(Exception):
     """Code has written to the pipe on which its interpreter says what came of it."""
-
-
-def find_prctl() -> "Any":
-    """The C function prctl; None where there is none, as on macOS."""
-    try:
-        import ctypes
-
-        return ctypes.CDLL(None).prctl
-    except (ImportError, OSError, AttributeError):
-        return None
-
-
-PRCTL = find_prctl()
 
 
 def guard_supervisor() -> None:
@@ -178,40 +167,7 @@ class Interpreter:
             return False
 
 
-def descendants(root: int) -> "list[int]":
-    """All living processes below one."""
-    children: "dict[int, list[int]]" = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self/task") else ():
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
-            except (OSError, ValueError):
-                continue
-            if state not in (b"Z", b"X"):
-                children.setdefault(int(parent), []).append(int(name))
-    found, queue = [], [root]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
-
-
-def strike(pids: "list[int]", number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except OSError:
-            pass
-
-
 def describe_end(status: int) -> "dict[str, Any]":
     """A wait status as exit code or signal."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        try:
-            return {"signal": signal.Signals(number).name}
-        except ValueError:
-            return {"signal": "signal %d" % number}
-    return {"exit": os.WEXITSTATUS(status)}
+    code, number = read_status(status)
+    return {"signal": number} if number else {"exit": code}

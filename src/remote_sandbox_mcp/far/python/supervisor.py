@@ -1,6 +1,7 @@
 """A session's supervisor: keeps one interpreter, has it run one call after another, and outlives all of them."""
 
 import collections
+import contextlib
 import json
 import os
 import selectors
@@ -11,20 +12,11 @@ import struct
 import time
 
 from .calls import Caller, CodeCall
-from .client import SOCKET, born
+from .cards import birth_of
+from .client import SOCKET
+from .family import collect_children, descendants, strike
 from .gpu import GpuMemory
-from .interpreter import (
-    DONE,
-    HELLO,
-    IMAGE,
-    NO_TOKEN,
-    Broken,
-    Interpreter,
-    descendants,
-    describe_end,
-    guard_supervisor,
-    strike,
-)
+from .interpreter import DONE, HELLO, IMAGE, NO_TOKEN, Broken, Interpreter, describe_end, guard_supervisor
 from .wire import ERR, INTERRUPT, ORDER, OUT
 
 MYPY = False
@@ -180,7 +172,11 @@ class Supervisor:
             if kind == ORDER:
                 self.handle(caller, body)
             elif kind == INTERRUPT:
-                self.interrupt_call_of(caller)
+                if self.current and self.current.caller is caller:
+                    self.current.interrupt("interrupted")
+                for call in [call for call in self.queue if call.caller is caller]:
+                    self.queue.remove(call)
+                    call.answer({"state": "interrupted", "why": "it had not begun"})
         if caller.is_gone:
             self.drop(caller)
 
@@ -209,13 +205,6 @@ class Supervisor:
         if self.current and self.current.caller is caller:
             self.current.caller = None
             self.current.interrupt("interrupted")
-
-    def interrupt_call_of(self, caller: Caller) -> None:
-        if self.current and self.current.caller is caller:
-            self.current.interrupt("interrupted")
-        for call in [call for call in self.queue if call.caller is caller]:
-            self.queue.remove(call)
-            call.answer({"state": "interrupted", "why": "it had not begun"})
 
     # Calls
 
@@ -399,10 +388,8 @@ class Supervisor:
 
     def forget(self, record: "dict[str, Any]") -> None:
         for image in record.get("images", ()):
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(image["path"])
-            except OSError:
-                pass
 
     def last_result(self, call_id: str) -> "dict[str, Any]":
         """Without an id: the result of the newest call."""
@@ -414,20 +401,14 @@ class Supervisor:
 
     def collect(self, fd: int) -> None:
         """Collect children that have ended; one of them may be the interpreter."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(fd, 512)
-        except BlockingIOError:
-            pass
-        try:
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                self.gpu.ended(pid)
-                if self.interpreter and pid == self.interpreter.pid:
-                    self.mourn(describe_end(status))
-        except ChildProcessError:
-            pass
+        collect_children(self.note_end)
+
+    def note_end(self, pid: int, status: int) -> None:
+        self.gpu.ended(pid)
+        if self.interpreter and pid == self.interpreter.pid:
+            self.mourn(describe_end(status))
 
     def lose(self, why: str) -> None:
         """End an interpreter that cannot say any more what comes of its code."""
@@ -513,11 +494,7 @@ def end_all(grace_s: float, kill_s: float) -> "list[int]":
         elif time.monotonic() >= begun + grace_s:
             strike(left, signal.SIGKILL)
         time.sleep(0.02)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            pass
+        collect_children(lambda pid, status: None)
     return descendants(os.getpid())
 
 
@@ -552,7 +529,7 @@ def keep(folder: str, name: str, lock: int, ready: int) -> None:
     """The supervisor's process, from its beginning to its end. `lock` is held until then."""
     try:
         os.ftruncate(lock, 0)
-        os.write(lock, ("%d %s" % (os.getpid(), born(os.getpid()))).encode())
+        os.write(lock, ("%d %d" % (os.getpid(), birth_of("self"))).encode())
         os.chdir(folder)
         os.umask(0o077)
         if os.path.lexists(SOCKET):

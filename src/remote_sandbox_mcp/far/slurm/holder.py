@@ -5,6 +5,7 @@ therefore started here, in the batch step. Runs under Python 3.6 with the standa
 """
 
 import array
+import contextlib
 import ctypes
 import os
 import select
@@ -120,10 +121,8 @@ class Holder:
             if process is not None:
                 process.returncode = ended
             if connection is not None:
-                try:
+                with contextlib.suppress(OSError):
                     connection.sendall(b"%d" % ended)
-                except OSError:
-                    pass
                 connection.close()
 
     def end(self) -> None:
@@ -134,10 +133,8 @@ class Holder:
         while descendants():
             number = signal.SIGTERM if time.monotonic() - begun < ENDING_S else signal.SIGKILL
             for pid in descendants():
-                try:
+                with contextlib.suppress(OSError):
                     os.kill(pid, number)
-                except OSError:
-                    pass
             if time.monotonic() - begun > 2 * ENDING_S:
                 break
             time.sleep(0.05)
@@ -147,10 +144,8 @@ class Holder:
     def clear(self) -> None:
         for folder in (self.folder, "/tmp/remote-sandbox-%d-%s" % (os.getuid(), self.place)):
             shutil.rmtree(folder, ignore_errors=True)
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(os.path.expanduser("~/.local/state/remote-sandbox/allocations/" + self.place))
-        except OSError:
-            pass
 
 
 def peer_uid(connection: socket.socket) -> int:
@@ -189,11 +184,9 @@ def descendants() -> "list[int]":
 
 
 def main(place: str, seconds: str) -> None:
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         # What a line leaves behind stays below us, where the queue finds it at the end.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    except (OSError, AttributeError):
-        pass
     holder = Holder(place, float(seconds))
     # Two allocations on one node must not meet: neither their outposts' folders nor their tmux.
     os.environ.update({"REMOTE_SANDBOX_PLACE": place, "TMUX_TMPDIR": holder.folder})

@@ -146,7 +146,11 @@ class HttpServer:
             task.cancel()
         serving.cancel()
         await asyncio.wait((serving, *web.server_state.tasks), timeout=WIND_DOWN_S)
-        web.hang_up()
+        # Close everything, whatever the clients do: the process may go on with other work.
+        for server in web.servers:
+            server.close()
+        for connection in list(web.server_state.connections):
+            connection.transport.abort()
         return serving.exception() if serving.done() and not serving.cancelled() else None
 
 
@@ -166,13 +170,6 @@ class Web(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
-
-    def hang_up(self) -> None:
-        """Close everything, whatever the clients do: the process may go on with other work."""
-        for server in self.servers:
-            server.close()
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
 
 
 def _web(gate: HttpGate, unfinished: Unfinished | None = None) -> Web:

@@ -19,26 +19,13 @@ from ...views.job_results import curves_fields, session_fields
 from ...views.live.service import Live
 from ...views.results import sentence
 from ..mcp.server import SandboxServer
+from . import http
 from .allowing import Allowing
 from .browsing import Files
 from .calls import ToolCaller
 from .conflicts import Conflicts
 from .entering import Door
-from .http import (
-    API,
-    CLOSING,
-    ROOT,
-    PageAnswer,
-    PageRefusal,
-    PageRequest,
-    Receive,
-    Scope,
-    Send,
-    answer_error,
-    answer_file,
-    answer_json,
-    send_answer,
-)
+from .http import PageAnswer, PageRequest, answer_json
 from .logs import LogStream
 from .streams import BYTES, EVENTS, PLAIN, EventStreams, changes
 from .terminals import Terminals
@@ -107,25 +94,25 @@ class PageApp:
         """End all streams now: the service winds down."""
         self._streams.end()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: http.Scope, receive: http.Receive, send: http.Send) -> None:
         request: PageRequest | None = None
         try:
             request = PageRequest.of(scope, receive)
             answer = await self._answer(request, receive, send)
-        except PageRefusal as refused:
-            answer = answer_error(refused.status, str(refused))
+        except http.PageRefusal as refused:
+            answer = http.answer_error(refused.status, str(refused))
         except SandboxError as problem:
             is_unknown = isinstance(problem, BadArgument | UnknownSandbox)
             answer = answer_json({"error": sentence(problem), "code": problem.code}, 404 if is_unknown else 502)
         if answer is not None:
-            await send_answer(answer, send, without_body=bool(request and request.method == "HEAD"))
+            await http.send_answer(answer, send, without_body=bool(request and request.method == "HEAD"))
 
-    async def _answer(self, request: PageRequest, receive: Receive, send: Send) -> PageAnswer | None:
+    async def _answer(self, request: PageRequest, receive: http.Receive, send: http.Send) -> PageAnswer | None:
         """Answer a request; None where the answer was a stream."""
-        if not request.path.startswith(API):
+        if not request.path.startswith(http.API):
             return await self._answer_stranger(request)
         cookie = self._check(request)
-        name = request.path.removeprefix(API)
+        name = request.path.removeprefix(http.API)
         if begin := self._sources.get((request.method, name)):
             source, kind = await begin(request, cookie)
             await self._streams.run(source, functools.partial(self._door.until_over, cookie), receive, send, kind)
@@ -134,7 +121,7 @@ class PageApp:
             return answer_json(await work(await request.json(LARGEST_CALL), cookie))
         if route := self._routes.get((request.method, name)):
             return await route(request)
-        raise PageRefusal(404, f"there is no {request.method} {request.path[:100]}")
+        raise http.PageRefusal(404, f"there is no {request.method} {request.path[:100]}")
 
     def _check(self, request: PageRequest) -> str:
         """The cookie of a request of our page, in a browser that has entered. Raises PageRefusal."""
@@ -143,7 +130,7 @@ class PageApp:
         for cookie in request.cookies(self._door.cookie_name):
             if self._door.knows(cookie, token):
                 return cookie
-        raise PageRefusal(401, ASK_FOR_KEY)
+        raise http.PageRefusal(401, ASK_FOR_KEY)
 
     # Without a key
 
@@ -153,32 +140,32 @@ class PageApp:
         if request.method == "POST" and request.path == "/ui/leave":
             return self._leave(request)
         if request.method not in ("GET", "HEAD"):
-            raise PageRefusal(405, f"{request.method} is not for this address")
-        if request.path == ROOT:
+            raise http.PageRefusal(405, f"{request.method} is not for this address")
+        if request.path == http.ROOT:
             # The browser keeps what follows the #.
-            return PageAnswer(308, b"", ((b"location", b"/ui/"), CLOSING))
-        found = answer_file(request, request.path.removeprefix(f"{ROOT}/"))
+            return PageAnswer(308, b"", ((b"location", b"/ui/"), http.CLOSING))
+        found = http.answer_file(request, request.path.removeprefix(f"{http.ROOT}/"))
         if found is None:
-            raise PageRefusal(404, f"there is no {request.path[:100]}")
-        return PageAnswer(found.status, found.body, (*found.headers, CLOSING))
+            raise http.PageRefusal(404, f"there is no {request.path[:100]}")
+        return PageAnswer(found.status, found.body, (*found.headers, http.CLOSING))
 
     async def _enter(self, request: PageRequest) -> PageAnswer:
         _refuse_other_sites(request)
         try:
             given = (await within(request.json(LARGEST_KEY), ENTER_S)).get("key")
         except asyncio.TimeoutError:
-            raise PageRefusal(408, "the key did not come in time") from None
+            raise http.PageRefusal(408, "the key did not come in time") from None
         if not isinstance(given, str) or not self._door.is_key(given.strip()):
             if not await self._door.slow_down():
-                raise PageRefusal(429, "too many wrong keys; wait a moment")
-            raise PageRefusal(401, WRONG_KEY)
+                raise http.PageRefusal(429, "too many wrong keys; wait a moment")
+            raise http.PageRefusal(401, WRONG_KEY)
         new = self._door.new_pass()
         cookie = self._door.set_cookie(new.cookie)
-        return answer_json({"token": new.token}, 200, (b"set-cookie", cookie.encode()), CLOSING)
+        return answer_json({"token": new.token}, 200, (b"set-cookie", cookie.encode()), http.CLOSING)
 
     def _leave(self, request: PageRequest) -> PageAnswer:
         self._door.leave(self._check(request))
-        return answer_json({}, 200, (b"set-cookie", self._door.set_cookie("").encode()), CLOSING)
+        return answer_json({}, 200, (b"set-cookie", self._door.set_cookie("").encode()), http.CLOSING)
 
     # With one: streams
 
@@ -215,7 +202,7 @@ class PageApp:
     async def _log_search(self, request: PageRequest) -> PageAnswer:
         words = request.query.get("words", "")
         if not words or len(words) > LONGEST_SEARCH:
-            raise PageRefusal(400, f"give up to {LONGEST_SEARCH} characters to search for")
+            raise http.PageRefusal(400, f"give up to {LONGEST_SEARCH} characters to search for")
         return answer_json(await (await self._log(request)).search(words, request.number("at", 0, 1 << 62)))
 
     async def _log_line(self, request: PageRequest) -> PageAnswer:
@@ -263,7 +250,7 @@ class PageApp:
     async def _allow(self, request: PageRequest) -> PageAnswer:
         # Clients over HTTP have the key, too; their user need not be this computer's.
         if not request.is_from_here:
-            raise PageRefusal(403, ONLY_HERE)
+            raise http.PageRefusal(403, ONLY_HERE)
         return answer_json(await asyncio.to_thread(self._allowing.allow, await request.json(LARGEST_PLACE)))
 
     async def _call(self, wanted: Mapping[str, Any], _: str) -> dict[str, Any]:
@@ -279,7 +266,7 @@ def _span(request: PageRequest) -> float:
 def _refuse_other_sites(request: PageRequest) -> None:
     """Refuse what another web page has sent, where the browser says so."""
     if request.header("sec-fetch-site") not in ("", "same-origin"):
-        raise PageRefusal(403, "only the page itself may ask for this")
+        raise http.PageRefusal(403, "only the page itself may ask for this")
 
 
 def choice_fields(choice: ProviderChoice) -> dict[str, Any]:

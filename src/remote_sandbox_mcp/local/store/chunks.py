@@ -6,14 +6,11 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...core.errors import ConfigError
 from .database import Database, statements
+from .library import sqlite3
 from .trouble import DAMAGED
-
-if TYPE_CHECKING:
-    import sqlite3
 
 CHUNKS_FILE = "chunks.db"
 MOST_BYTES = 256 << 20

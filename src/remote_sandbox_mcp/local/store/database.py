@@ -12,18 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...core.errors import ConfigError
 from . import trouble
 from .keeping import offer_functions
+from .library import sqlite3
 from .original import reserve_numbers
-
-if TYPE_CHECKING:
-    import sqlite3
-
-
-# sqlite3 is imported where it is used: the import costs milliseconds, and most calls need no database.
 
 BUSY_S = 5.0
 STATE_FILE = "state.db"
@@ -94,8 +88,6 @@ class Database:
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Raise errors of SQLite and of the disk in a sentence, and note that the file cannot be used."""
-        import sqlite3
-
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -122,8 +114,6 @@ class Database:
 
     def _copied(self) -> sqlite3.Connection:
         """A database in memory with what can be read of the file."""
-        import sqlite3
-
         memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         with suppress(sqlite3.Error, OSError):
             if 0 < self.file.stat().st_size < trouble.LARGEST_COPY:
@@ -151,8 +141,6 @@ class Database:
                 Path(f"{self.file}{suffix}").unlink(missing_ok=True)
 
     def _open(self) -> sqlite3.Connection:
-        import sqlite3
-
         with one_at_a_time(self.file.with_suffix(".lock")):
             _make_private(self.file)
             connection = sqlite3.connect(
@@ -166,8 +154,6 @@ class Database:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        import sqlite3
-
         connection.row_factory = sqlite3.Row
         # With a write-ahead log readers and the writer do not wait for each other, nor a commit for the disk.
         connection.execute("PRAGMA journal_mode = WAL")
@@ -195,10 +181,28 @@ class Database:
         connection.execute(f"PRAGMA user_version = {len(steps)}")
 
 
+class Rows:
+    """Rows that the statements of one file read and change, each in one short transaction. Raises ConfigError."""
+
+    # The statements are those of NAME.sql.
+    name = ""
+    or_in_memory = False
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def _change(self, statement: str, /, **values: object) -> bool:
+        """Run a statement; returns whether there was a row to change."""
+        with self.database.writing(or_in_memory=self.or_in_memory) as connection:
+            return connection.execute(statements(self.name)[statement], values).rowcount > 0
+
+    def _found(self, statement: str, /, **values: object) -> list[sqlite3.Row]:
+        with self.database.reading(or_in_memory=self.or_in_memory) as connection:
+            return connection.execute(statements(self.name)[statement], values).fetchall()
+
+
 def _forget_deleted(connection: sqlite3.Connection) -> None:
     """Remove what a migration changed or deleted from the file itself, unless another process is just reading it."""
-    import sqlite3
-
     with suppress(sqlite3.OperationalError):
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -263,8 +267,6 @@ def migrations(folder: str) -> Sequence[str]:
 
 def split(script: str) -> Iterator[str]:
     """The statements of a script one by one; a trigger, which holds several, stays whole."""
-    import sqlite3
-
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.sandboxes.disposable import Disposable, Limits
-from .database import Database, statements
+from .database import Database, Rows, statements
 from .keeping import Keeper
+from .library import sqlite3
 from .mark import mark_of
-
-if TYPE_CHECKING:
-    import sqlite3
 
 CREATING, RUNNING, PAUSED, ENDING, EXPIRED, GONE = "creating", "running", "paused", "ending", "expired", "gone"
 # Ended by itself, as its provider reports.
@@ -57,11 +55,13 @@ class Kept:
         return self.disposable.id
 
 
-class DisposableRows:
-    """The rows. Each call is one short transaction; an end, once written, stays. Raises ConfigError."""
+class DisposableRows(Rows):
+    """The rows; an end, once written, stays."""
+
+    name = "disposables"
 
     def __init__(self, database: Database) -> None:
-        self.database = database
+        super().__init__(database)
         self._mark = mark_of(database.file)
 
     def is_empty(self) -> bool:
@@ -182,13 +182,8 @@ class DisposableRows:
             if _execute(connection, "living").fetchone() is None:
                 self._mark.unlink(missing_ok=True)
 
-    def _change(self, statement: str, **values: object) -> bool:
-        with self.database.writing() as connection:
-            return _execute(connection, statement, **values).rowcount > 0
-
     def _select(self, statement: str, **values: object) -> tuple[Kept, ...]:
-        with self.database.reading() as connection:
-            return tuple(_kept(row) for row in _execute(connection, statement, **values).fetchall())
+        return tuple(map(_kept, self._found(statement, **values)))
 
 
 def _execute(connection: sqlite3.Connection, statement: str, **values: object) -> sqlite3.Cursor:

@@ -6,12 +6,10 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .database import Database, statements
-
-if TYPE_CHECKING:
-    import sqlite3
+from .database import Database, Rows, statements
+from .library import sqlite3
 
 DAY_S = 86400.0
 MOST_ROWS, MOST_BYTES = 100_000, 64 << 20
@@ -54,11 +52,13 @@ class WantedCalls:
     limit: int = 50
 
 
-class HistoryRows:
-    """The rows. Any number of processes may use them at once. Raises ConfigError."""
+class HistoryRows(Rows):
+    """The rows. Any number of processes may use them at once."""
+
+    name, or_in_memory = "history", True
 
     def __init__(self, database: Database) -> None:
-        self.database = database
+        super().__init__(database)
         self._unpruned = PRUNE_EVERY
 
     def exists(self) -> bool:
@@ -82,14 +82,11 @@ class HistoryRows:
 
     def newest(self, wanted: WantedCalls) -> tuple[CallRow, ...]:
         """Oldest first."""
-        with self.database.reading(or_in_memory=True) as connection:
-            rows = connection.execute(statements("history")["newest"], {**vars(wanted), "now": time.time()}).fetchall()
-        return tuple(map(_row, rows))
+        return tuple(map(_row, self._found("newest", **vars(wanted), now=time.time())))
 
     def last(self) -> int:
         """The highest number; 0 for none."""
-        with self.database.reading(or_in_memory=True) as connection:
-            return int(connection.execute(statements("history")["last"]).fetchone()[0])
+        return int(self._found("last")[0][0])
 
 
 def _prune(connection: sqlite3.Connection, days: float, configuration: str) -> None:

@@ -6,17 +6,14 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.jobs.job import JobSeen, JobStarted, JobState
 from ...core.sandboxes.port import DeployOrder
 from ...core.texts.shown import HIDDEN
-from .database import Database, statements
+from .database import Database, Rows, statements
 from .keeping import Keeper
-
-if TYPE_CHECKING:
-    import sqlite3
-
+from .library import sqlite3
 
 STARTING = "starting"
 # Stored as JSON, which can also hold names that are not valid UTF-8.
@@ -51,11 +48,13 @@ class JobRecord:
     app: DeployOrder | None = None
 
 
-class JobRecords:
-    """The rows. Any number of processes may use them at once. Raises ConfigError."""
+class JobRecords(Rows):
+    """The rows. Any number of processes may use them at once."""
+
+    name = "jobs"
 
     def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
-        self.database = database
+        super().__init__(database)
         self._keeper = keeper or Keeper()
 
     def add(self, record: JobRecord, configuration: str = "") -> None:
@@ -111,14 +110,8 @@ class JobRecords:
         """Drop older ones, except those that still run or wait in a queue."""
         self._change("prune", before=before)
 
-    def _change(self, name: str, **values: object) -> None:
-        with self.database.writing() as connection:
-            connection.execute(statements("jobs")[name], values)
-
     def _select(self, name: str, **values: object) -> tuple[JobRecord, ...]:
-        with self.database.reading() as connection:
-            rows = connection.execute(statements("jobs")[name], values).fetchall()
-        return tuple(_record(row, self._keeper) for row in rows)
+        return tuple(_record(row, self._keeper) for row in self._found(name, **values))
 
 
 def _record(row: sqlite3.Row, keeper: Keeper) -> JobRecord:
@@ -200,11 +193,13 @@ def forgotten(place: str) -> RowChange:
     return RowChange("forget", {"place": place})
 
 
-class RunRecords:
-    """The rows. Any number of processes may use them at once. Raises ConfigError."""
+class RunRecords(Rows):
+    """The rows. Any number of processes may use them at once."""
+
+    name = "runs"
 
     def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
-        self.database = database
+        super().__init__(database)
         self._keeper = keeper or Keeper()
         # Where none are to be kept: whether those of an earlier time were dropped.
         self._is_forgotten = False
@@ -254,13 +249,10 @@ class RunRecords:
         return self._select("background", place=place, since=since, limit=limit)
 
     def _select(self, name: str, **values: object) -> tuple[RunRecord, ...]:
-        with self.database.reading() as connection:
-            rows = connection.execute(statements("runs")[name], values).fetchall()
-        return tuple(_run_record(row, self._keeper) for row in rows)
+        return tuple(map(self._read, self._found(name, **values)))
 
-
-def _run_record(row: sqlite3.Row, keeper: Keeper) -> RunRecord:
-    values = {field.name: row[field.name] for field in fields(RunRecord)}
-    if not keeper.may_read(values["configuration"]):
-        values |= {"command": "", "tail": ""}
-    return RunRecord(**{**values, "is_listed": bool(values["is_listed"])})
+    def _read(self, row: sqlite3.Row) -> RunRecord:
+        values = {field.name: row[field.name] for field in fields(RunRecord)}
+        if not self._keeper.may_read(values["configuration"]):
+            values |= {"command": "", "tail": ""}
+        return RunRecord(**{**values, "is_listed": bool(values["is_listed"])})

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.errors import ConfigError
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 # The folder of TrueTexts beside a database.
 TRUE_TEXTS = "again"
@@ -125,6 +124,12 @@ class TrueTexts:
 def clean(text: str) -> str:
     """A text that SQLite takes: a command may hold bytes that are not valid UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def fields_of(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this version knows; a newer version may have written more."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in fields.items() if name in names}
 
 
 def read_json(text: str) -> Any:

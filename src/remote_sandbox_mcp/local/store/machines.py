@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from ...core.resources.history import GpuHours, Minute, mean_point, packed, unpacked
 from ...core.resources.usage import Point
-from .database import Database, statements
+from .database import Rows, statements
 from .keeping import clean
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 KEPT_S = 90 * DAY_S
@@ -22,11 +19,10 @@ MINUTES_S, THINNED_TO, HOURS_S = DAY_S, 15, 8 * DAY_S
 MOST_OWNERS = 200
 
 
-class MachineRows:
+class MachineRows(Rows):
     """The rows. Any number of processes may write them: the first one that has a minute of a machine keeps it."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    name = "machines"
 
     def write(self, minutes: Sequence[Minute]) -> None:
         """Add minutes of machines, at once. Raises ConfigError."""
@@ -45,17 +41,13 @@ class MachineRows:
 
     def points(self, after: float, machine: str = "") -> dict[str, tuple[Point, ...]]:
         """List the points of all machines, or of one, since a time. Raises ConfigError."""
-        with self.database.reading() as connection:
-            given = {"name": clean(machine), "after": int(after) // MINUTE_S}
-            rows = connection.execute(statements("machines")["points"], given).fetchall()
+        rows = self._found("points", name=clean(machine), after=int(after) // MINUTE_S)
         by_name = groupby(rows, key=lambda row: str(row["name"]))
         return {name: tuple(_point(row) for row in found) for name, found in by_name}
 
     def hours(self, after: float, machine: str = "") -> list[GpuHours]:
         """List the GPU-hours since a time. Raises ConfigError."""
-        with self.database.reading() as connection:
-            given = {"name": clean(machine), "after": int(after) // HOUR_S}
-            rows = connection.execute(statements("machines")["hours"], given).fetchall()
+        rows = self._found("hours", name=clean(machine), after=int(after) // HOUR_S)
         return [GpuHours(**dict(row)) for row in rows]
 
     def tidy(self, now: float) -> None:

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.errors import ConfigError
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 FILE = "watchdog.sqlite3"
 # The status of a watch that is ours now: the original's watchdog looks after active ones alone.
@@ -59,8 +57,6 @@ def change(file: Path, statuses: Mapping[int, str]) -> None:
 
 def reserve_numbers(connection: sqlite3.Connection, folder: Path) -> None:
     """Begin after the original's numbers in a new database of ours: watch 7 goes on to mean what it has meant."""
-    import sqlite3
-
     if not (folder / FILE).is_file():
         return
     with suppress(sqlite3.Error, ConfigError), _opened(folder / FILE) as source:
@@ -83,8 +79,6 @@ def parsed(row: Row, column: str) -> dict[str, Any]:
 @contextmanager
 def _opened(file: Path) -> Iterator[sqlite3.Connection]:
     """Raises ConfigError."""
-    import sqlite3
-
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=5.0)) as connection:
             connection.row_factory = sqlite3.Row

@@ -9,13 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .database import Database, one_at_a_time
+from .library import sqlite3
 from .trouble import StateError, ends, explain
-
-if TYPE_CHECKING:
-    import sqlite3
 
 SUFFIXES = ("", "-wal", "-shm")
 
@@ -30,8 +27,6 @@ class Repaired:
 
 def find_trouble(file: Path) -> StateError | None:
     """Find out why a state file cannot be used: write to it, and read it as a whole. None if all is well."""
-    import sqlite3
-
     database = Database(file)
     try:
         with database.writing() as connection:
@@ -73,8 +68,6 @@ def repair(file: Path) -> Repaired:
 
 def _salvage(damaged: Path, into: sqlite3.Connection) -> dict[str, int]:
     """Copy all rows that can be read into the tables that this version knows; how many of each."""
-    import sqlite3
-
     tables = [row[0] for row in into.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()]
     saved = {}
     with closing(sqlite3.connect(damaged, isolation_level=None)) as source:
@@ -86,8 +79,6 @@ def _salvage(damaged: Path, into: sqlite3.Connection) -> dict[str, int]:
 
 def _rows(source: sqlite3.Connection, table: str) -> Iterator[sqlite3.Row]:
     """The rows of a table up to the damaged page, and those behind it."""
-    import sqlite3
-
     for order in ("ASC", "DESC"):
         with suppress(sqlite3.Error):
             yield from source.execute(f'SELECT * FROM "{table}" ORDER BY rowid {order}')
@@ -96,8 +87,6 @@ def _rows(source: sqlite3.Connection, table: str) -> Iterator[sqlite3.Row]:
 
 def _put(into: sqlite3.Connection, table: str, row: sqlite3.Row) -> int:
     """Insert one row; one that is there already, or no longer fits, is skipped."""
-    import sqlite3
-
     known = {column[1] for column in into.execute(f'PRAGMA table_info("{table}")').fetchall()}
     names = [name for name in row.keys() if name in known]  # noqa: SIM118
     columns, marks = ", ".join(f'"{name}"' for name in names), ", ".join("?" * len(names))

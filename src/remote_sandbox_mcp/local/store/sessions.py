@@ -7,15 +7,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .database import Database, statements
+from .database import Database, Rows, statements
 from .disposables import Owner
 from .keeping import Keeper
-
-if TYPE_CHECKING:
-    import sqlite3
-
+from .library import sqlite3
 
 # No client waits longer for an answer.
 CALLS_KEPT_S = 86400.0
@@ -32,11 +29,10 @@ class CallRecord:
     answer: str | None = None
 
 
-class CallRows:
-    """The rows. Each method is one short transaction. Raises ConfigError."""
+class CallRows(Rows):
+    """The rows."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    name, or_in_memory = "calls", True
 
     def begin(self, call: str, tool: str) -> None:
         """Record that a call is about to begin; drops old rows."""
@@ -46,14 +42,11 @@ class CallRows:
             connection.execute(statements("calls")["begin"], {"call": call, "tool": tool, "begun": now})
 
     def answer(self, call: str, answer: Mapping[str, Any]) -> None:
-        kept = json.dumps(Keeper().values(answer))
-        with self.database.writing(or_in_memory=True) as connection:
-            connection.execute(statements("calls")["answer"], {"call": call, "answer": kept})
+        self._change("answer", call=call, answer=json.dumps(Keeper().values(answer)))
 
     def remove(self, call: str) -> None:
         """Remove a call that did nothing."""
-        with self.database.writing(or_in_memory=True) as connection:
-            connection.execute(statements("calls")["remove"], {"call": call})
+        self._change("remove", call=call)
 
     def get(self, call: str) -> CallRecord | None:
         """Return the record of a call; None for one that never began.
@@ -79,24 +72,21 @@ class SelectedSandbox:
         return (self.client, self.configuration) == (other.client, other.configuration)
 
 
-class SelectionRows:
-    """The rows. Each call is one short transaction. Raises ConfigError."""
+class SelectionRows(Rows):
+    """The rows."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    name, or_in_memory = "selections", True
 
     def exists(self) -> bool:
         """Whether there is a database with anything in it: on a full disk an empty file may be made."""
         return self.database.file.exists() and self.database.file.stat().st_size > 0
 
     def put(self, choice: SelectedSandbox) -> None:
-        with self.database.writing(or_in_memory=True) as connection:
-            _execute(connection, "put", choice)
+        self._change("put", **_values(choice))
 
     def release(self, choice: SelectedSandbox) -> None:
         """Mark its server as ended, so that the next one may take its place at once."""
-        with self.database.writing(or_in_memory=True) as connection:
-            _execute(connection, "release", choice)
+        self._change("release", **_values(choice))
 
     def inherit(self, mine: SelectedSandbox, is_alive: Callable[[Owner], bool]) -> frozenset[str]:
         """The selection of this server or, where it has no row yet, those of its predecessors that have ended.
@@ -105,27 +95,26 @@ class SelectionRows:
         in their place learns of it. Rows of clients that have ended are removed.
         """
         # The serving process may have been replaced, but the client's choice stays.
-        if own := [it for it in self._all() if it.same_place(mine) and it.server == mine.server]:
+        known = map(_choice, self._found("all"))
+        if own := [it for it in known if it.same_place(mine) and it.server == mine.server]:
             return frozenset(it.sandbox for it in own)
         with self.database.writing(or_in_memory=True) as connection:
-            found = [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
+            say = statements(self.name)
+            found = [_choice(row) for row in connection.execute(say["all"]).fetchall()]
             for gone in [it for it in found if not is_alive(it.client)]:
-                _execute(connection, "remove", gone)
+                connection.execute(say["remove"], _values(gone))
             ended = [it for it in found if it.same_place(mine) and not is_alive(it.server)]
             selected = frozenset(it.sandbox for it in ended)
             if len(selected) <= 1:
                 for it in ended:
-                    _execute(connection, "remove", it)
-                _execute(connection, "put", SelectedSandbox(mine.client, mine.configuration, mine.server, *selected))
+                    connection.execute(say["remove"], _values(it))
+                taken = SelectedSandbox(mine.client, mine.configuration, mine.server, *selected)
+                connection.execute(say["put"], _values(taken))
             return selected
 
-    def _all(self) -> list[SelectedSandbox]:
-        with self.database.reading(or_in_memory=True) as connection:
-            return [_choice(row) for row in connection.execute(statements("selections")["all"]).fetchall()]
 
-
-def _execute(connection: sqlite3.Connection, statement: str, choice: SelectedSandbox) -> None:
-    values = {
+def _values(choice: SelectedSandbox) -> dict[str, object]:
+    return {
         "client_pid": choice.client.pid,
         "client_birth": choice.client.birth,
         "configuration": choice.configuration,
@@ -133,7 +122,6 @@ def _execute(connection: sqlite3.Connection, statement: str, choice: SelectedSan
         "server_birth": choice.server.birth,
         "sandbox": choice.sandbox,
     }
-    connection.execute(statements("selections")[statement], values)
 
 
 def _choice(row: sqlite3.Row) -> SelectedSandbox:
@@ -150,27 +138,25 @@ class KeptForward:
     local_port: int = 0
 
 
-class ForwardRows:
-    """The rows of one configuration. Each method is one short transaction. Raises ConfigError."""
+class ForwardRows(Rows):
+    """The rows of one configuration."""
+
+    name, or_in_memory = "forwards", True
 
     def __init__(self, database: Database, configuration: str) -> None:
-        self._database = database
+        super().__init__(database)
         self._configuration = configuration
 
     def note(self, forward: KeptForward) -> None:
         """Record that it is open, or closed."""
         values = {"configuration": self._configuration, "sandbox": forward.sandbox, "port": forward.port}
-        with self._database.writing(or_in_memory=True) as connection:
-            if forward.local_port:
-                values |= {"local_port": forward.local_port, "opened": time.time()}
-                connection.execute(statements("forwards")["put"], values)
-            else:
-                connection.execute(statements("forwards")["remove"], values)
+        if forward.local_port:
+            self._change("put", **values, local_port=forward.local_port, opened=time.time())
+        else:
+            self._change("remove", **values)
 
     def all(self) -> tuple[KeptForward, ...]:
-        values = {"configuration": self._configuration, "since": time.time() - FORWARDS_KEPT_S}
-        with self._database.reading(or_in_memory=True) as connection:
-            found = connection.execute(statements("forwards")["of"], values).fetchall()
+        found = self._found("of", configuration=self._configuration, since=time.time() - FORWARDS_KEPT_S)
         return tuple(KeptForward(row["sandbox"], row["port"], row["local_port"]) for row in found)
 
 
@@ -186,25 +172,23 @@ class KeptSession:
     used: float = 0.0
 
 
-class KeptSessionRows:
-    """The rows of one kind of session. Each method is one short transaction. Raises ConfigError."""
+class KeptSessionRows(Rows):
+    """The rows of one kind of session."""
+
+    name, or_in_memory = "kept_sessions", True
 
     def __init__(self, database: Database, kind: str) -> None:
-        self._database = database
+        super().__init__(database)
         self._kind = kind
 
     def note(self, session: KeptSession) -> None:
         """Record that it was used."""
         folder = os.fsencode(session.folder).decode("utf-8", "replace")
         values = {"sandbox": session.sandbox, "name": session.name, "as_root": session.as_root, "folder": folder}
-        self._write("note", values | {"used": session.used})
+        self._change("note", **values, kind=self._kind, used=session.used)
 
     def list(self, sandbox: str = "") -> tuple[KeptSession, ...]:
         """List the sessions of one sandbox, or of all; the last used first."""
-        with self._database.reading(or_in_memory=True) as connection:
-            found = connection.execute(
-                statements("kept_sessions")["list"], {"kind": self._kind, "sandbox": sandbox}
-            ).fetchall()
         return tuple(
             KeptSession(
                 kind=self._kind,
@@ -214,17 +198,13 @@ class KeptSessionRows:
                 folder=row["folder"],
                 used=row["used"],
             )
-            for row in found
+            for row in self._found("list", kind=self._kind, sandbox=sandbox)
         )
 
     def remove(self, sandbox: str, name: str) -> None:
         """Remove a session that was closed: root's state of the same name, too."""
-        self._write("remove", {"sandbox": sandbox, "name": name})
+        self._change("remove", kind=self._kind, sandbox=sandbox, name=name)
 
     def prune(self, before: float) -> None:
         """Drop those that were not used since."""
-        self._write("prune", {"before": before})
-
-    def _write(self, statement: str, values: dict[str, object]) -> None:
-        with self._database.writing(or_in_memory=True) as connection:
-            connection.execute(statements("kept_sessions")[statement], {"kind": self._kind} | values)
+        self._change("prune", kind=self._kind, before=before)

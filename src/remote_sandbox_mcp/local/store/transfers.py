@@ -5,16 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from ...core.sync.transfer import Headway, Order, Outcome
-from .database import Database, statements
-from .keeping import Keeper
-
-if TYPE_CHECKING:
-    import sqlite3
+from .database import Rows
+from .keeping import Keeper, fields_of
+from .library import sqlite3
 
 # Ids are this and eight hexadecimal digits.
 PREFIX = "tr-"
@@ -74,11 +70,10 @@ class TransferEnd:
     code: str = ""
 
 
-class Ledger:
-    """The rows. Each call is one short transaction; an end, once written, stays. Raises ConfigError."""
+class Ledger(Rows):
+    """The rows; an end, once written, stays."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    name = "transfers"
 
     def add(self, transfer: Transfer) -> None:
         fields = {name: getattr(transfer, name) for name in ("id", "status", "pid", "log_file")}
@@ -88,9 +83,7 @@ class Ledger:
         self._change("add", **fields, **times, wanted=json.dumps(wanted))
 
     def get(self, task_id: str) -> Transfer | None:
-        with self.database.reading() as connection:
-            row = connection.execute(statements("transfers")["get"], {"id": task_id}).fetchone()
-        return _transfer(row) if row else None
+        return next(iter(self._select("get", id=task_id)), None)
 
     def latest(self, limit: int) -> tuple[Transfer, ...]:
         """Newest first."""
@@ -114,9 +107,7 @@ class Ledger:
 
     def is_unwanted(self, task_id: str) -> bool:
         """Whether a cancellation was requested."""
-        with self.database.reading() as connection:
-            row = connection.execute(statements("transfers")["wish"], {"id": task_id}).fetchone()
-        return bool(row and row[0])
+        return any(row[0] for row in self._found("wish", id=task_id))
 
     def ask_to_cancel(self, task_id: str) -> None:
         self._change("ask_to_cancel", id=task_id, now=time.time())
@@ -130,13 +121,8 @@ class Ledger:
     def remove(self, task_id: str) -> None:
         self._change("remove", id=task_id)
 
-    def _change(self, name: str, **values: object) -> bool:
-        with self.database.writing() as connection:
-            return connection.execute(statements("transfers")[name], values).rowcount > 0
-
     def _select(self, name: str, **values: object) -> tuple[Transfer, ...]:
-        with self.database.reading() as connection:
-            return tuple(_transfer(row) for row in connection.execute(statements("transfers")[name], values).fetchall())
+        return tuple(map(_transfer, self._found(name, **values)))
 
 
 def _transfer(row: sqlite3.Row) -> Transfer:
@@ -146,10 +132,10 @@ def _transfer(row: sqlite3.Row) -> Transfer:
     return Transfer(
         **{
             **fields,
-            "order": Order.from_json(_fields_of(Order, wanted)),
+            "order": Order.from_json(fields_of(Order, wanted)),
             "configuration": wanted.get("configuration", ""),
-            "headway": Headway(**_fields_of(Headway, headway)) if headway else None,
-            "outcome": Outcome.from_json(_fields_of(Outcome, outcome)) if outcome else None,
+            "headway": Headway(**fields_of(Headway, headway)) if headway else None,
+            "outcome": Outcome.from_json(fields_of(Outcome, outcome)) if outcome else None,
             "cancel_requested": bool(fields["cancel_requested"]),
         }
     )
@@ -157,9 +143,3 @@ def _transfer(row: sqlite3.Row) -> Transfer:
 
 def _to_json(value: Headway | Outcome | None) -> str | None:
     return None if value is None else json.dumps(dataclasses.asdict(value))
-
-
-def _fields_of(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that this version knows; a newer version may have written more."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in fields.items() if name in names}

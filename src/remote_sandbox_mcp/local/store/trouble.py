@@ -10,13 +10,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...core.errors import ConfigError
+from .library import sqlite3
 from .mark import STATE_FILE
-
-if TYPE_CHECKING:
-    import sqlite3
 
 log = logging.getLogger(__name__)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .database import Database, statements
+from .database import Database, Rows, statements
 from .keeping import Keeper, TrueTexts
-
-if TYPE_CHECKING:
-    import sqlite3
+from .library import sqlite3
 
 WAITING, REFUSED, STOPPED = "waiting", "refused", "stopped"
 # The folder of what is run, beside the database.
@@ -54,11 +52,13 @@ class WaitingJob:
         return ",".join(self.places)
 
 
-class WaitingRows:
-    """The rows. Any number of processes may use them at once. Raises ConfigError."""
+class WaitingRows(Rows):
+    """The rows. Any number of processes may use them at once."""
+
+    name = "waiting"
 
     def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
-        self.database = database
+        super().__init__(database)
         self._keeper = keeper or Keeper()
         self._orders = TrueTexts(database.file.with_name(ORDERS))
 
@@ -124,31 +124,21 @@ class WaitingRows:
 
     def by_configuration(self) -> Mapping[str, object]:
         """Configurations under which jobs wait, each with a value that changes when one comes, leaves or is raised."""
-        with self.database.reading() as connection:
-            return {row[0]: tuple(row) for row in connection.execute(statements("waiting")["by_configuration"])}
+        return {row[0]: tuple(row) for row in self._found("by_configuration")}
 
     def freed(self, since: float) -> Mapping[str, float]:
         """Machines on which jobs of ours have ended since, with the last end of each."""
-        with self.database.reading() as connection:
-            rows = connection.execute(statements("waiting")["freed"], {"since": since}).fetchall()
-        return {row["sandbox"]: row["ended"] for row in rows}
+        return {row["sandbox"]: row["ended"] for row in self._found("freed", since=since)}
 
     def prune(self, before: float) -> None:
         """Drop those that ended before."""
         self._change("prune", before=before)
 
-    def _change(self, name: str, **values: object) -> bool:
-        with self.database.writing() as connection:
-            return connection.execute(statements("waiting")[name], values).rowcount > 0
-
     def _select(self, name: str, **values: object) -> tuple[WaitingJob, ...]:
-        with self.database.reading() as connection:
-            rows = connection.execute(statements("waiting")[name], values).fetchall()
-        return tuple(self._read(rows))
+        return tuple(map(self._read, self._found(name, **values)))
 
-    def _read(self, rows: Iterable[sqlite3.Row]) -> Iterable[WaitingJob]:
-        for row in rows:
-            shown = json.loads(row["wanted"])
-            if not self._keeper.may_read(row["configuration"]):
-                shown["command"] = ""
-            yield WaitingJob(shown=shown, **{name: row[name] for name in _COLUMNS})
+    def _read(self, row: sqlite3.Row) -> WaitingJob:
+        shown = json.loads(row["wanted"])
+        if not self._keeper.may_read(row["configuration"]):
+            shown["command"] = ""
+        return WaitingJob(shown=shown, **{name: row[name] for name in _COLUMNS})

@@ -7,19 +7,17 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.jobs.alerts import Alerts
 from ...core.jobs.job import JobStarted
 from ...core.jobs.lifecycle import LONGEST_CHECKPOINT, LONGEST_TAIL, announcements, told_by
 from ...core.jobs.watch import WAKING, Decision, Event, EventType, Policy, Resume, Status, Watch
-from .database import Database, statements
-from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, read_json
+from .database import Database, Rows, statements
+from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, fields_of, read_json
+from .library import sqlite3
 from .original import Row, parsed
 from .subscriptions import Subscriptions
-
-if TYPE_CHECKING:
-    import sqlite3
 
 PENDING, TAKEN, DONE, FAILED = "pending", "taken", "done", "failed"
 # States of what a session is to be told, besides TAKEN.
@@ -64,11 +62,13 @@ class Heartbeat:
     at: float
 
 
-class Watches:
-    """The rows. Any number of processes may use them at once. Raises ConfigError."""
+class Watches(Rows):
+    """The rows. Any number of processes may use them at once."""
+
+    name = "watches"
 
     def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
-        self.database = database
+        super().__init__(database)
         self._keeper = keeper or Keeper()
         self._truths = TrueTexts(database.file.with_name(TRUE_TEXTS))
         self._subscriptions = Subscriptions(database.file.parent)
@@ -101,14 +101,12 @@ class Watches:
 
     def next_due(self) -> float | None:
         """Return when the next watch or effect is due; None for never."""
-        with self.database.reading() as connection:
-            due: float | None = _execute(connection, "next_due").fetchone()[0]
+        due: float | None = self._found("next_due")[0][0]
         return due
 
     def counts(self) -> Mapping[str, int]:
         """Return how many there are, by status."""
-        with self.database.reading() as connection:
-            return dict(tuple(row) for row in _execute(connection, "counts").fetchall())
+        return dict(map(tuple, self._found("counts")))
 
     def started(self, watch_id: int, started: JobStarted) -> None:
         """Record what is known only after the start: where the log is."""
@@ -141,7 +139,9 @@ class Watches:
             for event, values in zip(decision.events, events, strict=True):
                 _add_event(connection, watch, event, values, now, self._subscriptions.channels(watch, event))
             if decision.resume is not None:
-                _add_effect(connection, watch.id, now, kind="resume", **_resume_fields(decision.resume))
+                resume = decision.resume
+                fields = {"before": resume.before.value, "asked_by": clean(resume.asked_by)}
+                _add_effect(connection, watch.id, now, kind="resume", **{**dataclasses.asdict(resume), **fields})
         if watch.status is not Status.ACTIVE:
             self._forget_truth(watch.id)
         return True
@@ -190,9 +190,7 @@ class Watches:
                 _execute(connection, "add_event", id=number, watch_id=watch_id, created=row["created_ts"], **values)
 
     def event(self, event_id: int) -> Event | None:
-        with self.database.reading() as connection:
-            row = _execute(connection, "event", id=event_id).fetchone()
-        return _event(row) if row else None
+        return next(map(_event, self._found("event", id=event_id)), None)
 
     def events(
         self, watch_id: int | None = None, after: int = 0, limit: int = 100, *, newest: bool = False, before: int = 0
@@ -202,18 +200,14 @@ class Watches:
         `before`: of the newest, only those with a lower number.
         """
         name = "newest_events" if newest else "events"
-        with self.database.reading() as connection:
-            values = {"watch_id": watch_id, "after": after, "before": before, "limit": limit}
-            rows = _execute(connection, name, **values).fetchall()
-        return tuple(_event(row) for row in rows)
+        return tuple(map(_event, self._found(name, watch_id=watch_id, after=after, before=before, limit=limit)))
 
     # What is to be done
 
     def pending(self, now: float, *, sandbox: str = "", limit: int = 10_000) -> tuple[Effect, ...]:
         """List the effects that are due, of one sandbox or of all, in the order in which they were decided."""
-        values = {"now": now, "longest": LONGEST_WAIT_S, "sandbox": sandbox, "limit": limit}
-        with self.database.reading() as connection:
-            return tuple(_effect(row) for row in _execute(connection, "pending", **values).fetchall())
+        found = self._found("pending", now=now, longest=LONGEST_WAIT_S, sandbox=sandbox, limit=limit)
+        return tuple(map(_effect, found))
 
     def open_resume(self, watch_id: int) -> Effect | None:
         """The resume of a watch's job that is to be done, or is being done now."""
@@ -228,21 +222,18 @@ class Watches:
 
     def take(self, effect: Effect) -> bool:
         """Mark an effect as taken before it is carried out, so that no other process repeats it."""
-        with self.database.writing() as connection:
-            return _execute(connection, "take", id=effect.id).rowcount > 0
+        return self._change("take", id=effect.id)
 
     def settle(self, effect: Effect, state: str, *, problem: str = "", due: float = 0.0) -> None:
         """Mark a taken effect as done, failed, or to be tried again at `due`."""
-        with self.database.writing() as connection:
-            _execute(connection, "settle", id=effect.id, state=state, problem=self._keeper.stored(problem), due=due)
+        self._change("settle", id=effect.id, state=state, problem=self._keeper.stored(problem), due=due)
 
     def recover(self, now: float, in_hand: Collection[int] = ()) -> None:
         """At the watchdog's start of a round: effects that were taken but are not `in_hand` were left by one that died.
 
         A resume is repeated, which the job's id makes harmless; a notification is not, because it may have arrived.
         """
-        with self.database.reading() as connection:
-            left = [row for row in _execute(connection, "taken").fetchall() if row["id"] not in in_hand]
+        left = [row for row in self._found("taken") if row["id"] not in in_hand]
         if not left:
             return
         with self.database.writing() as connection:
@@ -254,14 +245,11 @@ class Watches:
 
     def waiting(self, home: str, limit: int = 20) -> tuple[Wake, ...]:
         """List what is to be told to a session of this home, in the order in which it happened."""
-        with self.database.reading() as connection:
-            rows = _execute(connection, "waiting_wakes", home=home, limit=limit).fetchall()
-        return tuple(Wake(**dict(row)) for row in rows)
+        return tuple(Wake(**dict(row)) for row in self._found("waiting_wakes", home=home, limit=limit))
 
     def move_wake(self, wake: Wake, before: str, state: str) -> bool:
         """Change what became of it; False if it is not `before`. Taken first, then told: never told twice."""
-        with self.database.writing() as connection:
-            return _execute(connection, "move_wake", event_id=wake.event_id, before=before, state=state).rowcount > 0
+        return self._change("move_wake", event_id=wake.event_id, before=before, state=state)
 
     def show(self, watch: Watch, shown: str) -> None:
         """Note what its session was shown: what it would be told of that, it knows already."""
@@ -273,23 +261,16 @@ class Watches:
 
     def beat(self, pid: int, now: float) -> None:
         """Record that the watchdog is alive."""
-        with self.database.writing() as connection:
-            _execute(connection, "beat", pid=pid, at=now)
+        self._change("beat", pid=pid, at=now)
 
     def last_beat(self) -> Heartbeat | None:
-        with self.database.reading() as connection:
-            row = _execute(connection, "last_beat").fetchone()
-        return Heartbeat(row["pid"], row["at"]) if row else None
+        return next((Heartbeat(row["pid"], row["at"]) for row in self._found("last_beat")), None)
 
     def _one_effect(self, name: str, **values: object) -> Effect | None:
-        with self.database.reading() as connection:
-            row = _execute(connection, name, **values).fetchone()
-        return _effect(row) if row else None
+        return next(map(_effect, self._found(name, **values)), None)
 
     def _select(self, name: str, **values: object) -> tuple[Watch, ...]:
-        with self.database.reading() as connection:
-            rows = _execute(connection, name, **values).fetchall()
-        return tuple(self._watch(row) for row in rows)
+        return tuple(map(self._watch, self._found(name, **values)))
 
     def _wanted(self, watch: Watch) -> tuple[str, dict[str, Any]]:
         """Split the fixed part of a watch into JSON without secrets and the texts that are needed as they are."""
@@ -301,12 +282,12 @@ class Watches:
     def _watch(self, row: sqlite3.Row) -> Watch:
         fields = {name: row[name] for name in row.keys() if name not in ("wanted", "interval_s")}  # noqa: SIM118
         wanted = json.loads(row["wanted"])
-        policy = _fields_of(Policy, wanted.pop("policy"))
+        policy = fields_of(Policy, wanted.pop("policy"))
         if wanted.get("apart"):
             policy |= self._apart(row["id"], wanted["apart"])
         return Watch(
             **{
-                **_fields_of(Watch, {**wanted, **fields}),
+                **fields_of(Watch, {**wanted, **fields}),
                 "policy": Policy(**{**policy, "hooks": tuple(policy["hooks"]), "alerts": _alerts(policy)}),
                 "status": Status(row["status"]),
                 "alerted": bool(row["alerted"]),
@@ -343,11 +324,7 @@ def _add_event(
 
 
 def _alerts(policy: Mapping[str, Any]) -> Alerts:
-    return Alerts(**_fields_of(Alerts, policy.get("alerts") or {}))
-
-
-def _resume_fields(resume: Resume) -> dict[str, str]:
-    return {**dataclasses.asdict(resume), "before": resume.before.value, "asked_by": clean(resume.asked_by)}
+    return Alerts(**fields_of(Alerts, policy.get("alerts") or {}))
 
 
 def _add_effect(connection: sqlite3.Connection, watch_id: int, now: float, **values: object) -> None:
@@ -387,9 +364,3 @@ def _effect(row: sqlite3.Row) -> Effect:
     fields = {name: row[name] for name in ("id", "watch_id", "sandbox", "event_id", "channel", "attempts", "state")}
     resume = Resume(row["job_id"], row["instead_of"], row["asked_by"], Status(row["before"]))
     return Effect(resume=resume if row["kind"] == "resume" else None, **fields)
-
-
-def _fields_of(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that this version knows; a newer version may have written more."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in fields.items() if name in names}

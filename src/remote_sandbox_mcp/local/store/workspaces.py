@@ -6,13 +6,11 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.workspaces.workspace import Rules, Workspace
-from .database import Database, statements
-
-if TYPE_CHECKING:
-    import sqlite3
+from .database import Rows
+from .library import sqlite3
 
 
 @dataclass(frozen=True)
@@ -24,11 +22,10 @@ class WorkspaceRow:
     inode: int
 
 
-class WorkspaceRows:
-    """The rows. Each method is one short transaction. Raises ConfigError."""
+class WorkspaceRows(Rows):
+    """The rows."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    name = "workspaces"
 
     def put(self, row: WorkspaceRow) -> None:
         """Add it, or change it."""
@@ -36,17 +33,14 @@ class WorkspaceRows:
         values = {name: getattr(workspace, name) for name in ("id", "folder", "sandbox", "remote", "free")}
         rules = json.dumps(dataclasses.asdict(workspace.rules))
         values |= {"configuration": row.configuration, "inode": _signed(row.inode), "rules": rules}
-        with self.database.writing() as connection:
-            connection.execute(statements("workspaces")["put"], values | {"created": time.time()})
+        self._change("put", **values, created=time.time())
 
     def all(self) -> tuple[WorkspaceRow, ...]:
         """List the workspaces of all configurations, by their local folders."""
-        with self.database.reading() as connection:
-            return tuple(map(_row, connection.execute(statements("workspaces")["all"]).fetchall()))
+        return tuple(map(_row, self._found("all")))
 
     def remove(self, workspace_id: str) -> None:
-        with self.database.writing() as connection:
-            connection.execute(statements("workspaces")["remove"], {"id": workspace_id})
+        self._change("remove", id=workspace_id)
 
 
 def _row(row: sqlite3.Row) -> WorkspaceRow:

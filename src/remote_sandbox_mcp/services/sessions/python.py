@@ -394,7 +394,8 @@ PIECES = ("__init__", "wire", "client", "supervisor", "calls", "interpreter", "c
 @functools.cache
 def program_files() -> dict[str, str]:
     found = {f"{piece}.py": read_program(f"python/{piece}.py") for piece in PIECES}
-    return {**found, "cards.py": source(("outpost/place", "jobs/cards"))}
+    shared = {"family.py": source(("outpost/family",)), "cards.py": source(("outpost/place", "jobs/cards"))}
+    return {**found, **shared}
 
 
 @functools.cache
