@@ -51,6 +51,8 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         for part in (*PARTS, machines.fetch, *([machines.watch] if place == "platform" else [])):
             await part(scene, project)
         yield scene
+        for name in ("gpu2", "gpu1"):
+            await caller.call("delete_sandbox", sandbox_id=name)
 
 
 @pytest.mark.parametrize("promise", kept("embedded"))

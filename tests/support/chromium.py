@@ -48,7 +48,11 @@ class Tab:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.complaints: list[str] = []
+        # Requests that came to nothing or to an error, for the failure of a test: some tests cut lines on purpose.
+        self.lost: list[str] = []
         page.set_default_timeout(SOON_MS)
+        page.on("requestfailed", lambda request: self.lost.append(f"{request.url}: {request.failure}"))
+        page.on("response", lambda answer: answer.status >= 400 and self.lost.append(f"{answer.url}: {answer.status}"))
         page.on("pageerror", lambda problem: self.complaints.append(str(problem)))
         page.on("console", self._hear)
         page.on("dialog", lambda dialog: self.complaints.append(f"a script opened a dialog: {dialog.message}"))
@@ -73,8 +77,14 @@ class Tab:
         try:
             await self.page.locator(".live[data-phase=live]").wait_for()
         except TimeoutError:
-            shown = await self.page.evaluate("document.body.innerText")
-            raise AssertionError(f"not connected: {shown[:600]!r}, {self.complaints}") from None
+            shown = await self.page.evaluate("document.readyState + ' ' + document.documentElement.outerHTML")
+            entries = (
+                "performance.getEntriesByType('resource').map((it) => `${it.name} ${it.responseStatus} ${it.duration}`)"
+            )
+            got = await self.page.evaluate(entries)
+            raise AssertionError(
+                f"not connected: {shown[:600]!r}, {self.complaints}, {self.lost[-20:]}, {got[-40:]}"
+            ) from None
 
     async def go(self, view: str) -> None:
         await self.page.evaluate("view => { location.hash = `#/${view}` }", view)

@@ -1,7 +1,7 @@
 // Ctrl-K: one box that finds machines, jobs, sandboxes, calls and what can be done.
 
 import { jobState, stateOf, stateWord } from "./cards.js";
-import { h, replace } from "./dom.js";
+import { h, replace, soon } from "./dom.js";
 import { fits, machineAddress } from "./parts.js";
 import { t } from "./words.js";
 
@@ -47,7 +47,6 @@ function best(items, words) {
 }
 
 function open(feed, commands) {
-  const items = all(feed, commands);
   const input = h("input.input.palette-input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-autocomplete": "list", "aria-label": t("Find machines, jobs, calls and commands"), placeholder: t("Find machines, jobs, calls and commands"), autocomplete: "off", spellcheck: "false" });
   const list = h("ul.palette-list", { id: "palette-list", role: "listbox", "aria-label": t("Found") });
   const nothing = h("p.quiet.palette-nothing", { role: "status" });
@@ -65,14 +64,17 @@ function open(feed, commands) {
     dialog.close();
     item?.go();
   };
-  const draw = () => {
-    found = best(items, input.value);
+  const draw = (kept) => {
+    found = best(all(feed, commands), input.value);
     replace(list, found.map((item, number) => h("li.palette-item", { id: `palette-${number}`, role: "option", "aria-selected": "false", onclick: () => take(item) }, h("span.palette-kind", {}, item.kind), h("span.palette-words", {}, item.words), h("span.palette-more", {}, item.more || ""))));
     list.hidden = !found.length;
     replace(nothing, found.length ? "" : t("Nothing fits the filter"));
-    choose(0);
+    choose(kept ? found.findIndex((item) => item.kind === kept.kind && item.words === kept.words) : 0);
   };
-  input.addEventListener("input", draw);
+  // What becomes known while the box is open is found, too; what was chosen stays chosen.
+  const again = () => draw(found[at]);
+  const end = feed.listen(["machines", "jobs", "sandboxes", "calls"], () => soon(again));
+  input.addEventListener("input", () => draw());
   input.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 }[event.key];
     if (step) choose(at + step);
@@ -81,7 +83,10 @@ function open(feed, commands) {
     event.preventDefault();
   });
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
-  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("close", () => {
+    end();
+    dialog.remove();
+  });
   document.body.append(dialog);
   draw();
   dialog.showModal();
