@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_sandbox_mcp.services.session import MOST_ALONE
+from remote_sandbox_mcp.services.session import MOST_IN_ALL
 from tests.support.hub_place import logins
 from tests.support.hubs import hub_pids
 from tests.support.server import entry, wire
@@ -73,6 +73,6 @@ def test_a_client_that_floods_the_hub_does_not_starve_another(machine: Sshd, tmp
         seconds = time.monotonic() - begun
         print(f"five calls of the other took {seconds:.2f} s")
         assert seconds < 5
-        # Not all of the flood is at work; while the other client asks for nothing, more of it may be.
-        assert list(machine.processes().values()).count("sleep 1") <= MOST_ALONE
+        # Not all of the flood is carried out at once, although these calls only wait for the machine.
+        assert list(machine.processes().values()).count("sleep 1") <= MOST_IN_ALL
     machine.reset()

@@ -52,7 +52,6 @@ class Tab:
         self.lost: list[str] = []
         page.set_default_timeout(SOON_MS)
         page.on("requestfailed", lambda request: self.lost.append(f"{request.url}: {request.failure}"))
-        page.on("response", lambda answer: answer.status >= 400 and self.lost.append(f"{answer.url}: {answer.status}"))
         page.on("pageerror", lambda problem: self.complaints.append(str(problem)))
         page.on("console", self._hear)
         page.on("dialog", lambda dialog: self.complaints.append(f"a script opened a dialog: {dialog.message}"))

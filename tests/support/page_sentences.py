@@ -79,7 +79,7 @@ TOLD_TO_OTHERS = {
             "views.job_results",
             "views.results",
             "views.texts",
-            "views.workspace_results",
+            "views.sync_results",
         ),
         "agents",
     ),

@@ -225,7 +225,7 @@ async def test_a_call_that_waited_long_for_a_busy_session_says_so_and_not_that_i
     run: Run, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What comes after this time is not put behind the output.
-    monkeypatch.setattr(service, "INLINE_S", 0.2)
+    monkeypatch.setattr(service.interpreter, "INLINE_S", 0.2)
     await told(run, "x = 5", "waited")
     call = asyncio.ensure_future(told(run, "import time\ntime.sleep(60)", "waited", timeout_s=60))
     await eventually(lambda: app.pythons.list(""), lambda seen: "running" in {it.status for it in seen}, "the code")

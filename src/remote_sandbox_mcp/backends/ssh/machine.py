@@ -137,9 +137,10 @@ def ports_of(machine: Machine, open_beside: Callable[[OutpostClient], Awaitable[
 
 def why_no_walls(machine: Machine, said: str) -> str:
     """Explain why a machine is refused where only some folders may be written."""
-    mark = "writable cannot be held there: "
-    why = said.rpartition(mark)[2]
-    return mark + (why if mark in said else f"its {machine.python} did not start" + (f" ({why})" if why else ""))
+    _, mark, why = said.rpartition("writable cannot be held there: ")
+    if mark or not why:
+        return mark + why or f"writable cannot be held there: its {machine.python} did not start"
+    return f"writable cannot be held there: its {machine.python} did not start ({why})"
 
 
 async def start_line(

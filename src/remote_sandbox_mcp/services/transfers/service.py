@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from .background import BackgroundTransfers, Runner
 
 LARGEST_RULES = 1 << 20
-# To git, this fits nothing; whoever writes it means the top folder.
-IN_TOP = re.compile(r"^(!?)(?:\./)+")
 
 
 def no_routes(source: str, target: str) -> None:
@@ -42,7 +39,13 @@ def no_routes(source: str, target: str) -> None:
 
 def _pattern(line: str) -> str:
     """Line of a .gitignore, where ./ and spaces at the beginning are as people mean them."""
-    return IN_TOP.sub(r"\1/", line.lstrip())
+    line = line.lstrip()
+    mark, path = line[: line.startswith("!")], line.removeprefix("!")
+    # To git, ./ fits nothing; whoever writes it means the top folder.
+    while path.startswith("./"):
+        path = path[2:]
+        line = f"{mark}/{path}"
+    return line
 
 
 def _name_here(path: str) -> str:

@@ -622,6 +622,7 @@ export const SENTENCES = {
     "它的登录 shell 用时超过 connect_timeout_s（{words} 秒）：启动文件（~/.bashrc）中有的行很慢或在等待；请让它们只在交互式 shell 中运行（{line}），或调大 connect_timeout_s",
   "its login shell does not run the command that it is given: a start-up file (~/.bashrc) ends it, or starts another program in its place, as {words} does; have only interactive shells do that: {line}":
     "它的登录 shell 不执行给它的命令：启动文件（~/.bashrc）结束了它，或像 {words} 那样换成了别的程序；请只在交互式 shell 中这样做：{line}",
+  "writable cannot be held there: its {name} did not start ({why})": "无法在那里限制可写的文件夹：它的 {name} 没有启动（{why}）",
   "writable cannot be held there: its {name} did not start": "无法在那里限制可写的文件夹：它的 {name} 没有启动", 
   "its kernel is older than Linux 5.6": "内核比 Linux 5.6 旧", "kernel.yama.ptrace_scope is 2 or 3 there": "那里的 kernel.yama.ptrace_scope 是 2 或 3",
   "it is encrypted and key_passphrase is missing or wrong": "它已加密，而 key_passphrase 缺失或不正确", "it is not a private key that can be read": "它不是可读取的私钥",
