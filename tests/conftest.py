@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import os
+import shutil
 import signal
 import ssl
 from collections import Counter
@@ -228,8 +229,17 @@ def shared_sshd(fleet: Fleet) -> Sshd:
 @pytest.fixture
 def sshd(shared_sshd: Sshd) -> Iterator[Sshd]:
     """A machine with bash and a key login, shared by all tests and put right after each."""
+    before = set(os.listdir(shared_sshd.home))
     yield shared_sshd
     shared_sshd.reset()
+    # Names such as `project` and `runs` belong to one test at a time; the far side's own records are hidden.
+    for left in shared_sshd.home.iterdir():
+        if left.name in before or left.name.startswith("."):
+            continue
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink()
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from tests.support.line import ThreadedLine
 from tests.support.server import Server, Wire, entry, serve, until, wire
 from tests.support.sshd import Fleet, Sshd, wait_until
 from tests.support.trees import MIB, File, Folder, Link, Node, differences, leftovers, noise, put, snapshot
+from tests.support.waiting import eventually
 
 INLINE = {"mode", "synced_type", "skipped_files", "bytes", "wire_bytes", "duration_s"}
 PUSHED = INLINE | {"uploaded_dirs", "uploaded_files", "deleted_files", "deleted_dirs"}
@@ -442,7 +443,12 @@ async def test_a_transfer_is_cancelled_by_another_server(
         begin(one, line, ours, there)
         [task_id] = await until(lambda: task_ids(tmp_path, ".lock"), "the task")
         async with serve(tmp_path, entry(machine, port=line.port)) as other:
-            told = await other.call("check_file_transfer_task", task_id=task_id)
+            # What it has done is written down once in a while.
+            told = await eventually(
+                lambda: other.call("check_file_transfer_task", task_id=task_id),
+                lambda seen: "progress" in seen,
+                "progress",
+            )
             assert (told["status"], told["running"]) == ("running", True)
             assert told["progress"]["bytes_total"] > 60 * MIB
             done = await other.call("cancel_file_transfer_task", task_id=task_id)
