@@ -106,7 +106,7 @@ async def test_leaving_the_loop_or_the_call_stops_the_command() -> None:
     require_bubblewrap()
     async with Sandboxes() as boxes:
         box = await boxes.create()
-        script = "trap 'echo ended >> ended; exit' TERM; echo ready | tee -a ready; sleep 977 & wait"
+        script = "trap 'echo ended >> ended; exit' TERM; echo ready >> ready; echo ready; sleep 977 & wait"
 
         def lines(file: str) -> Callable[[], Awaitable[int]]:
             async def count() -> int:
