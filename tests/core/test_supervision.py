@@ -56,7 +56,9 @@ def test_a_plan_may_have_more_than_is_used() -> None:
     plan = {"resume_cmd": "x", "steps": [1, 2], "launch_command": "a", "tmux_session": "t", "resume_command": "b"}
     order = WatchOrder(resume_plan_json=json.dumps(plan))
     assert read_plan(order.resume_plan_json).more == {"resume_cmd": "x", "steps": [1, 2]}
-    assert permitted(order, NOTHING)[1] == ("resume_plan_json: resume_cmd, steps not used here, but kept in metadata",)
+    assert permitted(order, NOTHING)[1] == (
+        "what is not used of resume_plan_json is kept in metadata: resume_cmd, steps",
+    )
     assert facts({"a": 1}, {"steps": [1]}) == {"a": 1, "resume_plan": {"steps": [1]}}
     assert facts({"resume_plan": 2}, {"steps": [1]}) == {"resume_plan": 2}
 

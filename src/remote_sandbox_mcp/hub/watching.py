@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from ..local.processes.locks import Lock, holder
 from ..local.waiting import Chores
-
-# The first front waits for the hub, which needs none of the rest yet.
 from ..services.watchdog.daemon import ENDING_S, LOCK_FILE, AlreadyWatched, Pulse, Rounds, take_lock
 
+# The first front waits for the hub, which needs none of the rest yet.
 if TYPE_CHECKING:
     from .houses import Houses
 

@@ -143,7 +143,7 @@ def queue_fields(seen: JobSeen) -> dict[str, Any]:
     if not seen.is_over:
         fields |= dated(start=queue.start, limit=queue.end)
         fields |= lean(age_s=round(queue.age_s) or None, trouble=sentence(queue.trouble))
-    return {"queue": fields} | lean(fate=seen.fate and seen.fate.value)
+    return lean(queue=fields or None, fate=seen.fate and seen.fate.value)
 
 
 def array_fields(counts: ArrayCounts) -> dict[str, int]:

@@ -365,6 +365,9 @@ async def test_a_job_that_waits_says_why_and_is_put_first(tab: Tab, agent: Calle
     await tab.shows(".message", "wait-b starts before all others that wait")
     passed = await agent.call("check_background_task", tmux_session="wait-a")
     assert passed["queue"]["reason"].startswith("1 job ahead of it. ")
+    # In the list, too, and whole.
+    await tab.go("jobs")
+    await tab.shows(".job-command", passed["queue"]["reason"])
     for name in ("wait-a", "wait-b", "before"):
         await stop(agent, machine, name)
 

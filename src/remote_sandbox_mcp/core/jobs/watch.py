@@ -298,7 +298,7 @@ def permitted(order: WatchOrder, allowed: Allowed) -> tuple[WatchOrder, tuple[st
             order = replace(order, **without)
             notes.append(f"{' and '.join(without)} left out: {problem}")
     if more := ", ".join(key[:40] for key in read_plan(order.resume_plan_json).more):
-        notes.append(f"resume_plan_json: {more} not used here, but kept in metadata")
+        notes.append(f"what is not used of resume_plan_json is kept in metadata: {more}")
     return order, tuple(notes)
 
 

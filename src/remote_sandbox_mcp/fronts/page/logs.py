@@ -68,7 +68,7 @@ class LogStream:
     # What was written before
 
     async def part(self, begin: int, end: int) -> dict[str, Any]:
-        """Whole lines between two bytes of the log, where they really begin and end, and the size of the log.
+        """Read whole lines between two bytes of the log; returns where they really begin and end, and the log's size.
 
         Raises SandboxError.
         """

@@ -359,9 +359,11 @@ export function jobCard(row, now) {
       attribute(node, "data-state", state);
       put(parts.state, stateWord(state));
       put(parts.name, row.tmux_session);
-      put(parts.command, said(row.trouble) || row.error_line || row.command || "");
+      const waits = reasonOf(row);
+      const why = row.error_line || (waits.length > LONGEST_REASON ? waits : "");
+      put(parts.command, said(row.trouble) || why || row.command || "");
       attribute(parts.command, "data-why", Boolean(row.error_line && !row.trouble));
-      attribute(parts.command, "title", row.error_line ? row.command : null);
+      attribute(parts.command, "title", why ? row.command : null);
       put(parts.machine, row.sandbox);
       progress_(parts.progress, row);
       put(parts.exit, row.exit_code === undefined || row.exit_code === null ? "" : row.signal || t("exit {code}", { code: row.exit_code }));
@@ -398,10 +400,14 @@ function rough(seconds) {
   return unit ? t(unit, { n: Math.floor(seconds / size) }) : duration(seconds);
 }
 
+function reasonOf(row) {
+  return jobState(row) === "pending" && row.queue?.reason ? said(row.queue.reason) : "";
+}
+
+// Why a job is pending, if that fits; one that waits for GPUs has a sentence for each machine, in place of its command.
 function waitsFor(row) {
-  const why = jobState(row) === "pending" && row.queue?.reason ? said(row.queue.reason) : "";
-  // A job that waits for GPUs has a sentence for each machine; all of them are where the job is shown alone.
-  return why.length > LONGEST_REASON ? `${why.slice(0, LONGEST_REASON - 1)}…` : why;
+  const why = reasonOf(row);
+  return why.length > LONGEST_REASON ? "" : why;
 }
 
 function progress_(bar, row) {
