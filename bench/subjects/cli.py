@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ..client import succeeded
 from ..measure import Contestant, in_turns, timed
@@ -17,13 +19,27 @@ VERBS = {
     "jobs list --json": Target(100),
     "sandboxes": Target(100),
     "sandboxes --json": Target(100),
+    "push of 20 files, unchanged": Target(100),
+    "completion of a sandbox's name": Target(100),
+    "hook before a client's tool": Target(100),
 }
+FILES = 20
 
 
 def rows(stage: Stage) -> Iterator[Row]:
     sshd = stage.machine()
     environ = stage.environment([entry(sshd)])
-    contestants: dict[str, Contestant] = {verb: timed(_run(verb, environ)) for verb in VERBS}
+    project = _project(Path(environ["HOME"]) / "project")
+    asked = json.dumps({"tool_name": "Bash", "cwd": str(project), "tool_input": {"command": "true"}}).encode()
+    special: Mapping[str, tuple[Sequence[str], bytes]] = {
+        "push of 20 files, unchanged": (["push", str(project), f"{sshd.name}:bench-push"], b""),
+        "completion of a sandbox's name": (["__complete", "exec", "--on", ""], b""),
+        "hook before a client's tool": (["hook", "pre-tool-use"], asked),
+    }
+    contestants: dict[str, Contestant] = {}
+    for verb in VERBS:
+        words, given = special.get(verb, (verb.split(), b""))
+        contestants[verb] = timed(_run(words, given, environ))
     contestants["ssh"] = timed(lambda: fresh(sshd, "true"))
     with stage.server(OURS, environ) as stays:
         succeeded(stays.call("exec_bash", command="true"))
@@ -36,6 +52,13 @@ def rows(stage: Stage) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _run(verb: str, environ: Mapping[str, str]) -> Callable[[], object]:
-    words = [*OURS, *verb.split()]
-    return lambda: subprocess.run(words, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+def _project(folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(FILES):
+        (folder / f"{number}.py").write_text(f"print({number})\n")
+    return folder
+
+
+def _run(words: Sequence[str], given: bytes, environ: Mapping[str, str]) -> Callable[[], object]:
+    command = [*OURS, *words]
+    return lambda: subprocess.run(command, env=environ, input=given, capture_output=True, check=True)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,32 @@ def test_without_a_hub_a_verb_works_in_its_own_process(machine: Sshd, desk: Desk
     env = {} if how else {"REMOTE_SANDBOX_NO_HUB": "1"}
     assert run(desk, entry(machine), *how, "exec", "echo here; exit 3", **env) == (3, "here\n", "")
     assert not desk.hubs
+
+
+def test_words_are_completed_by_a_hub_that_runs_and_none_is_started_for_them(machine: Sshd, desk: Desk) -> None:
+    who, asked = entry(machine), ("__complete", "exec", "--on", "")
+    config = desk.home / "other.toml"
+    config.write_text('[local]\nname = "den"\n[machines.gpu7]\nhost = "gpu7.example.org"\n')
+    config.chmod(0o600)
+    here = ("__complete", "--config", "other.toml", "exec", "--on", "")
+
+    def complete(*words: str) -> tuple[set[str], str]:
+        command = [sys.executable, "-X", "importtime", "-m", "remote_sandbox_mcp", *words]
+        env = environment(desk.home, (who,), {})
+        done = subprocess.run(command, env=env, cwd=desk.home, capture_output=True, text=True, timeout=40, check=True)
+        return {line.partition("\t")[0] for line in done.stdout.splitlines()}, done.stderr
+
+    alone = complete(*asked)[0], complete(*here)[0]
+    assert "argparse" in complete(*asked)[1]
+    assert not desk.hubs
+    assert machine.name in alone[0]
+    assert {"den", "gpu7"} <= alone[1]
+    assert run(desk, who, "exec", "true")[0] == 0
+    for words, expected in zip((asked, here), alone, strict=True):
+        found, imports = complete(*words)
+        assert found == expected
+        # Somebody waits for it with a finger on the key.
+        assert "argparse" not in imports
 
 
 def test_after_a_login_a_verb_asks_nothing(fleet: Fleet, desk: Desk) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ..config.paths import NO_HUB
 from ..services.hub_contact.hello import read_answer, say_verb
-from ..services.hub_contact.place import HubPlace, NoHub, current_folder, reach
+from ..services.hub_contact.place import HubPlace, NoHub, connect, current_folder, reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ LOST = "remote-sandbox-mcp: the hub has ended before this was done; whether it w
 NO_CONNECTION = 255
 
 
-def run(argv: Sequence[str]) -> int | None:
-    """The exit code of the verb; None where there is no hub, and nothing was begun."""
+def run(argv: Sequence[str], *, may_start: bool = True) -> int | None:
+    """The exit code of the verb; None where there is no hub (or it may not be started), and nothing was begun."""
     if os.environ.get(NO_HUB) or not _has_streams():
         return None
     try:
-        line, is_new = reach(HubPlace(os.environ))
+        line, is_new = reach(HubPlace(os.environ)) if may_start else (connect(HubPlace(os.environ)), False)
     except (NoHub, OSError):
         return None
     with line:

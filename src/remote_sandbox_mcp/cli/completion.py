@@ -182,7 +182,7 @@ class Names:
     """Names that are completed: from the configuration and the records, without a connection to anything."""
 
     def __init__(self, config: str) -> None:
-        self._config = Path(config).expanduser() if config else None
+        self._config = config
 
     def of(self, action: argparse.Action, verb: str) -> Iterable[Candidate]:
         if action.choices is not None:
@@ -201,8 +201,11 @@ class Names:
 
     def sandboxes(self) -> Iterator[Candidate]:
         from ..config.load import load
+        from ..services.session import absolute, client_folder
+        from .streams import caller
 
-        configuration = load(self._config)
+        config = Path(absolute(self._config)) if self._config else None
+        configuration = load(config, caller().environ, client_folder())
         yield from ((machine.name, machine.host) for machine in configuration.machines)
         yield from ((place.name, "behind a command") for place in configuration.commands)
         if configuration.local:

@@ -44,9 +44,12 @@ async def run(caller: HubCaller, argv: Sequence[str], enter: Enter) -> int:
 
 async def _run(argv: Sequence[str], caller: HubCaller, enter: Enter) -> int:
     from ..core.errors import SandboxError
+    from .completion import CALL_BACK, answer
     from .main import SHARED, parser, verb_of
     from .verb import MISTAKE, fail
 
+    if argv[:1] == [CALL_BACK]:
+        return await asyncio.to_thread(answer, argv[1:])
     verb = verb_of(argv)
     options = parser((verb,), as_json="--json" in argv).parse_args(argv)
     leave: Callable[[], None] | None = None

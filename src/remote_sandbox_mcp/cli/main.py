@@ -103,6 +103,10 @@ def _answered_at_once(arguments: Sequence[str]) -> int | None:
 
         return pre_tool_use()
     if arguments[:1] == ["__complete"]:
+        from .by_hub import run
+
+        if (code := run(arguments, may_start=False)) is not None:
+            return code
         from .completion import answer
 
         return answer(arguments[1:])

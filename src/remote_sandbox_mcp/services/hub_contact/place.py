@@ -139,6 +139,12 @@ def start_hub(place: HubPlace, lock: int, listener: int) -> None:
     start(place, lock, listener)
 
 
+def connect(place: HubPlace) -> socket.socket:
+    """A connection to the hub if one runs. Raises NoHub, OSError."""
+    place.check()
+    return place.connect()
+
+
 def reach(place: HubPlace, start: Callable[[HubPlace, int, int], None] = start_hub) -> tuple[socket.socket, bool]:
     """A connection to the hub, and whether it was just started. Raises NoHub.
 
