@@ -8,25 +8,14 @@ import stat
 from typing import Any
 
 from ...far.outpost.files import KINDS
+from ...far.outpost.place import to_bytes
 from .library import asyncssh
-
-CHUNK = 1 << 20
-# How many bytes of a file's beginning and end are part of its version.
-SAMPLE = 1 << 16
 
 
 def to_path(text: str, home: str) -> str:
     """A caller's path made absolute: `~` and relative paths start at the home folder."""
     below = text[2:] if text == "~" or text.startswith("~/") else text
     return posixpath.normpath(posixpath.join(home, below))
-
-
-def to_bytes(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")
-
-
-def to_text(path: bytes | str) -> str:
-    return path if isinstance(path, str) else path.decode("utf-8", "surrogateescape")
 
 
 def explain(problem: asyncssh.SFTPError) -> tuple[str, str]:

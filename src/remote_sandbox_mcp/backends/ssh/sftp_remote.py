@@ -17,10 +17,11 @@ from typing import Any, TypeVar, cast
 
 from ...far.lane.expected import EDITED, UNKNOWN, link_of
 from ...far.lane.tree import checked
+from ...far.outpost.place import to_bytes
 from ...local.waiting import Chores, end_all
 from ..link.client import LineLost
 from .library import asyncssh
-from .sftp import attributes_of, explain, read_piece, replace, to_bytes, to_path
+from .sftp import attributes_of, explain, read_piece, replace, to_path
 
 # How many entries are worked on at once.
 AT_ONCE = 64
@@ -71,15 +72,15 @@ class Load:
             self.add(-size)
 
 
-async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE) -> None:
-    """Do the work for all items, so many at once; the first failure ends it."""
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Do the work for all items, AT_ONCE at a time; the first failure ends it."""
     todo = iter(items)
 
     async def go_on() -> None:
         for item in todo:
             await work(item)
 
-    first = list(itertools.islice(todo, at_once))
+    first = list(itertools.islice(todo, AT_ONCE))
     todo = itertools.chain(first, todo)
     await together([go_on() for _ in first])
 
@@ -109,9 +110,8 @@ async def outcome(task: asyncio.Task[T]) -> T:
 
 def ours(problem: Exception) -> OSError | LineLost:
     """The server's refusal as an OSError; any other exception means that the connection is lost."""
-    if not isinstance(problem, asyncssh.SFTPError):
-        return LineLost()
-    if isinstance(problem, (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection)):
+    is_cut = isinstance(problem, (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection))
+    if is_cut or not isinstance(problem, asyncssh.SFTPError):
         return LineLost()
     name, words = explain(problem)
     return OSError(getattr(errno, name), words)
@@ -222,7 +222,7 @@ class Remote:
                     raise OSError(errno.EFBIG, f"more than {MOST_NAMES} names; none of them was looked at")
                 count = min(2 * count, NAMES_REQUESTED)
         finally:
-            self._later(handler.close(handle))
+            self._chores.start(handler.close(handle))
         return names
 
     async def put_in_place(self, fresh: bytes, final: bytes) -> None:
@@ -296,11 +296,8 @@ class Remote:
             await end_all(requests)
 
     def close_later(self, file: asyncssh.SFTPClientFile) -> None:
-        self._later(file.close())
-
-    def _later(self, question: Awaitable[None]) -> None:
-        """Send a request whose answer is not awaited."""
-        self._chores.start(question)
+        """Close a file without awaiting the answer."""
+        self._chores.start(file.close())
 
     async def explain(self, problem: OSError, folder: bytes, size: int = 0) -> OSError:
         """A more exact error: SFTP has one code for a full disk and much else, so the file system is asked."""
@@ -342,6 +339,11 @@ class Root:
                 self._finding[path].add_done_callback(lambda _: self._finding.pop(path))
             await outcome(self._finding[path])
         return self.path + b"/" + path if path else self.path
+
+    async def entry(self, path: bytes) -> bytes:
+        """The full path of an entry of the tree, after checking the folders on the way. Raises OSError, BadName."""
+        folder, _, name = path.rpartition(b"/")
+        return await self.folder(folder) + b"/" + checked(name)
 
     async def _find(self, path: bytes, make: bool) -> None:
         if not path:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.sync.transfer import Lane
 from ...far.lane.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
-from ...far.lane.tree import Problems, Survey, Teller, checked, child, kind_of, meta_of
+from ...far.lane.tree import Problems, Survey, Teller, child, kind_of, meta_of
+from ...far.outpost.place import to_bytes, to_text
 from ...far.outpost.wire import DONE, FILES, PART
 from ...local.waiting import end_all
 from .library import asyncssh
-from .sftp import goes_through_a_file, to_bytes, to_path, to_text
+from .sftp import goes_through_a_file, to_path
 from .sftp_remote import Load, Remote, Root, check_file, each, for_all, nanoseconds, outcome
 
 if TYPE_CHECKING:
@@ -105,8 +106,7 @@ class Source:
         return problems.fields()
 
     async def _send_one(self, number: int, folder: bytes, name: bytes, speaker: Speaker, problems: Problems) -> None:
-        path = await self.root.folder(folder) + b"/" + checked(name)
-        found = await self.remote.ask(self.remote.client.lstat(path))
+        path, found = await self._find(folder, name)
         mode, mtime, size = found.permissions or 0, nanoseconds(found), min(found.size or 0, LARGEST_WHOLE)
         if stat.S_ISLNK(mode):
             link = await self.remote.ask(self.remote.client.readlink(path))
@@ -118,6 +118,10 @@ class Source:
             if changed:
                 problems.note(child(folder, name), CHANGED)
             await speaker.add(ENTRY.pack(number, mode, mtime, len(data)), data)
+
+    async def _find(self, folder: bytes, name: bytes) -> tuple[bytes, asyncssh.SFTPAttrs]:
+        path = await self.root.entry(child(folder, name))
+        return path, await self.remote.ask(self.remote.client.lstat(path))
 
     async def _read_whole(self, path: bytes, found: asyncssh.SFTPAttrs, size: int) -> tuple[bytes, bool]:
         """The content, and whether it changed meanwhile. Of a growing file, only the size it had is read."""
@@ -165,8 +169,7 @@ class Source:
                 self._large.pop(path, None)
 
     async def _open_large(self, folder: bytes, name: bytes) -> asyncssh.SFTPClientFile:
-        path = await self.root.folder(folder) + b"/" + checked(name)
-        return await self._open(path, await self.remote.ask(self.remote.client.lstat(path)))
+        return await self._open(*await self._find(folder, name))
 
     def _let_go(self, path: bytes) -> None:
         opened = self._large.pop(path)
@@ -176,10 +179,9 @@ class Source:
     async def check(self, raw: bytes) -> orders.CheckAnswer:
         """Size, time and mode of a large file after it was read; by its name, because it may have been replaced."""
         folder, name = raw.split(b"\0")
-        path = await self.root.folder(folder) + b"/" + checked(name)
         if child(folder, name) in self._large:
             self._let_go(child(folder, name))
-        found = await self.remote.ask(self.remote.client.lstat(path))
+        _, found = await self._find(folder, name)
         check_file(found)
         return {"size": found.size or 0, "mtime": nanoseconds(found), "mode": stat.S_IMODE(found.permissions or 0)}
 
@@ -187,16 +189,7 @@ class Source:
 
     async def digests(self, raw: bytes) -> bytes:
         """A digest of each file's content; zeros, which equal no digest, for a file that cannot be read."""
-        names = list(names_in_order(raw))
-        digests = [UNREADABLE] * len(names)
-
-        async def digest_one(item: tuple[int, tuple[bytes, bytes]]) -> None:
-            number, (folder, name) = item
-            with contextlib.suppress(OSError):
-                digests[number] = await self._digest(folder, name)
-
-        await each(enumerate(names), digest_one)
-        return b"".join(digests)
+        return b"".join(await self._of_each(raw, self._digest, UNREADABLE))
 
     async def _digest(self, folder: bytes, name: bytes) -> bytes:
         whole = hashlib.sha256()
@@ -209,29 +202,36 @@ class Source:
 
     async def texts(self, raw: bytes) -> bytes:
         """One byte for each name: 1 if it is a file that begins like text, without a NUL, else 0."""
+        return b"".join(await self._of_each(raw, self._is_text, b"\0"))
+
+    async def _is_text(self, folder: bytes, name: bytes) -> bytes:
+        beginning = bytearray()
+
+        async def take(at: int, data: bytes) -> None:
+            beginning.extend(data)
+
+        await self._read(folder, name, take, BEGINNING)
+        return bytes([0 not in beginning])
+
+    async def _of_each(
+        self, raw: bytes, work: Callable[[bytes, bytes], Awaitable[bytes]], otherwise: bytes
+    ) -> list[bytes]:
+        """Do the work for each name, with another answer for those that cannot be read."""
         names = list(names_in_order(raw))
-        texts = bytearray(len(names))
+        found = [otherwise] * len(names)
 
-        async def check(item: tuple[int, tuple[bytes, bytes]]) -> None:
-            number, (folder, name) = item
-            beginning = bytearray()
-
-            async def take(at: int, data: bytes) -> None:
-                beginning.extend(data)
-
+        async def try_one(number: int) -> None:
             with contextlib.suppress(OSError):
-                await self._read(folder, name, take, BEGINNING)
-                texts[number] = 0 not in beginning
+                found[number] = await work(*names[number])
 
-        await each(enumerate(names), check)
-        return bytes(texts)
+        await each(range(len(names)), try_one)
+        return found
 
     async def _read(
         self, folder: bytes, name: bytes, take: Callable[[int, bytes], Awaitable[None]], most: int | None = None
     ) -> None:
         """Read a file, or its beginning. Raises OSError."""
-        path = await self.root.folder(folder) + b"/" + checked(name)
-        found = await self.remote.ask(self.remote.client.lstat(path))
+        path, found = await self._find(folder, name)
         size = found.size or 0
         async with self.remote.places:
             file = await self._open(path, found)
@@ -385,8 +385,7 @@ class SftpSurvey(Survey):
         except OSError as problem:
             self.problems.note(child(folder, b".gitignore"), problem)
             return
-        self.ignore.add(folder, text)
-        self.gitignores.append([to_text(folder), to_text(text)])
+        self.add_rules(folder, text)
 
     async def _read(self, path: bytes) -> bytes:
         found = await self.remote.ask(self.remote.client.stat(path))

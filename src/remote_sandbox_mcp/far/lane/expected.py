@@ -49,15 +49,6 @@ class Expected:
             return b""
         return b"f%o %d %d" % (self.mode, size, mtime)
 
-    def check_place(self, name: bytes, where: int, mtime: int, size: int) -> None:
-        """Raise OSError if the entry at its place is neither what the scan found there nor what came."""
-        try:
-            now = os.stat(name, dir_fd=where, follow_symlinks=False)
-        except FileNotFoundError:
-            return
-        if not is_described(name, where, now, self.found):
-            check_still(name, where, self.described(mtime, size))
-
 
 def link_of(meta: bytes) -> "bytes | None":
     """The target of a link, from its meta; None for a file."""

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import hashlib
 import importlib
 import os
 import stat
@@ -268,8 +269,6 @@ class Source:
         return b"".join([self.digest_of(folder, name) for folder, name in names_in_order(raw)])
 
     def digest_of(self, folder: bytes, name: bytes) -> bytes:
-        import hashlib
-
         whole = hashlib.sha256()
         try:
             fd, found = self.open(folder, name)

@@ -59,6 +59,20 @@ class Refusal(Exception):
         self.reason = reason
 
 
+# Exceptions that a malformed request causes, and all that a request may end with.
+BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error)
+FAILURES = (Refusal, BadName, OSError) + BROKEN
+
+
+def explained(problem: Exception, otherwise: str) -> "tuple[str, str]":
+    """The reason that programs check, and the sentence, of a failure; `otherwise` is that of a malformed request."""
+    if isinstance(problem, (Refusal, BadName)):
+        return getattr(problem, "reason", "name"), str(problem)
+    if isinstance(problem, OSError):
+        return errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem)
+    return "broken", otherwise
+
+
 class Problems:
     """Problems with single entries: the first ones in words, all of them counted."""
 
@@ -75,6 +89,10 @@ class Problems:
 
     def fields(self) -> "ProblemsAnswer":
         return {"problems": self.listed, "problem_count": self.count, "unread": self.unread}
+
+
+def paths_in(raw: bytes) -> "list[bytes]":
+    return raw.split(b"\0") if raw else []
 
 
 def child(folder: bytes, name: bytes) -> bytes:
@@ -230,14 +248,13 @@ def inspect_path(order: "InspectPathOrder | ScanOrder | FollowOrder") -> "Inspec
     """Return kind and place of a path. A link there is followed, because the user named it."""
     path, exact = to_path(str(order["path"])), order.get("exact")
     home = os.path.realpath(os.path.expanduser(b"~"))
+    real = os.path.realpath(path) if exact is None else path
     fields: "InspectPathAnswer" = {
         "kind": "missing",
         "path": to_text(path),
-        "real": to_text(path),
+        "real": to_text(real),
         "home": to_text(home),
     }
-    if exact is None:
-        fields["real"] = to_text(os.path.realpath(path))
     try:
         found = stat_at(path, exact)
     except FileNotFoundError:
@@ -466,7 +483,6 @@ class Survey:
                 self.note_leftover(entry.name)
 
     def result(self) -> "ScanAnswer":
-        problems = self.problems.fields()
         return {
             "kind": self.fields["kind"],
             "path": self.fields["path"],
@@ -478,9 +494,9 @@ class Survey:
             "gitignores": self.gitignores,
             "secrets": self.secrets,
             "secret_count": self.secret_count,
-            "problems": problems["problems"],
-            "problem_count": problems["problem_count"],
-            "unread": problems["unread"],
+            "problems": self.problems.listed,
+            "problem_count": self.problems.count,
+            "unread": self.problems.unread,
         }
 
 
