@@ -15,30 +15,12 @@ from ..core import sync
 from ..core.commands.shell import quote
 
 OUTPOST = (
-    "outpost/wire",
-    "outpost/place",
-    "outpost/output",
-    "outpost/family",
-    "outpost/observe",
-    "outpost/sudo",
-    "outpost/keeper",
-    "outpost/files",
-    "outpost/post",
+    *("outpost/wire", "outpost/place", "outpost/output", "outpost/family", "outpost/observe", "outpost/sudo"),
+    *("outpost/keeper", "outpost/files", "outpost/post"),
 )
 LANE = (
-    "outpost/wire",
-    "outpost/place",
-    "secret_names",
-    "ignore",
-    "lane/tree",
-    "lane/chunks",
-    "lane/source",
-    "lane/expected",
-    "lane/large",
-    "lane/target",
-    "lane/snapshot",
-    "lane/follow",
-    "lane/lane",
+    *("outpost/wire", "outpost/place", "secret_names", "ignore", "lane/tree", "lane/chunks", "lane/source"),
+    *("lane/expected", "lane/large", "lane/target", "lane/snapshot", "lane/follow", "lane/lane"),
 )
 # JOBS is sent with the first request about jobs and runs in the outpost's namespace; JOB_KEEPER is each job's program.
 JOBS = ("jobs/record", "jobs/place", "jobs/tools", "jobs/state", "jobs/start", "jobs/work")

@@ -30,32 +30,10 @@ ROOT_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 # Files of /etc that programs need. Nothing else: passwords, private keys and tokens are there as well.
 ETC = (
-    "alternatives",
-    "ca-certificates",
-    "crypto-policies",
-    "fonts",
-    "java-*",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "maven/logging",
-    "maven/m2.conf",
-    "mime.types",
-    "os-release",
-    "pki/ca-trust/extracted",
-    "pki/java",
-    "pki/tls/cert.pem",
-    "pki/tls/certs",
-    "pki/tls/openssl.cnf",
-    "protocols",
-    "services",
-    "ssl/ca-bundle.pem",
-    "ssl/cert.pem",
-    "ssl/certs",
-    "ssl/openssl.cnf",
-    "terminfo",
-    "timezone",
+    *("alternatives", "ca-certificates", "crypto-policies", "fonts", "java-*", "ld.so.cache", "ld.so.conf"),
+    *("ld.so.conf.d", "localtime", "maven/logging", "maven/m2.conf", "mime.types", "os-release"),
+    *("pki/ca-trust/extracted", "pki/java", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "protocols"),
+    *("services", "ssl/ca-bundle.pem", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone"),
 )
 ETC_WITH_NETWORK = ("hosts",)
 

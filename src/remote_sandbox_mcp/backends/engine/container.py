@@ -29,14 +29,8 @@ REMOVING = ("removal of container", "already in progress", "is being removed")
 # Variables by which clients find their engine. Others of the machine's may be secrets, and a line shows them to all.
 ENGINE_VARIABLES = (
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DOCKER_API_VERSION"),
-    *(
-        "CONTAINER_HOST",
-        "CONTAINER_CONNECTION",
-        "CONTAINERS_CONF",
-        "CONTAINERS_STORAGE_CONF",
-        "XDG_RUNTIME_DIR",
-        "PATH",
-    ),
+    *("CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
+    *("XDG_RUNTIME_DIR", "PATH"),
 )
 NOTHING: Mapping[str, str] = {}
 

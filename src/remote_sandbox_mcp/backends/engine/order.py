@@ -22,15 +22,7 @@ USUAL = Limits(cpu=1.0, memory_mb=2048, processes=512)
 LEAST_MEMORY_MB = 16
 # The capabilities that root in a container needs to install packages; none of them gives power over the machine.
 CAPABILITIES = (
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "NET_BIND_SERVICE",
-    "SETGID",
-    "SETUID",
-    "SYS_CHROOT",
+    *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID", "SYS_CHROOT"),
 )
 # Names of images. The first character keeps a name from being an option or a path of the machine.
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}\Z")
@@ -40,12 +32,8 @@ MOUNT_TARGET = re.compile(r"/[^,\"'\\\x00-\x1f\x7f]{1,200}\Z")
 CARD = re.compile(r"(?:[0-9]{1,3}|(?:GPU|MIG)-[0-9A-Za-z-]{1,80})\Z")
 KEY = re.compile(r"[0-9a-f]{64}\Z")
 STATUS = {
-    "created": "creating",
-    "configured": "creating",
-    "initialized": "creating",
-    "running": "running",
-    "restarting": "running",
-    "paused": "paused",
+    **{"created": "creating", "configured": "creating", "initialized": "creating"},
+    **{"running": "running", "restarting": "running", "paused": "paused"},
 }
 # Any other status means that the main process has ended; what is left of the container is removed.
 OTHERWISE = "ended"

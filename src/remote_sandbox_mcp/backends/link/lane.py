@@ -30,16 +30,7 @@ OPEN_S = 15.0
 MOST_UNREAD = 32 << 20
 # BatchMode: ssh asks no question and accepts no unknown host; the machine's own keys and known_hosts decide.
 SSH = (
-    "ssh",
-    "-T",
-    "-e",
-    "none",
-    "-o",
-    "BatchMode=yes",
-    "-o",
-    "ConnectTimeout=10",
-    "-o",
-    "ClearAllForwardings=yes",
+    *("ssh", "-T", "-e", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ClearAllForwardings=yes"),
     "--",
 )
 

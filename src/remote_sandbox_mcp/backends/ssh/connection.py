@@ -30,22 +30,14 @@ from .pythons import FarPython
 LINKER_CACHE = Path("/etc/ld.so.cache")
 # GCM first: with hardware AES it is half as fast again as asyncssh's default.
 CIPHERS = (
-    "aes128-gcm@openssh.com",
-    "aes256-gcm@openssh.com",
-    "chacha20-poly1305@openssh.com",
-    "aes128-ctr",
-    "aes192-ctr",
-    "aes256-ctr",
+    *("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com"),
+    *("aes128-ctr", "aes192-ctr", "aes256-ctr"),
 )
 # In the order of OpenSSH, so that a new machine shows the key whose fingerprint ssh shows. Of a machine that is known,
 # they are accepted after the types of its keys: if it has only another type, the error can say so.
 HOST_KEY_ALGORITHMS = (
-    "ssh-ed25519",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
+    *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
+    *("rsa-sha2-512", "rsa-sha2-256"),
 )
 # Ciphers that need no protection for CBC mode; see drop_empty_packets.
 WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "aes192-ctr", "aes256-ctr")

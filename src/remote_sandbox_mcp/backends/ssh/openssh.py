@@ -32,13 +32,8 @@ from .machine import describe
 ALWAYS = (
     *("BatchMode=yes", "RequestTTY=no", "RemoteCommand=none", "EscapeChar=none", "PermitLocalCommand=no"),
     *("ForwardX11=no", "ClearAllForwardings=yes", "ControlMaster=no", "ControlPersist=no", "LogLevel=INFO"),
-    *(
-        "HashKnownHosts=no",
-        "UpdateHostKeys=no",
-        "CheckHostIP=no",
-        f"ServerAliveInterval={KEEPALIVE_S}",
-        "ServerAliveCountMax=3",
-    ),
+    *("HashKnownHosts=no", "UpdateHostKeys=no", "CheckHostIP=no"),
+    *(f"ServerAliveInterval={KEEPALIVE_S}", "ServerAliveCountMax=3"),
 )
 # Keeps ssh from starting a program that asks for a passphrase in a window.
 NEVER_ASK = {"SSH_ASKPASS_REQUIRE": "never"}

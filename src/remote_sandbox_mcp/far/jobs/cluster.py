@@ -236,7 +236,7 @@ class SlurmCluster(Fates):
         if row["state"] not in OVER:
             return {"state": "pending" if row["state"] in IN_QUEUE else "running"}
         nowhere = b"/nonexistent"
-        facts = self.over(nowhere, nowhere, {}, row["number"], row["state"], row["end"], row["nodes"])
+        facts = self.over(nowhere, nowhere, row["number"], row["state"], row["end"], row["nodes"])
         # It has no keeper that could have noted its end.
         return dict(facts, reason="") if facts.get("ending") == "exited" else facts
 

@@ -299,17 +299,13 @@ class JobKeeper:
 
     def describe_start(self) -> "dict[str, Any]":
         return {
+            **{name: self.order[name] for name in ("boot", "node", "session", "log", "cwd")},
             "pid": self.main,
             "birth": birth_of(self.main),
             "group": os.getpgrp() if self.via == "tmux" else self.main,
             "keeper": os.getpid(),
             "keeper_birth": birth_of(os.getpid()),
             "locked": self.locked,
-            "boot": self.order["boot"],
-            "node": self.order["node"],
-            "session": self.order["session"],
-            "log": self.order["log"],
-            "cwd": self.order["cwd"],
             "started": time.time(),
             "via": self.via,
             "pane": os.environ.get("TMUX_PANE", ""),
