@@ -87,15 +87,4 @@ class ProvidedShellAlone(ShellAlone):
     """Provided sandbox without python3: a POSIX shell in it, started for each request."""
 
     def __init__(self, way: ProvidedWay, description: Description, environment: Environment, place: ShellPlace) -> None:
-        super().__init__(description, environment, ProvidedShell(way, description.name), place)
-
-
-class ProvidedShell(CommandShell):
-    """A Transport that asks the provider what became of its sandbox."""
-
-    def __init__(self, way: ProvidedWay, name: str) -> None:
-        super().__init__(way, name)
-        self._provided = way
-
-    async def why_not(self) -> ConnectError | None:
-        return await self._provided.why_not()
+        super().__init__(description, environment, CommandShell(way, description.name, way.why_not), place)

@@ -12,7 +12,7 @@ from ...core.sandboxes.disposable import Disposable
 from ...core.sandboxes.machine import Engine, trouble
 from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ..command.console import Console, ConsoleOutput
-from ..command.provided import ProvidedShellAlone, open_provided
+from ..command.provided import ProvidedShellAlone, ProvidedWay, open_provided
 from ..command.way import CommandLine, Way, last_words
 from ..shell.transport import Gone, Paused, ShellPlace
 
@@ -76,7 +76,6 @@ class Cli(Console):
 
 # Asks the provider for a container's status; empty if the engine does not answer.
 Fate = Callable[[Disposable], Awaitable[str]]
-AS_IT_IS = Environment()
 # podman drops all output where the input is closed before it was read, as by a Python that cannot start. This shell
 # holds the input open until the output has arrived, and must not be replaced by the program: hence the subshell.
 UNTIL_HEARD = "({}) || {{ status=$?; sleep 1; exit $status; }}"
@@ -84,28 +83,25 @@ UNTIL_HEARD = "({}) || {{ status=$?; sleep 1; exit $status; }}"
 
 def describe(disposable: Disposable, *, kills_trees: bool = True) -> Description:
     capabilities = Capabilities(
-        survives_disconnect=True,
-        kills_trees=kills_trees,
-        network=disposable.network,
-        on_machine=disposable.machine,
+        survives_disconnect=True, kills_trees=kills_trees, network=disposable.network, on_machine=disposable.machine
     )
     return Description(disposable.title, disposable.kind, disposable.machine, capabilities=capabilities)
 
 
-async def open_container(cli: Cli, disposable: Disposable, fate: Fate, environment: Environment = AS_IT_IS) -> Sandbox:
+async def open_container(cli: Cli, disposable: Disposable, fate: Fate) -> Sandbox:
     """Open a container with an outpost, or with a plain shell if its image has no Python. Raises ConnectError."""
     way = ContainerWay(cli, disposable, fate)
 
     def open_plain() -> ProvidedShellAlone:
         # A container that is started again finds its folders as they were.
         place = ShellPlace(disposable.title, "container", jobs_at_home=False)
-        return ProvidedShellAlone(way, describe(disposable, kills_trees=False), environment, place)
+        return ProvidedShellAlone(way, describe(disposable, kills_trees=False), Environment(), place)
 
-    return await open_provided(way, describe(disposable), environment, open_plain)
+    return await open_provided(way, describe(disposable), Environment(), open_plain)
 
 
 @dataclass(frozen=True)
-class ContainerWay:
+class ContainerWay(ProvidedWay):
     """Starts programs in one container: by the engine's `exec`, which is a program on the machine."""
 
     cli: Cli
@@ -121,10 +117,6 @@ class ContainerWay:
             shell_line = UNTIL_HEARD.format(shell_line)
         words = [*self.cli.engine.command, "exec", "--interactive", self.disposable.key, "/bin/sh", "-c", shell_line]
         return await self.cli.way.open(self.cli.line_of(words))
-
-    def explain(self, complaints: bytes) -> ConnectError | None:
-        """Explain nothing: why_not asks the engine instead."""
-        return None
 
     async def why_not(self) -> ConnectError | None:
         """Explain why the container cannot answer, if the engine knows."""

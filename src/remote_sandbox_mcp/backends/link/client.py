@@ -14,6 +14,7 @@ from ...core.errors import BrokenRules, Unreachable
 from ...core.sandboxes.foreign import NONSENSE, Fields, not_understood, read_json, too_much, understood
 from ...far.outpost import wire
 from ...far.outpost.files import WORKER_S
+from ...local.waiting import unlogged
 
 if TYPE_CHECKING:
     from ...core.orders import OutpostOrder
@@ -272,9 +273,7 @@ class OutpostClient:
         await self._begin(wire.PING).done
 
     def _begin(self, kind: int, body: bytes = b"", room: int = SMALL) -> Exchange:
-        exchange = Exchange(next(self._numbers), asyncio.get_running_loop().create_future(), room)
-        # Reading the exception keeps asyncio from logging one that no caller waits for any more.
-        exchange.done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        exchange = Exchange(next(self._numbers), unlogged(asyncio.get_running_loop().create_future()), room)
         if not self.is_alive:
             exchange.done.set_exception(LineLost())
             return exchange

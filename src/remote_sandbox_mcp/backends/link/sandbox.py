@@ -7,9 +7,9 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ...core import check
 from ...core.client import is_again, only_waits
@@ -26,7 +26,7 @@ from ...core.texts.text import last_line
 from ...far.outpost import wire
 from ...far.outpost.files import MOST_PROBLEMS
 from ...far.program import ROOT, source
-from ...local.waiting import Chores, within
+from ...local.waiting import Chores, unlogged, within
 from ..mending import Pace, ask_again, mend
 from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .jobs import OutpostJobs
@@ -151,9 +151,7 @@ class OutpostSandbox:
         if self._client and self._client.is_alive:
             return self._client
         if self._opening is None or self._opening.done():
-            self._opening = asyncio.create_task(self._reopen())
-            # Its callers may all have left by the time it fails: asyncio would log that as an error of ours.
-            self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._opening = unlogged(asyncio.create_task(self._reopen()))
         # Shielded: a caller that is cancelled must not cancel the opening for the others.
         return await asyncio.shield(self._opening)
 
@@ -337,14 +335,7 @@ class OutpostSandbox:
             self._client.release(self._client.begin({"verb": "forget", "ids": ids}))
 
     async def read(self, path: str, span: Span) -> FileSlice:
-        order: orders.ReadOrder = {
-            "verb": "read",
-            "path": path,
-            "offset": span.offset,
-            "limit": span.limit,
-            "line": span.line,
-            "lines": span.lines,
-        }
+        order = cast("orders.ReadOrder", {"verb": "read", "path": path, **asdict(span)})
         exchange, end = await self._ask(order, room=span.limit + SMALL)
         data = exchange.part(wire.OUT)
         with understood(self.description.name):
@@ -383,14 +374,7 @@ class OutpostSandbox:
             return Listing(entries, said.flag("truncated"), read_problems(said))
 
     async def search(self, search: Search) -> Found:
-        order: orders.SearchOrder = {
-            "verb": "search",
-            "path": search.path,
-            "glob": search.glob,
-            "pattern": search.pattern,
-            "ignore_case": search.ignore_case,
-            "limit": search.limit,
-        }
+        order = cast("orders.SearchOrder", {"verb": "search", **asdict(search)})
         _, end = await self._ask(order, room=room_of_listing(search.limit))
         with understood(self.description.name):
             said = Fields(end)

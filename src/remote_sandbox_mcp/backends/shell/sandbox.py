@@ -6,8 +6,6 @@ import asyncio
 import base64
 import contextlib
 import time
-from collections.abc import Coroutine
-from typing import Any
 
 from ...core import errors
 from ...core.commands.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
@@ -20,7 +18,7 @@ from ...core.sandboxes.sandbox import Description
 from ...core.sync.transfer import Lane
 from ...core.texts.text import last_line
 from ...far.outpost.place import to_bytes
-from ...local.waiting import within
+from ...local.waiting import Chores, within
 from . import program
 from .files import ShellFiles
 from .jobs import ShellJobs
@@ -55,7 +53,8 @@ class ShellSandbox:
         # Runs whose start was sent twice. Their folders are not removed: they keep a late request from starting again.
         self._tried_twice: set[str] = set()
         self._to_forget: set[str] = set()
-        self._chores: set[asyncio.Task[Any]] = set()
+        # Failures are not logged: nobody waits for what is done later.
+        self._chores = Chores("work on a shell", expected=(Exception,))
 
     @property
     def is_open(self) -> bool:
@@ -75,9 +74,7 @@ class ShellSandbox:
         if self._to_forget and self.is_open:
             with contextlib.suppress(SandboxError, asyncio.TimeoutError):
                 await within(self._forget_runs(), FORGET_S)
-        for chore in self._chores:
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        await self._chores.close()
         await self._shell.close()
 
     async def run(
@@ -107,7 +104,7 @@ class ShellSandbox:
             finally:
                 # Checked after the request has ended, because the start may have been sent at the moment of the cancel.
                 if is_cancelled and watch.sent:
-                    self._later(self._stop_quietly(command.run_id))
+                    self._chores.start(self._stop_quietly(command.run_id))
 
     async def _so_far(self, watch: _RunWait, following: asyncio.Future[Completed | Running]) -> Completed | Running:
         """The state of a run that outlasts its call; waits until the far side has accepted it."""
@@ -239,13 +236,6 @@ class ShellSandbox:
         with contextlib.suppress(SandboxError):
             await self._shell.ask(RUNS, "stop", {"id": run_id, "keep": "0", "revoke": "yes"})
 
-    def _later(self, chore: Coroutine[Any, Any, Any]) -> None:
-        task: asyncio.Task[Any] = asyncio.create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
-        # Reading the exception keeps asyncio from logging one that no caller waits for.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
         return await self._ask_about("look", run_id, keep)
 
@@ -262,7 +252,7 @@ class ShellSandbox:
         if not self.is_open or not RUN_ID.match(run_id) or run_id in self._tried_twice:
             return
         if not self._to_forget:
-            self._later(self._forget_soon())
+            self._chores.start(self._forget_soon())
         self._to_forget.add(run_id)
 
     async def _forget_soon(self) -> None:

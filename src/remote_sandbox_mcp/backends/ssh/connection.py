@@ -359,7 +359,7 @@ class UnseenKey:
 
     @property
     def kind(self) -> str:
-        return key_type(self.key)
+        return self.key.get_algorithm()
 
 
 class _Judge:
@@ -389,15 +389,15 @@ class _Judge:
         self, key: asyncssh.SSHKey, trusted: list[asyncssh.SSHKey], port: int, is_certified: bool
     ) -> HostKeyDoubt | None:
         """Explain why a key is refused; None if it may be accepted."""
-        machine, shown = self._gate.machine, key.get_fingerprint()
-        types = sorted({key_type(other) for other in trusted})
+        machine, shown, kind = self._gate.machine, key.get_fingerprint(), key.get_algorithm()
+        types = sorted({other.get_algorithm() for other in trusted})
         forget = f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
         scan = f"ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
-        if key_type(key) in types:
+        if kind in types:
             return HostKeyDoubt(f"the host key has changed since it was first seen (now {shown})", forget)
         if trusted:
             return HostKeyDoubt(
-                f"the machine is known by its {' and '.join(types)} key, but shows only an {key_type(key)} key, which "
+                f"the machine is known by its {' and '.join(types)} key, but shows only an {kind} key, which "
                 f"is not known ({shown})",
                 forget,
             )
@@ -437,11 +437,6 @@ def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyn
             return await dialogue.answers((name, instructions), prompts, questions)
 
     return LoginClient()
-
-
-def key_type(key: asyncssh.SSHKey) -> str:
-    """The type of a host key as known_hosts names it."""
-    return key.get_algorithm()
 
 
 def drop_empty_packets(connection: asyncssh.SSHClientConnection) -> None:

@@ -21,7 +21,7 @@ from ..link.lane import OutpostLane
 from ..link.relay import RELAY, PortRelay, RelayPorts
 from ..link.sandbox import OutpostSandbox, Ports
 from ..mending import opened
-from .channels import ProgramLine
+from .channels import ChannelLine, ProgramLine, SessionLine
 from .connection import LoginGate
 from .library import asyncssh
 from .plain import PlainSandbox
@@ -353,15 +353,20 @@ async def start_program(
     line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
 ) -> ProgramLine:
     """Start any program in a further session; open_session does that for our own."""
-    name = gate.machine.name
+    return ProgramLine(await start_further(line, gate, connection), closed)
+
+
+async def start_further(
+    line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection
+) -> asyncssh.SSHClientProcess[bytes]:
     try:
         process = await start_line(connection, gate.machine, line, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
-        raise Unsupported(f"{name}: no further session is granted: {problem.reason}") from None
+        raise Unsupported(f"{gate.machine.name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
         raise no_session(gate, connection, str(problem)) from None
     process.channel.set_write_buffer_limits(LANE_BUFFER)
-    return ProgramLine(process, closed)
+    return process
 
 
 def no_session(gate: LoginGate, connection: asyncssh.SSHClientConnection, why: str) -> Unreachable:
@@ -391,7 +396,7 @@ async def open_session(
     gate: LoginGate,
     connection: asyncssh.SSHClientConnection,
     closed: Callable[[], None],
-    near: Callable[[LaneLine, str], G],
+    near: Callable[[SessionLine, str], G],
     pieces: tuple[str, ...],
     words: tuple[str, ...] = (),
 ) -> G:
@@ -399,14 +404,8 @@ async def open_session(
     machine, token, is_compiled = gate.machine, secrets.token_hex(16), gate.python.is_ours()
     sent = await asyncio.to_thread(functools.partial(program.sent, pieces, is_compiled=is_compiled))
     line = program.start_line(machine.python, token, pieces, *words, is_compiled=is_compiled)
-    try:
-        process = await start_line(connection, machine, line, window=LANE_WINDOW)
-    except asyncssh.ChannelOpenError as problem:
-        raise Unsupported(f"{machine.name}: no further session is granted: {problem.reason}") from None
-    except (OSError, asyncssh.Error) as problem:
-        raise no_session(gate, connection, str(problem)) from None
-    process.channel.set_write_buffer_limits(LANE_BUFFER)
-    greeting = near(LaneLine(connection, process, closed), machine.name)
+    process = await start_further(line, gate, connection)
+    greeting = near(SessionLine(process, closed), machine.name)
     try:
         process.stdin.write(sent)
         await within(greeting.greet(token), gate.deadline_s)
@@ -421,47 +420,3 @@ async def open_session(
             raise no_session(gate, connection, str(problem)) from None
         raise
     return greeting
-
-
-class ChannelLine:
-    """The outpost's session channel as a Line; closing it closes the whole connection."""
-
-    def __init__(self, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes]) -> None:
-        self.connection = connection
-        self._process = process
-
-    def write(self, data: bytes) -> None:
-        # The reader notices the end of the line.
-        with contextlib.suppress(OSError):
-            self._process.stdin.write(data)
-
-    async def read(self) -> bytes:
-        try:
-            return await self._process.stdout.read(1 << 18)
-        except (OSError, asyncssh.Error):
-            return b""
-
-    def close(self) -> None:
-        self.connection.abort()
-
-    async def drain(self) -> None:
-        # The reader notices the end of the line.
-        with contextlib.suppress(OSError, asyncssh.Error):
-            await self._process.stdin.drain()
-
-
-class LaneLine(ChannelLine):
-    """A further session channel as a Line; closing it closes that channel alone, and `closed` is called."""
-
-    def __init__(
-        self,
-        connection: asyncssh.SSHClientConnection,
-        process: asyncssh.SSHClientProcess[bytes],
-        closed: Callable[[], None],
-    ) -> None:
-        super().__init__(connection, process)
-        self._closed = closed
-
-    def close(self) -> None:
-        self._process.channel.abort()
-        self._closed()

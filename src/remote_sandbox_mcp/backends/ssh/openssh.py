@@ -144,9 +144,7 @@ class OpenSshWay:
     gate: LoginGate = field(repr=False)
     master: str = ""
 
-    @property
-    def what(self) -> str:
-        return "OpenSSH's client"
+    what = "OpenSSH's client"
 
     async def open(self, shell_line: str) -> ProcessLine:
         ssh = self.gate.machine.openssh

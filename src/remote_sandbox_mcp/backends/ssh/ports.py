@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from ...core.errors import Unreachable, Unsupported
 from ...core.sandboxes.port import PortClosed, Stream, check_port
-from ...local.waiting import within
+from ...local.waiting import unlogged, within
 from ..link.client import LineLost, OutpostClient
 from ..link.relay import CONNECT_S, PortRelay, RelayPorts
 from ..mending import ask_again
@@ -77,8 +77,7 @@ class MachinePorts:
 
     async def connect(self, client: OutpostClient, port: int) -> Stream:
         # Shows soon whether the line is frozen; then it is closed, and this attempt ends with it.
-        sign = asyncio.create_task(client.ping())
-        sign.add_done_callback(lambda done: done.cancelled() or done.exception())
+        sign = unlogged(asyncio.create_task(client.ping()))
         try:
             return await self._connect(client, port)
         finally:

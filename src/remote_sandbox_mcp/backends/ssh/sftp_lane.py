@@ -12,6 +12,7 @@ from ...core.sync.transfer import Lane, Reply, numbers
 from ...far.lane.tree import FAILURES, Refusal, explained
 from ...far.outpost.place import to_bytes
 from ...far.outpost.wire import DONE
+from ...local.waiting import unlogged
 from ..link.client import LineLost
 from .channels import Channels, NoSubsystem
 from .library import asyncssh
@@ -90,9 +91,7 @@ class SftpLane:
         passes: int = 0,
     ) -> asyncio.Future[Reply]:
         # `room` and `passes` are not needed: answers over SFTP are never larger than what was asked for.
-        done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        # Reading the exception keeps asyncio from logging one that no caller waits for.
-        done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        done: asyncio.Future[Reply] = unlogged(asyncio.get_running_loop().create_future())
         if not self.is_alive:
             done.set_exception(self._lost())
             return done

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from ...far.lane.expected import EDITED, UNKNOWN, link_of
 from ...far.lane.tree import checked
 from ...far.outpost.place import to_bytes
-from ...local.waiting import Chores, end_all
+from ...local.waiting import Chores, end_all, unlogged
 from ..link.client import LineLost
 from .library import asyncssh
 from .sftp import attributes_of, explain, read_piece, replace, to_path
@@ -93,13 +93,6 @@ async def together(works: Collection[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseException:
         await end_all(tasks)
         raise
-
-
-def for_all(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start work that any number of callers wait for; its exception is not logged if no caller waits any more."""
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return task
 
 
 async def outcome(task: asyncio.Task[T]) -> T:
@@ -335,7 +328,7 @@ class Root:
         """The full path of a folder of the tree, after checking it. Raises OSError, BadName, LineLost."""
         if path not in self._checked:
             if path not in self._finding:
-                self._finding[path] = for_all(self._find(path, make))
+                self._finding[path] = unlogged(asyncio.ensure_future(self._find(path, make)))
                 self._finding[path].add_done_callback(lambda _: self._finding.pop(path))
             await outcome(self._finding[path])
         return self.path + b"/" + path if path else self.path

@@ -17,10 +17,10 @@ from ...far.lane.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, 
 from ...far.lane.tree import Problems, Survey, Teller, child, kind_of, meta_of
 from ...far.outpost.place import to_bytes, to_text
 from ...far.outpost.wire import DONE, FILES, PART
-from ...local.waiting import end_all
+from ...local.waiting import end_all, unlogged
 from .library import asyncssh
 from .sftp import goes_through_a_file, to_path
-from .sftp_remote import Load, Remote, Root, check_file, each, for_all, nanoseconds, outcome
+from .sftp_remote import Load, Remote, Root, check_file, each, nanoseconds, outcome
 
 if TYPE_CHECKING:
     from ...core import orders
@@ -159,7 +159,7 @@ class Source:
         if opened is None:
             for other in [other for other, kept in self._large.items() if not kept.readers]:
                 self._let_go(other)
-            opened = self._large[path] = _Opened(for_all(self._open_large(folder, name)))
+            opened = self._large[path] = _Opened(unlogged(asyncio.ensure_future(self._open_large(folder, name))))
         opened.readers += 1
         try:
             yield await outcome(opened.opening)
