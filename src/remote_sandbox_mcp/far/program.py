@@ -31,7 +31,7 @@ BATCH_KEEPER = (*JOB_KEEPER, "jobs/batch")
 # The parent of a command that runs as root, read by root's Python.
 ROOT = ("outpost/family", "outpost/root")
 # What confines a line for the shell on a machine whose owner says what may be written there.
-WALLS = ("outpost/filter", "outpost/guard", "outpost/walls")
+WALLS = ("outpost/family", "outpost/filter", "outpost/guard", "outpost/walls")
 # Pieces that are modules of core, because both sides must decide alike.
 OF_THE_CORE = ("secret_names", "ignore")
 # The Python that compiled programs are for.

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any, TypeVar, cast
 
 from ...far.lane.expected import EDITED, UNKNOWN, link_of
-from ...far.lane.tree import checked
+from ...far.lane.tree import checked_name
 from ...far.outpost.place import to_bytes
 from ...local.waiting import Chores, end_all, unlogged
 from ..link.client import LineLost
@@ -318,7 +318,7 @@ class Root:
         self._finding: dict[bytes, asyncio.Task[None]] = {}
 
     def forget(self) -> None:
-        """Forget which folders were checked, because they may be moved or removed now."""
+        """Forget which folders were checked_name, because they may be moved or removed now."""
         self._checked.clear()
 
     def full(self, path: bytes) -> bytes:
@@ -336,14 +336,14 @@ class Root:
     async def entry(self, path: bytes) -> bytes:
         """The full path of an entry of the tree, after checking the folders on the way. Raises OSError, BadName."""
         folder, _, name = path.rpartition(b"/")
-        return await self.folder(folder) + b"/" + checked(name)
+        return await self.folder(folder) + b"/" + checked_name(name)
 
     async def _find(self, path: bytes, make: bool) -> None:
         if not path:
             await self._find_top(make)
         else:
             above, _, name = path.rpartition(b"/")
-            checked(name)
+            checked_name(name)
             await self.folder(above, make)
             if not await self._is_folder(path):
                 if not make:

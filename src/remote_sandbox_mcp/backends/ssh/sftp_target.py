@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING
 from ...far.lane.expected import UNKNOWN, Expected, with_found
 from ...far.lane.source import PIECE
 from ...far.lane.target import Receiving, attributes_in
-from ...far.lane.tree import FAILURES, FOREIGN_S, OURS, PARTIAL, BadName, Problems, Refusal, checked, child, paths_in
+from ...far.lane.tree import (
+    FAILURES,
+    FOREIGN_S,
+    OURS,
+    PARTIAL,
+    BadName,
+    Problems,
+    Refusal,
+    checked_name,
+    child,
+    paths_in,
+)
 from ...far.outpost.place import to_bytes
 from ...far.outpost.wire import FILES, PART
 from .library import asyncssh
@@ -48,7 +59,7 @@ class Target:
         """
         where = await self.root.folder(folder, make=True)
         self._made += 1
-        fresh, final = where + b"/" + self._stem + b"%d" % self._made, where + b"/" + checked(name)
+        fresh, final = where + b"/" + self._stem + b"%d" % self._made, where + b"/" + checked_name(name)
         # SFTP keeps times in whole seconds.
         coming = expected.described(mtime // SECOND * SECOND, len(data))
         async with self.remote.places:
@@ -260,7 +271,7 @@ class SftpReceiving(Receiving):
         folder, name, expected, mode, mtime, data = entry
         try:
             expected.check(mode, data)
-            await self._find_target().put(folder, checked(name), expected, mtime, data)
+            await self._find_target().put(folder, checked_name(name), expected, mtime, data)
             self.note_put(child(folder, name), expected, mtime, len(data))
         except (OSError, BadName) as problem:
             self.problems.note(child(folder, name), problem)
@@ -303,8 +314,8 @@ class SftpLargeFiles:
         folder, name, key = raw.split(b"\0")
         if key in self.large:
             raise Refusal("busy", f"{key!r} is being received already")
-        partial, size = PARTIAL + checked(key), int(order["size"])
-        checked(name)
+        partial, size = PARTIAL + checked_name(key), int(order["size"])
+        checked_name(name)
         path = await self.root.folder(folder, make=True) + b"/" + partial
         file = await self.root.within(folder, lambda: self._create(path))
         self.large[key] = SftpLargeFile(folder, name, partial, size, file)
@@ -327,8 +338,8 @@ class SftpLargeFiles:
         """Have this lane write a partial file that another lane has begun."""
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
-            checked(name)
-            if not checked(partial).startswith(PARTIAL):
+            checked_name(name)
+            if not checked_name(partial).startswith(PARTIAL):
                 raise BadName(f"{partial!r} is no partial file")
             path = await self.root.folder(folder) + b"/" + partial
             check_file(await self.remote.ask(self.remote.client.lstat(path)))

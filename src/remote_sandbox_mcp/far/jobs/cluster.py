@@ -5,8 +5,7 @@ import re
 import time
 from typing import Any
 
-from ..outpost.files import Refused
-from ..outpost.place import base_folder, closing_fd, set_mode, to_bytes, to_text
+from ..outpost.place import Refused, base_folder, closing_fd, set_mode, to_bytes, to_text
 from .fate import IN_QUEUE, OVER, Fates, blank_queue, ended_facts, is_marked, records_of, with_element
 from .place import CLUSTER_NAMES, find_job
 from .queue import Queue, cluster_name, slurm_call, write_beside

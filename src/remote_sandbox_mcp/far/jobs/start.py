@@ -14,9 +14,9 @@ import time
 import zlib
 
 from ..outpost.family import NO_PROCESS, insist
-from ..outpost.files import Refused
 from ..outpost.output import Listener
 from ..outpost.place import (
+    Refused,
     base_folder,
     candidates,
     closing_fd,

@@ -8,8 +8,7 @@ import time
 import zlib
 from typing import Any
 
-from ..outpost.files import Refused
-from ..outpost.place import CLOCKS_S, is_elsewhere, to_bytes, to_text
+from ..outpost.place import CLOCKS_S, Refused, is_elsewhere, to_bytes, to_text
 from .queue import Queue, cluster_name, find_slurm, is_named, said_by_slurm, slurm_call, turn
 from .record import read_json, write_json
 

@@ -6,9 +6,9 @@ import re
 import signal
 import time
 
-from ..outpost.files import WORKERS, Refused, open_regular
+from ..outpost.files import WORKERS, open_regular
 from ..outpost.output import Listener
-from ..outpost.place import birth_of, set_mode, to_bytes
+from ..outpost.place import Refused, birth_of, set_mode, to_bytes
 from ..outpost.wire import END, json_frame
 from .record import JOB_STOP_MARK, is_asked_to_stop, is_same_process, write_end, write_json
 from .start import start_job

@@ -6,11 +6,11 @@ import os
 import stat
 import struct
 
-from ..outpost.place import to_bytes
+from ..outpost.place import state_of, to_bytes
 from .chunks import holes_and_data, index_of, same_size_blocks
 from .expected import UNKNOWN, check_still
 from .source import PIECE
-from .tree import PARTIAL, BadName, Refusal, Root, checked, open_up
+from .tree import PARTIAL, BadName, Refusal, Root, checked_name, open_up
 
 MYPY = False
 if MYPY:
@@ -22,11 +22,6 @@ ZEROS = bytes(1 << 16)
 # Files from this size on are synced to the disk before they are put in place: sending one again would take longer. A
 # smaller one that a power cut damaged shows by its size or time.
 FLUSHED_FROM = 16 << 20
-
-
-def state_of(found: os.stat_result) -> str:
-    """Identifies one state of a file: any write, replacement or touch changes it."""
-    return "%x-%x-%x-%x" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 class Large:
@@ -65,9 +60,9 @@ class LargeFiles:
         size = int(order["size"])
         if key in self.large:
             raise Refusal("busy", "%r is being received already" % key)
-        checked(name)
+        checked_name(name)
         where = self.root.folder(folder, make=True)
-        fd, partial, fresh = self.open_partial(where, PARTIAL + checked(key), bool(order.get("first")))
+        fd, partial, fresh = self.open_partial(where, PARTIAL + checked_name(key), bool(order.get("first")))
         try:
             os.ftruncate(fd, size)
         except BaseException:
@@ -139,8 +134,8 @@ class LargeFiles:
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
             where = self.root.folder(folder)
-            checked(name)
-            if not checked(partial).startswith(PARTIAL):
+            checked_name(name)
+            if not checked_name(partial).startswith(PARTIAL):
                 raise BadName("%r is no partial file" % partial)
             fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
             fcntl.flock(fd, fcntl.LOCK_SH)

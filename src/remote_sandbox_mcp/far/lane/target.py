@@ -22,7 +22,7 @@ from .tree import (
     Problems,
     Refusal,
     Root,
-    checked,
+    checked_name,
     child,
     explained,
     is_abandoned,
@@ -191,8 +191,8 @@ class Target:
             try:
                 where = self.root.folder(folder)
                 try:
-                    check_still(checked(name), where, found)
-                    self.remove(where, checked(name))
+                    check_still(checked_name(name), where, found)
+                    self.remove(where, checked_name(name))
                 except PermissionError:
                     open_up(where)
                     self.remove(where, name)
@@ -226,7 +226,7 @@ class Target:
         folder, _, name = path.rpartition(b"/")
         try:
             where = self.root.folder(folder)
-            check_still(checked(name), where, found)
+            check_still(checked_name(name), where, found)
             try:
                 how(name, dir_fd=where)
             except PermissionError:
@@ -259,7 +259,7 @@ class Target:
             folder, _, name = path.rpartition(b"/")
             try:
                 # With the source's time, later syncs would take a file edited meanwhile for a copy of the source.
-                check_still(checked(name), self.root.folder(folder), found)
+                check_still(checked_name(name), self.root.folder(folder), found)
                 self.touch_one(folder, name, mode, mtime)
             except (OSError, BadName) as problem:
                 problems.note(path, problem)
@@ -284,7 +284,7 @@ class Target:
             folder, _, name = path.rpartition(b"/")
             with contextlib.suppress(OSError, BadName):
                 where = self.root.folder(folder)
-                if checked(name).startswith(PARTIAL):
+                if checked_name(name).startswith(PARTIAL):
                     removed += self.remove_partial(name, where)
                 elif name.startswith(OURS) and is_abandoned(name, os.stat(name, dir_fd=where, follow_symlinks=False)):
                     os.unlink(name, dir_fd=where)
@@ -354,7 +354,7 @@ class Receiving:
     def put(self, folder: bytes, name: bytes, expected: Expected, mode: int, mtime: int, data: memoryview) -> None:
         try:
             expected.check(mode, data)
-            self.target.put(folder, checked(name), expected, mtime, data)
+            self.target.put(folder, checked_name(name), expected, mtime, data)
             self.note_put(child(folder, name), expected, mtime, len(data))
             if expected.link is None and (expected.mode not in self.tried or self.files < ROUGH_TRIES):
                 self.compare_kept(folder, name, expected.mode, mtime)

@@ -13,7 +13,7 @@ import zlib
 from typing import Any, Callable, Iterator
 
 from ...core.sync.ignore import Ignore
-from ..outpost.place import birth_of, boot_id, closing_fd, to_bytes, to_path, to_text
+from ..outpost.place import Refused, birth_of, boot_id, closing_fd, to_bytes, to_path, to_text
 from .snapshot import FolderSnapshot
 
 MYPY = False
@@ -51,12 +51,8 @@ class BadName(Exception):
     """A name that cannot be that of an entry, such as `..`: it would lead out of the tree."""
 
 
-class Refusal(Exception):
-    """A request that cannot be done: a reason that programs check, and a sentence."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        Exception.__init__(self, message)
-        self.reason = reason
+class Refusal(Refused):
+    """Refusal of a lane's request."""
 
 
 # Exceptions that a malformed request causes, and all that a request may end with.
@@ -99,7 +95,7 @@ def child(folder: bytes, name: bytes) -> bytes:
     return folder + b"/" + name if folder else name
 
 
-def checked(name: bytes) -> bytes:
+def checked_name(name: bytes) -> bytes:
     """Check a name that came from the other side, which may be hostile. Raises BadName."""
     if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
         raise BadName("%r is not the name of a file" % name)
@@ -130,7 +126,7 @@ class Root:
             above = above.rpartition(b"/")[0]
         fd = self.folders[above] if above else self.top
         for name in path[len(above) + 1 if above else 0 :].split(b"/"):
-            fd = self.enter(fd, checked(name), make)
+            fd = self.enter(fd, checked_name(name), make)
             if len(self.folders) >= OPEN_FOLDERS:
                 os.close(self.folders.pop(next(iter(self.folders))))
             above = child(above, name)

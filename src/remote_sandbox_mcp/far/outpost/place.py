@@ -27,6 +27,19 @@ PLACE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 ELSEWHERE = "it was started on another machine that has the same home folder (%s), so ask there"
 
 
+class Refused(Exception):
+    """A request that cannot be done: a reason that programs check, and a sentence for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        Exception.__init__(self, message)
+        self.reason = reason
+
+
+def state_of(found: os.stat_result) -> str:
+    """Identifies one state of a file: any write, replacement or touch changes it."""
+    return "%x-%x-%x-%x" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
 def reason_of(problem: OSError) -> str:
     """Explain why a file could not be written, with the cause where the system's words do not name it."""
     if problem.errno == errno.EFBIG:

@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable
 
 from .family import start_process
-from .place import to_text, user_name
+from .place import Refused, to_text, user_name
 
 # Not searched in PATH: a program that the user can replace must not get the password.
 SUDO_PLACES = ("/usr/bin/sudo", "/bin/sudo", "/usr/local/bin/sudo", "/run/wrappers/bin/sudo", "/usr/pkg/bin/sudo")
@@ -40,12 +40,8 @@ ROOT_LOADER = (
 )
 
 
-class SudoRefused(Exception):
-    """Refusal to start as root: a reason that programs check, and a sentence."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+class SudoRefused(Refused):
+    """Refusal to start as root."""
 
 
 class RootProcess:
