@@ -35,10 +35,7 @@ async def opened(sandbox: S) -> S:
 
 
 async def ask_again(name: str, ask: Callable[[], Awaitable[T]]) -> T:
-    """Send a request that may be repeated, once more if its line was cut.
-
-    Raises Unreachable if both lines were cut, and what `ask` raises.
-    """
+    """Send a request, once more if its line was cut. Raises Unreachable if both were cut, and what `ask` raises."""
     with contextlib.suppress(LineLost):
         return await ask()
     try:

@@ -41,11 +41,9 @@ _compiling = threading.Lock()
 
 @functools.cache
 def source(pieces: tuple[str, ...] = OUTPOST) -> str:
-    """The pieces joined into one text, without their `if MYPY:` blocks.
-
-    They share one namespace, so their imports of each other are left out as well, and so are those for types, which
-    only annotations in quotes name.
-    """
+    """The pieces joined into one text, without their `if MYPY:` blocks."""
+    # They share one namespace, so their imports of each other are left out as well, and so are those for types, which
+    # only annotations in quotes name.
     kept, is_import, is_typing = [], False, False
     for line in "\n".join(read_piece(piece) for piece in pieces).split("\n"):
         is_typing = line == "if MYPY:" or (is_typing and (not line or line.startswith(" ")))
@@ -108,11 +106,9 @@ def loader(pieces: tuple[str, ...] = OUTPOST, *, is_compiled: bool = False) -> s
 
 
 def loader_of(size: int, *, is_compiled: bool = False) -> str:
-    """Python that reads exactly the packed program from its input and runs it; another Python runs nothing compiled.
-
-    A reader with a buffer of one byte does not read ahead: the frames that follow stay for the program.
-    It has no single quote, newline, backslash or exclamation mark, so any login shell passes it on unchanged.
-    """
+    """Python that reads exactly the packed program from its input and runs it; another Python runs nothing compiled."""
+    # A reader with a buffer of one byte does not read ahead: the frames that follow stay for the program. It has no
+    # single quote, newline, backslash or exclamation mark, so any login shell passes it on unchanged.
     read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({size})"
     if not is_compiled:
         return f'import io,zlib;__name__="__main__";text=zlib.decompress({read});exec(compile(text,"outpost","exec"))'

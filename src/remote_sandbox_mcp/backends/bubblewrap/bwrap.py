@@ -98,11 +98,9 @@ async def find_footing() -> Footing | str:
 
 
 def footings(program: str, is_root: bool) -> Iterator[Footing]:
-    """The ways to drop all privileges, best first.
-
-    Root inside a user namespace still owns root's files and /proc/sys, so root becomes a user that
-    owns nothing; where root is one by name only, as in most containers, a user namespace is all there is.
-    """
+    """The ways to drop all privileges, best first."""
+    # Root inside a user namespace still owns root's files and /proc/sys, so root becomes a user that owns nothing;
+    # where root is one by name only, as in most containers, a user namespace is all there is.
     if is_root:
         # Capabilities that the first process needs to become that user, and to drop all privileges for good.
         kept = (word for right in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{right}"))

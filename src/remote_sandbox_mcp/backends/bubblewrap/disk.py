@@ -90,10 +90,8 @@ def room_left(folder: Path) -> DiskUse:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of any depth and with any modes, after its processes have ended.
-
-    Each folder is moved up to the top before it is emptied, so that no path is long and no recursion deep.
-    """
+    """Remove a folder of any depth and with any modes, after its processes have ended."""
+    # Each folder is moved up to the top before it is emptied, so that no path is long and no recursion deep.
     try:
         top = _open_folder(str(folder))
     except FileNotFoundError:

@@ -72,10 +72,8 @@ def go_on(home: Path) -> None:
 
 
 def end(home: Path) -> None:
-    """Kill the outermost ones and wait for all: the kernel ends a pid namespace with its first process.
-
-    Without a namespace all of them are stopped first, and killed.
-    """
+    """Kill the outermost ones and wait for all: the kernel ends a pid namespace with its first process."""
+    # Without a namespace all of them are stopped first, and killed.
     until = time.monotonic() + END_S
     # A supervisor may have ended meanwhile, and what it leaves stopped is nobody's child any more.
     all_of_them = stop(home) | family(bubblewraps(home))

@@ -33,10 +33,7 @@ async def open_provided(
     open_plain: Callable[[], ProvidedShellAlone],
     timeout_s: float = OPEN_S,
 ) -> Sandbox:
-    """Open it the best way that it offers; `open_plain` makes what serves where there is no python3.
-
-    Raises ConnectError.
-    """
+    """Open it the best way that it offers; `open_plain` makes what serves without python3. Raises ConnectError."""
     try:
         return await opened(ProvidedSandbox(way, description, environment, timeout_s))
     except NoPython:

@@ -36,10 +36,8 @@ NOTHING: Mapping[str, str] = {}
 
 
 def login_line(*words: str) -> str:
-    """The line that starts a login shell with these words, bash where it is installed.
-
-    Rootless engines are found by variables that only the files of a login shell set.
-    """
+    """The line that starts a login shell with these words, bash where it is installed."""
+    # Rootless engines are found by variables that only the files of a login shell set.
     rest = join(words)
     return f"exec {join(['sh', '-c', f'command -v bash >/dev/null 2>&1 && exec bash -l {rest}; exec sh -l {rest}'])}"
 

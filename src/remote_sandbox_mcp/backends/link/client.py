@@ -185,10 +185,7 @@ class Exchange:
         return length <= (LONGEST_BEAT if kind in (wire.BEAT, wire.TAKEN) else self.room)
 
     def take(self, kind: int, body: bytes) -> None:
-        """Take a frame and count its bytes; `room` is negative afterwards if they were too many.
-
-        Raises ValueError for a body that is no answer.
-        """
+        """Take a frame, and its bytes off `room`: below 0, there were too many. Raises ValueError for nonsense."""
         if kind == wire.BEAT:
             self._beat(Fields.read(body))
             return

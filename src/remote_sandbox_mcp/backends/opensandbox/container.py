@@ -77,10 +77,8 @@ class BridgeWay:
         return await self._greeted(RELAY, lambda line: PortRelay(line, self.disposable.title))
 
     async def _greeted(self, pieces: tuple[str, ...], make: Callable[[HttpLine], G]) -> G:
-        """Open a line, start a program on it, and wait for its greeting. Raises ConnectError, NoPythonInContainer.
-
-        If that fails on an upgraded connection, it is tried again without an upgrade.
-        """
+        """Open a line, start a program on it, and wait for its greeting. Raises ConnectError, NoPythonInContainer."""
+        # If that fails on an upgraded connection, it is tried again without an upgrade.
         line, token = await self._line(pieces, self._may_upgrade)
         try:
             return await self._hear(line, token, make)

@@ -187,10 +187,7 @@ def pair(line: str) -> tuple[str, str]:
 
 
 def coded(values: Mapping[str, str]) -> dict[str, str]:
-    """Values as variables, with bytes that are not UTF-8 escaped, because a platform's agent takes JSON.
-
-    Raises BadArgument for a NUL, which no variable can hold.
-    """
+    """Values as variables, as JSON can carry them: other bytes than UTF-8 are escaped. Raises BadArgument for a NUL."""
     given, names = {}, []
     for name, value in values.items():
         if "\0" in value:

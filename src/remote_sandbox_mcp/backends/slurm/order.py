@@ -178,11 +178,9 @@ _ENTER = (
 
 
 def step_line(number: str, disposable_id: str, wanted: str, text: str, version: tuple[int, int]) -> str:
-    """The line for the login node's shell that enters an allocation: `L` runs a shell line, `U` sets how long it lives.
-
-    The step asks for nothing of what the job has: it only hands on its input and output, which srun would otherwise
-    keep back until a line of text is whole.
-    """
+    """Line for the login node's shell that enters an allocation: `L` runs a shell line, `U` sets how long it lives."""
+    # The step asks for nothing of what the job has: it only hands on its input and output, which srun would otherwise
+    # keep back until a line of text is whole.
     share = ["--overlap"] if version >= OVERLAP_SINCE else []
     plain = ["--nodes=1", "--ntasks=1", "--relative=0", "--mem=0", "--gres=none", "--mpi=none", "--cpu-bind=none"]
     step = ["srun", f"--jobid={number}", *share, *plain, "--unbuffered", "--quiet", "--job-name=rsmcp"]

@@ -66,11 +66,9 @@ def load() -> None:
 
 @contextmanager
 def libraries_from_linker_cache() -> Iterator[None]:
-    """Answer ctypes' searches for libraries from the linker's cache.
-
-    asyncssh looks for liboqs and nettle. For a missing library ctypes would run ldconfig, and then gcc and ld as PATH
-    has them: more than a dozen processes, of programs that we have not examined. So LD_LIBRARY_PATH does not count.
-    """
+    """Answer ctypes' searches for libraries from the linker's cache."""
+    # asyncssh looks for liboqs and nettle. For a missing library ctypes would run ldconfig, and then gcc and ld as PATH
+    # has them: more than a dozen processes, of programs that we have not examined. So LD_LIBRARY_PATH does not count.
     import ctypes.util
 
     replaced = ("find_library", "_findLib_gcc", "_findLib_ld")
@@ -192,10 +190,8 @@ class LoginGate:
         self._lent = connection
 
     def note_refusal(self, refused: LoginRefused) -> None:
-        """Note a refused login: none is tried for a while, because servers lock out repeated attempts.
-
-        Secrets are forgotten, so that they are read again: they may have been corrected where they are kept.
-        """
+        """Note a refused login: none is tried for a while, because servers lock out repeated attempts."""
+        # Secrets are forgotten, so that they are read again: they may have been corrected where they are kept.
         self._refused = refused
         if refused.reason == CODE_NEEDED:
             self._closed_until = time.monotonic() + UNANSWERED_S
@@ -223,10 +219,8 @@ class LoginGate:
             raise refused
 
     async def _connect_persistently(self, keys: list[dict[str, Any]], attempt: Attempt) -> asyncssh.SSHClientConnection:
-        """Connect; once more if the connection is cut during the login.
-
-        An sshd with many logins in progress drops some of them at random (MaxStartups), and so do networks.
-        """
+        """Connect; once more if the connection is cut during the login."""
+        # An sshd with many logins in progress drops some of them at random (MaxStartups), and so do networks.
         try:
             return await self._connect(keys, attempt)
         except _CutShort:
@@ -454,10 +448,8 @@ def drop_empty_packets(connection: asyncssh.SSHClientConnection) -> None:
 
 
 def acknowledge_at_once(connection: asyncssh.SSHClientConnection) -> None:
-    """Keep the kernel from delaying acknowledgements during a login: until it starts a program, sshd awaits each.
-
-    The kernel is told again with each packet, because it forgets it, and for so many reads as logins need.
-    """
+    """Keep the kernel from delaying acknowledgements during a login: until it starts a program, sshd awaits each."""
+    # The kernel is told again with each packet, because it forgets it, and for so many reads as logins need.
     reads = itertools.count()
     sock, receive = connection.get_extra_info("socket"), connection.data_received
     if not hasattr(socket, "TCP_QUICKACK") or getattr(sock, "family", None) not in (socket.AF_INET, socket.AF_INET6):
@@ -516,10 +508,7 @@ def _read_keys(login: Login) -> tuple[list[Any], list[str]]:
 
 
 def locked_key(login: Login) -> str:
-    """The first key file that is encrypted, and whose passphrase is missing or wrong; empty for none.
-
-    Reads keys, so call it in a thread.
-    """
+    """The first key file without the passphrase that it needs; empty for none. Reads keys, so call it in a thread."""
     load()
     _, problems = _read_keys(login)
     return next((it.removesuffix(f": {LOCKED}") for it in problems if it.endswith(LOCKED)), "")

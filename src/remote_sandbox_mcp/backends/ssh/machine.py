@@ -178,10 +178,7 @@ class CutAfterLogin(Unreachable):
 
 
 async def open_outpost(gate: LoginGate) -> OutpostClient:
-    """Open the connection and the outpost; once more if the connection is cut meanwhile.
-
-    Raises ConnectError, NoPythonOnMachine.
-    """
+    """Open the connection and the outpost, once more if it is cut meanwhile. Raises ConnectError, NoPythonOnMachine."""
     try:
         return await _open_outpost(gate)
     except CutAfterLogin:
@@ -342,10 +339,7 @@ class MachineSandbox(OutpostSandbox):
     beside: Callable[[OutpostClient, Opener[ProgramLine]], Awaitable[ProgramLine]]
 
     async def start(self, line: str) -> ProgramLine:
-        """Start a program by a line for the login shell, in a session that ends when its line is closed.
-
-        Raises ConnectError, and Unsupported if no further session is granted.
-        """
+        """Start a line for the login shell in a session that ends with its line. Raises ConnectError, Unsupported."""
         return await self.beside(await self._reach(), functools.partial(start_program, line))
 
 

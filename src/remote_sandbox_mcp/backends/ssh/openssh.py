@@ -203,10 +203,8 @@ def _common(gate: LoginGate, ssh: OpenSsh) -> Iterator[str]:
 
 
 def _proxy(gate: LoginGate, ssh: OpenSsh, hops: Sequence[Hop], target: Hop | Machine) -> str:
-    """The ProxyCommand that reaches a machine through its jump hosts.
-
-    For a ProxyJump OpenSSH would start the same, but without our options, such as the one against password prompts.
-    """
+    """The ProxyCommand that reaches a machine through its jump hosts."""
+    # For a ProxyJump OpenSSH would start the same, but without our options, such as the one against password prompts.
     *before, hop = hops
     words = [*ssh.program, *_common(gate, ssh), "-o", "ForwardAgent=no", "-o", "ControlPath=none"]
     if before:

@@ -235,11 +235,9 @@ class Remote:
         await self.ask(self.client.symlink(*names))
 
     async def _find_order(self, path: bytes) -> bool:
-        """Whether the server swaps the two names of a symlink request, as OpenSSH's does against the specification.
-
-        Its version string does not tell if it runs behind another sshd. A swapped request would make a link at the
-        target's path, so it is tried with two names of ours first.
-        """
+        """Whether the server swaps the two names of a symlink request, as OpenSSH's does against the specification."""
+        # Its version string does not tell if it runs behind another sshd. A swapped request would make a link at the
+        # target's path, so it is tried with two names of ours first.
         one, other = path + b"-a", path + b"-b"
         await self.ask(self.client.symlink(other, one))
         swapped = await self.attributes(one) is None
@@ -408,10 +406,8 @@ class Root:
                 raise await self.remote.explain(problem, self.full(path.rpartition(b"/")[0])) from None
 
     async def within(self, folder: bytes, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something in a folder. One that is read-only, as it is at the source, is made writable first.
-
-        It gets its mode at the end.
-        """
+        """Do something in a folder. One that is read-only, as it is at the source, is made writable first."""
+        # It gets its mode at the end.
         try:
             return await act()
         except PermissionError:

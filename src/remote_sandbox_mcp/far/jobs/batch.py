@@ -174,11 +174,9 @@ class BatchKeeper(JobKeeper):
         return any(has_stop_mark(folder) for folder in {self.folder, self.top})
 
     def hear_end(self, number: int) -> None:
-        """Noted at once: who told us to end may kill us before the command has ended.
-
-        The queue lets all processes of a job continue, then tells all of them to end: a second signal could make
-        the command give up saving its work. A person may tell the keeper alone (scancel --batch).
-        """
+        """Noted at once: who told us to end may kill us before the command has ended."""
+        # The queue lets all processes of a job continue, then tells all of them to end: a second signal could make the
+        # command give up saving its work. A person may tell the keeper alone (scancel --batch).
         if self.received[0] or self.stopping or self.is_asked_to_stop():
             return
         self.received = (signal.Signals(number).name, time.monotonic())

@@ -58,11 +58,9 @@ def own_roots() -> "list[tuple[bytes, bool]]":
 
 
 def job_roots(of_all: bool = False) -> "list[bytes]":
-    """Folders in which jobs are looked for, our own first: those that may have jobs of this machine, or `of_all` all.
-
-    Earlier releases named the folder by the short host name alone, and the full name of a machine may change: so every
-    folder that begins with the short name may have jobs of this machine.
-    """
+    """Folders in which jobs are looked for, our own first: those that may have jobs of this machine; `of_all`: all."""
+    # Earlier releases named the folder by the short host name alone, and the full name of a machine may change: so
+    # every folder that begins with the short name may have jobs of this machine.
     roots = [root for root, _ in own_roots()]
     node = node_name().encode()
     if CLUSTER_NAMES:

@@ -82,10 +82,8 @@ def is_same_process(pid: int, birth: int) -> bool:
 
 
 def take_lock(folder: bytes) -> "tuple[int, bool]":
-    """The descriptor that holds the job's lock, and whether it is locked; (-1, False) if another keeper holds it.
-
-    On file systems without locks the file is opened only; then the keeper is recognized by its pid and birth.
-    """
+    """The descriptor that holds the job's lock, and whether it is locked; (-1, False) if another keeper holds it."""
+    # On file systems without locks the file is opened only; then the keeper is recognized by its pid and birth.
     fd = os.open(os.path.join(folder, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

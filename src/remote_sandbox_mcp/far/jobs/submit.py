@@ -163,10 +163,8 @@ def script_of(folder: bytes) -> str:
 
 
 def is_row_of(row: "dict[str, Any]", folder: bytes, order: "dict[str, Any]") -> bool:
-    """Whether a row is of this job: the number that sbatch printed may be that of another one.
-
-    A site may write comments of its own, and hand sbatch another script: then the name counts.
-    """
+    """Whether a row is of this job: the number that sbatch printed may be that of another one."""
+    # A site may write comments of its own, and hand sbatch another script: then the name counts.
     if is_named(row, mark_of(order), script_of(folder)):
         return True
     return bool(row["name"] == order["session"] and not row["comment"].startswith(MARK))

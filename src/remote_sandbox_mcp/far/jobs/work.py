@@ -198,10 +198,8 @@ def signal_keeper(facts: "dict[str, Any]", grace: float) -> None:
 
 
 def end_orphans(facts: "dict[str, Any]", grace: float) -> None:
-    """End the processes of a job whose keeper was killed, and write its end.
-
-    The processes are looked up by their environment before each signal: a pid may have been reused.
-    """
+    """End the processes of a job whose keeper was killed, and write its end."""
+    # The processes are looked up by their environment before each signal: a pid may have been reused.
     job_id, folder = str(facts["order"]["id"]), facts["folder"]
     kill_at = time.monotonic() + min(grace, LONGEST_WAIT_S - 6.0)
     strike_all(ProcessTables().members(job_id), signal.SIGTERM)

@@ -73,10 +73,8 @@ def expected_entries(order: "ReceiveOrder", raw: bytes) -> "list[tuple[bytes, by
 
 
 def check_still(name: bytes, where: int, *metas: bytes) -> None:
-    """Raise OSError if an entry matches none of these metas: somebody has changed it since the scan.
-
-    An entry that is gone may be written. Folders and devices need no check: the kernel does not replace them.
-    """
+    """Raise OSError if an entry matches none of these metas: somebody has changed it since the scan."""
+    # An entry that is gone may be written. Folders and devices need no check: the kernel does not replace them.
     try:
         now = os.stat(name, dir_fd=where, follow_symlinks=False)
     except FileNotFoundError:

@@ -137,10 +137,7 @@ class FolderWatches:
             self.most = USUAL_WATCHES // PART_OF_WATCHES
 
     def set(self, folder: bytes, where: bytes) -> "tuple[bool, bytes | None]":
-        """Watch a folder; whether another one was at its path before, and what other path of the tree leads to it.
-
-        Raises OSError, with ENOSPC if there can be no more.
-        """
+        """Watch a folder; whether another was at its path before, and what other path leads to it. Raises OSError."""
         if len(self.numbers) >= self.most:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         # The top alone may be named by a link.
@@ -273,11 +270,9 @@ class Following:
         self.sweep: "list[bytes]" = []
 
     def scan(self, order: "FollowOrder", send: "Callable[[bytes], None]") -> "FollowAnswer":
-        """Send the blocks that differ from listing `since`, or all if that is not known; returns the other fields.
-
-        An order may be carried out long after it was sent. The near side has received all listings up to the newest
-        by then, because answers come in their order: so any number that it was told means the newest.
-        """
+        """Send the blocks that differ from listing `since`, or all if that is not known; returns the other fields."""
+        # An order may be carried out long after it was sent. The near side has received all listings up to the newest
+        # by then, because answers come in their order: so any number that it was told means the newest.
         self.order, self.used = order, time.monotonic()
         fields = inspect_path(order)
         if fields["kind"] != "dir":

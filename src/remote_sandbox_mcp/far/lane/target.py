@@ -135,10 +135,8 @@ class Target:
             raise
 
     def put_new(self, name: bytes, where: int, mode: int, mtime: int, data: memoryview) -> bool:
-        """Write a file without a name, then link it to its name, which the kernel refuses if the name is taken by then.
-
-        False if it is, or if this file system cannot do it; then nothing has happened.
-        """
+        """Write a file without a name, then link it to its name, which the kernel refuses if that is taken by then."""
+        # False if it is, or if this file system cannot do it; then nothing has happened.
         try:
             fd = os.open(b".", UNNAMED, mode & 0o777, dir_fd=where)
         except OSError as problem:

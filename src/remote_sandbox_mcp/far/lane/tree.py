@@ -545,10 +545,8 @@ def is_abandoned(name: bytes, found: os.stat_result) -> bool:
 
 
 def may_be_removed(name: bytes, mtime: float, stem: bytes) -> bool:
-    """Whether a sync may remove a leftover: any of its own file, but a partial copy of another one after a week only.
-
-    Names of partial copies of a file begin with its `stem`.
-    """
+    """Whether a sync may remove a leftover: any of its own file, a partial copy of another one after a week only."""
+    # Names of partial copies of a file begin with its `stem`.
     return not name.startswith(PARTIAL) or name.startswith(PARTIAL + stem) or time.time() - mtime > RESUMED_S
 
 

@@ -97,10 +97,8 @@ def hear_signals(*numbers: int) -> int:
 
 
 def collect_children(ended: "Callable[[int, int], object]") -> bool:
-    """Tell the pid and status of each child that has ended; returns whether there is none left.
-
-    Until they are collected they count against the limit on processes.
-    """
+    """Tell the pid and status of each child that has ended; returns whether there is none left."""
+    # Until they are collected they count against the limit on processes.
     try:
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

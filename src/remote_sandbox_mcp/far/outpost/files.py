@@ -261,11 +261,9 @@ def glob_segments(pattern: bytes) -> "list[bytes]":
 
 
 def glob_fits(steps: "list[bytes]", segments: "list[bytes]") -> bool:
-    """Whether the names of a path match the parts of a glob.
-
-    Without a regular expression: with many stars, one could take exponential time on a hostile path. When a name does
-    not match, only the last `**` takes one name more: an earlier one could gain nothing by it.
-    """
+    """Whether the names of a path match the parts of a glob."""
+    # Without a regular expression: with many stars, one could take exponential time on a hostile path. When a name does
+    # not match, only the last `**` takes one name more: an earlier one could gain nothing by it.
     step = segment = tried = 0
     last = -1
     while step < len(steps):

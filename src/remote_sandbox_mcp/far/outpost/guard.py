@@ -154,10 +154,8 @@ def allow(rules: int, path: str, rights: int) -> None:
 
 
 def sockets(network: bool) -> bytes:
-    """Only kinds of sockets whose addresses the supervisor can check: streams of this computer, and TCP.
-
-    With the network also datagrams, but none of this computer: those are sent to any address without a connection.
-    """
+    """Only kinds of sockets whose addresses the supervisor can check: streams of this computer, and TCP."""
+    # With the network also datagrams, but none of this computer: those are sent to any address without a connection.
     refusing = step(RETURN, REFUSE | errno.EACCES)
     kind = step(LOAD, 24) + step(MASK, 0xF)
     # Streams are 1, datagrams 2, sequences of packets 5.
@@ -192,10 +190,8 @@ def signals() -> "list[bytes]":
 
 
 def of_outpost(secret: bytes) -> "list[bytes]":
-    """Let the outpost change its own open files: the supervisor cannot look at them, because its memory is closed.
-
-    It passes a secret in the last two arguments, which these calls do not use.
-    """
+    """Let the outpost change its own open files: the supervisor cannot look at them, because its memory is closed."""
+    # It passes a secret in the last two arguments, which these calls do not use.
     words = struct.unpack("=4I", secret)
     body = b"".join(step(LOAD, 48 + 4 * at) + step(EQUAL, word, 0, 7 - 2 * at) for at, word in enumerate(words))
     return [of_call(name, body + step(RETURN, ALLOW) + step(LOAD, 0)) for name in ("fchmod", "fchown", "utimensat")]

@@ -191,10 +191,7 @@ def find_sudo(user: str = "root") -> str:
 
 
 def root_python() -> str:
-    """A Python that only root can change, by its real path: the link of an environment leads where its owner wants.
-
-    Raises SudoRefused.
-    """
+    """A Python that only root can change, by its real path: a link is its owner's to change. Raises SudoRefused."""
     # Empty where Python cannot tell.
     own = os.path.realpath(sys.executable or "/usr/bin/python3")
     if is_roots_alone(own) and is_roots_alone(os.path.realpath(os.__file__)):

@@ -31,11 +31,9 @@ def _libc_call(name: str, *arguments: int) -> None:
 
 
 def leave_network() -> None:
-    """Enter a new network namespace, inside a new user namespace where that is required.
-
-    Root needs no user namespace. Another user keeps its id in the user namespace, and loses all rights in it when the
-    next program is started.
-    """
+    """Enter a new network namespace, inside a new user namespace where that is required."""
+    # Root needs no user namespace. Another user keeps its id in the user namespace, and loses all rights in it when the
+    # next program is started.
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):
             _libc_call("unshare", NEW_NETWORK)
