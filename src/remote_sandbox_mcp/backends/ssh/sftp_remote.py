@@ -21,7 +21,6 @@ from ...far.outpost.place import to_bytes
 from ...local.waiting import Chores, end_all, unlogged
 from ..link.client import LineLost
 from .library import asyncssh
-from .sftp import attributes_of, explain, read_piece, replace, to_path
 
 # How many entries are worked on at once.
 AT_ONCE = 64
@@ -106,8 +105,54 @@ def ours(problem: Exception) -> OSError | LineLost:
     is_cut = isinstance(problem, (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection))
     if is_cut or not isinstance(problem, asyncssh.SFTPError):
         return LineLost()
-    name, words = explain(problem)
-    return OSError(getattr(errno, name), words)
+    # SFTP has codes for a few causes only.
+    numbers: dict[Any, int] = {
+        asyncssh.SFTPNoSuchFile: errno.ENOENT,
+        asyncssh.SFTPNoSuchPath: errno.ENOENT,
+        asyncssh.SFTPPermissionDenied: errno.EACCES,
+        asyncssh.SFTPNotADirectory: errno.ENOTDIR,
+        asyncssh.SFTPNoSpaceOnFilesystem: errno.ENOSPC,
+        asyncssh.SFTPQuotaExceeded: errno.EDQUOT,
+    }
+    if number := numbers.get(type(problem)):
+        return OSError(number, os.strerror(number))
+    return OSError(errno.EIO, f"the machine's SFTP server says only: {problem.reason}")
+
+
+def to_path(text: str, home: str) -> str:
+    """A caller's path made absolute: `~` and relative paths start at the home folder."""
+    below = text[2:] if text == "~" or text.startswith("~/") else text
+    return posixpath.normpath(posixpath.join(home, below))
+
+
+async def goes_through_a_file(client: asyncssh.SFTPClient, path: str) -> bool:
+    """Whether a path cannot exist because something on the way is not a folder, for which SFTP has no code."""
+    with contextlib.suppress(asyncssh.SFTPError):
+        while path != (parent := posixpath.dirname(path)):
+            path = parent
+            with contextlib.suppress(asyncssh.SFTPNoSuchFile):
+                return not stat.S_ISDIR((await client.stat(to_bytes(path))).permissions or 0)
+    return False
+
+
+async def attributes_of(client: asyncssh.SFTPClient, path: bytes) -> asyncssh.SFTPAttrs | None:
+    try:
+        return await client.lstat(path)
+    except (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath):
+        return None
+
+
+async def replace(client: asyncssh.SFTPClient, fresh: bytes, target: bytes) -> None:
+    """Put a new file in place in one step; if the server cannot, the old file is renamed until the new one is there."""
+    try:
+        await client.posix_rename(fresh, target)
+    except asyncssh.SFTPOpUnsupported:
+        aside = fresh + b"-old"
+        if await attributes_of(client, target):
+            await client.rename(target, aside)
+        await client.rename(fresh, target)
+        if await attributes_of(client, aside):
+            await client.remove(aside)
 
 
 def nanoseconds(found: asyncssh.SFTPAttrs) -> int:
@@ -264,9 +309,11 @@ class Remote:
             yield self._read(file, at, min(self._read_step, stop - at))
 
     async def _read(self, file: asyncssh.SFTPClientFile, at: int, size: int) -> bytes:
-        data = await read_piece(file, at, size)
-        self.moved += len(data)
-        return data
+        data = await file.read(size, at)
+        assert isinstance(data, bytes)
+        # A server may send more than it was asked for.
+        self.moved += len(data[:size])
+        return data[:size]
 
     async def read_on(
         self, file: asyncssh.SFTPClientFile, start: int, stop: int, take: Callable[[int, bytes], Awaitable[None]]

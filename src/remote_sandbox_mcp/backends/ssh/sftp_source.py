@@ -19,8 +19,7 @@ from ...far.outpost.place import to_bytes, to_text
 from ...far.outpost.wire import DONE, FILES, PART
 from ...local.waiting import end_all, unlogged
 from .library import asyncssh
-from .sftp import goes_through_a_file, to_path
-from .sftp_remote import Load, Remote, Root, check_file, each, nanoseconds, outcome
+from .sftp_remote import Load, Remote, Root, check_file, each, goes_through_a_file, nanoseconds, outcome, to_path
 
 if TYPE_CHECKING:
     from ...core import orders

@@ -30,8 +30,7 @@ from ...far.lane.tree import (
 from ...far.outpost.place import to_bytes
 from ...far.outpost.wire import FILES, PART
 from .library import asyncssh
-from .sftp import attributes_of
-from .sftp_remote import SECOND, Remote, Root, attributes, check_file, each, from_the_deepest
+from .sftp_remote import SECOND, Remote, Root, attributes, attributes_of, check_file, each, from_the_deepest
 
 if TYPE_CHECKING:
     from ...core import orders

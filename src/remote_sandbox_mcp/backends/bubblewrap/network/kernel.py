@@ -8,7 +8,10 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterable
 from pathlib import Path
+
+from ....core.sandboxes.network import Address, Range, is_private
 
 # Numbers from Linux's headers; Python has names for few of them.
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
@@ -105,6 +108,16 @@ class Routes:
 
     def close(self) -> None:
         self._asking.close()
+
+    def may_reach(self, address: Address, excepted: Iterable[Range]) -> bool:
+        """Whether a sandbox may go there: to what is public and on another machine, or in an excepted range."""
+        if any(address in allowed for allowed in excepted):
+            return True
+        try:
+            return not is_private(address) and self.leads_away(address.packed)
+        except OSError:
+            # The kernel cannot say where it leads.
+            return False
 
     def leads_away(self, packed: bytes) -> bool:
         """Whether an address is on another machine: not local, not a multicast, and reachable."""
