@@ -62,10 +62,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True)
 class LocalCommand(Way):
-    """A command from the operator's configuration, on this computer. It is started without a shell of ours.
-
-    It runs in the home folder, because many programs read settings from the current one, which belongs to a project.
-    """
+    """A command from the operator's configuration, on this computer. It is started without a shell of ours."""
 
     argv: Sequence[str]
     environ: Mapping[str, str] = field(repr=False)
@@ -78,6 +75,7 @@ class LocalCommand(Way):
     async def open(self, shell_line: str) -> ProcessLine:
         try:
             words = by_path([*self.argv, shell_line], self.environ)
+            # Not in the current folder, which belongs to a project: many programs read settings from it.
             return await ProcessLine.start(words, self.environ, home_folder())
         except NotUsed as problem:
             remedy = "name it by its whole path in config.toml if it is the right one"

@@ -63,11 +63,9 @@ class Ports(Protocol):
 
 
 class OutpostSandbox:
-    """Sandbox with an outpost, over a line that may be cut at any moment.
+    """Sandbox with an outpost, over a line that may be cut at any moment."""
 
-    `crowded` is advice for a sandbox in which no process can be started, if there is any.
-    """
-
+    # Advice for a sandbox in which no process can be started, if there is any.
     crowded = ""
 
     def __init__(

@@ -31,12 +31,10 @@ NO_ROUTE = "404 page not found"
 
 @dataclass(frozen=True)
 class FailureRow:
-    """Error that a failure becomes, its meaning, and whether the platform's message is quoted.
-
-    `{platform}` stands for the platform and its address.
-    """
+    """Error that a failure becomes, its meaning, and whether the platform's message is quoted."""
 
     kind: type[SandboxError]
+    # With `{platform}` for the platform and its address.
     means: str
     quoted: bool = False
 

@@ -19,6 +19,7 @@ from ...core.sync.transfer import Lane
 from ...core.texts.text import last_line
 from ...far.outpost.place import to_bytes
 from ...local.waiting import Chores, within
+from ..link.sandbox import not_missing
 from . import program
 from .files import ShellFiles
 from .jobs import ShellJobs
@@ -127,7 +128,7 @@ class ShellSandbox:
     def _result(self, seen: Observation, watch: _RunWait) -> Completed | Running:
         if watch.given_up and isinstance(seen, Running):
             raise errors.LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
-        return self._not_missing(seen)
+        return not_missing(seen)
 
     async def _snapshot(self, watch: _RunWait) -> Observation:
         """The output of a running command so far, if that can be read soon."""
@@ -144,7 +145,7 @@ class ShellSandbox:
             try:
                 if not self.is_open:
                     await self.open()
-                return self._not_missing(self._seen(watch.command, await self._attended(request, watch)))
+                return not_missing(self._seen(watch.command, await self._attended(request, watch)))
             except NoRoom:
                 raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
             except ConnectError as problem:
@@ -225,11 +226,6 @@ class ShellSandbox:
             message = f"contact with {name} was lost before the command was sent ({why}); it was not started"
             return errors.LostContact(message, outcome="not_started", so_far=so_far)
         return errors.LostContact.while_running(name, why, so_far)
-
-    def _not_missing(self, seen: Observation) -> Completed | Running:
-        if isinstance(seen, Missing):
-            raise errors.LostContact.of_lost(seen)
-        return seen
 
     async def _stop_quietly(self, run_id: str) -> None:
         # The start may arrive after this stop; `revoke` makes it start nothing then.

@@ -371,7 +371,8 @@ class _Judge:
             with keys.deciding():
                 # Looked up again under the lock: another connection may have remembered a key meanwhile.
                 trusted = keys.trusted(name, addr, port)
-                is_certified = not trusted and keys.has_authority(name, addr, port)
+                # Where a certificate authority is known for it, a machine has to show a certificate.
+                is_certified = not trusted and bool(keys.lookup(name, addr, port)[1])
                 self.doubt = None if key in trusted else self._judge(key, trusted, port, is_certified)
                 if not trusted and not self.doubt:
                     keys.remember(name, port, key)

@@ -32,10 +32,6 @@ class HostKeys:
         """The keys known for exactly this port: a key of port 22 is not valid for another."""
         return self.lookup(host, addr, port)[0]  # type: ignore[return-value]
 
-    def has_authority(self, host: str, addr: str, port: int) -> bool:
-        """Whether a certificate authority is known for the machine, which then has to show a certificate."""
-        return bool(self.lookup(host, addr, port)[1])
-
     def lookup(self, host: str, addr: str, port: int | None) -> tuple[list[object], ...]:
         """For asyncssh: the host keys, authorities and revoked keys known for this machine."""
         entries = self._read()

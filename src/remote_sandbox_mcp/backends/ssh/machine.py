@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ...core.errors import CUT, Unreachable, Unsupported
 from ...core.sandboxes.machine import Machine
@@ -34,6 +34,7 @@ NO_SUDO = (
     '"nopasswd" where none is asked for, under [machines.%s] in config.toml'
 )
 T = TypeVar("T")
+G = TypeVar("G", OutpostLane, PortRelay)
 # Opens a session on a connection; the function it is given is called when the session ends.
 Opener = Callable[["LoginGate", "asyncssh.SSHClientConnection", Callable[[], None]], Awaitable[T]]
 LANE_BUFFER = 1 << 20
@@ -61,15 +62,6 @@ class NoPythonOnMachine(NoOutpost):
     def __init__(self, problem: str, connection: asyncssh.SSHClientConnection) -> None:
         super().__init__(problem)
         self.connection = connection
-
-
-class Greeting(Protocol):
-    """The near side of a program that greets."""
-
-    async def greet(self, token: str) -> None: ...
-
-
-G = TypeVar("G", bound=Greeting)
 
 
 def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Description:
@@ -109,15 +101,12 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
         except Unsupported:
             return await spares.open(opener)
 
-    def open_beside(client: OutpostClient) -> Awaitable[PortRelay]:
-        return beside(client, open_relay)
-
     sandbox = MachineSandbox(
         describe(machine),
         machine.environment,
         connect,
         lambda client: beside(client, open_lane),
-        ports_of(machine, open_beside),
+        ports_of(machine, lambda client: beside(client, open_relay)),
         machine.sudo,
         machine.slurm.rate_s if machine.slurm else 0.0,
     )

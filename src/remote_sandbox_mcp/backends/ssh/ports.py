@@ -101,13 +101,11 @@ class MachinePorts:
 
 
 class PlainPorts:
-    """The ports of a machine without Python, over their own connection: those of its commands come and go.
-
-    If the machine asks for a code at each login, `shared` gives the connection of its commands instead.
-    """
+    """The ports of a machine without Python, over their own connection: those of its commands come and go."""
 
     def __init__(self, gate: LoginGate, shared: Callable[[], asyncssh.SSHClientConnection | None]) -> None:
         self._gate = gate
+        # Gives the connection of the machine's commands, used if it asks for a code at each login.
         self._shared = shared
         self._connection: asyncssh.SSHClientConnection | None = None
         self._turn = asyncio.Lock()

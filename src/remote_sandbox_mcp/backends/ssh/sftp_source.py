@@ -313,10 +313,8 @@ class SftpEntry(NamedTuple):
         return self.found
 
 
-class _Visit(NamedTuple):
-    block: bytes
-    files: int
-    folders: list[bytes]
+# A folder's block, how many files it has, and its folders.
+Visit = tuple[bytes, int, list[bytes]]
 
 
 class SftpSurvey(Survey):
@@ -325,7 +323,7 @@ class SftpSurvey(Survey):
     def __init__(self, remote: Remote, order: orders.ScanOrder, fields: orders.InspectPathAnswer) -> None:
         super().__init__(order, fields)
         self.remote = remote
-        self._visits: dict[bytes, asyncio.Task[_Visit | None]] = {}
+        self._visits: dict[bytes, asyncio.Task[Visit | None]] = {}
 
     async def report(self, say: Callable[[bytes], None]) -> None:
         folders, teller = [b""], Teller(say, False)
@@ -333,11 +331,10 @@ class SftpSurvey(Survey):
         try:
             while folders:
                 folder = folders.pop()
-                visit = await self._visits.pop(folder)
-                if visit is None:
-                    continue
-                folders += visit.folders
-                teller.report(folder, visit.block, visit.files)
+                if visit := await self._visits.pop(folder):
+                    block, files, inner = visit
+                    folders += inner
+                    teller.report(folder, block, files)
             teller.flush()
         finally:
             await end_all(self._visits.values())
@@ -345,7 +342,7 @@ class SftpSurvey(Survey):
     def _begin(self, folder: bytes) -> None:
         self._visits[folder] = asyncio.ensure_future(self._visit(folder))
 
-    async def _visit(self, folder: bytes) -> _Visit | None:
+    async def _visit(self, folder: bytes) -> Visit | None:
         """Read a folder and begin with those in it; None if it cannot be read. Raises OSError for the top, LineLost."""
         folders: list[bytes] = []
         try:
@@ -359,7 +356,7 @@ class SftpSurvey(Survey):
         fields = self.describe(folder, entries, folders)
         for inner in folders:
             self._begin(inner)
-        return _Visit(b"\0".join(fields), len(fields) // 2 - len(folders), folders)
+        return b"\0".join(fields), len(fields) // 2 - len(folders), folders
 
     async def _entries(self, folder: bytes) -> list[SftpEntry]:
         path = posixpath.join(self.root, folder)

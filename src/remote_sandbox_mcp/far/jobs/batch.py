@@ -24,15 +24,13 @@ OOM_EVENTS = {"": "/sys/fs/cgroup%s/memory.events", "memory": "/sys/fs/cgroup/me
 
 
 class BatchKeeper(JobKeeper):
-    """Keeps a submitted job, or one element of an array. All of a cluster's machines see its folder.
-
-    `top` is the folder of the job. An element has one of its own below it, for what is told of it alone.
-    """
+    """Keeps a submitted job, or one element of an array. All of a cluster's machines see its folder."""
 
     # Looks at files of a file server: for a stop, and for what is typed.
     poll_ms = 1000
 
     def __init__(self, top: bytes) -> None:
+        # The folder of the job; an element has one of its own below it, for what is told of it alone.
         self.top = top
         self.element = os.environ.get("SLURM_ARRAY_TASK_ID", "")
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)

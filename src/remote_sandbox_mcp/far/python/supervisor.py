@@ -116,7 +116,7 @@ class Supervisor:
     def wait_s(self) -> float:
         """Until something has to be done without being asked for."""
         # An interrupt is looked after in short steps.
-        if self.current and self.current.is_interrupted:
+        if self.current and self.current.interrupted:
             return 0.05
         times = [call.wait_until for call in self.queue]
         if self.current and not self.current.answered:
@@ -284,7 +284,7 @@ class Supervisor:
             return
         if now >= call.deadline and not call.answered:
             call.interrupt("timed_out")
-        if not call.is_interrupted or call.answered:
+        if not call.interrupted or call.answered:
             return
         if call.strikes == 0:
             call.strikes = 1
