@@ -56,13 +56,11 @@ DOCKER_FLAGS = (
 
 @dataclass(frozen=True)
 class Footing:
-    """The program and flags with which bubblewrap works on this computer; else the version of Landlock that does.
-
-    `step_down` is the user id that the first process must change to, or 0 if it need not.
-    """
+    """The program and flags with which bubblewrap works on this computer; else the version of Landlock that does."""
 
     program: str
     flags: tuple[str, ...]
+    # The user id that the first process must change to, or 0 if it need not.
     step_down: int = 0
     landlock: int = 0
 
@@ -260,12 +258,9 @@ def python_home() -> Path:
 
 
 def has_system_python() -> bool:
-    return SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve())
-
-
-def is_usable(python: Path) -> bool:
-    """Judged by its real name: running it would take as long as opening the sandbox."""
-    return is_new_enough(python) and python.is_relative_to("/usr")
+    # Judged by its real name: running it would take as long as opening the sandbox.
+    python = SYSTEM_PYTHON.resolve()
+    return SYSTEM_PYTHON.exists() and is_new_enough(python) and python.is_relative_to("/usr")
 
 
 def is_new_enough(python: Path) -> bool:

@@ -176,11 +176,7 @@ class DiskCheck:
 
 
 class DiskWatch:
-    """Ends a sandbox's processes when its files exceed `most`, or grow further after that.
-
-    `over` is the usage at the last scan, while that exceeds the limit. With `is_new`, all files were written by
-    processes of this sandbox; otherwise some were there before, and the first scan ends nothing.
-    """
+    """Ends a sandbox's processes when its files exceed `most`, or grow further after that."""
 
     def __init__(
         self,
@@ -191,11 +187,13 @@ class DiskWatch:
         *,
         is_new: bool,
     ) -> None:
+        # The usage at the last scan, while that exceeds the limit.
         self.over: DiskUse | None = None
         self._folder = folder
         self._most = self._allowed = most
         self._is_active = is_active
         self._end = end
+        # Whether all files were written by processes of this sandbox; else the first scan ends nothing.
         self._is_new = is_new
         self._last: DiskCheck | None = None
 

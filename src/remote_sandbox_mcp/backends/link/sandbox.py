@@ -401,11 +401,7 @@ class OutpostSandbox:
 
 
 class Elevation:
-    """The password for sudo.
-
-    It is tried with a harmless command before the first real one: many commands at once with a wrong password would
-    be as many mistakes, and lock the account. One that was refused is not tried again for a while.
-    """
+    """The password for sudo. One that was refused is not tried again for a while."""
 
     def __init__(self, name: str, password: Secret | None) -> None:
         self._name = name
@@ -417,6 +413,7 @@ class Elevation:
 
     async def prove(self, attempt: Callable[[], Awaitable[None]]) -> None:
         """Make sure that the password was accepted once. Raises what the attempt raises."""
+        # Many commands at once with a wrong password would be as many mistakes, and lock the account.
         async with self._turn:
             if not self._is_proven:
                 await attempt()

@@ -39,10 +39,7 @@ MOST_INPUT = 16 << 20
 
 
 class ShellSandbox:
-    """Does what OutpostSandbox does for commands and jobs, more slowly. Its backend adds files, ports and lanes.
-
-    Stopping a run reaches its session; a process that left it cannot be found.
-    """
+    """Does what OutpostSandbox does for commands and jobs, more slowly. Its backend adds files, ports and lanes."""
 
     def __init__(
         self, description: Description, environment: Environment, transport: Transport, place: ShellPlace
@@ -236,6 +233,7 @@ class ShellSandbox:
         return await self._ask_about("look", run_id, keep)
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        # It reaches the run's session; a process that left that cannot be found.
         return await self._ask_about("stop", run_id, keep)
 
     async def _ask_about(self, verb: str, run_id: str, keep: int) -> Observation:

@@ -31,10 +31,7 @@ Wrap = Callable[[str], str]
 
 
 class LoginWay(Way):
-    """The login node, with what brings Slurm's commands there: nothing, its table's lines, a folder, or a login shell.
-
-    Nothing more than is needed: the table's lines may hold what others should not see in a list of processes.
-    """
+    """The login node, with what brings Slurm there: nothing, its table's lines, usual folders, or a login shell."""
 
     def __init__(self, way: Way, environment: Environment) -> None:
         self._way = way
@@ -66,6 +63,7 @@ class LoginWay(Way):
         return str
 
     def _wraps(self) -> Iterator[Wrap]:
+        # No more than is needed: the table's lines may hold what others should not see in a list of processes.
         yield str
         if self._environment.init or self._environment.shell or "PATH" in self._environment.env:
             yield self._by_table

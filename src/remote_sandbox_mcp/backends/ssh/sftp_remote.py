@@ -11,7 +11,7 @@ import posixpath
 import stat
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from itertools import groupby
 from typing import Any, TypeVar, cast
 
@@ -72,7 +72,7 @@ class Load:
 
 
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-    """Do the work for all items, AT_ONCE at a time; the first failure ends it."""
+    """Do the work for all items, AT_ONCE at a time; if one fails, the others are ended before that is raised."""
     todo = iter(items)
 
     async def go_on() -> None:
@@ -81,14 +81,9 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None
 
     first = list(itertools.islice(todo, AT_ONCE))
     todo = itertools.chain(first, todo)
-    await together([go_on() for _ in first])
-
-
-async def together(works: Collection[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all at once; if one fails, the others are ended before that is raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+    tasks = [asyncio.ensure_future(go_on()) for _ in first]
     try:
-        return list(await asyncio.gather(*tasks))
+        await asyncio.gather(*tasks)
     except BaseException:
         await end_all(tasks)
         raise
