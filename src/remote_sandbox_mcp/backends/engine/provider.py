@@ -115,11 +115,8 @@ class EngineProvider:
         )
 
     async def _lease(self, disposable_id: str, order: SandboxOrder) -> tuple[SandboxOrder, str]:
-        """Lease as many cards as were asked for, by a job on the machine that lives as long as the container.
-
-        A container does not see the machine's leases. Cards that the caller chose are the caller's own affair. Raises
-        NoCards.
-        """
+        """Lease as many cards as were asked for, by a job that lives as long as the container. Raises NoCards."""
+        # A container does not see the machine's leases. Cards that the caller chose are the caller's own affair.
         limits = order.limits
         if self._jobs is None or not limits.gpus or limits.cards:
             return order, ""

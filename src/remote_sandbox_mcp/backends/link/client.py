@@ -78,10 +78,8 @@ def too_long(script: str) -> str:
 
 
 async def greet(line: Line, token: str, name: str) -> tuple[Fields, bytearray]:
-    """The greeting of a program on the far side, and the bytes after it.
-
-    What start-up files of the login shell printed before it is dropped. Raises NoOutpost, Unreachable.
-    """
+    """The greeting of a program on the far side, and the bytes after it. Raises NoOutpost, Unreachable."""
+    # What start-up files of the login shell printed before it is dropped.
     buffer, mark, searched = bytearray(), b"\n" + token.encode() + b"\n", 0
     while (found := buffer.find(mark, searched)) < 0:
         searched = max(0, len(buffer) - len(mark))

@@ -259,7 +259,16 @@ class OutpostSandbox:
         if problem := too_long(script) or self._check_input(command):
             raise NotStarted(f"{self.description.name}: {problem}")
         check.user_name(command.user)
-        order = self._plain_order(command, script)
+        order: orders.RunOrder = {
+            "verb": "run",
+            "id": command.run_id,
+            "script": script,
+            "shell": list(self._environment.shell),
+            "env": {**self._environment.env, **command.env},
+            "cwd": command.cwd,
+            "timeout": command.timeout_s,
+            "keep": command.keep,
+        }
         if not isinstance(command.input, bytes):
             order["streamed"] = True
         return order
@@ -271,18 +280,6 @@ class OutpostSandbox:
         if isinstance(command.input, bytes) and len(command.input) > LARGEST - len(command.script) * 12:
             return f"{len(command.input)} bytes of input are more than can be sent with a command; use a file there"
         return ""
-
-    def _plain_order(self, command: Command, script: str) -> orders.RunOrder:
-        return {
-            "verb": "run",
-            "id": command.run_id,
-            "script": script,
-            "shell": list(self._environment.shell),
-            "env": {**self._environment.env, **command.env},
-            "cwd": command.cwd,
-            "timeout": command.timeout_s,
-            "keep": command.keep,
-        }
 
     async def _delivered(self, watch: _RunWait, exchange: Exchange) -> Completed | Running:
         """The state of a run that goes on after its call: asked for once more, because its latest output says most."""

@@ -253,10 +253,7 @@ class OpenSandboxProvider:
 
 
 def sdk_volume(name: str, volume: Volume, allowed: Sequence[str]) -> SdkVolume:
-    """A volume as the SDK takes it: an absolute path is a folder of the platform's machine, else a volume's name.
-
-    Raises BadArgument for one that the operator has not allowed.
-    """
+    """A volume as the SDK takes it: by its name, or an absolute path there. Raises BadArgument if it is not allowed."""
     from opensandbox.models.sandboxes import PVC, Host
     from opensandbox.models.sandboxes import Volume as SdkVolume
 

@@ -41,11 +41,8 @@ class HostKeys:
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[None]:
-        """Hold the lock of our own file, so that one connection of all processes decides at a time.
-
-        Of two connections that see a new machine at the same moment, the second finds what the first has remembered.
-        Raises OSError if the lock cannot be taken.
-        """
+        """Hold the lock of our own file, so that one connection of all processes decides at a time. Raises OSError."""
+        # Of two connections that see a new machine at the same moment, the second finds what the first has remembered.
         self.own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self.own.with_name(f"{self.own.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:

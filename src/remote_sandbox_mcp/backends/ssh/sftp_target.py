@@ -52,10 +52,8 @@ class Target:
     # Small entries
 
     async def put(self, folder: bytes, name: bytes, expected: Expected, mtime: int, data: bytes) -> None:
-        """Write a file under a temporary name, then rename it over the old one, so that there is always one of them.
-
-        Before that, the old one must still be what the scan found, or already be what came. Raises OSError.
-        """
+        """Write a file under a temporary name, then rename it over the old one: there is always one. Raises OSError."""
+        # Before that, the old one must still be what the scan found, or already be what came.
         where = await self.root.folder(folder, make=True)
         self._made += 1
         fresh, final = where + b"/" + self._stem + b"%d" % self._made, where + b"/" + checked_name(name)

@@ -96,10 +96,8 @@ def cluster_root() -> bytes:
 def make_job_folder(
     files: "dict[bytes, bytes]", roots: "list[tuple[bytes, bool]] | None" = None
 ) -> "tuple[bytes, bool]":
-    """Make a folder with these files in the first place that has room, and say whether it survives a reboot.
-
-    It has a temporary name: the caller renames it to the job's id when all is ready. Raises OSError.
-    """
+    """Make a folder with these files in the first place with room; say if it survives a reboot. Raises OSError."""
+    # It has a temporary name: the caller renames it to the job's id when all is ready.
     trouble = OSError(2, "no folder for jobs")
     for root, lasting in roots or own_roots():
         folder = os.path.join(root, b".new-" + os.urandom(8).hex().encode())

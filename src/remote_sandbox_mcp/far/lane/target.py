@@ -113,10 +113,8 @@ class Target:
     # Small entries
 
     def put(self, folder: bytes, name: bytes, expected: Expected, mtime: int, data: memoryview) -> None:
-        """Write a file under a temporary name, then rename it over the old one, so that there is always one of them.
-
-        Before that, the old one must still be what the scan found, or already be what came. Raises OSError.
-        """
+        """Write a file under a temporary name, then rename it over the old one: there is always one. Raises OSError."""
+        # Before that, the old one must still be what the scan found, or already be what came.
         where = self.root.folder(folder, make=True)
         if self.descriptors >= 0 and expected.is_new and self.put_new(name, where, expected.mode, mtime, data):
             return
