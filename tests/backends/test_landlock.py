@@ -399,6 +399,22 @@ async def test_what_is_not_held_is_said_with_the_limits(
         shutil.rmtree(reachable)
 
 
+async def test_a_large_file_is_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "REACHABLE", reachable := Path(tempfile.mkdtemp(prefix="rsmcp-reachable-")))
+    sandbox = await open_local(LocalPlace(walls="landlock"), tmp_path)
+    lane = await sandbox.open_lane()
+    try:
+        await lane.begin({"verb": "begin", "root": "~/made", "size": 5}, b"\0large\0key")
+        await lane.begin({"verb": "commit", "root": "~/made", "size": 5, "mtime": 10**18, "mode": 0o640}, b"key")
+        done = await sandbox.run(Command("stat -c '%s %a %Y' made/large"))
+        assert isinstance(done, Completed)
+        assert done.stdout.head == b"5 640 1000000000\n"
+    finally:
+        await lane.close()
+        await sandbox.close()
+        shutil.rmtree(reachable)
+
+
 async def test_a_paused_sandbox_leaves_nothing_when_its_server_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

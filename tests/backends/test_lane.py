@@ -190,7 +190,10 @@ def test_all_pieces_are_sent_and_none_is_imported() -> None:
     assert imported <= {"typing", "collections.abc"}
 
 
-@pytest.mark.parametrize("parts", [program.LANE, program.OUTPOST], ids=["lane", "outpost"])
+WALLED = (*program.WALLS[:-1], *program.LANE), (*program.WALLS[:-1], *program.OUTPOST)
+
+
+@pytest.mark.parametrize("parts", WALLED, ids=["lane", "outpost"])
 def test_no_piece_takes_a_name_of_another(parts: tuple[str, ...]) -> None:
     """They are joined into one text, where the last meaning of a name would be the only one."""
     owner: dict[str, str] = {}

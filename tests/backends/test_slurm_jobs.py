@@ -45,7 +45,7 @@ from remote_sandbox_mcp.far.jobs import queue as jobqueue
 from remote_sandbox_mcp.far.jobs import submit as jobsubmit
 from remote_sandbox_mcp.far.jobs import tools as jobtools
 from remote_sandbox_mcp.far.outpost import place
-from remote_sandbox_mcp.far.outpost.files import Refused
+from remote_sandbox_mcp.far.outpost.place import Refused
 from tests.backends.contract import JobContract, Opener
 from tests.backends.contract.basics import eventually
 from tests.support.jobs import clean

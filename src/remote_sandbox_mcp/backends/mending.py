@@ -35,10 +35,7 @@ async def opened(sandbox: S) -> S:
 
 
 async def ask_again(name: str, ask: Callable[[], Awaitable[T]]) -> T:
-    """Send a request that may be repeated, once more if its line was cut.
-
-    Raises Unreachable if both lines were cut, and what `ask` raises.
-    """
+    """Send a request, once more if its line was cut. Raises Unreachable if both were cut, and what `ask` raises."""
     with contextlib.suppress(LineLost):
         return await ask()
     try:
@@ -48,10 +45,7 @@ async def ask_again(name: str, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def mend(reach: Callable[[], Awaitable[T]], until: float) -> T:
-    """Open a new line, retrying with growing pauses until that moment of the monotonic clock.
-
-    Raises ConnectError with the reason; one that a retry cannot mend is raised at once.
-    """
+    """Open a new line, retrying with growing pauses until that moment. Raises ConnectError, at once if none helps."""
     pause = FIRST_RETRY_S
     while True:
         try:

@@ -18,10 +18,7 @@ HALF_CLOSED_S = 60.0
 
 
 class PairStream:
-    """A reader and a writer as one Stream.
-
-    `failures` are the exceptions that its library raises when it is cut, `end` cuts it, `what` names it in a sentence.
-    """
+    """A reader and a writer as one Stream; `end` cuts it, `failures` are what its library raises then."""
 
     def __init__(
         self, reader: Any, writer: Any, end: Callable[[], None], what: str, failures: tuple[type[Exception], ...]

@@ -15,30 +15,12 @@ from ..core import sync
 from ..core.commands.shell import quote
 
 OUTPOST = (
-    "outpost/wire",
-    "outpost/place",
-    "outpost/output",
-    "outpost/family",
-    "outpost/observe",
-    "outpost/sudo",
-    "outpost/keeper",
-    "outpost/files",
-    "outpost/post",
+    *("outpost/wire", "outpost/place", "outpost/output", "outpost/family", "outpost/observe", "outpost/sudo"),
+    *("outpost/keeper", "outpost/files", "outpost/post"),
 )
 LANE = (
-    "outpost/wire",
-    "outpost/place",
-    "secret_names",
-    "ignore",
-    "lane/tree",
-    "lane/chunks",
-    "lane/source",
-    "lane/expected",
-    "lane/large",
-    "lane/target",
-    "lane/snapshot",
-    "lane/follow",
-    "lane/lane",
+    *("outpost/wire", "outpost/place", "secret_names", "ignore", "lane/tree", "lane/chunks", "lane/source"),
+    *("lane/expected", "lane/large", "lane/target", "lane/snapshot", "lane/follow", "lane/lane"),
 )
 # JOBS is sent with the first request about jobs and runs in the outpost's namespace; JOB_KEEPER is each job's program.
 JOBS = ("jobs/record", "jobs/place", "jobs/tools", "jobs/state", "jobs/start", "jobs/work")
@@ -49,7 +31,7 @@ BATCH_KEEPER = (*JOB_KEEPER, "jobs/batch")
 # The parent of a command that runs as root, read by root's Python.
 ROOT = ("outpost/family", "outpost/root")
 # What confines a line for the shell on a machine whose owner says what may be written there.
-WALLS = ("outpost/filter", "outpost/guard", "outpost/walls")
+WALLS = ("outpost/family", "outpost/filter", "outpost/guard", "outpost/walls")
 # Pieces that are modules of core, because both sides must decide alike.
 OF_THE_CORE = ("secret_names", "ignore")
 # The Python that compiled programs are for.
@@ -59,11 +41,9 @@ _compiling = threading.Lock()
 
 @functools.cache
 def source(pieces: tuple[str, ...] = OUTPOST) -> str:
-    """The pieces joined into one text, without their `if MYPY:` blocks.
-
-    They share one namespace, so their imports of each other are left out as well, and so are those for types, which
-    only annotations in quotes name.
-    """
+    """The pieces joined into one text, without their `if MYPY:` blocks."""
+    # They share one namespace, so their imports of each other are left out as well, and so are those for types, which
+    # only annotations in quotes name.
     kept, is_import, is_typing = [], False, False
     for line in "\n".join(read_piece(piece) for piece in pieces).split("\n"):
         is_typing = line == "if MYPY:" or (is_typing and (not line or line.startswith(" ")))
@@ -126,11 +106,9 @@ def loader(pieces: tuple[str, ...] = OUTPOST, *, is_compiled: bool = False) -> s
 
 
 def loader_of(size: int, *, is_compiled: bool = False) -> str:
-    """Python that reads exactly the packed program from its input and runs it; another Python runs nothing compiled.
-
-    A reader with a buffer of one byte does not read ahead: the frames that follow stay for the program.
-    It has no single quote, newline, backslash or exclamation mark, so any login shell passes it on unchanged.
-    """
+    """Python that reads exactly the packed program from its input and runs it; another Python runs nothing compiled."""
+    # A reader with a buffer of one byte does not read ahead: the frames that follow stay for the program. It has no
+    # single quote, newline, backslash or exclamation mark, so any login shell passes it on unchanged.
     read = f"io.BufferedReader(io.FileIO(0,closefd=False),1).read({size})"
     if not is_compiled:
         return f'import io,zlib;__name__="__main__";text=zlib.decompress({read});exec(compile(text,"outpost","exec"))'

@@ -13,6 +13,7 @@ from ..core.errors import SandboxError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+F = TypeVar("F", bound="asyncio.Future[Any]")
 
 
 async def within(work: Awaitable[T], seconds: float | None) -> T:
@@ -49,6 +50,12 @@ async def _end(task: asyncio.Future[T]) -> None:
     """Cancelled, and over: what it had opened is closed before its caller goes on."""
     task.cancel()
     await asyncio.wait((task,))
+
+
+def unlogged(future: F) -> F:
+    """Read the exception at its end: asyncio would log one that no caller waits for any more."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ from remote_sandbox_mcp.core.sandboxes.port import PortClosed, Stream, check_por
 from remote_sandbox_mcp.core.sandboxes.sandbox import Capabilities, Description
 from remote_sandbox_mcp.core.sync.transfer import Lane
 from remote_sandbox_mcp.core.texts.text import last_line
-from remote_sandbox_mcp.far.outpost.files import Refused, compile_pattern, glob_test, read_lines
-from remote_sandbox_mcp.far.outpost.place import to_bytes
+from remote_sandbox_mcp.far.outpost.files import compile_pattern, glob_test, read_lines
+from remote_sandbox_mcp.far.outpost.place import Refused, to_bytes
 from remote_sandbox_mcp.local.waiting import within
 
 from .jobs import FakeJobs

@@ -30,32 +30,10 @@ ROOT_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 # Files of /etc that programs need. Nothing else: passwords, private keys and tokens are there as well.
 ETC = (
-    "alternatives",
-    "ca-certificates",
-    "crypto-policies",
-    "fonts",
-    "java-*",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "maven/logging",
-    "maven/m2.conf",
-    "mime.types",
-    "os-release",
-    "pki/ca-trust/extracted",
-    "pki/java",
-    "pki/tls/cert.pem",
-    "pki/tls/certs",
-    "pki/tls/openssl.cnf",
-    "protocols",
-    "services",
-    "ssl/ca-bundle.pem",
-    "ssl/cert.pem",
-    "ssl/certs",
-    "ssl/openssl.cnf",
-    "terminfo",
-    "timezone",
+    *("alternatives", "ca-certificates", "crypto-policies", "fonts", "java-*", "ld.so.cache", "ld.so.conf"),
+    *("ld.so.conf.d", "localtime", "maven/logging", "maven/m2.conf", "mime.types", "os-release"),
+    *("pki/ca-trust/extracted", "pki/java", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "protocols"),
+    *("services", "ssl/ca-bundle.pem", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone"),
 )
 ETC_WITH_NETWORK = ("hosts",)
 
@@ -78,13 +56,11 @@ DOCKER_FLAGS = (
 
 @dataclass(frozen=True)
 class Footing:
-    """The program and flags with which bubblewrap works on this computer; else the version of Landlock that does.
-
-    `step_down` is the user id that the first process must change to, or 0 if it need not.
-    """
+    """The program and flags with which bubblewrap works on this computer; else the version of Landlock that does."""
 
     program: str
     flags: tuple[str, ...]
+    # The user id that the first process must change to, or 0 if it need not.
     step_down: int = 0
     landlock: int = 0
 
@@ -120,11 +96,9 @@ async def find_footing() -> Footing | str:
 
 
 def footings(program: str, is_root: bool) -> Iterator[Footing]:
-    """The ways to drop all privileges, best first.
-
-    Root inside a user namespace still owns root's files and /proc/sys, so root becomes a user that
-    owns nothing; where root is one by name only, as in most containers, a user namespace is all there is.
-    """
+    """The ways to drop all privileges, best first."""
+    # Root inside a user namespace still owns root's files and /proc/sys, so root becomes a user that owns nothing;
+    # where root is one by name only, as in most containers, a user namespace is all there is.
     if is_root:
         # Capabilities that the first process needs to become that user, and to drop all privileges for good.
         kept = (word for right in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{right}"))
@@ -284,12 +258,9 @@ def python_home() -> Path:
 
 
 def has_system_python() -> bool:
-    return SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve())
-
-
-def is_usable(python: Path) -> bool:
-    """Judged by its real name: running it would take as long as opening the sandbox."""
-    return is_new_enough(python) and python.is_relative_to("/usr")
+    # Judged by its real name: running it would take as long as opening the sandbox.
+    python = SYSTEM_PYTHON.resolve()
+    return SYSTEM_PYTHON.exists() and is_new_enough(python) and python.is_relative_to("/usr")
 
 
 def is_new_enough(python: Path) -> bool:

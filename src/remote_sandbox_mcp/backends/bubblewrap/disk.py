@@ -90,10 +90,8 @@ def room_left(folder: Path) -> DiskUse:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of any depth and with any modes, after its processes have ended.
-
-    Each folder is moved up to the top before it is emptied, so that no path is long and no recursion deep.
-    """
+    """Remove a folder of any depth and with any modes, after its processes have ended."""
+    # Each folder is moved up to the top before it is emptied, so that no path is long and no recursion deep.
     try:
         top = _open_folder(str(folder))
     except FileNotFoundError:
@@ -178,11 +176,7 @@ class DiskCheck:
 
 
 class DiskWatch:
-    """Ends a sandbox's processes when its files exceed `most`, or grow further after that.
-
-    `over` is the usage at the last scan, while that exceeds the limit. With `is_new`, all files were written by
-    processes of this sandbox; otherwise some were there before, and the first scan ends nothing.
-    """
+    """Ends a sandbox's processes when its files exceed `most`, or grow further after that."""
 
     def __init__(
         self,
@@ -193,11 +187,13 @@ class DiskWatch:
         *,
         is_new: bool,
     ) -> None:
+        # The usage at the last scan, while that exceeds the limit.
         self.over: DiskUse | None = None
         self._folder = folder
         self._most = self._allowed = most
         self._is_active = is_active
         self._end = end
+        # Whether all files were written by processes of this sandbox; else the first scan ends nothing.
         self._is_new = is_new
         self._last: DiskCheck | None = None
 

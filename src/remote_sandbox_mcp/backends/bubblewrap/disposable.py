@@ -54,12 +54,7 @@ class StillClient(OutpostClient):
 
 
 class EmbeddedSandbox(OutpostSandbox):
-    """An outpost in bubblewrap; refuses work, with one sentence, if its state forbids it.
-
-    `closed` says why it cannot be reached now, `full` why nothing more may be done in it; both are empty without a
-    reason. `release` thaws frozen processes, which cannot be ended otherwise. `crowded` is advice for a sandbox with as
-    many processes as it may have.
-    """
+    """An outpost in bubblewrap; refuses work, with one sentence, if its state forbids it."""
 
     crowded = CROWDED
 
@@ -86,8 +81,10 @@ class EmbeddedSandbox(OutpostSandbox):
             lines.Doors(place.name),
         )
         self._bounds = bounds
+        # Why it cannot be reached now, and why nothing more may be done in it; both are empty without a reason.
         self._closed = closed
         self._full = full
+        # Thaws frozen processes, which cannot be ended otherwise.
         self._release = release
         self._lanes: WeakSet[OutpostLane] = WeakSet()
         self._lanes_to_come = 0

@@ -83,10 +83,7 @@ def check(image: str, state: Path) -> Path:
 
 @contextmanager
 def opened(image: str, state: Path, synthetic: tuple[str, ...] = ()) -> Iterator[OpenedImage]:
-    """The image with its current entries. Raises BadArgument.
-
-    `state` is our state folder; `synthetic` are names in its /etc that are not taken from it.
-    """
+    """The image with its current entries, but those of /etc that are `synthetic`. Raises BadArgument."""
     with _refusing(image):
         folder = Path(image).expanduser()
         if not folder.is_absolute():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
-import marshal
 import os
 import secrets
 import socket
@@ -31,6 +29,8 @@ from .walls import READ, USER, Bounds, Folders, compiled, first_process, joining
 
 T = TypeVar("T")
 
+# The pieces of the supervisor's program.
+GUARDING = program.WALLS[:-1]
 BUBBLEWRAP, LANDLOCK = "bubblewrap", "landlock"
 NO_NAMESPACES = "namespaces are forbidden"
 # Where the sandboxes of root are if the user that they run as cannot pass through the state folder.
@@ -124,7 +124,7 @@ class GuardStart:
     async def greeted(self, greet: Callable[[pipe.PipeLine, str], Awaitable[T]]) -> T:
         token, home = secrets.token_hex(16), self.home
         python = str(python_outside())
-        sent = (marshalled_guard(), guard_source(), first_process(), compiled(self.pieces))
+        sent = (compiled(GUARDING), program.source(GUARDING).encode(), first_process(), compiled(self.pieces))
         arguments = [*joining(self.bounds), python, "-IS", "-c", self.loader(python, sent), token, GUARD, home]
         line = await pipe.start(arguments, self.environment(), ends_by_itself=True)
         try:
@@ -178,16 +178,6 @@ class GuardStart:
 
 def python_outside() -> Path:
     return bwrap.SYSTEM_PYTHON if bwrap.has_system_python() else bwrap.python_home() / "bin" / bwrap.PYTHON_NAME
-
-
-@functools.cache
-def guard_source() -> bytes:
-    return program.source(program.WALLS[:-1]).encode()
-
-
-@functools.cache
-def marshalled_guard() -> bytes:
-    return marshal.dumps(compile(guard_source(), "guard", "exec"))
 
 
 class LoopbackDoor:

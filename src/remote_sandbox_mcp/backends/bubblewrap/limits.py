@@ -63,10 +63,7 @@ def too_much(used: DiskUse, limits: Limits) -> str:
 
 
 def hold(asked: Limits, group: Group, footing: Footing, *, is_disk_real: bool, shm_mb: int = 0) -> Held:
-    """Enforce the limits, by a control group where there is one.
-
-    `is_disk_real`: its home and /tmp have a size of their own.
-    """
+    """Enforce the limits, by a control group where there is one; `is_disk_real`: its files have a size of their own."""
     rlimits = {resource.RLIMIT_CORE: NO_CORE}
     wanted = replace(asked, processes=asked.processes or PROCESSES, disk_mb=asked.disk_mb or DISK_MB)
     memory_mb, memory_note = _memory(asked, group, rlimits)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from ...far.outpost.guard import send
+from ...far.outpost.family import strike
 from . import processes
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def end_largest(used: dict[int, int], most_mb: int) -> int:
     ended = 0
     while is_too_much(used, most_mb):
         largest = max(used, key=lambda pid: used[pid])
-        send((largest,), signal.SIGKILL)
+        strike((largest,), signal.SIGKILL)
         del used[largest]
         ended += 1
     return ended

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...far.outpost.guard import family_of, send
+from ...far.outpost.family import descendants, strike
 
 END_S = 10.0
 # A word of the command line of a supervisor, where there are no namespaces.
@@ -38,7 +38,7 @@ def _read(path: str) -> bytes:
 def family(roots: Iterable[int]) -> set[int]:
     """Collect the processes and all their descendants; inside, orphans become children of the first process."""
     found = set(roots)
-    return found.union(*map(family_of, found))
+    return found.union(*map(descendants, found))
 
 
 def are_counted_by_namespace(kernel: str) -> bool:
@@ -62,26 +62,24 @@ def stop(home: Path) -> set[int]:
     """Stop every process, and return them; repeated until no new one has appeared meanwhile."""
     stopped: set[int] = set()
     while new := family(bubblewraps(home)) - stopped:
-        send(new, signal.SIGSTOP)
+        strike(new, signal.SIGSTOP)
         stopped |= new
     return stopped
 
 
 def go_on(home: Path) -> None:
-    send(family(bubblewraps(home)), signal.SIGCONT)
+    strike(family(bubblewraps(home)), signal.SIGCONT)
 
 
 def end(home: Path) -> None:
-    """Kill the outermost ones and wait for all: the kernel ends a pid namespace with its first process.
-
-    Without a namespace all of them are stopped first, and killed.
-    """
+    """Kill the outermost ones and wait for all: the kernel ends a pid namespace with its first process."""
+    # Without a namespace all of them are stopped first, and killed.
     until = time.monotonic() + END_S
     # A supervisor may have ended meanwhile, and what it leaves stopped is nobody's child any more.
     all_of_them = stop(home) | family(bubblewraps(home))
-    send(all_of_them, signal.SIGKILL)
+    strike(all_of_them, signal.SIGKILL)
     while (outermost := bubblewraps(home)) and time.monotonic() < until:
-        send(outermost, signal.SIGKILL)
+        strike(outermost, signal.SIGKILL)
         time.sleep(0.002)
     while any(map(_lives, all_of_them)) and time.monotonic() < until:
         time.sleep(0.002)

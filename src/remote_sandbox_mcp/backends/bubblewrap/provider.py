@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...core.check import variables
 from ...core.commands.command import Environment
@@ -205,11 +206,11 @@ class EmbeddedProvider:
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
         check_time(timeout_s)
         expires = time.time() + timeout_s if timeout_s else 0.0
-        return self._change(disposable, lambda made: replace(made, expires=expires))
+        return self._change(disposable, expires=expires)
 
-    def _change(self, disposable: Disposable, change: Callable[[Disposable], Disposable]) -> Disposable:
+    def _change(self, disposable: Disposable, **changes: Any) -> Disposable:
         record = self._living(disposable)
-        record = replace(record, made=change(record.made))
+        record = replace(record, made=replace(record.made, **changes))
         self._store.write(record)
         if tenant := self._tenants.get(disposable.id):
             tenant.record = record
@@ -228,8 +229,8 @@ class EmbeddedProvider:
             return await self.inspect(disposable)
         tenant = self._tenants.get(disposable.id) or await self._reopen(disposable)
         # Recorded first: other processes must not open it while it freezes.
-        made = self._change(disposable, paused)
-        with undone_by(lambda: self._change(disposable, running)):
+        made = self._change(disposable, status="paused")
+        with undone_by(lambda: self._change(disposable, status="running")):
             await tenant.pause()
         return made
 
@@ -239,7 +240,7 @@ class EmbeddedProvider:
         tenant = self._tenants.get(disposable.id)
         if tenant is None:
             raise SandboxError(f"unable to resume {disposable.title}: another server has paused it; resume it there")
-        made = self._change(disposable, running)
+        made = self._change(disposable, status="running")
         await tenant.resume()
         return made
 
@@ -267,16 +268,8 @@ class EmbeddedProvider:
         if is_alone:
             with contextlib.suppress(SandboxError):
                 # No other process can resume a paused sandbox after this one is gone.
-                self._change(made, running)
+                self._change(made, status="running")
             await asyncio.to_thread(cgroups.existing(tenant.record.groups).end)
-
-
-def running(made: Disposable) -> Disposable:
-    return replace(made, status="running")
-
-
-def paused(made: Disposable) -> Disposable:
-    return replace(made, status="paused")
 
 
 def seen(record: Record) -> Disposable:

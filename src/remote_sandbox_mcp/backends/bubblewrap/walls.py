@@ -37,15 +37,13 @@ ENVIRONMENT = {"PATH": bwrap.SYSTEM_PATH, "HOME": HOME, "USER": USER, "LANG": "C
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of a sandbox's processes, besides the isolation.
-
-    `joins` are files of control groups through which a process joins; `rlimits` uses the numbers of the
-    resource module. `watched_mb` is the memory for all processes together where no control group holds it, else 0.
-    """
+    """Limits of a sandbox's processes, besides the isolation; `rlimits` by the numbers of the module resource."""
 
     rlimits: Mapping[int, int] = field(default_factory=dict)
+    # Files of control groups through which a process joins.
     joins: tuple[str, ...] = ()
     shm_mb: int = 0
+    # The memory for all processes together where no control group holds it, else 0.
     watched_mb: int = 0
 
     def soft_and_hard(self) -> dict[int, tuple[int, int]]:
@@ -201,14 +199,12 @@ def hostname(name: str) -> str:
 
 @dataclass(frozen=True)
 class Folders:
-    """Folders of a local sandbox, protected from other users by the outermost one.
-
-    `state` is the state folder that contains them, in which no image may be. `runs` is the folder for the outpost's own
-    records if the sandbox's disk has a fixed size: results of commands must be recorded even when that is full.
-    """
+    """Folders of a local sandbox, protected from other users by the outermost one."""
 
     root: Path
+    # The state folder that contains them, in which no image may be.
     state: Path
+    # For the outpost's own records if the sandbox's disk has a fixed size: they must be written even when that is full.
     runs: Path | None = None
 
     @classmethod

@@ -70,10 +70,9 @@ class Console:
         try:
             token = secrets.token_hex(16)
             line.write(_source(script, given, token, self._first))
-            printed = await self._printed(line, token)
-            return ConsoleOutput(
-                _status(printed.rpartition(b"\n")[2]), _text(printed), (await line.ending()).complaints
-            )
+            out, _, word = (await self._printed(line, token)).rpartition(b"\n")
+            status = int(word) if word.isdigit() and len(word) < 4 else 1
+            return ConsoleOutput(status, out.decode("utf-8", "replace").strip(), (await line.ending()).complaints)
         finally:
             line.close()
 
@@ -104,11 +103,3 @@ def _source(script: str, given: Sequence[str], token: str, first: Sequence[str] 
     source = f"printf '\\n%s\\n' {token}\n{script} <<'{token}'\n{lines}\nprintf '\\n%s %s\\n' {token} \"$?\"\nexit\n"
     source = "".join(f"{line}\n" for line in first) + source
     return source.encode("utf-8", "surrogateescape")
-
-
-def _text(printed: bytes) -> str:
-    return printed.rpartition(b"\n")[0].decode("utf-8", "replace").strip()
-
-
-def _status(word: bytes) -> int:
-    return int(word) if word.isdigit() and len(word) < 4 else 1

@@ -33,10 +33,7 @@ async def open_provided(
     open_plain: Callable[[], ProvidedShellAlone],
     timeout_s: float = OPEN_S,
 ) -> Sandbox:
-    """Open it the best way that it offers; `open_plain` makes what serves where there is no python3.
-
-    Raises ConnectError.
-    """
+    """Open it the best way that it offers; `open_plain` makes what serves without python3. Raises ConnectError."""
     try:
         return await opened(ProvidedSandbox(way, description, environment, timeout_s))
     except NoPython:
@@ -87,15 +84,4 @@ class ProvidedShellAlone(ShellAlone):
     """Provided sandbox without python3: a POSIX shell in it, started for each request."""
 
     def __init__(self, way: ProvidedWay, description: Description, environment: Environment, place: ShellPlace) -> None:
-        super().__init__(description, environment, ProvidedShell(way, description.name), place)
-
-
-class ProvidedShell(CommandShell):
-    """A Transport that asks the provider what became of its sandbox."""
-
-    def __init__(self, way: ProvidedWay, name: str) -> None:
-        super().__init__(way, name)
-        self._provided = way
-
-    async def why_not(self) -> ConnectError | None:
-        return await self._provided.why_not()
+        super().__init__(description, environment, CommandShell(way, description.name, way.why_not), place)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...core.commands.command import Environment
 from ...core.errors import ConnectError, SandboxError, Unreachable, Unsupported
@@ -87,13 +87,7 @@ async def open_behind(
 
     ports = RelayPorts(description.name, lambda _: entrance.relay())
     sandbox = CommandSandbox(
-        _with(OUTPOST, description),
-        environment,
-        connect,
-        lambda _: entrance.lane(),
-        ports,
-        sudo,
-        queue_rate_s,
+        _with(OUTPOST, description), environment, connect, lambda _: entrance.lane(), ports, sudo, queue_rate_s
     )
     sandbox.start = way.open
     try:
@@ -288,17 +282,22 @@ def comes_back(sent: bytes, heard: bytes) -> bool:
 MOST_HELD, MOST_URGENT = 16, 8
 
 
-class CommandShell:
-    """A Transport for the shell program."""
+WhyNot = Callable[[], Coroutine[Any, Any, ConnectError | None]]
 
-    def __init__(self, way: Way, name: str) -> None:
+
+async def _unknown() -> None:
+    """Explain nothing: nobody knows what became of what a command leads to."""
+
+
+class CommandShell:
+    """A Transport for the shell program; `why_not` asks who provides the place what became of it."""
+
+    def __init__(self, way: Way, name: str, why_not: WhyNot = _unknown) -> None:
         self._way = way
         self._name = name
         self._held, self._urgent = asyncio.Semaphore(MOST_HELD), asyncio.Semaphore(MOST_URGENT)
         self.is_open = False
-
-    async def why_not(self) -> ConnectError | None:
-        return None
+        self.why_not = why_not
 
     async def close(self) -> None:
         self.is_open = False

@@ -56,15 +56,13 @@ class Way(Protocol):
         """Start it with the line that its shell is to run. Raises ConnectError."""
 
     def explain(self, complaints: bytes) -> SandboxError | None:
-        """The error for a message on standard error that this way knows; None for others."""
+        """The error for a message on standard error that this way knows; None for others, as by default for all."""
+        return None
 
 
 @dataclass(frozen=True)
-class LocalCommand:
-    """A command from the operator's configuration, on this computer. It is started without a shell of ours.
-
-    It runs in the home folder, because many programs read settings from the current one, which belongs to a project.
-    """
+class LocalCommand(Way):
+    """A command from the operator's configuration, on this computer. It is started without a shell of ours."""
 
     argv: Sequence[str]
     environ: Mapping[str, str] = field(repr=False)
@@ -77,6 +75,7 @@ class LocalCommand:
     async def open(self, shell_line: str) -> ProcessLine:
         try:
             words = by_path([*self.argv, shell_line], self.environ)
+            # Not in the current folder, which belongs to a project: many programs read settings from it.
             return await ProcessLine.start(words, self.environ, home_folder())
         except NotUsed as problem:
             remedy = "name it by its whole path in config.toml if it is the right one"
@@ -86,9 +85,6 @@ class LocalCommand:
             raise ConnectError.of_parts("", f"{self.what} cannot be found", remedy) from None
         except OSError as problem:
             raise Unreachable.of_parts("", f"{self.what} cannot be started: {problem.strerror}") from None
-
-    def explain(self, complaints: bytes) -> SandboxError | None:
-        return None
 
 
 class ProcessLine:
@@ -174,8 +170,8 @@ class Host(Protocol):
         """Start a program by a line for the login shell. Raises ConnectError; Unsupported if too many run already."""
 
 
-class MachineWay:
-    """A Way to a machine, which is opened when first needed and shared with its other users."""
+class MachineWay(Way):
+    """A Way to a machine, which is opened when first needed and shared; its connection has errors of its own."""
 
     def __init__(self, name: str, open_machine: Callable[[], Awaitable[Sandbox]]) -> None:
         self._name = name
@@ -184,10 +180,6 @@ class MachineWay:
     @property
     def what(self) -> str:
         return f"the connection to {self._name}"
-
-    def explain(self, complaints: bytes) -> ConnectError | None:
-        """Explain nothing: the machine's connection has errors of its own."""
-        return None
 
     async def open(self, shell_line: str) -> CommandLine:
         machine = await self._open_machine()

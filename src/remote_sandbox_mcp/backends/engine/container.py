@@ -12,7 +12,7 @@ from ...core.sandboxes.disposable import Disposable
 from ...core.sandboxes.machine import Engine, trouble
 from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ..command.console import Console, ConsoleOutput
-from ..command.provided import ProvidedShellAlone, open_provided
+from ..command.provided import ProvidedShellAlone, ProvidedWay, open_provided
 from ..command.way import CommandLine, Way, last_words
 from ..shell.transport import Gone, Paused, ShellPlace
 
@@ -29,23 +29,15 @@ REMOVING = ("removal of container", "already in progress", "is being removed")
 # Variables by which clients find their engine. Others of the machine's may be secrets, and a line shows them to all.
 ENGINE_VARIABLES = (
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DOCKER_API_VERSION"),
-    *(
-        "CONTAINER_HOST",
-        "CONTAINER_CONNECTION",
-        "CONTAINERS_CONF",
-        "CONTAINERS_STORAGE_CONF",
-        "XDG_RUNTIME_DIR",
-        "PATH",
-    ),
+    *("CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
+    *("XDG_RUNTIME_DIR", "PATH"),
 )
 NOTHING: Mapping[str, str] = {}
 
 
 def login_line(*words: str) -> str:
-    """The line that starts a login shell with these words, bash where it is installed.
-
-    Rootless engines are found by variables that only the files of a login shell set.
-    """
+    """The line that starts a login shell with these words, bash where it is installed."""
+    # Rootless engines are found by variables that only the files of a login shell set.
     rest = join(words)
     return f"exec {join(['sh', '-c', f'command -v bash >/dev/null 2>&1 && exec bash -l {rest}; exec sh -l {rest}'])}"
 
@@ -82,7 +74,6 @@ class Cli(Console):
 
 # Asks the provider for a container's status; empty if the engine does not answer.
 Fate = Callable[[Disposable], Awaitable[str]]
-AS_IT_IS = Environment()
 # podman drops all output where the input is closed before it was read, as by a Python that cannot start. This shell
 # holds the input open until the output has arrived, and must not be replaced by the program: hence the subshell.
 UNTIL_HEARD = "({}) || {{ status=$?; sleep 1; exit $status; }}"
@@ -90,28 +81,25 @@ UNTIL_HEARD = "({}) || {{ status=$?; sleep 1; exit $status; }}"
 
 def describe(disposable: Disposable, *, kills_trees: bool = True) -> Description:
     capabilities = Capabilities(
-        survives_disconnect=True,
-        kills_trees=kills_trees,
-        network=disposable.network,
-        on_machine=disposable.machine,
+        survives_disconnect=True, kills_trees=kills_trees, network=disposable.network, on_machine=disposable.machine
     )
     return Description(disposable.title, disposable.kind, disposable.machine, capabilities=capabilities)
 
 
-async def open_container(cli: Cli, disposable: Disposable, fate: Fate, environment: Environment = AS_IT_IS) -> Sandbox:
+async def open_container(cli: Cli, disposable: Disposable, fate: Fate) -> Sandbox:
     """Open a container with an outpost, or with a plain shell if its image has no Python. Raises ConnectError."""
     way = ContainerWay(cli, disposable, fate)
 
     def open_plain() -> ProvidedShellAlone:
         # A container that is started again finds its folders as they were.
         place = ShellPlace(disposable.title, "container", jobs_at_home=False)
-        return ProvidedShellAlone(way, describe(disposable, kills_trees=False), environment, place)
+        return ProvidedShellAlone(way, describe(disposable, kills_trees=False), Environment(), place)
 
-    return await open_provided(way, describe(disposable), environment, open_plain)
+    return await open_provided(way, describe(disposable), Environment(), open_plain)
 
 
 @dataclass(frozen=True)
-class ContainerWay:
+class ContainerWay(ProvidedWay):
     """Starts programs in one container: by the engine's `exec`, which is a program on the machine."""
 
     cli: Cli
@@ -127,10 +115,6 @@ class ContainerWay:
             shell_line = UNTIL_HEARD.format(shell_line)
         words = [*self.cli.engine.command, "exec", "--interactive", self.disposable.key, "/bin/sh", "-c", shell_line]
         return await self.cli.way.open(self.cli.line_of(words))
-
-    def explain(self, complaints: bytes) -> ConnectError | None:
-        """Explain nothing: why_not asks the engine instead."""
-        return None
 
     async def why_not(self) -> ConnectError | None:
         """Explain why the container cannot answer, if the engine knows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...core.errors import BadArgument, Unsupported
@@ -22,15 +22,7 @@ USUAL = Limits(cpu=1.0, memory_mb=2048, processes=512)
 LEAST_MEMORY_MB = 16
 # The capabilities that root in a container needs to install packages; none of them gives power over the machine.
 CAPABILITIES = (
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "NET_BIND_SERVICE",
-    "SETGID",
-    "SETUID",
-    "SYS_CHROOT",
+    *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID", "SYS_CHROOT"),
 )
 # Names of images. The first character keeps a name from being an option or a path of the machine.
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}\Z")
@@ -40,12 +32,8 @@ MOUNT_TARGET = re.compile(r"/[^,\"'\\\x00-\x1f\x7f]{1,200}\Z")
 CARD = re.compile(r"(?:[0-9]{1,3}|(?:GPU|MIG)-[0-9A-Za-z-]{1,80})\Z")
 KEY = re.compile(r"[0-9a-f]{64}\Z")
 STATUS = {
-    "created": "creating",
-    "configured": "creating",
-    "initialized": "creating",
-    "running": "running",
-    "restarting": "running",
-    "paused": "paused",
+    **{"created": "creating", "configured": "creating", "initialized": "creating"},
+    **{"running": "running", "restarting": "running", "paused": "paused"},
 }
 # Any other status means that the main process has ended; what is left of the container is removed.
 OTHERWISE = "ended"
@@ -122,7 +110,9 @@ def run_words(
     words += [f"--cpus={limits.cpu:g}", f"--memory={limits.memory_mb}m", f"--memory-swap={limits.memory_mb}m"]
     # /dev/shm counts as memory; programs that share arrays between processes need more than the default 64 MB.
     words += [f"--pids-limit={limits.processes}", f"--shm-size={max(1, limits.memory_mb // 2)}m"]
-    words += [word for volume in order.volumes for word in _mount(volume.source, volume.target, volume.read_only)]
+    for volume in order.volumes:
+        read_only = ",readonly" if volume.read_only else ""
+        words.append(f"--mount=type=volume,source={volume.source},target={volume.target}{read_only}")
     words += gpu_words(engine, limits)
     until = f"+{max(1, life)}" if order.timeout_s else "0"
     return [*words, order.image, "-c", 'eval "$0"', keeper(), until, DEADLINE]
@@ -139,10 +129,6 @@ def _network(engine: Engine, order: SandboxOrder) -> str:
     if not order.network:
         return "none"
     return "private" if engine.tool == "podman" else "bridge"
-
-
-def _mount(source: str, target: str, read_only: bool) -> list[str]:
-    return [f"--mount=type=volume,source={source},target={target}" + (",readonly" if read_only else "")]
 
 
 def gpu_words(engine: Engine, limits: Limits) -> list[str]:
@@ -211,8 +197,3 @@ def _seen(item: object) -> Seen | None:
 def remove_words(engine: Engine, key: str) -> list[str]:
     """The command line that removes a container with its unnamed volumes; podman needs --time=0 to do so at once."""
     return [*engine.command, "rm", "--force", "--volumes", *(["--time=0"] if engine.tool == "podman" else []), key]
-
-
-def env_lines(env: Mapping[str, str]) -> Sequence[str]:
-    """Variables as lines of an engine's env file, in which values are not quoted."""
-    return [f"{name}={value}" for name, value in env.items()]

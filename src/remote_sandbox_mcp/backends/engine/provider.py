@@ -22,7 +22,7 @@ from ..command.console import ConsoleOutput
 from ..command.way import Way, last_words
 from . import kind_of, traits_of
 from .container import GONE, NO_IMAGE, NO_INIT, NOTHING, REMOVING, Cli, open_container
-from .order import KEY, MARK, Seen, checked, container_name, env_lines, read_seen, remove_words, renewal, run_words
+from .order import KEY, MARK, Seen, checked, container_name, read_seen, remove_words, renewal, run_words
 
 RUN_S, PULL_S = 60.0, 3600.0
 SWEEP_S, SOON_S, GONE_S = 30.0, 0.1, 10.0
@@ -115,11 +115,8 @@ class EngineProvider:
         )
 
     async def _lease(self, disposable_id: str, order: SandboxOrder) -> tuple[SandboxOrder, str]:
-        """Lease as many cards as were asked for, by a job on the machine that lives as long as the container.
-
-        A container does not see the machine's leases. Cards that the caller chose are the caller's own affair. Raises
-        NoCards.
-        """
+        """Lease as many cards as were asked for, by a job that lives as long as the container. Raises NoCards."""
+        # A container does not see the machine's leases. Cards that the caller chose are the caller's own affair.
         limits = order.limits
         if self._jobs is None or not limits.gpus or limits.cards:
             return order, ""
@@ -154,7 +151,9 @@ class EngineProvider:
 
     async def _run(self, disposable_id: str, order: SandboxOrder) -> ConsoleOutput:
         words = run_words(self._cli.engine, disposable_id, order, self._mark, has_init=self._has_init)
-        said = await self._cli.ask(words, env_lines(order.env), limit_s=RUN_S)
+        # In an engine's env file, values are not quoted.
+        variables = [f"{name}={value}" for name, value in order.env.items()]
+        said = await self._cli.ask(words, variables, limit_s=RUN_S)
         if said.status and self._has_init and said.says(NO_INIT):
             self._has_init = False
             return await self._run(disposable_id, order)

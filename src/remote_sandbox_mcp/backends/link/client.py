@@ -14,6 +14,7 @@ from ...core.errors import BrokenRules, Unreachable
 from ...core.sandboxes.foreign import NONSENSE, Fields, not_understood, read_json, too_much, understood
 from ...far.outpost import wire
 from ...far.outpost.files import WORKER_S
+from ...local.waiting import unlogged
 
 if TYPE_CHECKING:
     from ...core.orders import OutpostOrder
@@ -77,10 +78,8 @@ def too_long(script: str) -> str:
 
 
 async def greet(line: Line, token: str, name: str) -> tuple[Fields, bytearray]:
-    """The greeting of a program on the far side, and the bytes after it.
-
-    What start-up files of the login shell printed before it is dropped. Raises NoOutpost, Unreachable.
-    """
+    """The greeting of a program on the far side, and the bytes after it. Raises NoOutpost, Unreachable."""
+    # What start-up files of the login shell printed before it is dropped.
     buffer, mark, searched = bytearray(), b"\n" + token.encode() + b"\n", 0
     while (found := buffer.find(mark, searched)) < 0:
         searched = max(0, len(buffer) - len(mark))
@@ -184,10 +183,7 @@ class Exchange:
         return length <= (LONGEST_BEAT if kind in (wire.BEAT, wire.TAKEN) else self.room)
 
     def take(self, kind: int, body: bytes) -> None:
-        """Take a frame and count its bytes; `room` is negative afterwards if they were too many.
-
-        Raises ValueError for a body that is no answer.
-        """
+        """Take a frame, and its bytes off `room`: below 0, there were too many. Raises ValueError for nonsense."""
         if kind == wire.BEAT:
             self._beat(Fields.read(body))
             return
@@ -272,9 +268,7 @@ class OutpostClient:
         await self._begin(wire.PING).done
 
     def _begin(self, kind: int, body: bytes = b"", room: int = SMALL) -> Exchange:
-        exchange = Exchange(next(self._numbers), asyncio.get_running_loop().create_future(), room)
-        # Reading the exception keeps asyncio from logging one that no caller waits for any more.
-        exchange.done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        exchange = Exchange(next(self._numbers), unlogged(asyncio.get_running_loop().create_future()), room)
         if not self.is_alive:
             exchange.done.set_exception(LineLost())
             return exchange

@@ -22,14 +22,12 @@ MOST_IN_TURN = 64
 
 
 class Doorway:
-    """A pair of sockets, one end of which the outpost inherits as the descriptor `far`.
-
-    Commands inside cannot use it: it is closed when they are started, and they cannot read the outpost's memory.
-    """
+    """A pair of sockets, one end of which the outpost inherits as the descriptor `far`."""
 
     def __init__(self) -> None:
         self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._near.setblocking(False)
+        # No command inside can use it: it is closed at their start, and they cannot read the outpost's memory.
         self.far = self._far.fileno()
         self._wanted: dict[str, socket.socket | None] = {}
         self._client: OutpostClient | None = None

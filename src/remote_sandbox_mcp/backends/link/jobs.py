@@ -42,10 +42,7 @@ Answer = tuple[Exchange, dict[str, Any]]
 
 
 class OutpostJobs:
-    """The jobs of a machine with an outpost; `explained` turns a refusal of the machine into a sentence.
-
-    With `queue_rate_s` it is the login node of a cluster, whose queue may be asked once in so many seconds.
-    """
+    """The jobs of a machine with an outpost; `explained` turns a refusal of the machine into a sentence."""
 
     def __init__(
         self,
@@ -59,6 +56,7 @@ class OutpostJobs:
         self._environment = environment
         self._reach = reach
         self._explained = explained
+        # Above 0 for the login node of a cluster, whose queue may be asked once in so many seconds.
         self._queue_rate_s = queue_rate_s
         self._taught: OutpostClient | None = None
 

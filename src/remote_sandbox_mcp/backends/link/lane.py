@@ -15,7 +15,7 @@ from ...core.sandboxes.foreign import NONSENSE, Fields, not_understood, read_jso
 from ...core.sync.transfer import MOST_PASSED, SMALL_ANSWER, Lane, Reply, numbers
 from ...far import program
 from ...far.outpost import wire
-from ...local.waiting import within
+from ...local.waiting import unlogged, within
 from .client import Line, NoOutpost, greet
 
 if TYPE_CHECKING:
@@ -30,16 +30,7 @@ OPEN_S = 15.0
 MOST_UNREAD = 32 << 20
 # BatchMode: ssh asks no question and accepts no unknown host; the machine's own keys and known_hosts decide.
 SSH = (
-    "ssh",
-    "-T",
-    "-e",
-    "none",
-    "-o",
-    "BatchMode=yes",
-    "-o",
-    "ConnectTimeout=10",
-    "-o",
-    "ClearAllForwardings=yes",
+    *("ssh", "-T", "-e", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ClearAllForwardings=yes"),
     "--",
 )
 
@@ -115,9 +106,7 @@ class OutpostLane:
         room: int = SMALL_ANSWER,
         passes: int = MOST_PASSED,
     ) -> asyncio.Future[Reply]:
-        done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        # Reading the exception keeps asyncio from logging one that no caller waits for.
-        done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        done: asyncio.Future[Reply] = unlogged(asyncio.get_running_loop().create_future())
         if not self.is_alive:
             done.set_exception(self._lost())
             return done

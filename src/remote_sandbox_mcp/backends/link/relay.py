@@ -12,7 +12,7 @@ from ...core.sandboxes.foreign import NONSENSE, not_understood, too_much, unders
 from ...core.sandboxes.port import PortClosed, Stream
 from ...far.outpost import port as far
 from ...far.outpost import wire
-from ...local.waiting import within
+from ...local.waiting import unlogged, within
 from .client import LineLost, OutpostClient, greet
 from .lane import WideLine
 
@@ -146,9 +146,7 @@ class RelayStream:
         self._relay = relay
         self._number = number
         self._what = what
-        self.dialled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Reading the exception keeps asyncio from logging one that no caller waits for any more.
-        self.dialled.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.dialled: asyncio.Future[None] = unlogged(asyncio.get_running_loop().create_future())
         self._arrived = bytearray()
         self._ended = False
         self._trouble = ""

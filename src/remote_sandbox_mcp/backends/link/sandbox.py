@@ -7,9 +7,9 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ...core import check
 from ...core.client import is_again, only_waits
@@ -26,7 +26,7 @@ from ...core.texts.text import last_line
 from ...far.outpost import wire
 from ...far.outpost.files import MOST_PROBLEMS
 from ...far.program import ROOT, source
-from ...local.waiting import Chores, within
+from ...local.waiting import Chores, unlogged, within
 from ..mending import Pace, ask_again, mend
 from .client import LARGEST, SMALL, Exchange, LineLost, OutpostClient, Refusal, too_long
 from .jobs import OutpostJobs
@@ -63,11 +63,9 @@ class Ports(Protocol):
 
 
 class OutpostSandbox:
-    """Sandbox with an outpost, over a line that may be cut at any moment.
+    """Sandbox with an outpost, over a line that may be cut at any moment."""
 
-    `crowded` is advice for a sandbox in which no process can be started, if there is any.
-    """
-
+    # Advice for a sandbox in which no process can be started, if there is any.
     crowded = ""
 
     def __init__(
@@ -151,9 +149,7 @@ class OutpostSandbox:
         if self._client and self._client.is_alive:
             return self._client
         if self._opening is None or self._opening.done():
-            self._opening = asyncio.create_task(self._reopen())
-            # Its callers may all have left by the time it fails: asyncio would log that as an error of ours.
-            self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._opening = unlogged(asyncio.create_task(self._reopen()))
         # Shielded: a caller that is cancelled must not cancel the opening for the others.
         return await asyncio.shield(self._opening)
 
@@ -263,7 +259,16 @@ class OutpostSandbox:
         if problem := too_long(script) or self._check_input(command):
             raise NotStarted(f"{self.description.name}: {problem}")
         check.user_name(command.user)
-        order = self._plain_order(command, script)
+        order: orders.RunOrder = {
+            "verb": "run",
+            "id": command.run_id,
+            "script": script,
+            "shell": list(self._environment.shell),
+            "env": {**self._environment.env, **command.env},
+            "cwd": command.cwd,
+            "timeout": command.timeout_s,
+            "keep": command.keep,
+        }
         if not isinstance(command.input, bytes):
             order["streamed"] = True
         return order
@@ -275,18 +280,6 @@ class OutpostSandbox:
         if isinstance(command.input, bytes) and len(command.input) > LARGEST - len(command.script) * 12:
             return f"{len(command.input)} bytes of input are more than can be sent with a command; use a file there"
         return ""
-
-    def _plain_order(self, command: Command, script: str) -> orders.RunOrder:
-        return {
-            "verb": "run",
-            "id": command.run_id,
-            "script": script,
-            "shell": list(self._environment.shell),
-            "env": {**self._environment.env, **command.env},
-            "cwd": command.cwd,
-            "timeout": command.timeout_s,
-            "keep": command.keep,
-        }
 
     async def _delivered(self, watch: _RunWait, exchange: Exchange) -> Completed | Running:
         """The state of a run that goes on after its call: asked for once more, because its latest output says most."""
@@ -337,14 +330,7 @@ class OutpostSandbox:
             self._client.release(self._client.begin({"verb": "forget", "ids": ids}))
 
     async def read(self, path: str, span: Span) -> FileSlice:
-        order: orders.ReadOrder = {
-            "verb": "read",
-            "path": path,
-            "offset": span.offset,
-            "limit": span.limit,
-            "line": span.line,
-            "lines": span.lines,
-        }
+        order = cast("orders.ReadOrder", {"verb": "read", "path": path, **asdict(span)})
         exchange, end = await self._ask(order, room=span.limit + SMALL)
         data = exchange.part(wire.OUT)
         with understood(self.description.name):
@@ -383,14 +369,7 @@ class OutpostSandbox:
             return Listing(entries, said.flag("truncated"), read_problems(said))
 
     async def search(self, search: Search) -> Found:
-        order: orders.SearchOrder = {
-            "verb": "search",
-            "path": search.path,
-            "glob": search.glob,
-            "pattern": search.pattern,
-            "ignore_case": search.ignore_case,
-            "limit": search.limit,
-        }
+        order = cast("orders.SearchOrder", {"verb": "search", **asdict(search)})
         _, end = await self._ask(order, room=room_of_listing(search.limit))
         with understood(self.description.name):
             said = Fields(end)
@@ -419,11 +398,7 @@ class OutpostSandbox:
 
 
 class Elevation:
-    """The password for sudo.
-
-    It is tried with a harmless command before the first real one: many commands at once with a wrong password would
-    be as many mistakes, and lock the account. One that was refused is not tried again for a while.
-    """
+    """The password for sudo. One that was refused is not tried again for a while."""
 
     def __init__(self, name: str, password: Secret | None) -> None:
         self._name = name
@@ -435,6 +410,7 @@ class Elevation:
 
     async def prove(self, attempt: Callable[[], Awaitable[None]]) -> None:
         """Make sure that the password was accepted once. Raises what the attempt raises."""
+        # Many commands at once with a wrong password would be as many mistakes, and lock the account.
         async with self._turn:
             if not self._is_proven:
                 await attempt()

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -107,6 +107,10 @@ class Link:
             self._manager = await SandboxManager.create(self.config)
         return self._manager
 
+    async def managed(self, doing: str, ask: Callable[[SandboxManager], Awaitable[T]]) -> T:
+        """Ask the SDK's manager of all sandboxes. Raises SandboxError."""
+        return await self.checked(doing, ask(await self.manager()))
+
     async def close(self) -> None:
         self._open.clear()
         if self._config is not None and self._config.transport is not None:
@@ -176,9 +180,8 @@ class Link:
 
     async def info(self, key: str, doing: str) -> SandboxInfo | None:
         """The platform's information about a sandbox; None if there is none."""
-        manager = await self.manager()
         try:
-            seen = await self.checked(doing, manager.get_sandbox_info(key))
+            seen = await self.managed(doing, lambda manager: manager.get_sandbox_info(key))
         except UnknownSandbox:
             return None
         self.expires[key] = seconds(seen.expires_at)

@@ -15,7 +15,7 @@ from ...core.sandboxes.sandbox import Capabilities, Description
 from ...far import program
 from ...far.http_bridge import IN_PLACE
 from ...far.program import read_program
-from ...local.waiting import undone_by, within
+from ...local.waiting import undone_by, unlogged, within
 from ..command.provided import FatedSandbox
 from ..link.client import NoOutpost, OutpostClient
 from ..link.lane import OutpostLane
@@ -43,12 +43,9 @@ class NoPythonInContainer(Exception):
     """There is no python3 in the container."""
 
 
-def describe(disposable: Disposable, *, kills_trees: bool = True, survives: bool = True) -> Description:
+def describe(disposable: Disposable, *, kills_trees: bool = True) -> Description:
     capabilities = Capabilities(
-        survives_disconnect=survives,
-        kills_trees=kills_trees,
-        network=disposable.network,
-        through_platform=True,
+        survives_disconnect=True, kills_trees=kills_trees, network=disposable.network, through_platform=True
     )
     return Description(disposable.title, KIND, capabilities=capabilities)
 
@@ -80,10 +77,8 @@ class BridgeWay:
         return await self._greeted(RELAY, lambda line: PortRelay(line, self.disposable.title))
 
     async def _greeted(self, pieces: tuple[str, ...], make: Callable[[HttpLine], G]) -> G:
-        """Open a line, start a program on it, and wait for its greeting. Raises ConnectError, NoPythonInContainer.
-
-        If that fails on an upgraded connection, it is tried again without an upgrade.
-        """
+        """Open a line, start a program on it, and wait for its greeting. Raises ConnectError, NoPythonInContainer."""
+        # If that fails on an upgraded connection, it is tried again without an upgrade.
         line, token = await self._line(pieces, self._may_upgrade)
         try:
             return await self._hear(line, token, make)
@@ -134,8 +129,7 @@ class BridgeWay:
         """The address of the bridge; callers that come while it is being started share it."""
         if self._address is None:
             if self._building is None or self._building.done():
-                self._building = asyncio.create_task(self._build())
-                self._building.add_done_callback(lambda done: done.cancelled() or done.exception())
+                self._building = unlogged(asyncio.create_task(self._build()))
             self._address = await asyncio.shield(self._building)
         return self._address
 

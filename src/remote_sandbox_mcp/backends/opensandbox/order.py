@@ -72,7 +72,7 @@ def request_of(disposable_id: str, order: SandboxOrder, rules: DisposableRules, 
         if (rule := read_rule(host)) and rule.port:
             raise Unsupported(f"network: a platform's rules know no ports; write {host.rpartition(':')[0]} alone")
     image = order.image or rules.default_image
-    limits, resource, limit_notes = _resources(order.limits)
+    resource, limit_notes = _resources(order.limits)
     life_s, notes = _life(order.timeout_s)
     of_a_snapshot = image.startswith(SNAPSHOT)
     open_network = order.network and not order.hosts
@@ -87,7 +87,7 @@ def request_of(disposable_id: str, order: SandboxOrder, rules: DisposableRules, 
         entrypoint=order.entrypoint,
         allowed_hosts=None if open_network else order.hosts,
         must_hold=order.network is False or bool(order.hosts),
-        limits=replace(limits, told=limit_notes),
+        limits=replace(order.limits, told=limit_notes),
         notes=notes + narrowed,
     )
 
@@ -101,7 +101,7 @@ def _life(timeout_s: float) -> tuple[float, tuple[str, ...]]:
     return timeout_s, ()
 
 
-def _resources(limits: Limits) -> tuple[Limits, dict[str, str], tuple[str, ...]]:
+def _resources(limits: Limits) -> tuple[dict[str, str], tuple[str, ...]]:
     resource = dict(USUAL)
     if limits.cpu:
         resource["cpu"] = f"{round(limits.cpu * 1000)}m"
@@ -114,7 +114,7 @@ def _resources(limits: Limits) -> tuple[Limits, dict[str, str], tuple[str, ...]]
         notes.append("processes: as the platform's own settings limit them; it takes no number for one sandbox")
     if limits.disk_mb:
         notes.append("disk: not limited; the platform takes no number for one sandbox")
-    return limits, resource, tuple(notes)
+    return resource, tuple(notes)
 
 
 def _labels(disposable_id: str, order: SandboxOrder, mark: str) -> dict[str, str]:

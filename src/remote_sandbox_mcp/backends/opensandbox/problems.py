@@ -31,12 +31,10 @@ NO_ROUTE = "404 page not found"
 
 @dataclass(frozen=True)
 class FailureRow:
-    """Error that a failure becomes, its meaning, and whether the platform's message is quoted.
-
-    `{platform}` stands for the platform and its address.
-    """
+    """Error that a failure becomes, its meaning, and whether the platform's message is quoted."""
 
     kind: type[SandboxError]
+    # With `{platform}` for the platform and its address.
     means: str
     quoted: bool = False
 
@@ -143,17 +141,8 @@ BY_TEXT: tuple[tuple[str, FailureRow], ...] = (
     ("is paused", PAUSED),
 )
 BY_STATUS: dict[int, FailureRow] = {
-    400: REFUSED,
-    401: NO_KEY,
-    403: NO_KEY,
-    404: GONE,
-    422: REFUSED,
-    429: QUOTA,
-    501: CANNOT,
-    502: DOWN,
-    503: FAILED,
-    504: SLOW,
-    507: NO_DISK,
+    **{400: REFUSED, 401: NO_KEY, 403: NO_KEY, 404: GONE, 422: REFUSED, 429: QUOTA},
+    **{501: CANNOT, 502: DOWN, 503: FAILED, 504: SLOW, 507: NO_DISK},
 }
 
 
@@ -204,11 +193,8 @@ def _reason(row: FailureRow, words: str) -> str:
     """The reason that callers check, from the platform's message; "" if no caller needs one."""
     if row is NO_IMAGE:
         return LOGIN_WANTED if _WANTS_LOGIN.search(words) else IMAGE_UNKNOWN
-    return (
-        NETWORK_POLICY
-        if issubclass(row.kind, (errors.BadArgument, errors.Unsupported)) and "networkPolicy" in words
-        else ""
-    )
+    is_refused = issubclass(row.kind, (errors.BadArgument, errors.Unsupported))
+    return NETWORK_POLICY if is_refused and "networkPolicy" in words else ""
 
 
 def find_row(problem: SandboxException) -> FailureRow:

@@ -121,8 +121,7 @@ class OpenSandboxProvider:
                 return request
             if request.must_hold:
                 raise refusal(doing, request, why)
-            manager = await self._link.manager()
-            await self._link.checked(doing, manager.patch_sandbox_metadata(key, {NETWORK: "yes"}))
+            await self._link.managed(doing, lambda manager: manager.patch_sandbox_metadata(key, {NETWORK: "yes"}))
         except BaseException:
             await self._discard(key, request.labels[ID])
             raise
@@ -131,9 +130,8 @@ class OpenSandboxProvider:
     async def _discard(self, key: str, disposable_id: str) -> None:
         """Delete a sandbox that is not handed to the caller."""
         self._link.forget(key)
-        manager = await self._link.manager()
         try:
-            await self._link.checked("unable to discard a sandbox", manager.kill_sandbox(key))
+            await self._link.managed("unable to discard a sandbox", lambda manager: manager.kill_sandbox(key))
         except SandboxError:
             self._chores.start(self._sweep(disposable_id))
 
@@ -172,18 +170,16 @@ class OpenSandboxProvider:
         doing = f"unable to delete {disposable.title}"
         if not await self._mine(disposable, doing):
             return
-        manager = await self._link.manager()
         self._link.forget(disposable.key)
         # It may have been deleted, or have expired, meanwhile.
         with contextlib.suppress(UnknownSandbox):
-            await self._link.checked(doing, manager.kill_sandbox(disposable.key))
+            await self._link.managed(doing, lambda manager: manager.kill_sandbox(disposable.key))
 
     async def renew(self, disposable: Disposable, timeout_s: float) -> Disposable:
         doing = f"unable to renew {disposable.title}"
         await self._must_be_mine(disposable, doing)
-        manager = await self._link.manager()
         life = timedelta(seconds=max(timeout_s, SHORTEST_LIFE_S))
-        answer = await self._link.checked(doing, manager.renew_sandbox(disposable.key, life))
+        answer = await self._link.managed(doing, lambda manager: manager.renew_sandbox(disposable.key, life))
         expires = self._link.expires[disposable.key] = seconds(answer.expires_at)
         return replace(disposable, expires=expires)
 
@@ -191,24 +187,21 @@ class OpenSandboxProvider:
         doing = f"unable to pause {disposable.title}"
         seen = await self._must_be_mine(disposable, doing)
         if refreshed(disposable, seen).status != "paused":
-            manager = await self._link.manager()
-            await self._link.checked(doing, manager.pause_sandbox(disposable.key))
+            await self._link.managed(doing, lambda manager: manager.pause_sandbox(disposable.key))
         return replace(disposable, status="paused")
 
     async def resume(self, disposable: Disposable) -> Disposable:
         doing = f"unable to resume {disposable.title}"
         seen = await self._must_be_mine(disposable, doing)
         if refreshed(disposable, seen).status == "paused":
-            manager = await self._link.manager()
-            await self._link.checked(doing, manager.resume_sandbox(disposable.key))
+            await self._link.managed(doing, lambda manager: manager.resume_sandbox(disposable.key))
             self._link.forget(disposable.key)
         return await self.inspect(disposable)
 
     async def snapshot(self, disposable: Disposable, name: str = "") -> str:
         doing = f"unable to keep {disposable.title} as a snapshot"
         await self._must_be_mine(disposable, doing)
-        manager = await self._link.manager()
-        made = await self._link.checked(doing, manager.create_snapshot(disposable.key, name or None))
+        made = await self._link.managed(doing, lambda manager: manager.create_snapshot(disposable.key, name or None))
         try:
             await within(self._until_kept(made.id, doing), SNAPSHOT_S)
         except asyncio.TimeoutError:
@@ -260,10 +253,7 @@ class OpenSandboxProvider:
 
 
 def sdk_volume(name: str, volume: Volume, allowed: Sequence[str]) -> SdkVolume:
-    """A volume as the SDK takes it: an absolute path is a folder of the platform's machine, else a volume's name.
-
-    Raises BadArgument for one that the operator has not allowed.
-    """
+    """A volume as the SDK takes it: by its name, or an absolute path there. Raises BadArgument if it is not allowed."""
     from opensandbox.models.sandboxes import PVC, Host
     from opensandbox.models.sandboxes import Volume as SdkVolume
 

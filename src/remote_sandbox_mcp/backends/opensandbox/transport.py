@@ -35,13 +35,11 @@ class Astray(httpx.RequestError):
 
 
 class BoundedTransport(httpx.AsyncHTTPTransport):
-    """Refuses answers that are too large, and compressed ones, which would be too large when they are unpacked.
-
-    `host` is the platform's: no other one gets its key.
-    """
+    """Refuses answers that are too large, and compressed ones, which would be too large when they are unpacked."""
 
     def __init__(self, host: str, **options: Any) -> None:
         super().__init__(**options)
+        # The platform's: no other one gets its key.
         self._host = host
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

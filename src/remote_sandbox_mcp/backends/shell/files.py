@@ -106,11 +106,9 @@ class ShellFiles:
         return self.problem(path, "it is a pipe, socket or device, not a file", "not_a_file")
 
     async def _read_on(self, path: str, span: Span, found: FileSlice) -> FileSlice | None:
-        """The rest of a large file, in several answers; None if the file was replaced meanwhile.
-
-        Not through a platform's own download: its agent takes `$NAME` in a path for a variable, and would read
-        another file.
-        """
+        """The rest of a large file, in several answers; None if the file was replaced meanwhile."""
+        # Not through a platform's own download: its agent takes `$NAME` in a path for a variable, and would read
+        # another file.
         wanted = min(span.limit, found.size - found.offset)
         data = bytearray(found.data)
         while len(data) < wanted:

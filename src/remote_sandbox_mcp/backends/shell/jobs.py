@@ -45,10 +45,7 @@ class ShellJobs:
     async def _ask(self, verb: str, queries: Sequence[jobs.JobQuery], **values: str) -> list[jobs.JobSeen]:
         most = sum(2 * min(query.most_bytes, MOST_LOG) + MOST_SAVED for query in queries)
         asked = query_values(queries) | values | self._kept
-        return self._read(await self._shell.ask(JOBS, verb, asked, most), queries)
-
-    def _read(self, answer: ShellAnswer, queries: Sequence[jobs.JobQuery]) -> list[jobs.JobSeen]:
-        return read_jobs(answer, queries, self._place)
+        return read_jobs(await self._shell.ask(JOBS, verb, asked, most), queries, self._place)
 
     async def start(self, order: jobs.JobOrder) -> jobs.JobStarted:
         check_order(order, self._name)
@@ -157,7 +154,7 @@ class ShellJobs:
     async def list(self, limit: int = 100) -> list[jobs.JobSeen]:
         limit = max(0, limit)
         answer = await self._shell.ask(JOBS, "job_list", {"count": str(limit), **self._kept}, limit * MOST_SAVED)
-        return self._read(answer, [jobs.JobQuery(lines=0)] * min(answer.number("jobs"), limit))
+        return read_jobs(answer, [jobs.JobQuery(lines=0)] * min(answer.number("jobs"), limit), self._place)
 
     async def send(self, query: jobs.JobQuery, *, text: str = "", keys: Sequence[str] = ()) -> None:
         raise Unsupported(f"{self._name}: {NO_TYPING} {self._place.at}")

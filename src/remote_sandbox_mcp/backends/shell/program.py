@@ -15,6 +15,7 @@ from ...core.errors import BadArgument, BrokenRules, ConnectError, SandboxError,
 from ...core.sandboxes.foreign import to_number
 from ...far.outpost.place import to_bytes, to_text
 from ...far.program import read_program
+from ...local.waiting import unlogged
 from .transport import ShellPlace, ShellRequest, Transport, unheard
 
 RUNS = ("place.sh", "runs.sh")
@@ -56,9 +57,7 @@ class Shell:
     async def open(self) -> None:
         """Wait until the shell has answered; callers that come meanwhile share the attempt. Raises ConnectError."""
         if self._opening is None or self._opening.done():
-            self._opening = asyncio.create_task(self._open())
-            # Reading the exception keeps asyncio from logging one that no caller waits for any more.
-            self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._opening = unlogged(asyncio.create_task(self._open()))
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
@@ -188,10 +187,7 @@ def pair(line: str) -> tuple[str, str]:
 
 
 def coded(values: Mapping[str, str]) -> dict[str, str]:
-    """Values as variables, with bytes that are not UTF-8 escaped, because a platform's agent takes JSON.
-
-    Raises BadArgument for a NUL, which no variable can hold.
-    """
+    """Values as variables, as JSON can carry them: other bytes than UTF-8 are escaped. Raises BadArgument for a NUL."""
     given, names = {}, []
     for name, value in values.items():
         if "\0" in value:

@@ -6,8 +6,6 @@ import asyncio
 import base64
 import contextlib
 import time
-from collections.abc import Coroutine
-from typing import Any
 
 from ...core import errors
 from ...core.commands.command import RUN_ID, Command, Completed, Environment, Missing, Observation, Running
@@ -20,7 +18,8 @@ from ...core.sandboxes.sandbox import Description
 from ...core.sync.transfer import Lane
 from ...core.texts.text import last_line
 from ...far.outpost.place import to_bytes
-from ...local.waiting import within
+from ...local.waiting import Chores, within
+from ..link.sandbox import not_missing
 from . import program
 from .files import ShellFiles
 from .jobs import ShellJobs
@@ -40,10 +39,7 @@ MOST_INPUT = 16 << 20
 
 
 class ShellSandbox:
-    """Does what OutpostSandbox does for commands and jobs, more slowly. Its backend adds files, ports and lanes.
-
-    Stopping a run reaches its session; a process that left it cannot be found.
-    """
+    """Does what OutpostSandbox does for commands and jobs, more slowly. Its backend adds files, ports and lanes."""
 
     def __init__(
         self, description: Description, environment: Environment, transport: Transport, place: ShellPlace
@@ -55,7 +51,8 @@ class ShellSandbox:
         # Runs whose start was sent twice. Their folders are not removed: they keep a late request from starting again.
         self._tried_twice: set[str] = set()
         self._to_forget: set[str] = set()
-        self._chores: set[asyncio.Task[Any]] = set()
+        # Failures are not logged: nobody waits for what is done later.
+        self._chores = Chores("work on a shell", expected=(Exception,))
 
     @property
     def is_open(self) -> bool:
@@ -75,9 +72,7 @@ class ShellSandbox:
         if self._to_forget and self.is_open:
             with contextlib.suppress(SandboxError, asyncio.TimeoutError):
                 await within(self._forget_runs(), FORGET_S)
-        for chore in self._chores:
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        await self._chores.close()
         await self._shell.close()
 
     async def run(
@@ -107,7 +102,7 @@ class ShellSandbox:
             finally:
                 # Checked after the request has ended, because the start may have been sent at the moment of the cancel.
                 if is_cancelled and watch.sent:
-                    self._later(self._stop_quietly(command.run_id))
+                    self._chores.start(self._stop_quietly(command.run_id))
 
     async def _so_far(self, watch: _RunWait, following: asyncio.Future[Completed | Running]) -> Completed | Running:
         """The state of a run that outlasts its call; waits until the far side has accepted it."""
@@ -130,7 +125,7 @@ class ShellSandbox:
     def _result(self, seen: Observation, watch: _RunWait) -> Completed | Running:
         if watch.given_up and isinstance(seen, Running):
             raise errors.LostContact.while_running(self.description.name, "it did not end when it was killed", seen)
-        return self._not_missing(seen)
+        return not_missing(seen)
 
     async def _snapshot(self, watch: _RunWait) -> Observation:
         """The output of a running command so far, if that can be read soon."""
@@ -147,7 +142,7 @@ class ShellSandbox:
             try:
                 if not self.is_open:
                     await self.open()
-                return self._not_missing(self._seen(watch.command, await self._attended(request, watch)))
+                return not_missing(self._seen(watch.command, await self._attended(request, watch)))
             except NoRoom:
                 raise NotStarted(f"{self.description.name}: unable to begin: {FULL}") from None
             except ConnectError as problem:
@@ -229,27 +224,16 @@ class ShellSandbox:
             return errors.LostContact(message, outcome="not_started", so_far=so_far)
         return errors.LostContact.while_running(name, why, so_far)
 
-    def _not_missing(self, seen: Observation) -> Completed | Running:
-        if isinstance(seen, Missing):
-            raise errors.LostContact.of_lost(seen)
-        return seen
-
     async def _stop_quietly(self, run_id: str) -> None:
         # The start may arrive after this stop; `revoke` makes it start nothing then.
         with contextlib.suppress(SandboxError):
             await self._shell.ask(RUNS, "stop", {"id": run_id, "keep": "0", "revoke": "yes"})
 
-    def _later(self, chore: Coroutine[Any, Any, Any]) -> None:
-        task: asyncio.Task[Any] = asyncio.create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
-        # Reading the exception keeps asyncio from logging one that no caller waits for.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-
     async def observe(self, run_id: str, *, keep: int = 40_000) -> Observation:
         return await self._ask_about("look", run_id, keep)
 
     async def stop(self, run_id: str, *, keep: int = 40_000) -> Observation:
+        # It reaches the run's session; a process that left that cannot be found.
         return await self._ask_about("stop", run_id, keep)
 
     async def _ask_about(self, verb: str, run_id: str, keep: int) -> Observation:
@@ -262,7 +246,7 @@ class ShellSandbox:
         if not self.is_open or not RUN_ID.match(run_id) or run_id in self._tried_twice:
             return
         if not self._to_forget:
-            self._later(self._forget_soon())
+            self._chores.start(self._forget_soon())
         self._to_forget.add(run_id)
 
     async def _forget_soon(self) -> None:

@@ -50,10 +50,8 @@ class ShellLine(Protocol):
 
 
 def script_of(request: ShellRequest, token: str) -> tuple[bytes, bytes]:
-    """The text for the shell in two parts: variables, and the last line, without which nothing is executed.
-
-    The shell prints the token before and after its answer: what comes earlier was printed by start-up files.
-    """
+    """The text for the shell in two parts: variables, and the last line, without which nothing is executed."""
+    # The shell prints the token before and after its answer: what comes earlier was printed by start-up files.
     given = "".join(f"{name}={quote(value)}\n" for name, value in request.variables.items())
     names = " ".join(name for name in request.variables if name != INNER)
     last = f"""printf '\\n%s\\n' {token}; trap 'echo {token}' EXIT; exec </dev/null; eval "$RSM_PROGRAM"; exit\n"""

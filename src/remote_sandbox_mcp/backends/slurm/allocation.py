@@ -12,7 +12,7 @@ from ...core.commands.shell import join, quote
 from ...core.errors import ConnectError, Unsupported
 from ...core.sandboxes.disposable import Disposable, is_pending
 from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
-from ..command.provided import ProvidedShellAlone, open_provided
+from ..command.provided import ProvidedShellAlone, ProvidedWay, open_provided
 from ..command.way import CommandLine, Way
 from ..shell.transport import Gone, ShellPlace
 from .order import step_line
@@ -30,11 +30,8 @@ FIND_COMMANDS = "command -v sbatch && command -v srun && command -v squeue"
 Wrap = Callable[[str], str]
 
 
-class LoginWay:
-    """The login node, with what brings Slurm's commands there: nothing, its table's lines, a folder, or a login shell.
-
-    Nothing more than is needed: the table's lines may hold what others should not see in a list of processes.
-    """
+class LoginWay(Way):
+    """The login node, with what brings Slurm there: nothing, its table's lines, usual folders, or a login shell."""
 
     def __init__(self, way: Way, environment: Environment) -> None:
         self._way = way
@@ -66,6 +63,7 @@ class LoginWay:
         return str
 
     def _wraps(self) -> Iterator[Wrap]:
+        # No more than is needed: the table's lines may hold what others should not see in a list of processes.
         yield str
         if self._environment.init or self._environment.shell or "PATH" in self._environment.env:
             yield self._by_table
@@ -77,12 +75,9 @@ class LoginWay:
         source = self._environment.source(f"export PATH={quote(path)}\n{line}" if path else line)
         return f"exec {join([*(self._environment.shell or ('bash', '-c')), source])}"
 
-    def explain(self, complaints: bytes) -> None:
-        """Explain nothing: the login node's own connection explains itself."""
-
 
 @dataclass(frozen=True)
-class AllocationWay:
+class AllocationWay(ProvidedWay):
     """The way into one allocation: a step of srun, which hands the shell line to the holder there."""
 
     queue: ClusterQueue
@@ -99,10 +94,6 @@ class AllocationWay:
     async def open_step(self, wanted: str, text: str) -> CommandLine:
         it, version = self.disposable, await self.queue.version()
         return await self.queue.console.way.open(step_line(it.key, it.id, wanted, text, version))
-
-    def explain(self, complaints: bytes) -> ConnectError | None:
-        """Explain nothing: the queue is asked for the allocation's state."""
-        return None
 
     async def why_not(self) -> ConnectError | None:
         title, seen = self.disposable.title, await self.fate(self.disposable)

@@ -121,16 +121,12 @@ def gres(limits: Limits) -> str:
 def submission(cluster: Cluster, disposable_id: str, order: SandboxOrder, mark: str) -> BatchSubmission:
     """Build the submission of an order that was checked."""
     options = options_of(cluster, order)
-    ours = {
-        "--job-name": job_name(mark, disposable_id),
-        "--output": "/dev/null",
-        "--error": "/dev/null",
-        "--input": "/dev/null",
-        "--open-mode": "append",
-    }
-    argv = ["sbatch", "--parsable", "--no-requeue", *(f"{name}={value}" for name, value in ours.items())]
+    silent = [f"--{name}=/dev/null" for name in ("output", "error", "input")]
+    argv = ["sbatch", "--parsable", "--no-requeue", f"--job-name={job_name(mark, disposable_id)}", *silent]
     limit_s = time_limit_s(str(options.get("time", "")))
-    return BatchSubmission([*argv, *words(options)], script(disposable_id, order, limit_s or LONGEST_S), limit_s)
+    return BatchSubmission(
+        [*argv, "--open-mode=append", *words(options)], script(disposable_id, order, limit_s or LONGEST_S), limit_s
+    )
 
 
 def options_of(cluster: Cluster, order: SandboxOrder) -> Options:
@@ -178,11 +174,9 @@ _ENTER = (
 
 
 def step_line(number: str, disposable_id: str, wanted: str, text: str, version: tuple[int, int]) -> str:
-    """The line for the login node's shell that enters an allocation: `L` runs a shell line, `U` sets how long it lives.
-
-    The step asks for nothing of what the job has: it only hands on its input and output, which srun would otherwise
-    keep back until a line of text is whole.
-    """
+    """Line for the login node's shell that enters an allocation: `L` runs a shell line, `U` sets how long it lives."""
+    # The step asks for nothing of what the job has: it only hands on its input and output, which srun would otherwise
+    # keep back until a line of text is whole.
     share = ["--overlap"] if version >= OVERLAP_SINCE else []
     plain = ["--nodes=1", "--ntasks=1", "--relative=0", "--mem=0", "--gres=none", "--mpi=none", "--cpu-bind=none"]
     step = ["srun", f"--jobid={number}", *share, *plain, "--unbuffered", "--quiet", "--job-name=rsmcp"]

@@ -57,10 +57,7 @@ class ClusterQueue:
         return self.console.machine
 
     async def jobs(self, *, within_s: float | None = None) -> Mapping[str, Queued]:
-        """All of the user's jobs, by number, as they were at most `within_s` ago; by default as old as the rate allows.
-
-        Raises SandboxError.
-        """
+        """All of the user's jobs by number, at most `within_s` old; else as the rate allows. Raises SandboxError."""
         age = time.monotonic() - self._asked_at
         rate_s = self.cluster.rate_s
         if self._asking is None and age < (rate_s if within_s is None else min(within_s, rate_s)):
@@ -96,10 +93,7 @@ class ClusterQueue:
         return {number: by_our_clock(job, offset_s) for number, job in read_squeue(lines).items()}
 
     async def job(self, number: str, *, within_s: float | None = None) -> Queued | None:
-        """One job, with what the accounting knows of one that the queue has forgotten, or that somebody cancelled.
-
-        None where neither knows it.
-        """
+        """One job; where the queue has forgotten it, or it was cancelled, with what the accounting knows; else None."""
         begun = time.monotonic()
         found = (await self.jobs(within_s=within_s)).get(number)
         if found is None and self._asked_at < begun:

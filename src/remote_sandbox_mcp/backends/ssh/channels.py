@@ -298,18 +298,12 @@ KEPT = 256 << 10
 END_S = 2.0
 
 
-class ProgramLine:
-    """A program in a session of its own; closing it ends the session, and `closed` is called."""
+class SessionLine:
+    """A session channel as a Line; closing it closes that channel alone, and `closed` is called once."""
 
-    def __init__(self, process: asyncssh.SSHClientProcess[bytes], closed: Callable[[], None]) -> None:
+    def __init__(self, process: asyncssh.SSHClientProcess[bytes], closed: Callable[[], None] = lambda: None) -> None:
         self._process = process
         self._closed: Callable[[], None] | None = closed
-        self._complaints = bytearray()
-        self._hearing = asyncio.ensure_future(self._hear())
-
-    @property
-    def complaints(self) -> bytes:
-        return bytes(self._complaints)
 
     def write(self, data: bytes) -> None:
         # The reader notices the end of the line.
@@ -325,6 +319,36 @@ class ProgramLine:
             return await self._process.stdout.read(1 << 18)
         except (OSError, asyncssh.Error):
             return b""
+
+    def close(self) -> None:
+        self._process.channel.abort()
+        closed, self._closed = self._closed, None
+        if closed:
+            closed()
+
+
+class ChannelLine(SessionLine):
+    """The outpost's line; closing it closes the whole connection."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes]) -> None:
+        super().__init__(process)
+        self.connection = connection
+
+    def close(self) -> None:
+        self.connection.abort()
+
+
+class ProgramLine(SessionLine):
+    """A program in a session of its own, whose standard error is kept; closing it ends the session."""
+
+    def __init__(self, process: asyncssh.SSHClientProcess[bytes], closed: Callable[[], None]) -> None:
+        super().__init__(process, closed)
+        self._complaints = bytearray()
+        self._hearing = asyncio.ensure_future(self._hear())
+
+    @property
+    def complaints(self) -> bytes:
+        return bytes(self._complaints)
 
     async def ending(self) -> CommandEnding:
         with contextlib.suppress(asyncio.TimeoutError):
@@ -342,7 +366,4 @@ class ProgramLine:
 
     def close(self) -> None:
         self._hearing.cancel()
-        self._process.channel.abort()
-        closed, self._closed = self._closed, None
-        if closed:
-            closed()
+        super().close()

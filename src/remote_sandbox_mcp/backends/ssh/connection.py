@@ -30,22 +30,14 @@ from .pythons import FarPython
 LINKER_CACHE = Path("/etc/ld.so.cache")
 # GCM first: with hardware AES it is half as fast again as asyncssh's default.
 CIPHERS = (
-    "aes128-gcm@openssh.com",
-    "aes256-gcm@openssh.com",
-    "chacha20-poly1305@openssh.com",
-    "aes128-ctr",
-    "aes192-ctr",
-    "aes256-ctr",
+    *("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com"),
+    *("aes128-ctr", "aes192-ctr", "aes256-ctr"),
 )
 # In the order of OpenSSH, so that a new machine shows the key whose fingerprint ssh shows. Of a machine that is known,
 # they are accepted after the types of its keys: if it has only another type, the error can say so.
 HOST_KEY_ALGORITHMS = (
-    "ssh-ed25519",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
+    *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
+    *("rsa-sha2-512", "rsa-sha2-256"),
 )
 # Ciphers that need no protection for CBC mode; see drop_empty_packets.
 WITHOUT_CBC = ("aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes128-ctr", "aes192-ctr", "aes256-ctr")
@@ -74,11 +66,9 @@ def load() -> None:
 
 @contextmanager
 def libraries_from_linker_cache() -> Iterator[None]:
-    """Answer ctypes' searches for libraries from the linker's cache.
-
-    asyncssh looks for liboqs and nettle. For a missing library ctypes would run ldconfig, and then gcc and ld as PATH
-    has them: more than a dozen processes, of programs that we have not examined. So LD_LIBRARY_PATH does not count.
-    """
+    """Answer ctypes' searches for libraries from the linker's cache."""
+    # asyncssh looks for liboqs and nettle. For a missing library ctypes would run ldconfig, and then gcc and ld as PATH
+    # has them: more than a dozen processes, of programs that we have not examined. So LD_LIBRARY_PATH does not count.
     import ctypes.util
 
     replaced = ("find_library", "_findLib_gcc", "_findLib_ld")
@@ -200,10 +190,8 @@ class LoginGate:
         self._lent = connection
 
     def note_refusal(self, refused: LoginRefused) -> None:
-        """Note a refused login: none is tried for a while, because servers lock out repeated attempts.
-
-        Secrets are forgotten, so that they are read again: they may have been corrected where they are kept.
-        """
+        """Note a refused login: none is tried for a while, because servers lock out repeated attempts."""
+        # Secrets are forgotten, so that they are read again: they may have been corrected where they are kept.
         self._refused = refused
         if refused.reason == CODE_NEEDED:
             self._closed_until = time.monotonic() + UNANSWERED_S
@@ -231,10 +219,8 @@ class LoginGate:
             raise refused
 
     async def _connect_persistently(self, keys: list[dict[str, Any]], attempt: Attempt) -> asyncssh.SSHClientConnection:
-        """Connect; once more if the connection is cut during the login.
-
-        An sshd with many logins in progress drops some of them at random (MaxStartups), and so do networks.
-        """
+        """Connect; once more if the connection is cut during the login."""
+        # An sshd with many logins in progress drops some of them at random (MaxStartups), and so do networks.
         try:
             return await self._connect(keys, attempt)
         except _CutShort:
@@ -367,7 +353,7 @@ class UnseenKey:
 
     @property
     def kind(self) -> str:
-        return key_type(self.key)
+        return self.key.get_algorithm()
 
 
 class _Judge:
@@ -385,7 +371,8 @@ class _Judge:
             with keys.deciding():
                 # Looked up again under the lock: another connection may have remembered a key meanwhile.
                 trusted = keys.trusted(name, addr, port)
-                is_certified = not trusted and keys.has_authority(name, addr, port)
+                # Where a certificate authority is known for it, a machine has to show a certificate.
+                is_certified = not trusted and bool(keys.lookup(name, addr, port)[1])
                 self.doubt = None if key in trusted else self._judge(key, trusted, port, is_certified)
                 if not trusted and not self.doubt:
                     keys.remember(name, port, key)
@@ -397,15 +384,15 @@ class _Judge:
         self, key: asyncssh.SSHKey, trusted: list[asyncssh.SSHKey], port: int, is_certified: bool
     ) -> HostKeyDoubt | None:
         """Explain why a key is refused; None if it may be accepted."""
-        machine, shown = self._gate.machine, key.get_fingerprint()
-        types = sorted({key_type(other) for other in trusted})
+        machine, shown, kind = self._gate.machine, key.get_fingerprint(), key.get_algorithm()
+        types = sorted({other.get_algorithm() for other in trusted})
         forget = f"If that is expected, run: remote-sandbox-mcp hosts forget {machine.name}"
         scan = f"ssh-keyscan -p {port} {self._hop.host} >> ~/.ssh/known_hosts"
-        if key_type(key) in types:
+        if kind in types:
             return HostKeyDoubt(f"the host key has changed since it was first seen (now {shown})", forget)
         if trusted:
             return HostKeyDoubt(
-                f"the machine is known by its {' and '.join(types)} key, but shows only an {key_type(key)} key, which "
+                f"the machine is known by its {' and '.join(types)} key, but shows only an {kind} key, which "
                 f"is not known ({shown})",
                 forget,
             )
@@ -447,11 +434,6 @@ def make_client(judge: _Judge, dialogue: Dialogue, questions: Questions) -> asyn
     return LoginClient()
 
 
-def key_type(key: asyncssh.SSHKey) -> str:
-    """The type of a host key as known_hosts names it."""
-    return key.get_algorithm()
-
-
 def drop_empty_packets(connection: asyncssh.SSHClientConnection) -> None:
     """Drop the empty packet that asyncssh sends before each data packet: only CBC ciphers need it, and it is slow."""
     from asyncssh.constants import MSG_IGNORE
@@ -467,10 +449,8 @@ def drop_empty_packets(connection: asyncssh.SSHClientConnection) -> None:
 
 
 def acknowledge_at_once(connection: asyncssh.SSHClientConnection) -> None:
-    """Keep the kernel from delaying acknowledgements during a login: until it starts a program, sshd awaits each.
-
-    The kernel is told again with each packet, because it forgets it, and for so many reads as logins need.
-    """
+    """Keep the kernel from delaying acknowledgements during a login: until it starts a program, sshd awaits each."""
+    # The kernel is told again with each packet, because it forgets it, and for so many reads as logins need.
     reads = itertools.count()
     sock, receive = connection.get_extra_info("socket"), connection.data_received
     if not hasattr(socket, "TCP_QUICKACK") or getattr(sock, "family", None) not in (socket.AF_INET, socket.AF_INET6):
@@ -529,10 +509,7 @@ def _read_keys(login: Login) -> tuple[list[Any], list[str]]:
 
 
 def locked_key(login: Login) -> str:
-    """The first key file that is encrypted, and whose passphrase is missing or wrong; empty for none.
-
-    Reads keys, so call it in a thread.
-    """
+    """The first key file without the passphrase that it needs; empty for none. Reads keys, so call it in a thread."""
     load()
     _, problems = _read_keys(login)
     return next((it.removesuffix(f": {LOCKED}") for it in problems if it.endswith(LOCKED)), "")

@@ -31,12 +31,10 @@ _codes: dict[Secret, bytes] = {}
 
 
 class Codes:
-    """One-time codes from the configuration. No process sends one twice: sites count that as a wrong code.
-
-    The file holds the number of the last time step for each seed or source, under a digest of its name.
-    """
+    """One-time codes from the configuration. No process sends one twice: sites count that as a wrong code."""
 
     def __init__(self, file: Path, name: str) -> None:
+        # It holds the number of the last time step for each seed or source, under a digest of its name.
         self._file = file
         self._name = name
         self._steps: dict[str, int] = {}

@@ -32,10 +32,6 @@ class HostKeys:
         """The keys known for exactly this port: a key of port 22 is not valid for another."""
         return self.lookup(host, addr, port)[0]  # type: ignore[return-value]
 
-    def has_authority(self, host: str, addr: str, port: int) -> bool:
-        """Whether a certificate authority is known for the machine, which then has to show a certificate."""
-        return bool(self.lookup(host, addr, port)[1])
-
     def lookup(self, host: str, addr: str, port: int | None) -> tuple[list[object], ...]:
         """For asyncssh: the host keys, authorities and revoked keys known for this machine."""
         entries = self._read()
@@ -45,11 +41,8 @@ class HostKeys:
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[None]:
-        """Hold the lock of our own file, so that one connection of all processes decides at a time.
-
-        Of two connections that see a new machine at the same moment, the second finds what the first has remembered.
-        Raises OSError if the lock cannot be taken.
-        """
+        """Hold the lock of our own file, so that one connection of all processes decides at a time. Raises OSError."""
+        # Of two connections that see a new machine at the same moment, the second finds what the first has remembered.
         self.own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self.own.with_name(f"{self.own.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:

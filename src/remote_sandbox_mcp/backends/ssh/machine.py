@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ...core.errors import CUT, Unreachable, Unsupported
 from ...core.sandboxes.machine import Machine
@@ -21,7 +21,7 @@ from ..link.lane import OutpostLane
 from ..link.relay import RELAY, PortRelay, RelayPorts
 from ..link.sandbox import OutpostSandbox, Ports
 from ..mending import opened
-from .channels import ProgramLine
+from .channels import ChannelLine, ProgramLine, SessionLine
 from .connection import LoginGate
 from .library import asyncssh
 from .plain import PlainSandbox
@@ -34,6 +34,7 @@ NO_SUDO = (
     '"nopasswd" where none is asked for, under [machines.%s] in config.toml'
 )
 T = TypeVar("T")
+G = TypeVar("G", OutpostLane, PortRelay)
 # Opens a session on a connection; the function it is given is called when the session ends.
 Opener = Callable[["LoginGate", "asyncssh.SSHClientConnection", Callable[[], None]], Awaitable[T]]
 LANE_BUFFER = 1 << 20
@@ -61,15 +62,6 @@ class NoPythonOnMachine(NoOutpost):
     def __init__(self, problem: str, connection: asyncssh.SSHClientConnection) -> None:
         super().__init__(problem)
         self.connection = connection
-
-
-class Greeting(Protocol):
-    """The near side of a program that greets."""
-
-    async def greet(self, token: str) -> None: ...
-
-
-G = TypeVar("G", bound=Greeting)
 
 
 def describe(machine: Machine, capabilities: Capabilities = OUTPOST) -> Description:
@@ -109,15 +101,12 @@ async def open_through(gate: LoginGate) -> OutpostSandbox | PlainSandbox:
         except Unsupported:
             return await spares.open(opener)
 
-    def open_beside(client: OutpostClient) -> Awaitable[PortRelay]:
-        return beside(client, open_relay)
-
     sandbox = MachineSandbox(
         describe(machine),
         machine.environment,
         connect,
         lambda client: beside(client, open_lane),
-        ports_of(machine, open_beside),
+        ports_of(machine, lambda client: beside(client, open_relay)),
         machine.sudo,
         machine.slurm.rate_s if machine.slurm else 0.0,
     )
@@ -178,10 +167,7 @@ class CutAfterLogin(Unreachable):
 
 
 async def open_outpost(gate: LoginGate) -> OutpostClient:
-    """Open the connection and the outpost; once more if the connection is cut meanwhile.
-
-    Raises ConnectError, NoPythonOnMachine.
-    """
+    """Open the connection and the outpost, once more if it is cut meanwhile. Raises ConnectError, NoPythonOnMachine."""
     try:
         return await _open_outpost(gate)
     except CutAfterLogin:
@@ -342,10 +328,7 @@ class MachineSandbox(OutpostSandbox):
     beside: Callable[[OutpostClient, Opener[ProgramLine]], Awaitable[ProgramLine]]
 
     async def start(self, line: str) -> ProgramLine:
-        """Start a program by a line for the login shell, in a session that ends when its line is closed.
-
-        Raises ConnectError, and Unsupported if no further session is granted.
-        """
+        """Start a line for the login shell in a session that ends with its line. Raises ConnectError, Unsupported."""
         return await self.beside(await self._reach(), functools.partial(start_program, line))
 
 
@@ -353,15 +336,20 @@ async def start_program(
     line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
 ) -> ProgramLine:
     """Start any program in a further session; open_session does that for our own."""
-    name = gate.machine.name
+    return ProgramLine(await start_further(line, gate, connection), closed)
+
+
+async def start_further(
+    line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection
+) -> asyncssh.SSHClientProcess[bytes]:
     try:
         process = await start_line(connection, gate.machine, line, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
-        raise Unsupported(f"{name}: no further session is granted: {problem.reason}") from None
+        raise Unsupported(f"{gate.machine.name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
         raise no_session(gate, connection, str(problem)) from None
     process.channel.set_write_buffer_limits(LANE_BUFFER)
-    return ProgramLine(process, closed)
+    return process
 
 
 def no_session(gate: LoginGate, connection: asyncssh.SSHClientConnection, why: str) -> Unreachable:
@@ -391,7 +379,7 @@ async def open_session(
     gate: LoginGate,
     connection: asyncssh.SSHClientConnection,
     closed: Callable[[], None],
-    near: Callable[[LaneLine, str], G],
+    near: Callable[[SessionLine, str], G],
     pieces: tuple[str, ...],
     words: tuple[str, ...] = (),
 ) -> G:
@@ -399,14 +387,8 @@ async def open_session(
     machine, token, is_compiled = gate.machine, secrets.token_hex(16), gate.python.is_ours()
     sent = await asyncio.to_thread(functools.partial(program.sent, pieces, is_compiled=is_compiled))
     line = program.start_line(machine.python, token, pieces, *words, is_compiled=is_compiled)
-    try:
-        process = await start_line(connection, machine, line, window=LANE_WINDOW)
-    except asyncssh.ChannelOpenError as problem:
-        raise Unsupported(f"{machine.name}: no further session is granted: {problem.reason}") from None
-    except (OSError, asyncssh.Error) as problem:
-        raise no_session(gate, connection, str(problem)) from None
-    process.channel.set_write_buffer_limits(LANE_BUFFER)
-    greeting = near(LaneLine(connection, process, closed), machine.name)
+    process = await start_further(line, gate, connection)
+    greeting = near(SessionLine(process, closed), machine.name)
     try:
         process.stdin.write(sent)
         await within(greeting.greet(token), gate.deadline_s)
@@ -421,47 +403,3 @@ async def open_session(
             raise no_session(gate, connection, str(problem)) from None
         raise
     return greeting
-
-
-class ChannelLine:
-    """The outpost's session channel as a Line; closing it closes the whole connection."""
-
-    def __init__(self, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes]) -> None:
-        self.connection = connection
-        self._process = process
-
-    def write(self, data: bytes) -> None:
-        # The reader notices the end of the line.
-        with contextlib.suppress(OSError):
-            self._process.stdin.write(data)
-
-    async def read(self) -> bytes:
-        try:
-            return await self._process.stdout.read(1 << 18)
-        except (OSError, asyncssh.Error):
-            return b""
-
-    def close(self) -> None:
-        self.connection.abort()
-
-    async def drain(self) -> None:
-        # The reader notices the end of the line.
-        with contextlib.suppress(OSError, asyncssh.Error):
-            await self._process.stdin.drain()
-
-
-class LaneLine(ChannelLine):
-    """A further session channel as a Line; closing it closes that channel alone, and `closed` is called."""
-
-    def __init__(
-        self,
-        connection: asyncssh.SSHClientConnection,
-        process: asyncssh.SSHClientProcess[bytes],
-        closed: Callable[[], None],
-    ) -> None:
-        super().__init__(connection, process)
-        self._closed = closed
-
-    def close(self) -> None:
-        self._process.channel.abort()
-        self._closed()

@@ -32,13 +32,8 @@ from .machine import describe
 ALWAYS = (
     *("BatchMode=yes", "RequestTTY=no", "RemoteCommand=none", "EscapeChar=none", "PermitLocalCommand=no"),
     *("ForwardX11=no", "ClearAllForwardings=yes", "ControlMaster=no", "ControlPersist=no", "LogLevel=INFO"),
-    *(
-        "HashKnownHosts=no",
-        "UpdateHostKeys=no",
-        "CheckHostIP=no",
-        f"ServerAliveInterval={KEEPALIVE_S}",
-        "ServerAliveCountMax=3",
-    ),
+    *("HashKnownHosts=no", "UpdateHostKeys=no", "CheckHostIP=no"),
+    *(f"ServerAliveInterval={KEEPALIVE_S}", "ServerAliveCountMax=3"),
 )
 # Keeps ssh from starting a program that asks for a passphrase in a window.
 NEVER_ASK = {"SSH_ASKPASS_REQUIRE": "never"}
@@ -149,9 +144,7 @@ class OpenSshWay:
     gate: LoginGate = field(repr=False)
     master: str = ""
 
-    @property
-    def what(self) -> str:
-        return "OpenSSH's client"
+    what = "OpenSSH's client"
 
     async def open(self, shell_line: str) -> ProcessLine:
         ssh = self.gate.machine.openssh
@@ -210,10 +203,8 @@ def _common(gate: LoginGate, ssh: OpenSsh) -> Iterator[str]:
 
 
 def _proxy(gate: LoginGate, ssh: OpenSsh, hops: Sequence[Hop], target: Hop | Machine) -> str:
-    """The ProxyCommand that reaches a machine through its jump hosts.
-
-    For a ProxyJump OpenSSH would start the same, but without our options, such as the one against password prompts.
-    """
+    """The ProxyCommand that reaches a machine through its jump hosts."""
+    # For a ProxyJump OpenSSH would start the same, but without our options, such as the one against password prompts.
     *before, hop = hops
     words = [*ssh.program, *_common(gate, ssh), "-o", "ForwardAgent=no", "-o", "ControlPath=none"]
     if before:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from ...core.errors import Unreachable, Unsupported
 from ...core.sandboxes.port import PortClosed, Stream, check_port
-from ...local.waiting import within
+from ...local.waiting import unlogged, within
 from ..link.client import LineLost, OutpostClient
 from ..link.relay import CONNECT_S, PortRelay, RelayPorts
 from ..mending import ask_again
@@ -77,8 +77,7 @@ class MachinePorts:
 
     async def connect(self, client: OutpostClient, port: int) -> Stream:
         # Shows soon whether the line is frozen; then it is closed, and this attempt ends with it.
-        sign = asyncio.create_task(client.ping())
-        sign.add_done_callback(lambda done: done.cancelled() or done.exception())
+        sign = unlogged(asyncio.create_task(client.ping()))
         try:
             return await self._connect(client, port)
         finally:
@@ -102,13 +101,11 @@ class MachinePorts:
 
 
 class PlainPorts:
-    """The ports of a machine without Python, over their own connection: those of its commands come and go.
-
-    If the machine asks for a code at each login, `shared` gives the connection of its commands instead.
-    """
+    """The ports of a machine without Python, over their own connection: those of its commands come and go."""
 
     def __init__(self, gate: LoginGate, shared: Callable[[], asyncssh.SSHClientConnection | None]) -> None:
         self._gate = gate
+        # Gives the connection of the machine's commands, used if it asks for a code at each login.
         self._shared = shared
         self._connection: asyncssh.SSHClientConnection | None = None
         self._turn = asyncio.Lock()

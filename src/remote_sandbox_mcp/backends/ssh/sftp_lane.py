@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import struct
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...core.errors import CUT, FileProblem, Unreachable, Unsupported
 from ...core.sync.transfer import Lane, Reply, numbers
-from ...far.lane.tree import BadName, Refusal
+from ...far.lane.tree import FAILURES, Refusal, explained
+from ...far.outpost.place import to_bytes
 from ...far.outpost.wire import DONE
+from ...local.waiting import unlogged
 from ..link.client import LineLost
 from .channels import Channels, NoSubsystem
 from .library import asyncssh
-from .sftp import to_bytes
 from .sftp_remote import Load, Remote, Root
 from .sftp_source import Source, Speaker, inspect_path, scan
-from .sftp_target import Receiving, Target
+from .sftp_target import SftpReceiving, Target
 
 if TYPE_CHECKING:
     from ...core.orders import LaneOrder
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 # How many bytes may be queued to be written.
 QUEUED = 8 << 20
 CLOSING_S = 1.0
-# Exceptions that a malformed request causes.
-BROKEN = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
 FROM_SOURCE = frozenset({"send", "part", "check", "digests", "texts"})
 TO_TARGET = frozenset({"clear", "delete", "finish", "touch", "tidy"})
 PIECES = frozenset({"mark", "index", "index_old", "blocks", "partial_blocks"})
@@ -73,7 +70,7 @@ class SftpLane:
         self._turns = Turns()
         self._queued = Load(QUEUED)
         self._open: set[_SftpRequest] = set()
-        self._receiving: dict[int, tuple[_SftpRequest, Receiving]] = {}
+        self._receiving: dict[int, tuple[_SftpRequest, SftpReceiving]] = {}
         self._sources: dict[str, Source] = {}
         self._targets: dict[str, Target] = {}
         self._watcher = asyncio.ensure_future(self._watch())
@@ -94,16 +91,17 @@ class SftpLane:
         passes: int = 0,
     ) -> asyncio.Future[Reply]:
         # `room` and `passes` are not needed: answers over SFTP are never larger than what was asked for.
-        done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        # Reading the exception keeps asyncio from logging one that no caller waits for.
-        done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        done: asyncio.Future[Reply] = unlogged(asyncio.get_running_loop().create_future())
         if not self.is_alive:
             done.set_exception(self._lost())
             return done
         request = _SftpRequest(done, number or next(numbers), to, heard, order, raw)
         self._open.add(request)
         if order["verb"] == "receive":
-            self._receiving[request.number] = request, Receiving(lambda: self._target(request.root), order, raw)
+            try:
+                self._receiving[request.number] = request, SftpReceiving(lambda: self._target(request.root), order, raw)
+            except FAILURES as problem:
+                self._fail(request, *explained(problem, f"a request that cannot be understood ({problem!r})"))
         else:
             place = place_of(order["verb"], request.root, raw)
             self._turns.start(lambda: self._answer(request, lambda: self._do(request)), place)
@@ -117,7 +115,7 @@ class SftpLane:
         place: Place = (("target", request.root, receiving.key), False) if receiving.key else ANYWHERE
         if kind == DONE:
             del self._receiving[number]
-            self._turns.start(lambda: self._answer(request, receiving.result), place)
+            self._turns.start(lambda: self._answer(request, receiving.answer), place)
             return
         self._queued.add(len(body))
         task = self._turns.start(lambda: self._take(receiving, kind, body), place)
@@ -198,9 +196,9 @@ class SftpLane:
 
     # Answers
 
-    async def _take(self, receiving: Receiving, kind: int, body: bytes) -> None:
+    async def _take(self, receiving: SftpReceiving, kind: int, body: bytes) -> None:
         try:
-            await receiving.take(kind, body)
+            await receiving.take_frame(kind, body)
         except LineLost:
             self._lose()
 
@@ -209,16 +207,11 @@ class SftpLane:
             end = await work()
         except LineLost:
             self._lose()
-        except (Refusal, BadName) as refusal:
-            self._fail(request, getattr(refusal, "reason", "name"), str(refusal))
-        except OSError as problem:
-            reason = errno.errorcode.get(problem.errno or 0, "EIO")
-            self._fail(request, reason, problem.strerror or str(problem))
         except FileProblem as problem:
             # The listener of this answer has refused it.
             self._fail(request, problem.reason, str(problem))
-        except BROKEN as problem:
-            self._fail(request, "broken", f"a request that cannot be understood ({problem!r})")
+        except FAILURES as problem:
+            self._fail(request, *explained(problem, f"a request that cannot be understood ({problem!r})"))
         except BaseException as problem:
             # Settle the request first: its caller must not wait for ever.
             self._fail(request, "broken", f"an answer that cannot be given ({problem!r})")

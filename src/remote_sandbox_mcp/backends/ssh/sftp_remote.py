@@ -11,16 +11,16 @@ import posixpath
 import stat
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from itertools import groupby
 from typing import Any, TypeVar, cast
 
 from ...far.lane.expected import EDITED, UNKNOWN, link_of
-from ...far.lane.tree import checked
-from ...local.waiting import Chores, end_all
+from ...far.lane.tree import checked_name
+from ...far.outpost.place import to_bytes
+from ...local.waiting import Chores, end_all, unlogged
 from ..link.client import LineLost
 from .library import asyncssh
-from .sftp import attributes_of, explain, read_piece, replace, to_bytes, to_path
 
 # How many entries are worked on at once.
 AT_ONCE = 64
@@ -71,34 +71,22 @@ class Load:
             self.add(-size)
 
 
-async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE) -> None:
-    """Do the work for all items, so many at once; the first failure ends it."""
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Do the work for all items, AT_ONCE at a time; if one fails, the others are ended before that is raised."""
     todo = iter(items)
 
     async def go_on() -> None:
         for item in todo:
             await work(item)
 
-    first = list(itertools.islice(todo, at_once))
+    first = list(itertools.islice(todo, AT_ONCE))
     todo = itertools.chain(first, todo)
-    await together([go_on() for _ in first])
-
-
-async def together(works: Collection[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all at once; if one fails, the others are ended before that is raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+    tasks = [asyncio.ensure_future(go_on()) for _ in first]
     try:
-        return list(await asyncio.gather(*tasks))
+        await asyncio.gather(*tasks)
     except BaseException:
         await end_all(tasks)
         raise
-
-
-def for_all(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start work that any number of callers wait for; its exception is not logged if no caller waits any more."""
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return task
 
 
 async def outcome(task: asyncio.Task[T]) -> T:
@@ -109,12 +97,57 @@ async def outcome(task: asyncio.Task[T]) -> T:
 
 def ours(problem: Exception) -> OSError | LineLost:
     """The server's refusal as an OSError; any other exception means that the connection is lost."""
-    if not isinstance(problem, asyncssh.SFTPError):
+    is_cut = isinstance(problem, (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection))
+    if is_cut or not isinstance(problem, asyncssh.SFTPError):
         return LineLost()
-    if isinstance(problem, (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection)):
-        return LineLost()
-    name, words = explain(problem)
-    return OSError(getattr(errno, name), words)
+    # SFTP has codes for a few causes only.
+    numbers: dict[Any, int] = {
+        asyncssh.SFTPNoSuchFile: errno.ENOENT,
+        asyncssh.SFTPNoSuchPath: errno.ENOENT,
+        asyncssh.SFTPPermissionDenied: errno.EACCES,
+        asyncssh.SFTPNotADirectory: errno.ENOTDIR,
+        asyncssh.SFTPNoSpaceOnFilesystem: errno.ENOSPC,
+        asyncssh.SFTPQuotaExceeded: errno.EDQUOT,
+    }
+    if number := numbers.get(type(problem)):
+        return OSError(number, os.strerror(number))
+    return OSError(errno.EIO, f"the machine's SFTP server says only: {problem.reason}")
+
+
+def to_path(text: str, home: str) -> str:
+    """A caller's path made absolute: `~` and relative paths start at the home folder."""
+    below = text[2:] if text == "~" or text.startswith("~/") else text
+    return posixpath.normpath(posixpath.join(home, below))
+
+
+async def goes_through_a_file(client: asyncssh.SFTPClient, path: str) -> bool:
+    """Whether a path cannot exist because something on the way is not a folder, for which SFTP has no code."""
+    with contextlib.suppress(asyncssh.SFTPError):
+        while path != (parent := posixpath.dirname(path)):
+            path = parent
+            with contextlib.suppress(asyncssh.SFTPNoSuchFile):
+                return not stat.S_ISDIR((await client.stat(to_bytes(path))).permissions or 0)
+    return False
+
+
+async def attributes_of(client: asyncssh.SFTPClient, path: bytes) -> asyncssh.SFTPAttrs | None:
+    try:
+        return await client.lstat(path)
+    except (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath):
+        return None
+
+
+async def replace(client: asyncssh.SFTPClient, fresh: bytes, target: bytes) -> None:
+    """Put a new file in place in one step; if the server cannot, the old file is renamed until the new one is there."""
+    try:
+        await client.posix_rename(fresh, target)
+    except asyncssh.SFTPOpUnsupported:
+        aside = fresh + b"-old"
+        if await attributes_of(client, target):
+            await client.rename(target, aside)
+        await client.rename(fresh, target)
+        if await attributes_of(client, aside):
+            await client.remove(aside)
 
 
 def nanoseconds(found: asyncssh.SFTPAttrs) -> int:
@@ -222,7 +255,7 @@ class Remote:
                     raise OSError(errno.EFBIG, f"more than {MOST_NAMES} names; none of them was looked at")
                 count = min(2 * count, NAMES_REQUESTED)
         finally:
-            self._later(handler.close(handle))
+            self._chores.start(handler.close(handle))
         return names
 
     async def put_in_place(self, fresh: bytes, final: bytes) -> None:
@@ -242,11 +275,9 @@ class Remote:
         await self.ask(self.client.symlink(*names))
 
     async def _find_order(self, path: bytes) -> bool:
-        """Whether the server swaps the two names of a symlink request, as OpenSSH's does against the specification.
-
-        Its version string does not tell if it runs behind another sshd. A swapped request would make a link at the
-        target's path, so it is tried with two names of ours first.
-        """
+        """Whether the server swaps the two names of a symlink request, as OpenSSH's does against the specification."""
+        # Its version string does not tell if it runs behind another sshd. A swapped request would make a link at the
+        # target's path, so it is tried with two names of ours first.
         one, other = path + b"-a", path + b"-b"
         await self.ask(self.client.symlink(other, one))
         swapped = await self.attributes(one) is None
@@ -273,9 +304,11 @@ class Remote:
             yield self._read(file, at, min(self._read_step, stop - at))
 
     async def _read(self, file: asyncssh.SFTPClientFile, at: int, size: int) -> bytes:
-        data = await read_piece(file, at, size)
-        self.moved += len(data)
-        return data
+        data = await file.read(size, at)
+        assert isinstance(data, bytes)
+        # A server may send more than it was asked for.
+        self.moved += len(data[:size])
+        return data[:size]
 
     async def read_on(
         self, file: asyncssh.SFTPClientFile, start: int, stop: int, take: Callable[[int, bytes], Awaitable[None]]
@@ -296,11 +329,8 @@ class Remote:
             await end_all(requests)
 
     def close_later(self, file: asyncssh.SFTPClientFile) -> None:
-        self._later(file.close())
-
-    def _later(self, question: Awaitable[None]) -> None:
-        """Send a request whose answer is not awaited."""
-        self._chores.start(question)
+        """Close a file without awaiting the answer."""
+        self._chores.start(file.close())
 
     async def explain(self, problem: OSError, folder: bytes, size: int = 0) -> OSError:
         """A more exact error: SFTP has one code for a full disk and much else, so the file system is asked."""
@@ -328,7 +358,7 @@ class Root:
         self._finding: dict[bytes, asyncio.Task[None]] = {}
 
     def forget(self) -> None:
-        """Forget which folders were checked, because they may be moved or removed now."""
+        """Forget which folders were checked_name, because they may be moved or removed now."""
         self._checked.clear()
 
     def full(self, path: bytes) -> bytes:
@@ -338,17 +368,22 @@ class Root:
         """The full path of a folder of the tree, after checking it. Raises OSError, BadName, LineLost."""
         if path not in self._checked:
             if path not in self._finding:
-                self._finding[path] = for_all(self._find(path, make))
+                self._finding[path] = unlogged(asyncio.ensure_future(self._find(path, make)))
                 self._finding[path].add_done_callback(lambda _: self._finding.pop(path))
             await outcome(self._finding[path])
         return self.path + b"/" + path if path else self.path
+
+    async def entry(self, path: bytes) -> bytes:
+        """The full path of an entry of the tree, after checking the folders on the way. Raises OSError, BadName."""
+        folder, _, name = path.rpartition(b"/")
+        return await self.folder(folder) + b"/" + checked_name(name)
 
     async def _find(self, path: bytes, make: bool) -> None:
         if not path:
             await self._find_top(make)
         else:
             above, _, name = path.rpartition(b"/")
-            checked(name)
+            checked_name(name)
             await self.folder(above, make)
             if not await self._is_folder(path):
                 if not make:
@@ -413,10 +448,8 @@ class Root:
                 raise await self.remote.explain(problem, self.full(path.rpartition(b"/")[0])) from None
 
     async def within(self, folder: bytes, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something in a folder. One that is read-only, as it is at the source, is made writable first.
-
-        It gets its mode at the end.
-        """
+        """Do something in a folder. One that is read-only, as it is at the source, is made writable first."""
+        # It gets its mode at the end.
         try:
             return await act()
         except PermissionError:

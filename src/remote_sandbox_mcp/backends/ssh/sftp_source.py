@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.sync.transfer import Lane
 from ...far.lane.source import BEGINNING, CHANGED, ENTRY, FLUSH, LARGEST_WHOLE, PIECE, names_in_order
-from ...far.lane.tree import Problems, Survey, Teller, checked, child, kind_of, meta_of
+from ...far.lane.tree import Problems, Survey, Teller, child, kind_of, meta_of
+from ...far.outpost.place import to_bytes, to_text
 from ...far.outpost.wire import DONE, FILES, PART
-from ...local.waiting import end_all
+from ...local.waiting import end_all, unlogged
 from .library import asyncssh
-from .sftp import goes_through_a_file, to_bytes, to_path, to_text
-from .sftp_remote import Load, Remote, Root, check_file, each, for_all, nanoseconds, outcome
+from .sftp_remote import Load, Remote, Root, check_file, each, goes_through_a_file, nanoseconds, outcome, to_path
 
 if TYPE_CHECKING:
     from ...core import orders
@@ -105,8 +105,7 @@ class Source:
         return problems.fields()
 
     async def _send_one(self, number: int, folder: bytes, name: bytes, speaker: Speaker, problems: Problems) -> None:
-        path = await self.root.folder(folder) + b"/" + checked(name)
-        found = await self.remote.ask(self.remote.client.lstat(path))
+        path, found = await self._find(folder, name)
         mode, mtime, size = found.permissions or 0, nanoseconds(found), min(found.size or 0, LARGEST_WHOLE)
         if stat.S_ISLNK(mode):
             link = await self.remote.ask(self.remote.client.readlink(path))
@@ -118,6 +117,10 @@ class Source:
             if changed:
                 problems.note(child(folder, name), CHANGED)
             await speaker.add(ENTRY.pack(number, mode, mtime, len(data)), data)
+
+    async def _find(self, folder: bytes, name: bytes) -> tuple[bytes, asyncssh.SFTPAttrs]:
+        path = await self.root.entry(child(folder, name))
+        return path, await self.remote.ask(self.remote.client.lstat(path))
 
     async def _read_whole(self, path: bytes, found: asyncssh.SFTPAttrs, size: int) -> tuple[bytes, bool]:
         """The content, and whether it changed meanwhile. Of a growing file, only the size it had is read."""
@@ -155,7 +158,7 @@ class Source:
         if opened is None:
             for other in [other for other, kept in self._large.items() if not kept.readers]:
                 self._let_go(other)
-            opened = self._large[path] = _Opened(for_all(self._open_large(folder, name)))
+            opened = self._large[path] = _Opened(unlogged(asyncio.ensure_future(self._open_large(folder, name))))
         opened.readers += 1
         try:
             yield await outcome(opened.opening)
@@ -165,8 +168,7 @@ class Source:
                 self._large.pop(path, None)
 
     async def _open_large(self, folder: bytes, name: bytes) -> asyncssh.SFTPClientFile:
-        path = await self.root.folder(folder) + b"/" + checked(name)
-        return await self._open(path, await self.remote.ask(self.remote.client.lstat(path)))
+        return await self._open(*await self._find(folder, name))
 
     def _let_go(self, path: bytes) -> None:
         opened = self._large.pop(path)
@@ -176,10 +178,9 @@ class Source:
     async def check(self, raw: bytes) -> orders.CheckAnswer:
         """Size, time and mode of a large file after it was read; by its name, because it may have been replaced."""
         folder, name = raw.split(b"\0")
-        path = await self.root.folder(folder) + b"/" + checked(name)
         if child(folder, name) in self._large:
             self._let_go(child(folder, name))
-        found = await self.remote.ask(self.remote.client.lstat(path))
+        _, found = await self._find(folder, name)
         check_file(found)
         return {"size": found.size or 0, "mtime": nanoseconds(found), "mode": stat.S_IMODE(found.permissions or 0)}
 
@@ -187,16 +188,7 @@ class Source:
 
     async def digests(self, raw: bytes) -> bytes:
         """A digest of each file's content; zeros, which equal no digest, for a file that cannot be read."""
-        names = list(names_in_order(raw))
-        digests = [UNREADABLE] * len(names)
-
-        async def digest_one(item: tuple[int, tuple[bytes, bytes]]) -> None:
-            number, (folder, name) = item
-            with contextlib.suppress(OSError):
-                digests[number] = await self._digest(folder, name)
-
-        await each(enumerate(names), digest_one)
-        return b"".join(digests)
+        return b"".join(await self._of_each(raw, self._digest, UNREADABLE))
 
     async def _digest(self, folder: bytes, name: bytes) -> bytes:
         whole = hashlib.sha256()
@@ -209,29 +201,36 @@ class Source:
 
     async def texts(self, raw: bytes) -> bytes:
         """One byte for each name: 1 if it is a file that begins like text, without a NUL, else 0."""
+        return b"".join(await self._of_each(raw, self._is_text, b"\0"))
+
+    async def _is_text(self, folder: bytes, name: bytes) -> bytes:
+        beginning = bytearray()
+
+        async def take(at: int, data: bytes) -> None:
+            beginning.extend(data)
+
+        await self._read(folder, name, take, BEGINNING)
+        return bytes([0 not in beginning])
+
+    async def _of_each(
+        self, raw: bytes, work: Callable[[bytes, bytes], Awaitable[bytes]], otherwise: bytes
+    ) -> list[bytes]:
+        """Do the work for each name, with another answer for those that cannot be read."""
         names = list(names_in_order(raw))
-        texts = bytearray(len(names))
+        found = [otherwise] * len(names)
 
-        async def check(item: tuple[int, tuple[bytes, bytes]]) -> None:
-            number, (folder, name) = item
-            beginning = bytearray()
-
-            async def take(at: int, data: bytes) -> None:
-                beginning.extend(data)
-
+        async def try_one(number: int) -> None:
             with contextlib.suppress(OSError):
-                await self._read(folder, name, take, BEGINNING)
-                texts[number] = 0 not in beginning
+                found[number] = await work(*names[number])
 
-        await each(enumerate(names), check)
-        return bytes(texts)
+        await each(range(len(names)), try_one)
+        return found
 
     async def _read(
         self, folder: bytes, name: bytes, take: Callable[[int, bytes], Awaitable[None]], most: int | None = None
     ) -> None:
         """Read a file, or its beginning. Raises OSError."""
-        path = await self.root.folder(folder) + b"/" + checked(name)
-        found = await self.remote.ask(self.remote.client.lstat(path))
+        path, found = await self._find(folder, name)
         size = found.size or 0
         async with self.remote.places:
             file = await self._open(path, found)
@@ -314,10 +313,8 @@ class SftpEntry(NamedTuple):
         return self.found
 
 
-class _Visit(NamedTuple):
-    block: bytes
-    files: int
-    folders: list[bytes]
+# A folder's block, how many files it has, and its folders.
+Visit = tuple[bytes, int, list[bytes]]
 
 
 class SftpSurvey(Survey):
@@ -326,7 +323,7 @@ class SftpSurvey(Survey):
     def __init__(self, remote: Remote, order: orders.ScanOrder, fields: orders.InspectPathAnswer) -> None:
         super().__init__(order, fields)
         self.remote = remote
-        self._visits: dict[bytes, asyncio.Task[_Visit | None]] = {}
+        self._visits: dict[bytes, asyncio.Task[Visit | None]] = {}
 
     async def report(self, say: Callable[[bytes], None]) -> None:
         folders, teller = [b""], Teller(say, False)
@@ -334,11 +331,10 @@ class SftpSurvey(Survey):
         try:
             while folders:
                 folder = folders.pop()
-                visit = await self._visits.pop(folder)
-                if visit is None:
-                    continue
-                folders += visit.folders
-                teller.report(folder, visit.block, visit.files)
+                if visit := await self._visits.pop(folder):
+                    block, files, inner = visit
+                    folders += inner
+                    teller.report(folder, block, files)
             teller.flush()
         finally:
             await end_all(self._visits.values())
@@ -346,7 +342,7 @@ class SftpSurvey(Survey):
     def _begin(self, folder: bytes) -> None:
         self._visits[folder] = asyncio.ensure_future(self._visit(folder))
 
-    async def _visit(self, folder: bytes) -> _Visit | None:
+    async def _visit(self, folder: bytes) -> Visit | None:
         """Read a folder and begin with those in it; None if it cannot be read. Raises OSError for the top, LineLost."""
         folders: list[bytes] = []
         try:
@@ -360,7 +356,7 @@ class SftpSurvey(Survey):
         fields = self.describe(folder, entries, folders)
         for inner in folders:
             self._begin(inner)
-        return _Visit(b"\0".join(fields), len(fields) // 2 - len(folders), folders)
+        return b"\0".join(fields), len(fields) // 2 - len(folders), folders
 
     async def _entries(self, folder: bytes) -> list[SftpEntry]:
         path = posixpath.join(self.root, folder)
@@ -385,8 +381,7 @@ class SftpSurvey(Survey):
         except OSError as problem:
             self.problems.note(child(folder, b".gitignore"), problem)
             return
-        self.ignore.add(folder, text)
-        self.gitignores.append([to_text(folder), to_text(text)])
+        self.add_rules(folder, text)
 
     async def _read(self, path: bytes) -> bytes:
         found = await self.remote.ask(self.remote.client.stat(path))

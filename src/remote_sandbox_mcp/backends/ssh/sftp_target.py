@@ -5,23 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import secrets
 import stat
-import struct
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...far.lane.expected import UNKNOWN, Expected, expected_entries, with_found
-from ...far.lane.source import ENTRY, LARGEST_WHOLE, PIECE
-from ...far.lane.target import ATTRIBUTES
-from ...far.lane.tree import FOREIGN_S, OURS, PARTIAL, BadName, Problems, Refusal, checked, child
+from ...far.lane.expected import UNKNOWN, Expected, with_found
+from ...far.lane.source import PIECE
+from ...far.lane.target import Receiving, attributes_in
+from ...far.lane.tree import (
+    FAILURES,
+    FOREIGN_S,
+    OURS,
+    PARTIAL,
+    BadName,
+    Problems,
+    Refusal,
+    checked_name,
+    child,
+    paths_in,
+)
+from ...far.outpost.place import to_bytes
 from ...far.outpost.wire import FILES, PART
 from .library import asyncssh
-from .sftp import attributes_of, to_bytes, to_text
-from .sftp_remote import SECOND, Remote, Root, attributes, check_file, each, from_the_deepest
+from .sftp_remote import SECOND, Remote, Root, attributes, attributes_of, check_file, each, from_the_deepest
 
 if TYPE_CHECKING:
     from ...core import orders
@@ -43,13 +52,11 @@ class Target:
     # Small entries
 
     async def put(self, folder: bytes, name: bytes, expected: Expected, mtime: int, data: bytes) -> None:
-        """Write a file under a temporary name, then rename it over the old one, so that there is always one of them.
-
-        Before that, the old one must still be what the scan found, or already be what came. Raises OSError.
-        """
+        """Write a file under a temporary name, then rename it over the old one: there is always one. Raises OSError."""
+        # Before that, the old one must still be what the scan found, or already be what came.
         where = await self.root.folder(folder, make=True)
         self._made += 1
-        fresh, final = where + b"/" + self._stem + b"%d" % self._made, where + b"/" + checked(name)
+        fresh, final = where + b"/" + self._stem + b"%d" % self._made, where + b"/" + checked_name(name)
         # SFTP keeps times in whole seconds.
         coming = expected.described(mtime // SECOND * SECOND, len(data))
         async with self.remote.places:
@@ -72,13 +79,9 @@ class Target:
             await self.remote.link(expected.link, fresh)
             return await self.remote.attributes(final)
         file = await self.remote.create(fresh, expected.mode & 0o777)
+        then = file.setstat(attributes(expected.mode, mtime)), file.close(), attributes_of(self.remote.client, final)
         try:
-            steps = (
-                file.setstat(attributes(expected.mode, mtime)),
-                file.close(),
-                attributes_of(self.remote.client, final),
-            )
-            *_, now = await self.remote.ask_all(*self.remote.writes(file, 0, data), *steps)
+            *_, now = await self.remote.ask_all(*self.remote.writes(file, 0, data), *then)
         except OSError:
             await self._remove_fresh(fresh)
             raise
@@ -102,7 +105,7 @@ class Target:
 
     async def clear(self, order: orders.ClearOrder, raw: bytes) -> orders.ProblemsAnswer:
         """Remove files, links and empty folders that are in the way of an entry of another kind."""
-        problems, found = Problems(), dict(with_found(order, _paths(raw)))
+        problems, found = Problems(), dict(with_found(order, paths_in(raw)))
         folders: list[bytes] = []
 
         async def clear_one(path: bytes) -> None:
@@ -111,19 +114,18 @@ class Target:
             else:
                 await self._remove_file(path, found[path])
 
-        await _try_each(_paths(raw), clear_one, problems)
+        await _try_each(paths_in(raw), clear_one, problems)
         for level in from_the_deepest(folders):
             await _try_each(level, self._remove_folder, problems)
         self.root.forget()
         return problems.fields()
 
     async def _remove(self, path: bytes, how: Callable[[bytes], Awaitable[None]], found: bytes = UNKNOWN) -> None:
-        folder, _, name = path.rpartition(b"/")
-        full = await self.root.folder(folder) + b"/" + checked(name)
+        full = await self.root.entry(path)
         async with self.remote.places:
             if found != UNKNOWN:
                 await self.remote.check_still(full, found)
-            await self.root.within(folder, lambda: self.remote.ask(how(full)))
+            await self.root.within(path.rpartition(b"/")[0], lambda: self.remote.ask(how(full)))
 
     async def _remove_file(self, path: bytes, found: bytes) -> None:
         try:
@@ -144,7 +146,7 @@ class Target:
         """Delete files, then folders from the deepest up; a folder that is not empty stays."""
         files, _, folders = raw.partition(b"\0\0")
         problems, gone = Problems(), {"files": 0, "dirs": 0}
-        found = dict(with_found(order, _paths(files)))
+        found = dict(with_found(order, paths_in(files)))
 
         async def delete_file(path: bytes) -> None:
             with contextlib.suppress(FileNotFoundError):
@@ -159,9 +161,9 @@ class Target:
                 if problem.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                     raise
 
-        await _try_each(_paths(files), delete_file, problems)
+        await _try_each(paths_in(files), delete_file, problems)
         self.root.forget()
-        for level in from_the_deepest(_paths(folders)):
+        for level in from_the_deepest(paths_in(folders)):
             await _try_each(level, delete_folder, problems)
         self.root.forget()
         return {**problems.fields(), "files": gone["files"], "dirs": gone["dirs"]}
@@ -171,7 +173,7 @@ class Target:
     async def finish(self, order: orders.FinishOrder, raw: bytes) -> orders.FinishAnswer:
         """Give folders their modes and times, from the deepest up, after everything was written into them."""
         problems, there, made = Problems(), [], 0
-        wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
+        wanted = {path: (mode, mtime) for path, mode, mtime in attributes_in(raw)}
 
         async def make(path: bytes) -> None:
             await self.root.folder(path, make=True)
@@ -192,12 +194,11 @@ class Target:
     async def touch(self, order: orders.TouchOrder, raw: bytes) -> orders.ProblemsAnswer:
         """Give files whose content is already right their mode and time."""
         problems = Problems()
-        wanted = {path: (mode, mtime) for mode, mtime, path in _attributes(raw)}
+        wanted = {path: (mode, mtime) for path, mode, mtime in attributes_in(raw)}
         found = dict(with_found(order, list(wanted)))
 
         async def touch_one(path: bytes) -> None:
-            folder, _, name = path.rpartition(b"/")
-            full = await self.root.folder(folder) + b"/" + checked(name)
+            full = await self.root.entry(path)
             now = await self.remote.ask(self.remote.client.lstat(full))
             check_file(now)
             # With the source's time, later syncs would take a file edited meanwhile for a copy of the source.
@@ -213,14 +214,16 @@ class Target:
 
         async def tidy_one(path: bytes) -> None:
             nonlocal removed
-            folder, _, name = path.rpartition(b"/")
-            full = await self.root.folder(folder) + b"/" + checked(name)
+            full = await self.root.entry(path)
             found = await self.remote.ask(self.remote.client.lstat(full))
-            if name.startswith(OURS) and time.time() - max(found.mtime or 0, found.atime or 0) > FOREIGN_S:
+            if (
+                path.rpartition(b"/")[2].startswith(OURS)
+                and time.time() - max(found.mtime or 0, found.atime or 0) > FOREIGN_S
+            ):
                 await self._remove(path, self.remote.client.remove)
                 removed += 1
 
-        await _try_each(_paths(raw), tidy_one, Problems())
+        await _try_each(paths_in(raw), tidy_one, Problems())
         return {"removed": removed}
 
 
@@ -236,95 +239,47 @@ async def _try_each(paths: list[bytes], work: Callable[[bytes], Awaitable[None]]
     await each(paths, try_one)
 
 
-def _paths(raw: bytes) -> list[bytes]:
-    return raw.split(b"\0") if raw else []
-
-
-def _attributes(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
-    at = 0
-    while at < len(raw):
-        mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
-        at += ATTRIBUTES.size + length
-        yield mode, mtime, raw[at - length : at]
-
-
-class Receiving:
-    """Takes the frames of one request. After a failure the rest is dropped, and the answer says why."""
+class SftpReceiving(Receiving):
+    """Takes the frames of one request, many at once."""
 
     def __init__(self, find_target: Callable[[], Target], order: orders.ReceiveOrder, raw: bytes) -> None:
+        super().__init__(None, order, raw)
         self._find_target = find_target
-        self.key = raw if order.get("large") else b""
         # Frames that are being written.
         self.pending: set[asyncio.Task[None]] = set()
-        self._order, self._raw = order, raw
-        self._problems = Problems()
-        self._otherwise: list[list[str]] = []
-        self._files = self._bytes = 0
-        self._failure: Refusal | None = None
 
-    async def take(self, kind: int, body: bytes) -> None:
+    async def take_frame(self, kind: int, body: bytes) -> None:
         """Take one frame. Raises LineLost."""
-        if self._failure:
+        if self.failure:
             return
         try:
             if self.key and kind == PART:
                 written = await self._find_target().large.write_part(self.key, body)
-                self._bytes += written
+                self.bytes += written
             elif kind == FILES and not self.key:
                 await self._find_target().root.folder(b"", make=True)
-                await each(list(self._entries(body)), self._put)
+                await each(list(self.incoming(body)), self._put)
             else:
                 raise Refusal("broken", f"a frame of kind {kind} was not expected")
-        except OSError as problem:
-            self._failure = Refusal(errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem))
-        except Refusal as refusal:
-            self._failure = refusal
-        except (struct.error, KeyError, IndexError, ValueError) as problem:
-            self._failure = Refusal("broken", f"what came is not what was announced ({type(problem).__name__})")
+        except FAILURES as problem:
+            self.fail(problem)
 
-    @functools.cached_property
-    def _expected(self) -> list[tuple[bytes, bytes, Expected]]:
-        """Raises Refusal, KeyError."""
-        return expected_entries(self._order, self._raw)
-
-    def _entries(self, body: bytes) -> Iterator[tuple[tuple[bytes, bytes, Expected], int, int, bytes]]:
-        at = 0
-        while at < len(body):
-            number, mode, mtime, length = ENTRY.unpack_from(body, at)
-            at += ENTRY.size + length
-            if at > len(body) or length > LARGEST_WHOLE:
-                raise struct.error
-            yield self._expected[number], mode, mtime, body[at - length : at]
-
-    async def _put(self, entry: tuple[tuple[bytes, bytes, Expected], int, int, bytes]) -> None:
-        (folder, name, expected), mode, mtime, data = entry
+    async def _put(self, entry: tuple[bytes, bytes, Expected, int, int, bytes]) -> None:
+        folder, name, expected, mode, mtime, data = entry
         try:
             expected.check(mode, data)
-            await self._find_target().put(folder, checked(name), expected, mtime, data)
-            self._files += 1
-            self._bytes += len(data)
-            if put := expected.as_put(mtime, len(data)):
-                self._otherwise.append([to_text(child(folder, name)), to_text(put)])
+            await self._find_target().put(folder, checked_name(name), expected, mtime, data)
+            self.note_put(child(folder, name), expected, mtime, len(data))
         except (OSError, BadName) as problem:
-            self._problems.note(child(folder, name), problem)
+            self.problems.note(child(folder, name), problem)
 
-    async def result(self) -> orders.ReceiveAnswer:
+    async def answer(self) -> orders.ReceiveAnswer:
         """The answer, after all frames are written. Raises Refusal."""
         if self.pending:
             await asyncio.wait(self.pending)
         if not self.key:
             await self._find_target().root.folder(b"", make=True)
-        if self._failure:
-            raise self._failure
-        problems = self._problems.fields()
-        return {
-            "problems": problems["problems"],
-            "problem_count": problems["problem_count"],
-            "unread": problems["unread"],
-            "files": self._files,
-            "bytes": self._bytes,
-            "otherwise": self._otherwise,
-        }
+        return self.result()
 
 
 @dataclass(frozen=True)
@@ -356,8 +311,8 @@ class SftpLargeFiles:
         folder, name, key = raw.split(b"\0")
         if key in self.large:
             raise Refusal("busy", f"{key!r} is being received already")
-        partial, size = PARTIAL + checked(key), int(order["size"])
-        checked(name)
+        partial, size = PARTIAL + checked_name(key), int(order["size"])
+        checked_name(name)
         path = await self.root.folder(folder, make=True) + b"/" + partial
         file = await self.root.within(folder, lambda: self._create(path))
         self.large[key] = SftpLargeFile(folder, name, partial, size, file)
@@ -380,8 +335,8 @@ class SftpLargeFiles:
         """Have this lane write a partial file that another lane has begun."""
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
-            checked(name)
-            if not checked(partial).startswith(PARTIAL):
+            checked_name(name)
+            if not checked_name(partial).startswith(PARTIAL):
                 raise BadName(f"{partial!r} is no partial file")
             path = await self.root.folder(folder) + b"/" + partial
             check_file(await self.remote.ask(self.remote.client.lstat(path)))

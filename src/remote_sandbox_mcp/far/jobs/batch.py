@@ -24,15 +24,13 @@ OOM_EVENTS = {"": "/sys/fs/cgroup%s/memory.events", "memory": "/sys/fs/cgroup/me
 
 
 class BatchKeeper(JobKeeper):
-    """Keeps a submitted job, or one element of an array. All of a cluster's machines see its folder.
-
-    `top` is the folder of the job. An element has one of its own below it, for what is told of it alone.
-    """
+    """Keeps a submitted job, or one element of an array. All of a cluster's machines see its folder."""
 
     # Looks at files of a file server: for a stop, and for what is typed.
     poll_ms = 1000
 
     def __init__(self, top: bytes) -> None:
+        # The folder of the job; an element has one of its own below it, for what is told of it alone.
         self.top = top
         self.element = os.environ.get("SLURM_ARRAY_TASK_ID", "")
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
@@ -174,11 +172,9 @@ class BatchKeeper(JobKeeper):
         return any(has_stop_mark(folder) for folder in {self.folder, self.top})
 
     def hear_end(self, number: int) -> None:
-        """Noted at once: who told us to end may kill us before the command has ended.
-
-        The queue lets all processes of a job continue, then tells all of them to end: a second signal could make
-        the command give up saving its work. A person may tell the keeper alone (scancel --batch).
-        """
+        """Noted at once: who told us to end may kill us before the command has ended."""
+        # The queue lets all processes of a job continue, then tells all of them to end: a second signal could make the
+        # command give up saving its work. A person may tell the keeper alone (scancel --batch).
         if self.received[0] or self.stopping or self.is_asked_to_stop():
             return
         self.received = (signal.Signals(number).name, time.monotonic())

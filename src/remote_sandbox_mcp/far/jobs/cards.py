@@ -75,16 +75,10 @@ def ask_tool(words: "list[str]") -> "tuple[int, str]":
     # Most jobs want no card, and their keepers do not need it.
     import subprocess
 
-    path = os.environ.get("PATH", "") + TOOL_FOLDERS
+    env = dict(os.environ, PATH=os.environ.get("PATH", "") + TOOL_FOLDERS, LC_ALL="C")
+    null, pipe, out = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     try:
-        said = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=TOOL_S,
-            env=dict(os.environ, PATH=path, LC_ALL="C"),
-        )
+        said = subprocess.run(words, stdin=null, stdout=pipe, stderr=out, timeout=TOOL_S, env=env)
         return said.returncode, said.stdout.decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
         return 124, "it did not answer in time; the driver may hang"

@@ -5,8 +5,7 @@ import re
 import time
 from typing import Any
 
-from ..outpost.files import Refused
-from ..outpost.place import base_folder, closing_fd, set_mode, to_bytes, to_text
+from ..outpost.place import Refused, base_folder, closing_fd, set_mode, to_bytes, to_text
 from .fate import IN_QUEUE, OVER, Fates, blank_queue, ended_facts, is_marked, records_of, with_element
 from .place import CLUSTER_NAMES, find_job
 from .queue import Queue, cluster_name, slurm_call, write_beside
@@ -48,10 +47,8 @@ class SlurmCluster(Fates):
         return dict(facts, order=order, begun=read_begun(records), folder=folder, element=element, via="slurm")
 
     def ask_after_submission(self, folder: bytes) -> None:
-        """Ask the queue ahead of its time once after a submission: its last answer cannot say why that job waits.
-
-        Once more where it had no reason to give yet: the scheduler finds one within seconds.
-        """
+        """Ask the queue ahead of its time once after a submission: its last answer cannot say why that job waits."""
+        # Once more where it had no reason to give yet: the scheduler finds one within seconds.
         noted = read_json(folder, b"slurm")
         submitted = float(noted.get("submitted", 0.0))
         if not 0.0 <= time.time() - submitted < SUBMITTED_LATELY_S:
@@ -144,10 +141,8 @@ class SlurmCluster(Fates):
         return facts
 
     def target(self, folder: bytes, order: "dict[str, Any]", element: str, since: float) -> "tuple[str, list[str]]":
-        """The number for scancel, "" where none is surely ours, and the condition that makes one sure.
-
-        A job that the queue does not show is cancelled by its number and its name together.
-        """
+        """The number for scancel, "" where none is surely ours, and the condition that makes one sure."""
+        # A job that the queue does not show is cancelled by its number and its name together.
         number = self.number_of(folder)
         is_shown = number and self.queue.load().first_row_of(with_element(number, element))
         number = self.own_number(folder, order, number, 0.0 if is_shown else since) if number else ""
@@ -236,7 +231,7 @@ class SlurmCluster(Fates):
         if row["state"] not in OVER:
             return {"state": "pending" if row["state"] in IN_QUEUE else "running"}
         nowhere = b"/nonexistent"
-        facts = self.over(nowhere, nowhere, {}, row["number"], row["state"], row["end"], row["nodes"])
+        facts = self.over(nowhere, nowhere, row["number"], row["state"], row["end"], row["nodes"])
         # It has no keeper that could have noted its end.
         return dict(facts, reason="") if facts.get("ending") == "exited" else facts
 

@@ -21,17 +21,7 @@ DOUBT_S = 20.0
 NEVER_S = 86400.0
 NO_SACCT_S = 3600.0
 IN_QUEUE = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-OVER = (
-    "COMPLETED",
-    "FAILED",
-    "CANCELLED",
-    "TIMEOUT",
-    "DEADLINE",
-    "PREEMPTED",
-    "NODE_FAIL",
-    "BOOT_FAIL",
-    "OUT_OF_MEMORY",
-)
+OVER = "COMPLETED FAILED CANCELLED TIMEOUT DEADLINE PREEMPTED NODE_FAIL BOOT_FAIL OUT_OF_MEMORY".split()
 # Of a state that ends a job from outside: our word for it, and the sentence.
 FATES = {
     "TIMEOUT": ("time_limit", "its time limit was reached"),
@@ -86,7 +76,7 @@ class Fates(Submissions):
         if late and not is_killed(late):
             return dict(self.read_end(late), queue=blank_queue(number))
         row = self.own_row(folder, order, number)
-        facts = self.by_row(folder, records, order, row) if row else self.without_row(folder, records, order, number)
+        facts = self.by_row(folder, records, order, row) if row else self.without_row(folder, records, number)
         if end:
             facts = self.dispel_doubt(end, facts)
         begun = read_begun(records)
@@ -152,7 +142,7 @@ class Fates(Submissions):
     def by_row(self, folder: bytes, records: bytes, order: "dict[str, Any]", row: "dict[str, Any]") -> "dict[str, Any]":
         state, begun = row["state"], read_begun(records)
         if state in OVER:
-            return self.over(folder, records, order, row["number"], state, row["end"], row["nodes"])
+            return self.over(folder, records, row["number"], state, row["end"], row["nodes"])
         if state not in IN_QUEUE:
             return {"state": "running"}
         # The queue's answer may be older than the start; but one that was to be requeued may wait again.
@@ -163,7 +153,6 @@ class Fates(Submissions):
         self,
         folder: bytes,
         records: bytes,
-        order: "dict[str, Any]",
         number: str,
         state: str,
         ended: float,
@@ -224,7 +213,7 @@ class Fates(Submissions):
             return ""
         return " by an administrator" if int(found.group(1)) == 0 else " by the user with the number " + found.group(1)
 
-    def without_row(self, folder: bytes, records: bytes, order: "dict[str, Any]", number: str) -> "dict[str, Any]":
+    def without_row(self, folder: bytes, records: bytes, number: str) -> "dict[str, Any]":
         """The queue forgets jobs some minutes after their end, and has not heard of one that is new."""
         submitted = float(read_json(folder, b"slurm").get("submitted", 0.0))
         begun = read_begun(records)
@@ -238,7 +227,7 @@ class Fates(Submissions):
             return {"state": "pending" if state in IN_QUEUE else "running"}
         state = state or slurms_last_words(folder, number)
         if state:
-            return self.over(folder, records, order, number, state, read_time(said.get("end", "")), said=said or None)
+            return self.over(folder, records, number, state, read_time(said.get("end", "")), said=said or None)
         return self.forgotten(folder, records, begun)
 
     def forgotten(self, folder: bytes, records: bytes, begun: "dict[str, Any]") -> "dict[str, Any]":
@@ -305,15 +294,8 @@ def blank_queue(number: str) -> "dict[str, Any]":
 
 
 def ended_facts(exit_code: "int | None", ending: str, ended: float, **more: "Any") -> "dict[str, Any]":
-    facts: "dict[str, Any]" = {
-        "state": "ended",
-        "exit": exit_code,
-        "signal": "",
-        "ending": ending,
-        "survivors": [],
-        "ended": ended,
-    }
-    return dict(facts, **more)
+    facts: "dict[str, Any]" = {"state": "ended", "exit": exit_code, "signal": "", "survivors": []}
+    return dict(facts, ending=ending, ended=ended, **more)
 
 
 def read_exit(said: str) -> "tuple[int, bool]":

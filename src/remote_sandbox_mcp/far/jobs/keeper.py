@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from ..outpost.family import become_subreaper, collect_children, descendants, insist, read_status, strike
+from ..outpost.family import become_subreaper, collect_children, descendants, hear_signals, insist, read_status, strike
 from ..outpost.place import birth_of, to_bytes, to_text
 from .cards import Leases, NoCards, lease_record
 from .record import has_begun, is_asked_to_stop, read_json, take_lock, withdraw, write_end, write_json, write_whole
@@ -195,16 +195,11 @@ class JobKeeper:
             return False
 
     def hear(self) -> None:
-        """Have signals wake the loop. The command does not inherit handlers, as it would inherit ignored signals."""
+        """Have signals wake the loop."""
         # Otherwise a write to a pane where another process group is in the foreground would be retried for ever.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        self.wakeup, wake_end = os.pipe()
-        for fd in (self.wakeup, wake_end):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wake_end)
         heard = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
-        for number in heard:
-            signal.signal(number, lambda *_: None)
+        self.wakeup = hear_signals(*heard)
 
     def start(self) -> bool:
         """Fork, claim the job, then let the child become the command: wherever a kill hits, it starts at most once."""
@@ -299,17 +294,13 @@ class JobKeeper:
 
     def describe_start(self) -> "dict[str, Any]":
         return {
+            **{name: self.order[name] for name in ("boot", "node", "session", "log", "cwd")},
             "pid": self.main,
             "birth": birth_of(self.main),
             "group": os.getpgrp() if self.via == "tmux" else self.main,
             "keeper": os.getpid(),
             "keeper_birth": birth_of(os.getpid()),
             "locked": self.locked,
-            "boot": self.order["boot"],
-            "node": self.order["node"],
-            "session": self.order["session"],
-            "log": self.order["log"],
-            "cwd": self.order["cwd"],
             "started": time.time(),
             "via": self.via,
             "pane": os.environ.get("TMUX_PANE", ""),

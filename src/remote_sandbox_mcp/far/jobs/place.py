@@ -58,11 +58,9 @@ def own_roots() -> "list[tuple[bytes, bool]]":
 
 
 def job_roots(of_all: bool = False) -> "list[bytes]":
-    """Folders in which jobs are looked for, our own first: those that may have jobs of this machine, or `of_all` all.
-
-    Earlier releases named the folder by the short host name alone, and the full name of a machine may change: so every
-    folder that begins with the short name may have jobs of this machine.
-    """
+    """Folders in which jobs are looked for, our own first: those that may have jobs of this machine; `of_all`: all."""
+    # Earlier releases named the folder by the short host name alone, and the full name of a machine may change: so
+    # every folder that begins with the short name may have jobs of this machine.
     roots = [root for root, _ in own_roots()]
     node = node_name().encode()
     if CLUSTER_NAMES:
@@ -98,10 +96,8 @@ def cluster_root() -> bytes:
 def make_job_folder(
     files: "dict[bytes, bytes]", roots: "list[tuple[bytes, bool]] | None" = None
 ) -> "tuple[bytes, bool]":
-    """Make a folder with these files in the first place that has room, and say whether it survives a reboot.
-
-    It has a temporary name: the caller renames it to the job's id when all is ready. Raises OSError.
-    """
+    """Make a folder with these files in the first place with room; say if it survives a reboot. Raises OSError."""
+    # It has a temporary name: the caller renames it to the job's id when all is ready.
     trouble = OSError(2, "no folder for jobs")
     for root, lasting in roots or own_roots():
         folder = os.path.join(root, b".new-" + os.urandom(8).hex().encode())

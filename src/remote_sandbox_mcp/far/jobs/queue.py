@@ -16,20 +16,9 @@ from .tools import MOST_SAID, Said, call
 # Between the fields of an answer: a letter that no name or comment has.
 UNIT = "\x1f"
 ROW_FIELDS = (
-    ("number", "%i"),
-    ("job", "%F"),
-    ("element", "%K"),
-    ("state", "%T"),
-    ("reason", "%r"),
-    ("start", "%S"),
-    ("end", "%e"),
-    ("partition", "%P"),
-    ("nodes", "%N"),
-    ("dependency", "%E"),
-    ("submitted", "%V"),
-    ("command", "%o"),
-    ("comment", "%k"),
-    ("name", "%j"),
+    *(("number", "%i"), ("job", "%F"), ("element", "%K"), ("state", "%T"), ("reason", "%r"), ("start", "%S")),
+    *(("end", "%e"), ("partition", "%P"), ("nodes", "%N"), ("dependency", "%E"), ("submitted", "%V")),
+    *(("command", "%o"), ("comment", "%k"), ("name", "%j")),
 )
 ROW_NUMBER = re.compile(r"([0-9]{1,12})(?:_[0-9]{1,9})?\Z")
 NO_VALUE = ("(null)", "N/A", "None", "Unknown", "n/a")
@@ -41,11 +30,7 @@ TROUBLE_S = 5.0
 MOST_QUEUE = 16 << 20
 # Where sites install Slurm if not beside the other programs.
 SLURM_FOLDERS = (
-    "/usr/bin",
-    "/usr/local/bin",
-    "/opt/slurm/bin",
-    "/usr/local/slurm/bin",
-    "/opt/slurm/current/bin",
+    *("/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin", "/opt/slurm/current/bin"),
     "/cm/shared/apps/slurm/current/bin",
 )
 LOGIN_SHELL_S = 15.0

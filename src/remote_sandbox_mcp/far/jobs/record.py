@@ -1,5 +1,6 @@
 """The records in a background job's folder, its lock, and whether its keeper and its processes live."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -49,14 +50,9 @@ def write_end(folder: bytes, end: "dict[str, Any]", name: bytes = b"end") -> Non
         os.fsync(fd)
     os.rename(reserved, os.path.join(folder, name))
     # The name, too, must be on the disk: a job that ended is not to be resumed after a power cut.
-    above = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(above)
-    except OSError:
+    with closing_fd(os.open(folder, os.O_RDONLY)) as above, contextlib.suppress(OSError):
         # Some file systems cannot sync a folder. The record itself is on the disk.
-        pass
-    finally:
-        os.close(above)
+        os.fsync(above)
 
 
 def read_begun(folder: bytes) -> "dict[str, Any]":
@@ -82,10 +78,8 @@ def is_same_process(pid: int, birth: int) -> bool:
 
 
 def take_lock(folder: bytes) -> "tuple[int, bool]":
-    """The descriptor that holds the job's lock, and whether it is locked; (-1, False) if another keeper holds it.
-
-    On file systems without locks the file is opened only; then the keeper is recognized by its pid and birth.
-    """
+    """The descriptor that holds the job's lock, and whether it is locked; (-1, False) if another keeper holds it."""
+    # On file systems without locks the file is opened only; then the keeper is recognized by its pid and birth.
     fd = os.open(os.path.join(folder, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

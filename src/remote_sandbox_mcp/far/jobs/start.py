@@ -14,9 +14,9 @@ import time
 import zlib
 
 from ..outpost.family import NO_PROCESS, insist
-from ..outpost.files import Refused
 from ..outpost.output import Listener
 from ..outpost.place import (
+    Refused,
     base_folder,
     candidates,
     closing_fd,
@@ -390,14 +390,9 @@ def check_predecessor(job_id: str, even_ended: bool, tables: ProcessTables) -> N
     facts = job_state(folder, tables) if folder else {"state": "missing"}
     state = facts["state"]
     if state != "gone" and not (even_ended and state == "ended"):
-        words = {
-            "running": "it still runs",
-            "pending": "it waits in the queue",
-            "ended": "it has ended",
-            "missing": "nothing is known of it here",
-        }
-        why = facts.get("reason") if state == "missing" else ""
-        raise Refused(state, "nothing is started in place of %s: %s" % (job_id, why or words[state]))
+        words = {"running": "it still runs", "pending": "it waits in the queue", "ended": "it has ended"}
+        why = words.get(state) or facts.get("reason") or "nothing is known of it here"
+        raise Refused(state, "nothing is started in place of %s: %s" % (job_id, why))
 
 
 def check_session(session: str, tables: ProcessTables, in_tmux: bool) -> None:

@@ -6,9 +6,9 @@ import shutil
 import time
 
 from ..outpost.family import become_subreaper, read_parents
-from ..outpost.files import Refused, open_regular
+from ..outpost.files import open_regular
 from ..outpost.output import Listener
-from ..outpost.place import ELSEWHERE, birth_of, boot_id, to_bytes, to_path, to_text
+from ..outpost.place import ELSEWHERE, Refused, birth_of, boot_id, to_bytes, to_path, to_text
 from ..outpost.wire import END, OUT, frame, json_frame
 from .place import all_jobs, find_job, is_of_another, newest_of, session_elsewhere
 from .record import find_cookies, keeper_lives, read_begun, read_json

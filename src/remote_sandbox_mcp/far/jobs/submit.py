@@ -8,8 +8,7 @@ import time
 import zlib
 from typing import Any
 
-from ..outpost.files import Refused
-from ..outpost.place import CLOCKS_S, is_elsewhere, to_bytes, to_text
+from ..outpost.place import CLOCKS_S, Refused, is_elsewhere, to_bytes, to_text
 from .queue import Queue, cluster_name, find_slurm, is_named, said_by_slurm, slurm_call, turn
 from .record import read_json, write_json
 
@@ -23,18 +22,10 @@ MAY_HAVE_ARRIVED = re.compile(r"(?i)timed out|zero bytes|unexpected message|comm
 # Of the login itself: on a node these lead nowhere.
 LOGIN_ONLY = (b"SSH_", b"TMUX", b"XDG_SESSION_")
 LOGIN_ONLY_NAMES = (
-    b"DISPLAY",
-    b"WAYLAND_DISPLAY",
-    b"XDG_RUNTIME_DIR",
-    b"XDG_VTNR",
-    b"DBUS_SESSION_BUS_ADDRESS",
-    b"TMPDIR",
-    b"HOSTNAME",
-    b"OLDPWD",
-    b"RSMCP_JOB_ID",
+    *(b"DISPLAY", b"WAYLAND_DISPLAY", b"XDG_RUNTIME_DIR", b"XDG_VTNR", b"DBUS_SESSION_BUS_ADDRESS"),
+    *(b"TMPDIR", b"HOSTNAME", b"OLDPWD", b"RSMCP_JOB_ID"),
     # Orders to sbatch that would make another job of it.
-    b"SBATCH_ARRAY_INX",
-    b"SBATCH_WAIT",
+    *(b"SBATCH_ARRAY_INX", b"SBATCH_WAIT"),
 )
 SCRIPT = r"""#!/bin/sh
 %(options)s
@@ -159,11 +150,8 @@ def submission_files(folder: bytes, record: "dict[str, Any]", env: "dict[str, An
         if re.match(r"[A-Za-z_][A-Za-z0-9_]*\Z", name)
     ]
     cookie = "export RSMCP_JOB_ID=%s\n" % record["id"]
-    return {
-        b"input": b"",
-        b"environ.sh": to_bytes("".join(given) + cookie),
-        b"script": batch_script(folder, record),
-    }
+    variables = to_bytes("".join(given) + cookie)
+    return {b"input": b"", b"environ.sh": variables, b"script": batch_script(folder, record)}
 
 
 def mark_of(order: "dict[str, Any]") -> str:
@@ -175,10 +163,8 @@ def script_of(folder: bytes) -> str:
 
 
 def is_row_of(row: "dict[str, Any]", folder: bytes, order: "dict[str, Any]") -> bool:
-    """Whether a row is of this job: the number that sbatch printed may be that of another one.
-
-    A site may write comments of its own, and hand sbatch another script: then the name counts.
-    """
+    """Whether a row is of this job: the number that sbatch printed may be that of another one."""
+    # A site may write comments of its own, and hand sbatch another script: then the name counts.
     if is_named(row, mark_of(order), script_of(folder)):
         return True
     return bool(row["name"] == order["session"] and not row["comment"].startswith(MARK))

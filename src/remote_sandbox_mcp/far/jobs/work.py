@@ -6,9 +6,9 @@ import re
 import signal
 import time
 
-from ..outpost.files import WORKERS, Refused, open_regular
+from ..outpost.files import WORKERS, open_regular
 from ..outpost.output import Listener
-from ..outpost.place import birth_of, set_mode, to_bytes
+from ..outpost.place import Refused, birth_of, set_mode, to_bytes
 from ..outpost.wire import END, json_frame
 from .record import JOB_STOP_MARK, is_asked_to_stop, is_same_process, write_end, write_json
 from .start import start_job
@@ -198,10 +198,8 @@ def signal_keeper(facts: "dict[str, Any]", grace: float) -> None:
 
 
 def end_orphans(facts: "dict[str, Any]", grace: float) -> None:
-    """End the processes of a job whose keeper was killed, and write its end.
-
-    The processes are looked up by their environment before each signal: a pid may have been reused.
-    """
+    """End the processes of a job whose keeper was killed, and write its end."""
+    # The processes are looked up by their environment before each signal: a pid may have been reused.
     job_id, folder = str(facts["order"]["id"]), facts["folder"]
     kill_at = time.monotonic() + min(grace, LONGEST_WAIT_S - 6.0)
     strike_all(ProcessTables().members(job_id), signal.SIGTERM)

@@ -16,10 +16,8 @@ CHUNK = struct.Struct(">I16s")
 
 
 def choose_mark(fd: int, size: int) -> bytes:
-    """Choose the mark: a few bytes that occur in this file about as often as it should be cut.
-
-    The other side cuts its old file at the same bytes.
-    """
+    """Choose the mark: a few bytes that occur in this file about as often as it should be cut."""
+    # The other side cuts its old file at the same bytes.
     step = max(1, (size - SAMPLE_BYTES) // SAMPLES)
     sample = b"".join(os.pread(fd, SAMPLE_BYTES, at * step) for at in range(SAMPLES))
     wanted = max(1, len(sample) // WANTED_CHUNK)

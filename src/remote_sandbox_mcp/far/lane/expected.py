@@ -49,15 +49,6 @@ class Expected:
             return b""
         return b"f%o %d %d" % (self.mode, size, mtime)
 
-    def check_place(self, name: bytes, where: int, mtime: int, size: int) -> None:
-        """Raise OSError if the entry at its place is neither what the scan found there nor what came."""
-        try:
-            now = os.stat(name, dir_fd=where, follow_symlinks=False)
-        except FileNotFoundError:
-            return
-        if not is_described(name, where, now, self.found):
-            check_still(name, where, self.described(mtime, size))
-
 
 def link_of(meta: bytes) -> "bytes | None":
     """The target of a link, from its meta; None for a file."""
@@ -82,10 +73,8 @@ def expected_entries(order: "ReceiveOrder", raw: bytes) -> "list[tuple[bytes, by
 
 
 def check_still(name: bytes, where: int, *metas: bytes) -> None:
-    """Raise OSError if an entry matches none of these metas: somebody has changed it since the scan.
-
-    An entry that is gone may be written. Folders and devices need no check: the kernel does not replace them.
-    """
+    """Raise OSError if an entry matches none of these metas: somebody has changed it since the scan."""
+    # An entry that is gone may be written. Folders and devices need no check: the kernel does not replace them.
     try:
         now = os.stat(name, dir_fd=where, follow_symlinks=False)
     except FileNotFoundError:

@@ -137,10 +137,7 @@ class FolderWatches:
             self.most = USUAL_WATCHES // PART_OF_WATCHES
 
     def set(self, folder: bytes, where: bytes) -> "tuple[bool, bytes | None]":
-        """Watch a folder; whether another one was at its path before, and what other path of the tree leads to it.
-
-        Raises OSError, with ENOSPC if there can be no more.
-        """
+        """Watch a folder; whether another was at its path before, and what other path leads to it. Raises OSError."""
         if len(self.numbers) >= self.most:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         # The top alone may be named by a link.
@@ -242,9 +239,11 @@ class FollowedSurvey(Survey):
 class Following:
     """One tree: what the near side was told of it, what is known of it now, and the watches on its folders."""
 
+    # Made when everything is read for the first time.
+    survey: "FollowedSurvey"
+
     def __init__(self) -> None:
         self.order: "Any" = None
-        self.survey: "FollowedSurvey | None" = None
         self.cached: "dict[bytes, CachedFolder]" = {}
         # Digests of the blocks that the near side has; and the blocks that it lacks, None for folders that are gone.
         self.sent: "dict[bytes, bytes]" = {}
@@ -271,11 +270,9 @@ class Following:
         self.sweep: "list[bytes]" = []
 
     def scan(self, order: "FollowOrder", send: "Callable[[bytes], None]") -> "FollowAnswer":
-        """Send the blocks that differ from listing `since`, or all if that is not known; returns the other fields.
-
-        An order may be carried out long after it was sent. The near side has received all listings up to the newest
-        by then, because answers come in their order: so any number that it was told means the newest.
-        """
+        """Send the blocks that differ from listing `since`, or all if that is not known; returns the other fields."""
+        # An order may be carried out long after it was sent. The near side has received all listings up to the newest
+        # by then, because answers come in their order: so any number that it was told means the newest.
         self.order, self.used = order, time.monotonic()
         fields = inspect_path(order)
         if fields["kind"] != "dir":
@@ -294,7 +291,6 @@ class Following:
         return self.answer(since, gone, teller.count > 0)
 
     def answer(self, since: int, gone: "list[bytes]", is_new: bool) -> "FollowAnswer":
-        assert self.survey
         rules = self.survey.gitignores
         self.gather_notes()
         fields = self.survey.result()
@@ -317,7 +313,6 @@ class Following:
 
     def gather_notes(self) -> None:
         """Put together what was noted of each folder, as one scan would have noted it."""
-        assert self.survey
         self.survey.begin_notes()
         problems = self.survey.problems
         for noted, hits, leftovers, secrets, secret_count in self.notes.values():
@@ -349,8 +344,8 @@ class Following:
     def bring_up_to_date(self, fields: "InspectPathAnswer", teller: Teller, is_other: bool) -> None:
         exact = self.order.get("exact")
         is_old = self.used - self.read_since > WHOLE_S
-        is_current = self.survey is not None and not (is_other or self.is_outdated)
-        if is_current and self.survey and (not self.may_watch or (self.watches is not None and not is_old)):
+        is_current = not (is_other or self.is_outdated)
+        if is_current and (not self.may_watch or (self.watches is not None and not is_old)):
             try:
                 self.survey.fields = fields
                 with self.survey.opened(exact):
@@ -374,7 +369,6 @@ class Following:
     def compare_all(self) -> None:
         """Read the folders that do not show what they showed. Raises Outdated."""
         survey = self.survey
-        assert survey
         # Raises for a top folder that cannot be read, as in read_everything.
         os.listdir(Survey.enter(survey, b""))
         self.read_since = time.monotonic()
@@ -410,7 +404,6 @@ class Following:
         return changed, replaced
 
     def read_everything(self, teller: Teller) -> None:
-        assert self.survey
         self.begin_watching()
         if self.watches:
             # Everything is read after these changes.
@@ -437,7 +430,6 @@ class Following:
 
     def read(self, folder: bytes, teller: "Teller | None" = None) -> "list[bytes]":
         """Read one folder; returns the new ones in it."""
-        assert self.survey
         self.survey.begin_notes()
         listed = self.survey.read(folder)
         self.keep_notes(folder)
@@ -459,7 +451,6 @@ class Following:
 
     def keep_snapshot(self, folder: bytes) -> None:
         """Unless there was a problem with an entry: then the folder is read again."""
-        assert self.survey
         snapshot, self.survey.snapshot = self.survey.snapshot, None
         if snapshot and not self.survey.problems.unread:
             self.snapshots.seen[folder] = snapshot
@@ -467,7 +458,6 @@ class Following:
             self.snapshots.seen.pop(folder, None)
 
     def keep_notes(self, folder: bytes) -> None:
-        assert self.survey
         found = self.survey
         if found.problems.count or found.hits or found.leftovers or found.secrets:
             self.notes[folder] = found.problems, found.hits, found.leftovers, found.secrets, found.secret_count
@@ -491,7 +481,6 @@ class Following:
 
     def forget(self, folder: bytes) -> None:
         """Forget a folder and all in it. Raises Outdated if rules in it counted."""
-        assert self.survey
         folders = [folder]
         while folders:
             folder = folders.pop()
@@ -514,7 +503,6 @@ class Following:
     # Watches
 
     def begin_watching(self) -> None:
-        assert self.survey
         if self.watches or not self.may_watch:
             return
         try:
@@ -559,15 +547,10 @@ class Following:
 
     def check_file_systems(self) -> None:
         """Folders may be on other file systems than the top."""
-        assert self.survey
         for device, folder in self.survey.devices.items():
-            is_checked = device == self.top[0] or not self.watches
-            if (
-                not is_checked
-                and self.watches
-                and not self.watches.inotify.sees_all(os.path.join(self.survey.root, folder))
-            ):
-                self.stop_watching()
+            if self.watches and device != self.top[0]:
+                if not self.watches.inotify.sees_all(os.path.join(self.survey.root, folder)):
+                    self.stop_watching()
 
     # Reading everything again in idle moments
 
@@ -579,7 +562,6 @@ class Following:
 
     def read_a_slice(self) -> None:
         """Read a few folders again, so that changes without an event are found before the next look needs them."""
-        assert self.survey
         now = time.monotonic()
         if not self.sweep:
             self.sweep, self.sweep_began = list(self.cached), now

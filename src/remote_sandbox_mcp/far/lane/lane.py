@@ -1,11 +1,9 @@
 """A lane: the program that answers requests to move files, one after another, or passes them to another machine."""
 
 import contextlib
-import errno
 import json
 import os
 import select
-import struct
 import subprocess
 import sys
 import time
@@ -33,14 +31,12 @@ from ..outpost.wire import (
 from .follow import AwaitedRun, Following, follow
 from .source import Source, Speaker, zstd
 from .target import Receiving, Target, expand
-from .tree import BadName, Refusal, Root, inspect_path, scan
+from .tree import FAILURES, Refusal, Root, explained, inspect_path, scan
 
 # After this silence all files are closed: a near side that vanished must not hold locks on partial files.
 PATIENCE_S = 600.0
 # Longer answers are split into frames of this size, far below the largest that a frame may have.
 MOST_AT_ONCE = 1 << 20
-# Exceptions that a malformed request causes.
-BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error)
 FROM_SOURCE = ("send", "part", "check", "mark", "index", "digests", "texts", "blocks")
 LARGE = ("begin", "join", "commit", "leave", "index_old", "partial_blocks")
 TO_TARGET = ("clear", "delete", "finish", "touch", "tidy") + LARGE
@@ -52,9 +48,8 @@ class Bridge:
     """A direct connection to a lane on another machine: an ssh process, with this machine's own configuration."""
 
     def __init__(self, argv: "list[str]", program: bytes) -> None:
-        null = open(os.devnull, "wb")
-        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=null, bufsize=0)
-        null.close()
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=null, bufsize=0)
         assert self.process.stdin
         assert self.process.stdout
         self.into, self.out = self.process.stdin.fileno(), self.process.stdout.fileno()
@@ -72,11 +67,9 @@ class Bridge:
         return bool(data)
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe:
-                pipe.close()
+        # The end of the block closes its pipes, and waits for it.
+        with self.process:
+            self.process.kill()
 
 
 class Lane:
@@ -192,12 +185,8 @@ class Lane:
         """Do something for a request, and say its END, if it is over, or why it failed."""
         try:
             end = work()
-        except (Refusal, BadName) as refusal:
-            self.fail(request, getattr(refusal, "reason", "name"), str(refusal))
-        except OSError as problem:
-            self.fail(request, errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem))
-        except BROKEN as problem:
-            self.fail(request, "broken", "a request that cannot be understood (%r)" % problem)
+        except FAILURES as problem:
+            self.fail(request, *explained(problem, "a request that cannot be understood (%r)" % problem))
         else:
             if end is not None:
                 write_all(1, json_frame(END, request, end))

@@ -6,11 +6,11 @@ import os
 import stat
 import struct
 
-from ..outpost.place import to_bytes
+from ..outpost.place import state_of, to_bytes
 from .chunks import holes_and_data, index_of, same_size_blocks
 from .expected import UNKNOWN, check_still
 from .source import PIECE
-from .tree import PARTIAL, BadName, Refusal, Root, checked, open_up
+from .tree import PARTIAL, BadName, Refusal, Root, checked_name, open_up
 
 MYPY = False
 if MYPY:
@@ -24,23 +24,17 @@ ZEROS = bytes(1 << 16)
 FLUSHED_FROM = 16 << 20
 
 
-def state_of(found: os.stat_result) -> str:
-    """Identifies one state of a file: any write, replacement or touch changes it."""
-    return "%x-%x-%x-%x" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
-
-
 class Large:
     """A large file that is being received: its partial file, locked by all lanes that write it, and the old file."""
 
-    def __init__(self, folder: bytes, name: bytes, partial: bytes, fd: int, old: int) -> None:
+    def __init__(self, folder: bytes, name: bytes, partial: bytes, fd: int, size: int, fresh: bool) -> None:
         self.folder = folder
         self.name = name
         self.partial = partial
         self.fd = fd
-        self.old = old
-        self.size = 0
-        self.fresh = True
-        self.old_state = ""
+        self.size = size
+        self.fresh = fresh
+        self.old, self.old_state = -1, ""
 
     def close(self) -> None:
         for fd in (self.fd, self.old):
@@ -65,18 +59,16 @@ class LargeFiles:
         size = int(order["size"])
         if key in self.large:
             raise Refusal("busy", "%r is being received already" % key)
-        checked(name)
+        checked_name(name)
         where = self.root.folder(folder, make=True)
-        fd, partial, fresh = self.open_partial(where, PARTIAL + checked(key), bool(order.get("first")))
+        fd, partial, fresh = self.open_partial(where, PARTIAL + checked_name(key), bool(order.get("first")))
         try:
             os.ftruncate(fd, size)
         except BaseException:
             # Closing releases the lock, which would keep other transfers from this file.
             os.close(fd)
             raise
-        large = Large(folder, name, partial, fd, -1)
-        large.size, large.fresh = size, fresh
-        self.large[key] = large
+        large = self.large[key] = Large(folder, name, partial, fd, size, fresh)
         end: "orders.BeginAnswer" = {"fresh": fresh, "partial": partial.decode()}
         old = self.open_old(large, where)
         if old:
@@ -84,11 +76,9 @@ class LargeFiles:
         return end
 
     def open_partial(self, where: int, partial: bytes, first: bool) -> "tuple[int, bytes, bool]":
-        """Open and lock the partial file; returns it, its name, and whether it is new.
-
-        The lock is shared by the lanes of one transfer. With `first` it has to be free: if another transfer holds it,
-        a file of another name is used.
-        """
+        """Open and lock the partial file; returns it, its name, and whether it is new."""
+        # The lock is shared by the lanes of one transfer. With `first` it has to be free: if another transfer holds
+        # it, a file of another name is used.
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             fd = os.open(partial, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=where)
@@ -139,13 +129,13 @@ class LargeFiles:
         folder, name, key, partial = raw.split(b"\0")
         if key not in self.large:
             where = self.root.folder(folder)
-            checked(name)
-            if not checked(partial).startswith(PARTIAL):
+            checked_name(name)
+            if not checked_name(partial).startswith(PARTIAL):
                 raise BadName("%r is no partial file" % partial)
             fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
             fcntl.flock(fd, fcntl.LOCK_SH)
-            self.large[key] = large = Large(folder, name, partial, fd, -1)
-            large.size, large.fresh = int(order["size"]), bool(order["fresh"])
+            large = Large(folder, name, partial, fd, int(order["size"]), bool(order["fresh"]))
+            self.large[key] = large
             self.open_old(large, where)
         return {}
 

@@ -19,10 +19,7 @@ ALL_COMPARED = b"\0"
 
 
 class FolderSnapshot:
-    """Snapshot of a folder when it was read: its names and, of the entries that count, times, sizes and modes.
-
-    Of those that are left out only whether they are folders: a rule may leave out a folder, and no file of its name.
-    """
+    """Snapshot of a folder when it was read: its names and, of the entries that count, times, sizes and modes."""
 
     __slots__ = ("kept", "left_out", "marks", "names")
 
@@ -30,6 +27,7 @@ class FolderSnapshot:
         """Take entries in the order of their names."""
         self.names = [entry.name for entry in entries]
         self.kept: "list[bytes]" = []
+        # Whether these are folders: a rule may leave out a folder, and no file of its name.
         self.left_out: "dict[bytes, bool]" = {}
         self.marks = array.array("q")
 

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import hashlib
 import importlib
 import os
 import stat
@@ -12,7 +13,7 @@ from typing import Any, Callable, Iterator
 from ..outpost.place import closing_fd
 from ..outpost.wire import DONE, FILES, HEADER, OUT, PART, SQUEEZED, frame
 from .chunks import CHUNK, choose_mark, cut, digest, holes_and_data, same_size_blocks
-from .tree import Problems, Root, checked, child
+from .tree import Problems, Root, checked_name, child
 
 MYPY = False
 if MYPY:
@@ -135,7 +136,7 @@ class Source:
 
     def open(self, folder: bytes, name: bytes) -> "tuple[int, os.stat_result]":
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(checked(name), flags, dir_fd=self.root.folder(folder))
+        fd = os.open(checked_name(name), flags, dir_fd=self.root.folder(folder))
         return fd, os.fstat(fd)
 
     def send_whole(self, raw: bytes, speaker: Speaker) -> "ProblemsAnswer":
@@ -268,8 +269,6 @@ class Source:
         return b"".join([self.digest_of(folder, name) for folder, name in names_in_order(raw)])
 
     def digest_of(self, folder: bytes, name: bytes) -> bytes:
-        import hashlib
-
         whole = hashlib.sha256()
         try:
             fd, found = self.open(folder, name)

@@ -7,14 +7,29 @@ import os
 import stat
 import struct
 import zlib
-from typing import Callable
+from typing import Any, Callable, Iterator
 
 from ..outpost.place import closing_fd, to_text
 from ..outpost.wire import COPY, FILES, MAX_BODY, PART
 from .expected import UNKNOWN, Expected, check_still, expected_entries, with_found
 from .large import LargeFiles, is_still
 from .source import ENTRY, LARGEST_WHOLE, zstd
-from .tree import OURS, PARTIAL, BadName, Problems, Refusal, Root, checked, child, is_abandoned, open_up, own_stem
+from .tree import (
+    FAILURES,
+    OURS,
+    PARTIAL,
+    BadName,
+    Problems,
+    Refusal,
+    Root,
+    checked_name,
+    child,
+    explained,
+    is_abandoned,
+    open_up,
+    own_stem,
+    paths_in,
+)
 
 MYPY = False
 if MYPY:
@@ -27,6 +42,15 @@ NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 UNNAMED = getattr(os, "O_TMPFILE", 0) and os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
 # By linking from here, an open file without a name gets one.
 DESCRIPTORS = "/proc/self/fd"
+
+
+def attributes_in(raw: bytes) -> "Iterator[tuple[bytes, int, int]]":
+    """Path, mode and modification time of each entry of a request."""
+    at = 0
+    while at < len(raw):
+        mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
+        at += ATTRIBUTES.size + length
+        yield raw[at - length : at], mode, mtime
 
 
 def expand(body: memoryview) -> "tuple[int, memoryview]":
@@ -89,10 +113,8 @@ class Target:
     # Small entries
 
     def put(self, folder: bytes, name: bytes, expected: Expected, mtime: int, data: memoryview) -> None:
-        """Write a file under a temporary name, then rename it over the old one, so that there is always one of them.
-
-        Before that, the old one must still be what the scan found, or already be what came. Raises OSError.
-        """
+        """Write a file under a temporary name, then rename it over the old one: there is always one. Raises OSError."""
+        # Before that, the old one must still be what the scan found, or already be what came.
         where = self.root.folder(folder, make=True)
         if self.descriptors >= 0 and expected.is_new and self.put_new(name, where, expected.mode, mtime, data):
             return
@@ -104,17 +126,15 @@ class Target:
             open_up(where)
             self.create(fresh, where, expected, mtime, data)
         try:
-            expected.check_place(name, where, mtime, len(data))
+            check_still(name, where, expected.found, expected.described(mtime, len(data)))
             os.rename(fresh, name, src_dir_fd=where, dst_dir_fd=where)
         except BaseException:
             os.unlink(fresh, dir_fd=where)
             raise
 
     def put_new(self, name: bytes, where: int, mode: int, mtime: int, data: memoryview) -> bool:
-        """Write a file without a name, then link it to its name, which the kernel refuses if the name is taken by then.
-
-        False if it is, or if this file system cannot do it; then nothing has happened.
-        """
+        """Write a file without a name, then link it to its name, which the kernel refuses if that is taken by then."""
+        # False if it is, or if this file system cannot do it; then nothing has happened.
         try:
             fd = os.open(b".", UNNAMED, mode & 0o777, dir_fd=where)
         except OSError as problem:
@@ -161,14 +181,14 @@ class Target:
 
     def clear(self, order: "orders.ClearOrder", raw: bytes) -> "orders.ProblemsAnswer":
         """Remove files, links and empty folders that are in the way of an entry of another kind."""
-        problems, paths = Problems(), raw.split(b"\0") if raw else []
-        for path, found in with_found(order, paths):
+        problems = Problems()
+        for path, found in with_found(order, paths_in(raw)):
             folder, _, name = path.rpartition(b"/")
             try:
                 where = self.root.folder(folder)
                 try:
-                    check_still(checked(name), where, found)
-                    self.remove(where, checked(name))
+                    check_still(checked_name(name), where, found)
+                    self.remove(where, checked_name(name))
                 except PermissionError:
                     open_up(where)
                     self.remove(where, name)
@@ -187,13 +207,12 @@ class Target:
 
     def delete(self, order: "orders.DeleteOrder", raw: bytes) -> "orders.DeleteAnswer":
         """Delete files, then folders from the deepest up; a folder that is not empty stays."""
-        first, _, second = raw.partition(b"\0\0")
-        files, folders = (part.split(b"\0") if part else [] for part in (first, second))
+        files, _, folders = raw.partition(b"\0\0")
         problems, deleted, emptied = Problems(), 0, 0
-        for path, found in with_found(order, files):
+        for path, found in with_found(order, paths_in(files)):
             deleted += self.delete_one(path, os.unlink, found, problems)
         self.root.forget()
-        for path in folders:
+        for path in paths_in(folders):
             emptied += self.delete_one(path, os.rmdir, UNKNOWN, problems)
         self.root.forget()
         return {**problems.fields(), "files": deleted, "dirs": emptied}
@@ -203,7 +222,7 @@ class Target:
         folder, _, name = path.rpartition(b"/")
         try:
             where = self.root.folder(folder)
-            check_still(checked(name), where, found)
+            check_still(checked_name(name), where, found)
             try:
                 how(name, dir_fd=where)
             except PermissionError:
@@ -217,11 +236,8 @@ class Target:
 
     def finish(self, order: "orders.FinishOrder", raw: bytes) -> "orders.FinishAnswer":
         """Give folders their modes and times, from the deepest up, after everything was written into them."""
-        problems, at, made = Problems(), 0, 0
-        while at < len(raw):
-            mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
-            at += ATTRIBUTES.size + length
-            path = raw[at - length : at]
+        problems, made = Problems(), 0
+        for path, mode, mtime in attributes_in(raw):
             try:
                 fd = self.root.folder(path, make=True)
                 os.chmod(fd, mode & 0o7777)
@@ -234,16 +250,12 @@ class Target:
 
     def touch(self, order: "orders.TouchOrder", raw: bytes) -> "orders.ProblemsAnswer":
         """Give files whose content is already right their mode and time."""
-        problems, at, wanted = Problems(), 0, []
-        while at < len(raw):
-            mode, mtime, length = ATTRIBUTES.unpack_from(raw, at)
-            at += ATTRIBUTES.size + length
-            wanted.append((raw[at - length : at], mode, mtime))
-        for (path, mode, mtime), found in with_found(order, wanted):
+        problems = Problems()
+        for (path, mode, mtime), found in with_found(order, list(attributes_in(raw))):
             folder, _, name = path.rpartition(b"/")
             try:
                 # With the source's time, later syncs would take a file edited meanwhile for a copy of the source.
-                check_still(checked(name), self.root.folder(folder), found)
+                check_still(checked_name(name), self.root.folder(folder), found)
                 self.touch_one(folder, name, mode, mtime)
             except (OSError, BadName) as problem:
                 problems.note(path, problem)
@@ -264,11 +276,11 @@ class Target:
     def tidy(self, order: "orders.TidyOrder", raw: bytes) -> "orders.TidyAnswer":
         """Remove files that an earlier transfer left under temporary names, unless another one still writes them."""
         removed = 0
-        for path in raw.split(b"\0") if raw else ():
+        for path in paths_in(raw):
             folder, _, name = path.rpartition(b"/")
             with contextlib.suppress(OSError, BadName):
                 where = self.root.folder(folder)
-                if checked(name).startswith(PARTIAL):
+                if checked_name(name).startswith(PARTIAL):
                     removed += self.remove_partial(name, where)
                 elif name.startswith(OURS) and is_abandoned(name, os.stat(name, dir_fd=where, follow_symlinks=False)):
                     os.unlink(name, dir_fd=where)
@@ -288,7 +300,7 @@ class Target:
 class Receiving:
     """Takes the frames of one request. After a failure the rest is dropped, and the answer says why."""
 
-    def __init__(self, target: Target, order: "orders.ReceiveOrder", raw: bytes) -> None:
+    def __init__(self, target: "Any", order: "orders.ReceiveOrder", raw: bytes) -> None:
         self.target = target
         self.entries = [] if order.get("large") else expected_entries(order, raw)
         self.key = raw if order.get("large") else b""
@@ -311,17 +323,19 @@ class Receiving:
             elif self.key and kind == PART:
                 self.bytes += self.target.large.write_part(self.key, body)
             elif kind == FILES and not self.key:
-                self.take_files(body)
+                for entry in self.incoming(body):
+                    self.put(*entry)
             else:
                 raise Refusal("broken", "a frame of kind %d was not expected" % kind)
-        except OSError as problem:
-            self.failure = Refusal(errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem))
-        except Refusal as refusal:
-            self.failure = refusal
-        except (struct.error, KeyError, IndexError, ValueError, OverflowError) as problem:
-            self.failure = Refusal("broken", "what came is not what was announced (%s)" % type(problem).__name__)
+        except FAILURES as problem:
+            self.fail(problem)
 
-    def take_files(self, body: memoryview) -> None:
+    def fail(self, problem: Exception) -> None:
+        what = "what came is not what was announced (%s)" % type(problem).__name__
+        self.failure = Refusal(*explained(problem, what))
+
+    def incoming(self, body: "Any") -> "Iterator[tuple[bytes, bytes, Expected, int, int, Any]]":
+        """The small entries of a frame: folder, name, what is expected of it, mode, time and content."""
         at = 0
         while at < len(body):
             number, mode, mtime, length = ENTRY.unpack_from(body, at)
@@ -331,20 +345,24 @@ class Receiving:
             self.room -= length
             if self.room < 0:
                 raise Refusal("bounds", "far more came than its machine had listed; sync again to be sure")
-            folder, name, expected = self.entries[number]
-            data = body[at - length : at]
-            try:
-                expected.check(mode, data)
-                self.target.put(folder, checked(name), expected, mtime, data)
-                self.files += 1
-                self.bytes += length
-                put = expected.as_put(mtime, length)
-                if put:
-                    self.otherwise.append([to_text(child(folder, name)), to_text(put)])
-                if expected.link is None and (expected.mode not in self.tried or self.files < ROUGH_TRIES):
-                    self.compare_kept(folder, name, expected.mode, mtime)
-            except (OSError, BadName, OverflowError, ValueError) as problem:
-                self.problems.note(child(folder, name), problem)
+            yield self.entries[number] + (mode, mtime, body[at - length : at])
+
+    def put(self, folder: bytes, name: bytes, expected: Expected, mode: int, mtime: int, data: memoryview) -> None:
+        try:
+            expected.check(mode, data)
+            self.target.put(folder, checked_name(name), expected, mtime, data)
+            self.note_put(child(folder, name), expected, mtime, len(data))
+            if expected.link is None and (expected.mode not in self.tried or self.files < ROUGH_TRIES):
+                self.compare_kept(folder, name, expected.mode, mtime)
+        except (OSError, BadName, OverflowError, ValueError) as problem:
+            self.problems.note(child(folder, name), problem)
+
+    def note_put(self, path: bytes, expected: Expected, mtime: int, size: int) -> None:
+        self.files += 1
+        self.bytes += size
+        put = expected.as_put(mtime, size)
+        if put:
+            self.otherwise.append([to_text(path), to_text(put)])
 
     def compare_kept(self, folder: bytes, name: bytes, mode: int, mtime: int) -> None:
         """Note whether a file that was put in place has its mode and time: some file systems keep none, or round it."""
@@ -356,6 +374,7 @@ class Receiving:
             self.rough.add("t")
 
     def result(self) -> "orders.ReceiveAnswer":
+        """The answer, after all frames are written. Raises Refusal."""
         if self.failure:
             raise self.failure
         answer: "orders.ReceiveAnswer" = {

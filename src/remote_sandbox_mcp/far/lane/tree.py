@@ -13,7 +13,7 @@ import zlib
 from typing import Any, Callable, Iterator
 
 from ...core.sync.ignore import Ignore
-from ..outpost.place import birth_of, boot_id, closing_fd, to_bytes, to_path, to_text
+from ..outpost.place import Refused, birth_of, boot_id, closing_fd, to_bytes, to_path, to_text
 from .snapshot import FolderSnapshot
 
 MYPY = False
@@ -51,12 +51,22 @@ class BadName(Exception):
     """A name that cannot be that of an entry, such as `..`: it would lead out of the tree."""
 
 
-class Refusal(Exception):
-    """A request that cannot be done: a reason that programs check, and a sentence."""
+class Refusal(Refused):
+    """Refusal of a lane's request."""
 
-    def __init__(self, reason: str, message: str) -> None:
-        Exception.__init__(self, message)
-        self.reason = reason
+
+# Exceptions that a malformed request causes, and all that a request may end with.
+BROKEN = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error)
+FAILURES = (Refusal, BadName, OSError) + BROKEN
+
+
+def explained(problem: Exception, otherwise: str) -> "tuple[str, str]":
+    """The reason that programs check, and the sentence, of a failure; `otherwise` is that of a malformed request."""
+    if isinstance(problem, (Refusal, BadName)):
+        return getattr(problem, "reason", "name"), str(problem)
+    if isinstance(problem, OSError):
+        return errno.errorcode.get(problem.errno or 0, "EIO"), problem.strerror or str(problem)
+    return "broken", otherwise
 
 
 class Problems:
@@ -77,11 +87,15 @@ class Problems:
         return {"problems": self.listed, "problem_count": self.count, "unread": self.unread}
 
 
+def paths_in(raw: bytes) -> "list[bytes]":
+    return raw.split(b"\0") if raw else []
+
+
 def child(folder: bytes, name: bytes) -> bytes:
     return folder + b"/" + name if folder else name
 
 
-def checked(name: bytes) -> bytes:
+def checked_name(name: bytes) -> bytes:
     """Check a name that came from the other side, which may be hostile. Raises BadName."""
     if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
         raise BadName("%r is not the name of a file" % name)
@@ -112,7 +126,7 @@ class Root:
             above = above.rpartition(b"/")[0]
         fd = self.folders[above] if above else self.top
         for name in path[len(above) + 1 if above else 0 :].split(b"/"):
-            fd = self.enter(fd, checked(name), make)
+            fd = self.enter(fd, checked_name(name), make)
             if len(self.folders) >= OPEN_FOLDERS:
                 os.close(self.folders.pop(next(iter(self.folders))))
             above = child(above, name)
@@ -230,14 +244,13 @@ def inspect_path(order: "InspectPathOrder | ScanOrder | FollowOrder") -> "Inspec
     """Return kind and place of a path. A link there is followed, because the user named it."""
     path, exact = to_path(str(order["path"])), order.get("exact")
     home = os.path.realpath(os.path.expanduser(b"~"))
+    real = os.path.realpath(path) if exact is None else path
     fields: "InspectPathAnswer" = {
         "kind": "missing",
         "path": to_text(path),
-        "real": to_text(path),
+        "real": to_text(real),
         "home": to_text(home),
     }
-    if exact is None:
-        fields["real"] = to_text(os.path.realpath(path))
     try:
         found = stat_at(path, exact)
     except FileNotFoundError:
@@ -466,7 +479,6 @@ class Survey:
                 self.note_leftover(entry.name)
 
     def result(self) -> "ScanAnswer":
-        problems = self.problems.fields()
         return {
             "kind": self.fields["kind"],
             "path": self.fields["path"],
@@ -478,9 +490,9 @@ class Survey:
             "gitignores": self.gitignores,
             "secrets": self.secrets,
             "secret_count": self.secret_count,
-            "problems": problems["problems"],
-            "problem_count": problems["problem_count"],
-            "unread": problems["unread"],
+            "problems": self.problems.listed,
+            "problem_count": self.problems.count,
+            "unread": self.problems.unread,
         }
 
 
@@ -533,10 +545,8 @@ def is_abandoned(name: bytes, found: os.stat_result) -> bool:
 
 
 def may_be_removed(name: bytes, mtime: float, stem: bytes) -> bool:
-    """Whether a sync may remove a leftover: any of its own file, but a partial copy of another one after a week only.
-
-    Names of partial copies of a file begin with its `stem`.
-    """
+    """Whether a sync may remove a leftover: any of its own file, a partial copy of another one after a week only."""
+    # Names of partial copies of a file begin with its `stem`.
     return not name.startswith(PARTIAL) or name.startswith(PARTIAL + stem) or time.time() - mtime > RESUMED_S
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 NO_PROCESS = (
     "the machine cannot start another process: %s; a limit on processes (ulimit -u, perhaps in ~/.bashrc) is reached, "
@@ -76,7 +76,7 @@ def read_parents() -> "dict[int, int] | None":
     return parents
 
 
-def strike(pids: "list[int]", number: int) -> None:
+def strike(pids: "Iterable[int]", number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -84,11 +84,21 @@ def strike(pids: "list[int]", number: int) -> None:
             pass
 
 
-def collect_children(ended: "Callable[[int, int], object]") -> bool:
-    """Tell the pid and status of each child that has ended; returns whether there is none left.
+def hear_signals(*numbers: int) -> int:
+    """A descriptor from which the numbers of received signals are read, so that they wake a loop."""
+    wakeup, wake_end = os.pipe()
+    for fd in (wakeup, wake_end):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(wake_end)
+    # A command does not inherit handlers, as it would inherit ignored signals.
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    return wakeup
 
-    Until they are collected they count against the limit on processes.
-    """
+
+def collect_children(ended: "Callable[[int, int], object]") -> bool:
+    """Tell the pid and status of each child that has ended; returns whether there is none left."""
+    # Until they are collected they count against the limit on processes.
     try:
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

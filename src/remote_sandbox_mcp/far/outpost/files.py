@@ -10,9 +10,8 @@ import re
 import signal
 import stat
 
-from ..outpost.place import closing_fd
 from .output import Listener
-from .place import to_bytes, to_path, to_text
+from .place import Refused, closing_fd, state_of, to_bytes, to_path, to_text
 from .wire import END, FAIL, OUT, frame, json_frame
 
 MYPY = False
@@ -29,19 +28,6 @@ MOST_PROBLEMS = 20
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
 WORKER_S = 60
 READ_ONLY = "%s is read-only (mode %04o), so it is not replaced; pass force=true to replace it all the same"
-
-
-class Refused(Exception):
-    """A request that cannot be done: a reason that programs check, and a sentence for people."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        Exception.__init__(self, message)
-        self.reason = reason
-
-
-def version_of(found: os.stat_result) -> str:
-    """Identifies one state of a file: any write, replacement or touch changes it."""
-    return "%x-%x-%x-%x" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 def open_regular(path: bytes) -> "tuple[int, os.stat_result]":
@@ -70,7 +56,7 @@ def read(order: "orders.ReadOrder", raw: bytes, request: int, listener: Listener
         listener.send(frame(OUT, request, data[at : at + CHUNK]))
     # A growing file, or one in /proc, may have more bytes than its size said. An offset beyond the end proves nothing.
     size = max(found.st_size, start + len(data)) if data else found.st_size
-    end: "orders.ReadAnswer" = {"size": size, "version": version_of(found), "offset": start, "more": more}
+    end: "orders.ReadAnswer" = {"size": size, "version": state_of(found), "offset": start, "more": more}
     listener.send(json_frame(END, request, end))
 
 
@@ -109,7 +95,7 @@ def write(order: "orders.WriteOrder", raw: bytes, request: int, listener: Listen
         os.unlink(fresh)
         raise
     found = os.lstat(path)
-    end: "orders.WriteAnswer" = {"size": found.st_size, "version": version_of(found), "created": old is None}
+    end: "orders.WriteAnswer" = {"size": found.st_size, "version": state_of(found), "created": old is None}
     listener.send(json_frame(END, request, end))
 
 
@@ -146,7 +132,7 @@ def check_target(path: bytes, expected: "object", force: "object") -> "os.stat_r
         raise Refused("not_a_file", "%s is not a regular file, so it is not replaced" % to_text(path))
     if expected == "":
         raise Refused("exists", "%s exists already" % to_text(path))
-    if expected is not None and expected != version_of(found):
+    if expected is not None and expected != state_of(found):
         raise Refused("stale", "%s has changed since it was read; read it again, then repeat" % to_text(path))
     if not found.st_mode & stat.S_IWUSR and not force:
         raise Refused("read_only", READ_ONLY % (to_text(path), stat.S_IMODE(found.st_mode)))
@@ -275,11 +261,9 @@ def glob_segments(pattern: bytes) -> "list[bytes]":
 
 
 def glob_fits(steps: "list[bytes]", segments: "list[bytes]") -> bool:
-    """Whether the names of a path match the parts of a glob.
-
-    Without a regular expression: with many stars, one could take exponential time on a hostile path. When a name does
-    not match, only the last `**` takes one name more: an earlier one could gain nothing by it.
-    """
+    """Whether the names of a path match the parts of a glob."""
+    # Without a regular expression: with many stars, one could take exponential time on a hostile path. When a name does
+    # not match, only the last `**` takes one name more: an earlier one could gain nothing by it.
     step = segment = tried = 0
     last = -1
     while step < len(steps):

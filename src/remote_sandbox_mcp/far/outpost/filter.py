@@ -79,11 +79,9 @@ def when(
 
 
 def everywhere() -> bytes:
-    """The beginning of every filter. It refuses what no walls hold: other tables of calls, namespaces, terminals.
-
-    The flags of clone3 are in memory, which a filter cannot read, and io_uring makes calls itself; with "no such call"
-    programs fall back to the older ones.
-    """
+    """The beginning of every filter. It refuses what no walls hold: other tables of calls, namespaces, terminals."""
+    # The flags of clone3 are in memory, which a filter cannot read, and io_uring makes calls itself; with "no such
+    # call" programs fall back to the older ones.
     audit = ARCHITECTURES[platform.machine()][0]
     native = step(LOAD, 4) + step(EQUAL, audit, 1, 0) + step(RETURN, REFUSE | errno.ENOSYS) + step(LOAD, 0)
     # x32 has the same name as x86_64 and differs in its numbers.

@@ -63,10 +63,8 @@ def lower(one: int, other: int) -> int:
 
 
 def check_entries(entries: "list[tuple[str, int, int]]") -> None:
-    """Check that every entry of an image is the one that the server examined.
-
-    They were mounted by name, and a name may have been exchanged since.
-    """
+    """Check that every entry of an image is the one that the server examined."""
+    # They were mounted by name, and a name may have been exchanged since.
     for path, device, inode in entries:
         try:
             found = os.lstat(path)

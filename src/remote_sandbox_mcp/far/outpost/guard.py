@@ -18,6 +18,7 @@ import struct
 import threading
 import time
 
+from .family import collect_children, descendants, read_status, strike
 from .filter import (
     ALLOW,
     ANY_BIT,
@@ -153,10 +154,8 @@ def allow(rules: int, path: str, rights: int) -> None:
 
 
 def sockets(network: bool) -> bytes:
-    """Only kinds of sockets whose addresses the supervisor can check: streams of this computer, and TCP.
-
-    With the network also datagrams, but none of this computer: those are sent to any address without a connection.
-    """
+    """Only kinds of sockets whose addresses the supervisor can check: streams of this computer, and TCP."""
+    # With the network also datagrams, but none of this computer: those are sent to any address without a connection.
     refusing = step(RETURN, REFUSE | errno.EACCES)
     kind = step(LOAD, 24) + step(MASK, 0xF)
     # Streams are 1, datagrams 2, sequences of packets 5.
@@ -191,10 +190,8 @@ def signals() -> "list[bytes]":
 
 
 def of_outpost(secret: bytes) -> "list[bytes]":
-    """Let the outpost change its own open files: the supervisor cannot look at them, because its memory is closed.
-
-    It passes a secret in the last two arguments, which these calls do not use.
-    """
+    """Let the outpost change its own open files: the supervisor cannot look at them, because its memory is closed."""
+    # It passes a secret in the last two arguments, which these calls do not use.
     words = struct.unpack("=4I", secret)
     body = b"".join(step(LOAD, 48 + 4 * at) + step(EQUAL, word, 0, 7 - 2 * at) for at, word in enumerate(words))
     return [of_call(name, body + step(RETURN, ALLOW) + step(LOAD, 0)) for name in ("fchmod", "fchown", "utimensat")]
@@ -304,17 +301,12 @@ class Supervisor:
         self.is_ending = self.is_ending or is_end
 
     def is_over(self) -> bool:
-        left = True
-        try:
-            while left:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                left = pid != 0
-                if pid == self.outpost:
-                    self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-                    self.is_ending = self.is_ending or not self.outlives
-        except ChildProcessError:
-            return True
-        return self.is_ending
+        return collect_children(self.note_end) or self.is_ending
+
+    def note_end(self, pid: int, status: int) -> None:
+        if pid == self.outpost:
+            self.status = read_status(status)[0]
+            self.is_ending = self.is_ending or not self.outlives
 
     def answer_one(self) -> None:
         request = ctypes.create_string_buffer(80)
@@ -545,7 +537,7 @@ def is_loopback(host: bytes) -> bool:
 
 def is_listening_here(port: int, supervisor: int) -> bool:
     """Whether all that listens at this port, at any address, belongs to the family."""
-    return is_served_by(port, lambda: family_of(supervisor))
+    return is_served_by(port, lambda: descendants(supervisor))
 
 
 def is_served_by(port: int, processes: "Callable[[], Iterable[int]]") -> bool:
@@ -658,7 +650,7 @@ def answer_about(asked: Asked, wanted: int, is_process: bool = True) -> bool:
 
 def check_own(wanted: int) -> None:
     """Raises OSError for a process, or with a minus for a group, that has no part in the family; 0 is the caller."""
-    family = family_of(os.getpid())
+    family = descendants(os.getpid())
     if wanted > 0 and wanted not in family:
         raise OSError(errno.EPERM if is_there(wanted) else errno.ESRCH, "")
     if wanted < 0 and not any(group_of(pid) == -wanted for pid in family):
@@ -713,59 +705,23 @@ def supervised_calls(version: int = 0, outlives: bool = False) -> "dict[str, Cal
 # Processes
 
 
-def family_of(root: int) -> "set[int]":
-    """All descendants of a process; orphans among them are its children, because it adopts them."""
-    children = {}  # type: dict[int, list[int]]
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != b"Z":
-                children.setdefault(int(fields[1]), []).append(int(name))
-    found, pending = set(), list(children.get(root, []))  # type: set[int], list[int]
-    while pending:
-        pid = pending.pop()
-        found.add(pid)
-        pending += children.get(pid, [])
-    return found
-
-
 def end_family(root: int) -> None:
     """Stop all descendants until no new one appears, then kill them: what is stopped starts no other."""
     until = time.monotonic() + END_S
     stopped = set()  # type: set[int]
     while time.monotonic() < until:
-        new = family_of(root) - stopped
+        new = set(descendants(root)) - stopped
         if not new:
             break
-        send(new, signal.SIGSTOP)
+        strike(new, signal.SIGSTOP)
         stopped |= new
     while time.monotonic() < until:
-        left = family_of(root)
+        left = descendants(root)
         if not left:
             break
-        send(left, signal.SIGKILL)
+        strike(left, signal.SIGKILL)
         time.sleep(0.001)
-        reap()
-
-
-def reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-
-
-def send(pids: "Iterable[int]", number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except OSError:
-            pass
+        collect_children(lambda pid, status: None)
 
 
 # The start

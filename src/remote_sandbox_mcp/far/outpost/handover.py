@@ -4,8 +4,9 @@ import array
 import socket
 
 from ...core.orders import HandOutSocketOrder
-from .files import WORKERS, Refused
+from .files import WORKERS
 from .output import Listener
+from .place import Refused
 from .wire import END, json_frame
 
 INSIDE = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))

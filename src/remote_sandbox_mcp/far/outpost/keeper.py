@@ -17,6 +17,7 @@ from .family import (
     become_subreaper,
     collect_children,
     descendants,
+    hear_signals,
     insist,
     read_status,
     start_process,
@@ -122,17 +123,6 @@ class RunInput:
             os.close(self.fd)
         self.is_closed = True
         self.waiting.clear()
-
-
-def hear_signals() -> int:
-    """A descriptor from which the numbers of received signals are read, so that they wake the loop."""
-    wakeup, wake_end = os.pipe()
-    os.set_blocking(wakeup, False)
-    os.set_blocking(wake_end, False)
-    signal.set_wakeup_fd(wake_end)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    return wakeup
 
 
 def clear(wakeup: int) -> None:
@@ -547,7 +537,7 @@ class Keeper:
 
 def keep(feed: Feed, listener: Listener, here: str) -> None:
     """Run one order after another, until the outpost is gone or a command leaves processes behind."""
-    wakeup = hear_signals()
+    wakeup = hear_signals(signal.SIGCHLD, signal.SIGTERM)
     become_subreaper()
     while listener.fd >= 0:
         try:

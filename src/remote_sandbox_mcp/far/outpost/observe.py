@@ -55,10 +55,8 @@ def await_folder(run_id: str, seconds: float) -> "bytes | None":
 
 
 def stop_run(folder: bytes) -> None:
-    """Set the run's stop mark, then wake its keeper, which looks for the mark.
-
-    The keeper may be at its next run when the signal comes: that one has no mark, so it goes on.
-    """
+    """Set the run's stop mark, then wake its keeper, which looks for the mark."""
+    # The keeper may be at its next run when the signal comes: that one has no mark, so it goes on.
     start = read_record(folder)[0]
     if start and is_locked(folder):
         set_mode(os.path.join(folder, b"run"), 0o600 | STOP_MARK)

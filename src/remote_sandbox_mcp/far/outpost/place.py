@@ -27,6 +27,19 @@ PLACE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 ELSEWHERE = "it was started on another machine that has the same home folder (%s), so ask there"
 
 
+class Refused(Exception):
+    """A request that cannot be done: a reason that programs check, and a sentence for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        Exception.__init__(self, message)
+        self.reason = reason
+
+
+def state_of(found: os.stat_result) -> str:
+    """Identifies one state of a file: any write, replacement or touch changes it."""
+    return "%x-%x-%x-%x" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
 def reason_of(problem: OSError) -> str:
     """Explain why a file could not be written, with the cause where the system's words do not name it."""
     if problem.errno == errno.EFBIG:
@@ -139,10 +152,8 @@ def node_name() -> str:
 
 
 def machine_name() -> str:
-    """Tells machines apart that share a home folder, also where their short host names are equal.
-
-    The same after a restart. A checksum, because /etc/machine-id is confidential (man 5 machine-id).
-    """
+    """Tells machines apart that share a home folder, also where their short host names are equal."""
+    # The same after a restart. A checksum, because /etc/machine-id is confidential (man 5 machine-id).
     identity = os.uname().nodename.encode()
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         with contextlib.suppress(OSError):
@@ -167,11 +178,9 @@ def booted_at() -> float:
 
 
 def is_elsewhere(record: "dict[str, Any]") -> bool:
-    """Whether a run or job was started on another machine that has the same home folder.
-
-    A run with another boot id that began after this machine's boot cannot have been ended by that boot, so it belongs
-    to another machine. That holds even for machines that are copies of each other, and for old records without names.
-    """
+    """Whether a run or job was started on another machine that has the same home folder."""
+    # A run with another boot id that began after this machine's boot cannot have been ended by that boot, so it belongs
+    # to another machine. That holds even for machines that are copies of each other, and for old records without names.
     if record.get("node", node_name()) != node_name():
         return True
     if not record or (record.get("boot") == boot_id() and boot_id()):
@@ -312,10 +321,8 @@ def is_locked(folder: bytes, name: bytes = b"run", where_unknown: bool = True) -
 
 
 def birth_of(pid: "int | str") -> int:
-    """Return when a process began, in ticks since the boot; 0 if that is unknown or the process has ended.
-
-    Pids are reused. Pid and birth together identify one process until the next boot.
-    """
+    """Return when a process began, in ticks since the boot; 0 if that is unknown or the process has ended."""
+    # Pids are reused. Pid and birth together identify one process until the next boot.
     try:
         with open("/proc/%s/stat" % pid, "rb") as file:
             # The program's name stands in parentheses and may itself contain spaces and parentheses.

@@ -360,8 +360,7 @@ class Post:
         with contextlib.suppress(BlockingIOError):
             while self.queue:
                 del self.queue[: os.write(1, self.queue[: 1 << 17])]
-        waiting = bool(self.queue)
-        if waiting:
+        if self.queue:
             self.poller.register(1, select.POLLOUT)
         else:
             with contextlib.suppress(KeyError):

@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Any
 
-from .family import become_subreaper, collect_children, descendants, start_process, strike
+from .family import become_subreaper, collect_children, descendants, hear_signals, start_process, strike
 
 
 def serve(token: str) -> None:
@@ -109,12 +109,7 @@ class Parent:
         self.is_ending = False
         self.is_alone = False
         become_subreaper()
-        self.wakeup, wake_end = os.pipe()
-        os.set_blocking(self.wakeup, False)
-        os.set_blocking(wake_end, False)
-        signal.set_wakeup_fd(wake_end)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+        self.wakeup = hear_signals(signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
     def run_to_its_end(self, main: int) -> None:
         self.main = main

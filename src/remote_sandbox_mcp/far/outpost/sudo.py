@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable
 
 from .family import start_process
-from .place import to_text, user_name
+from .place import Refused, to_text, user_name
 
 # Not searched in PATH: a program that the user can replace must not get the password.
 SUDO_PLACES = ("/usr/bin/sudo", "/bin/sudo", "/usr/local/bin/sudo", "/run/wrappers/bin/sudo", "/usr/pkg/bin/sudo")
@@ -40,12 +40,8 @@ ROOT_LOADER = (
 )
 
 
-class SudoRefused(Exception):
-    """Refusal to start as root: a reason that programs check, and a sentence."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+class SudoRefused(Refused):
+    """Refusal to start as root."""
 
 
 class RootProcess:
@@ -195,10 +191,7 @@ def find_sudo(user: str = "root") -> str:
 
 
 def root_python() -> str:
-    """A Python that only root can change, by its real path: the link of an environment leads where its owner wants.
-
-    Raises SudoRefused.
-    """
+    """A Python that only root can change, by its real path: a link is its owner's to change. Raises SudoRefused."""
     # Empty where Python cannot tell.
     own = os.path.realpath(sys.executable or "/usr/bin/python3")
     if is_roots_alone(own) and is_roots_alone(os.path.realpath(os.__file__)):

@@ -113,15 +113,8 @@ def confine(writable: "list[str]") -> str:
     if why:
         raise Unheld(why)
     devices = [path for name in DEVICES + CARDS for path in glob.glob("/dev/" + name)]
-    plan: "dict[str, Any]" = {
-        "version": 0 if is_inside else version,
-        "writable": writable,
-        "readable": ["/"],
-        "devices": devices,
-        "lookups": LOOKUPS,
-        "network": True,
-        "outlives": True,
-    }
+    plan: "dict[str, Any]" = {"writable": writable, "readable": ["/"], "devices": devices, "lookups": LOOKUPS}
+    plan.update(version=0 if is_inside else version, network=True, outlives=True)
     fork_guarded(0, {}, plan)
     return "bubblewrap" if is_inside else "Landlock %d" % version
 

@@ -66,10 +66,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class Inbox:
-    """Frames read from a descriptor and parsed in place: copying bytes would be most of the cost of moving files.
-
-    A body is valid until the next `fill`.
-    """
+    """Frames read from a descriptor and parsed in place: copying bytes would be most of the cost of moving files."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -92,7 +89,7 @@ class Inbox:
         return got > 0
 
     def frames(self) -> "Iterator[tuple[int, int, memoryview]]":
-        """The complete frames that were read. Raises ValueError for bytes that cannot be a frame."""
+        """The complete frames that were read, valid until the next `fill`. Raises ValueError for what is no frame."""
         view = memoryview(self.buffer)
         while self.end - self.start >= HEADER.size:
             length, kind, request = HEADER.unpack_from(self.buffer, self.start)

@@ -101,10 +101,6 @@ class CodeCall:
         return lines[0][:LONGEST_LINE]
 
     @property
-    def is_interrupted(self) -> bool:
-        return bool(self.interrupted)
-
-    @property
     def backlog(self) -> int:
         return len(self.caller.outbox) if self.caller else 0
 

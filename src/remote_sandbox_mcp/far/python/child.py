@@ -50,10 +50,7 @@ def future_flags() -> "list[tuple[str, int]]":
 
 
 class Interrupts:
-    """Raises KeyboardInterrupt while code runs; not after its end, and not within a frame, half of which would be sent.
-
-    As a context it holds interrupts back, in the main thread, which alone gets them.
-    """
+    """Raises KeyboardInterrupt while code runs, not after its end, and not within a frame: half of it would be sent."""
 
     def __init__(self) -> None:
         self.armed = self.held = self.pending = False
@@ -67,6 +64,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def __enter__(self) -> None:
+        """Hold interrupts back, in the main thread, which alone gets them."""
         if _thread.get_ident() == self.main:
             self.held = True
         self.lock.acquire()

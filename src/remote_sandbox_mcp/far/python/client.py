@@ -226,10 +226,4 @@ def kill_keeper(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-VERBS = {
-    "begin": begin,
-    "call": call,
-    "result": ask,
-    "list": sessions,
-    "stop": stop,
-}
+VERBS = {"begin": begin, "call": call, "result": ask, "list": sessions, "stop": stop}

@@ -14,7 +14,7 @@ import time
 from .calls import Caller, CodeCall
 from .cards import birth_of
 from .client import SOCKET
-from .family import collect_children, descendants, strike
+from .family import collect_children, descendants, hear_signals, strike
 from .gpu import GpuMemory
 from .interpreter import DONE, HELLO, IMAGE, NO_TOKEN, Broken, Interpreter, describe_end, guard_supervisor
 from .wire import ERR, INTERRUPT, ORDER, OUT
@@ -93,7 +93,7 @@ class Supervisor:
         self.is_over = self.is_held = False
         self.idle_s = idle_seconds()
         self.watch(listener.fileno(), self.accept)
-        self.watch(hear_children(), self.collect)
+        self.watch(hear_signals(signal.SIGCHLD), self.collect)
 
     def watch(self, fd: int, take: "Callable[[int], Any]") -> None:
         self.selector.register(fd, selectors.EVENT_READ, take)
@@ -116,7 +116,7 @@ class Supervisor:
     def wait_s(self) -> float:
         """Until something has to be done without being asked for."""
         # An interrupt is looked after in short steps.
-        if self.current and self.current.is_interrupted:
+        if self.current and self.current.interrupted:
             return 0.05
         times = [call.wait_until for call in self.queue]
         if self.current and not self.current.answered:
@@ -284,7 +284,7 @@ class Supervisor:
             return
         if now >= call.deadline and not call.answered:
             call.interrupt("timed_out")
-        if not call.is_interrupted or call.answered:
+        if not call.interrupted or call.answered:
             return
         if call.strikes == 0:
             call.strikes = 1
@@ -513,16 +513,6 @@ def is_ours(line: socket.socket) -> bool:
         return True
     _, uid, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
     return uid in (0, os.getuid())
-
-
-def hear_children() -> int:
-    """A descriptor that can be read when a child has ended, or we are told to end."""
-    wakeup, wake_end = os.pipe()
-    os.set_blocking(wakeup, False)
-    os.set_blocking(wake_end, False)
-    signal.set_wakeup_fd(wake_end)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    return wakeup
 
 
 def keep(folder: str, name: str, lock: int, ready: int) -> None:

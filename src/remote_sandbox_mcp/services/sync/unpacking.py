@@ -14,7 +14,7 @@ from ...core.errors import FileProblem
 from ...core.sandboxes.files import Problem
 from ...core.sync.tree import LEADS_OUT, leads_out
 from ...far.lane.target import NEW
-from ...far.lane.tree import BadName, Root, checked
+from ...far.lane.tree import BadName, Root, checked_name
 from ...far.outpost.place import to_bytes
 
 BLOCK, PIECE = 512, 1 << 20
@@ -141,11 +141,11 @@ class _Unpacking:
             self.folders |= {path: member} if path else {}
         elif member.isfile():
             self.measure(member.size)
-            self.write(archive, member, self.root.folder(folder, make=True), checked(name))
+            self.write(archive, member, self.root.folder(folder, make=True), checked_name(name))
         elif member.issym() and not leads_out(folder, to_bytes(member.linkname)):
-            os.symlink(to_bytes(member.linkname), checked(name), dir_fd=self.root.folder(folder, make=True))
+            os.symlink(to_bytes(member.linkname), checked_name(name), dir_fd=self.root.folder(folder, make=True))
         elif member.islnk():
-            self.name_again(member, folder, checked(name))
+            self.name_again(member, folder, checked_name(name))
         else:
             reason = LEADS_OUT if member.issym() else f"skipped: it is {KINDS.get(member.type, 'no file')}"
             self.problems.append(Problem(member.name.removeprefix("./"), reason))
@@ -168,7 +168,7 @@ class _Unpacking:
         first, old = split(member.linkname)
         source = os.dup(self.root.folder(first))
         try:
-            found = os.stat(checked(old), dir_fd=source, follow_symlinks=False)
+            found = os.stat(checked_name(old), dir_fd=source, follow_symlinks=False)
             if not stat.S_ISREG(found.st_mode):
                 raise BadName(f"{member.linkname!r} is no file")
             self.measure(found.st_size)

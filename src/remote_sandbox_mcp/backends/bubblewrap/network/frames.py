@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ....core.sandboxes.network import Range, is_private, ranges
+from ....core.sandboxes.network import Range, ranges
 from . import kernel
 from .enter import GATEWAY, MTU, NAMESERVER, READY
 
@@ -65,19 +65,9 @@ class Filter:
         # A port scan would otherwise fill the memory; the answers are cheap to find again.
         if len(self._cache) >= MOST_CACHED:
             self._cache.clear()
-        may = self._decide(target)
+        may = self._routes.may_reach(ipaddress.IPv4Address(target), self._excepted)
         self._cache[target] = may, now + CACHED_S
         return may
-
-    def _decide(self, target: bytes) -> bool:
-        address = ipaddress.IPv4Address(target)
-        if any(address in allowed for allowed in self._excepted):
-            return True
-        try:
-            return not is_private(address) and self._routes.leads_away(target)
-        # If the kernel cannot say where an address leads, it is refused.
-        except OSError:
-            return False
 
 
 def _is_question(frame: bytes) -> bool:
@@ -91,22 +81,11 @@ def refusal(frame: bytes) -> bytes:
     # Never answer ICMP with ICMP, nor a multicast: RFC 1122.
     if frame[23] == ICMP or frame[30] >= 224:
         return b""
+    # Type 3, code 13: communication administratively prohibited.
     body = struct.pack("!BBHI", 3, 13, 0, 0) + frame[14:42]
     body = body[:2] + struct.pack("!H", checksum(body)) + body[4:]
-    head = struct.pack(
-        # Type 3, code 13: communication administratively prohibited.
-        "!BBHHHBBH4s4s",
-        0x45,
-        0,
-        20 + len(body),
-        0,
-        0,
-        64,
-        1,
-        0,
-        socket.inet_aton(GATEWAY),
-        frame[26:30],
-    )
+    addresses = socket.inet_aton(GATEWAY), frame[26:30]
+    head = struct.pack("!BBHHHBBH4s4s", NO_OPTIONS, 0, 20 + len(body), 0, 0, 64, ICMP, 0, *addresses)
     head = head[:10] + struct.pack("!H", checksum(head)) + head[12:]
     return frame[6:12] + frame[0:6] + VERSION_4 + head + body
 

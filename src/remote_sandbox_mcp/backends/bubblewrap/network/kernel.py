@@ -8,16 +8,17 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterable
 from pathlib import Path
+
+from ....core.sandboxes.network import Address, Range, is_private
 
 # Numbers from Linux's headers; Python has names for few of them.
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
 SET_DUMPABLE, SET_DEATH_SIGNAL, NO_NEW_RIGHTS = 4, 1, 38
 TUNSETIFF, TAP, WITHOUT_HEADER = 0x400454CA, 0x0002, 0x1000
-SIOCADDRT, SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU = (
-    *(0x890B, 0x8913, 0x8914),
-    *(0x8916, 0x891C, 0x8922),
-)
+SIOCADDRT, SIOCGIFFLAGS, SIOCSIFFLAGS = 0x890B, 0x8913, 0x8914
+SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU = 0x8916, 0x891C, 0x8922
 UP, ROUTE_UP, ROUTE_BY_GATEWAY = 0x1, 0x1, 0x2
 TUN = "/dev/net/tun"
 
@@ -33,11 +34,9 @@ def _libc_call(name: str, *arguments: int) -> None:
 
 
 def leave_network() -> None:
-    """Enter a new network namespace, inside a new user namespace where that is required.
-
-    Root needs no user namespace. Another user keeps its id in the user namespace, and loses all rights in it when the
-    next program is started.
-    """
+    """Enter a new network namespace, inside a new user namespace where that is required."""
+    # Root needs no user namespace. Another user keeps its id in the user namespace, and loses all rights in it when the
+    # next program is started.
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):
             _libc_call("unshare", NEW_NETWORK)
@@ -109,6 +108,16 @@ class Routes:
 
     def close(self) -> None:
         self._asking.close()
+
+    def may_reach(self, address: Address, excepted: Iterable[Range]) -> bool:
+        """Whether a sandbox may go there: to what is public and on another machine, or in an excepted range."""
+        if any(address in allowed for allowed in excepted):
+            return True
+        try:
+            return not is_private(address) and self.leads_away(address.packed)
+        except OSError:
+            # The kernel cannot say where it leads.
+            return False
 
     def leads_away(self, packed: bytes) -> bool:
         """Whether an address is on another machine: not local, not a multicast, and reachable."""

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ....core.errors import Unreachable
-from ....core.sandboxes.network import Address, HostRule, is_private, ranges, read_rule
+from ....core.sandboxes.network import Address, HostRule, ranges, read_rule
 from ....local.processes import descriptors
 from ....local.waiting import within
 from ...stream import carry_both_ways, over_asyncio
@@ -81,7 +81,7 @@ class Guard:
             found = await _resolve(name, port) if is_listed else []
         if not found:
             raise Turned(403, self._not_listed(name, port))
-        allowed = [address for address in found if self.may_reach(address)]
+        allowed = [address for address in found if self._routes.may_reach(address, self._excepted)]
         if not allowed:
             raise Turned(
                 403,
@@ -89,14 +89,6 @@ class Guard:
                 "may not go; its operator can allow it with private_ranges in config.toml",
             )
         return allowed
-
-    def may_reach(self, address: Address) -> bool:
-        if any(address in allowed for allowed in self._excepted):
-            return True
-        try:
-            return not is_private(address) and self._routes.leads_away(address.packed)
-        except OSError:
-            return False
 
     def _not_listed(self, name: str, port: int) -> str:
         if any(HostRule(rule.name, rule.range, port).allows_name(name, port) for rule in self._rules):
