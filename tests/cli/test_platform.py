@@ -38,7 +38,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture
 def place(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlatformFolder]:
     """Where the platform of a test is; none outlives it."""
-    place = PlatformFolder.of(clean_environment / "remote-sandbox-mcp")
+    place = PlatformFolder(clean_environment / "remote-sandbox-mcp")
     yield place
     found = holder(place.lock)
     if found and found.is_alive():

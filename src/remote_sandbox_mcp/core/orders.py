@@ -61,13 +61,6 @@ class BlocksOrder(TypedDict):
     block: int
 
 
-LearnOrder = PlainOrder
-RestOrder = PlainOrder
-CheckOrder = RootOrder
-MarkOrder = RootOrder
-IndexOrder = RootOrder
-DigestsOrder = RootOrder
-TextsOrder = RootOrder
 FinishOrder = RootOrder
 TidyOrder = RootOrder
 LeaveOrder = RootOrder
@@ -400,22 +393,9 @@ class HandOutSocketOrder(TypedDict):
 
 
 OutpostOrder = (
-    RunOrder
-    | ObserveOrder
-    | ForgetOrder
-    | ReadOrder
-    | WriteOrder
-    | ListOrder
-    | SearchOrder
-    | JobStartOrder
-    | JobQueryOrder
-    | JobListOrder
-    | JobWaitOrder
-    | JobStopOrder
-    | JobSendOrder
-    | HandOutSocketOrder
-    | PlainOrder
-)
+    RunOrder | ObserveOrder | ForgetOrder | ReadOrder | WriteOrder | ListOrder | SearchOrder | JobStartOrder
+    | JobQueryOrder | JobListOrder | JobWaitOrder | JobStopOrder | JobSendOrder | HandOutSocketOrder | PlainOrder
+)  # fmt: skip
 
 
 # Lane: looking
@@ -619,18 +599,6 @@ class CommitAnswer(TypedDict):
 
 
 LaneOrder = (
-    InspectPathOrder
-    | ScanOrder
-    | FollowOrder
-    | BridgeOrder
-    | SendOrder
-    | PartOrder
-    | BlocksOrder
-    | RootOrder
-    | FoundOrder
-    | PlainOrder
-    | ReceiveOrder
-    | BeginOrder
-    | JoinOrder
-    | CommitOrder
-)
+    InspectPathOrder | ScanOrder | FollowOrder | BridgeOrder | SendOrder | PartOrder | BlocksOrder | RootOrder
+    | FoundOrder | PlainOrder | ReceiveOrder | BeginOrder | JoinOrder | CommitOrder
+)  # fmt: skip

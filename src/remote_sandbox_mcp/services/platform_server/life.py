@@ -51,7 +51,7 @@ class PlatformState:
 
 
 async def status(state: Path) -> PlatformState:
-    place = PlatformFolder.of(state)
+    place = PlatformFolder(state)
     found = holder(place.lock)
     if found is None:
         return PlatformState(running=False, place=place)
@@ -68,7 +68,7 @@ async def up(
 
     `folders` of this machine may be mounted into sandboxes; no others.
     """
-    place = PlatformFolder.of(state)
+    place = PlatformFolder(state)
     if holder(place.lock):
         return await _of_others(state)
     words = server_words(environ)

@@ -23,15 +23,14 @@ HOST = "127.0.0.1"
 LARGEST_LOG, KEPT_LOGS = 5 << 20, 2
 
 
-@dataclass(frozen=True)
 class PlatformFolder:
-    """The files of one platform."""
+    """The files of one platform. `printed` has what the server says before it has a log: why it does not start."""
 
-    folder: Path
-
-    @classmethod
-    def of(cls, state: Path) -> PlatformFolder:
-        return cls(state / FOLDER)
+    def __init__(self, state: Path) -> None:
+        self.folder = folder = state / FOLDER
+        self.lock, self.key, self.url = folder / LOCK_FILE, folder / KEY_FILE, folder / URL_FILE
+        self.settings, self.database = folder / "server.toml", folder / "sandboxes.db"
+        self.log, self.access_log, self.printed = folder / "server.log", folder / "access.log", folder / "printed.log"
 
     def make(self) -> None:
         """Raises ConfigError."""
@@ -39,39 +38,6 @@ class PlatformFolder:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"unable to make the folder {self.folder}: {error.strerror}.") from error
-
-    @property
-    def lock(self) -> Path:
-        return self.folder / LOCK_FILE
-
-    @property
-    def key(self) -> Path:
-        return self.folder / KEY_FILE
-
-    @property
-    def url(self) -> Path:
-        return self.folder / URL_FILE
-
-    @property
-    def settings(self) -> Path:
-        return self.folder / "server.toml"
-
-    @property
-    def database(self) -> Path:
-        return self.folder / "sandboxes.db"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "server.log"
-
-    @property
-    def access_log(self) -> Path:
-        return self.folder / "access.log"
-
-    @property
-    def printed(self) -> Path:
-        """File with what the server prints before it has a log, such as why it does not start."""
-        return self.folder / "printed.log"
 
     def recorded_url(self) -> str:
         """The server's address, now or when it last ran."""

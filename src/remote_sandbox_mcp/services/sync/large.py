@@ -240,7 +240,7 @@ class LargeFile:
         self.mark, theirs = marks[1 : 1 + marks[0]], marks[1 + marks[0] :]
         self.mark = self.mark or await self._choose_mark(stream)
         reply: asyncio.Queue[bytes] = asyncio.Queue()
-        order: orders.IndexOrder = {"verb": "index", "root": self.streams.source_root}
+        order: orders.RootOrder = {"verb": "index", "root": self.streams.source_root}
         raw, room = self.raw + b"\0" + self.mark, self._room_of_index
         asked = stream.source.begin(order, raw, heard=reply.put_nowait, room=room)
         reading = asyncio.ensure_future(asked)
