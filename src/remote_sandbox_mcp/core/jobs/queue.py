@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..texts.text import last_line, span

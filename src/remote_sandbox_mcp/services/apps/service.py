@@ -176,7 +176,7 @@ class AppService:
         if await self._disposables.find(sandbox) is None:
             return None
         try:
-            return await self._disposables.endpoint(sandbox, port)
+            return await self._disposables.service.endpoint(sandbox, port)
         except Unsupported:
             return None
 

@@ -37,6 +37,8 @@ from ...core.workspaces.workspace import (
     WorkspaceState,
     mark_of,
     mark_text,
+    not_brought,
+    not_sent,
     word_in,
 )
 from ...local.waiting import within
@@ -508,3 +510,42 @@ def _relative(workspace: Workspace, paths: Collection[str]) -> frozenset[bytes]:
             raise BadArgument(f"{path} is not a path in {workspace.folder}")
         found.add(below.encode("utf-8", "surrogateescape"))
     return frozenset(found)
+
+
+class WorkspaceCall:
+    """One call from a folder of a workspace; `moved` is what it has moved so far."""
+
+    def __init__(self, service: WorkspaceService, workspace: Workspace, client_folder: str) -> None:
+        self._service = service
+        self._workspace = workspace
+        self._client_folder = client_folder
+        self.moved = Moved()
+
+    @property
+    def sandbox(self) -> str:
+        return self._workspace.sandbox
+
+    def start_folder(self, named: str) -> str:
+        """The folder over there in which it starts: the named one, else the one that the caller is in."""
+        return self._workspace.start_folder(named, self._client_folder)
+
+    def source(self, script: str, cwd: str) -> str:
+        """The script after the workspace's init lines."""
+        return self._workspace.source(script, self.start_folder(cwd))
+
+    async def send(self) -> None:
+        """Send what changed here. Raises SandboxError where it cannot be sent; then nothing may be run."""
+        try:
+            self.moved = self.moved.and_then(await self._service.send(self._workspace))
+        except ConnectError:
+            raise
+        except SandboxError as problem:
+            raise not_sent(self._workspace, problem) from None
+
+    async def bring(self) -> None:
+        """Bring back what changed there; what cannot come is told in `moved`."""
+        try:
+            brought = await self._service.bring(self._workspace)
+        except SandboxError as problem:
+            brought = not_brought(self._workspace, problem)
+        self.moved = self.moved.and_then(brought)
