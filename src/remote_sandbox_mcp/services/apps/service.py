@@ -100,10 +100,10 @@ class AppService:
 
     @lazy
     def _deployments(self) -> Deployments:
-        from .deploy import Book, Deployments
+        from .deploy import Deployments
 
-        book = Book(self._recall, self._note_end)
-        return Deployments(self._fleet.get, self._start, self._forwards, self._endpoint, book)
+        book = self._recall, self._note_end
+        return Deployments(self._fleet.get, self._start, self._forwards, self._endpoint, *book)
 
     async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
         """Start an app, and wait until it answers, it ends, or the time is over."""

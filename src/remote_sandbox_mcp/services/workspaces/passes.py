@@ -17,7 +17,7 @@ from ...core.sync.incoming import Sieve
 from ...core.sync.plan import Item, Plan
 from ...core.sync.scope import AppliedScope, Scope, folders_above, is_among, survey
 from ...core.sync.transfer import IN_WORKSPACE, Listener, Order, Outcome, Place
-from ...core.sync.tree import LEADS_OUT, Tree
+from ...core.sync.tree import LEADS_OUT, Tree, text_of
 from ...core.texts.text import counted
 from ...core.workspaces.reconcile import (
     Entries,
@@ -46,7 +46,7 @@ from ..sync.engine import NONSENSE, Synchronization
 from ..sync.patience import CutOff
 from ..sync.sending import BATCH_FILES
 from ..sync.service import Syncs
-from ..sync.streams import batches, names_of, text_of
+from ..sync.streams import batches, names_of
 from .followers import Followers
 from .records import Base, Pending, WorkspaceRecords
 
