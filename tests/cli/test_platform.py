@@ -19,7 +19,7 @@ from opensandbox.config import ConnectionConfig
 
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.local.processes.locks import holder
-from remote_sandbox_mcp.services.platform_server.needs import PlatformFolder
+from remote_sandbox_mcp.services.platform_server.life import PlatformFolder
 from tests.cli.conftest import Cli
 from tests.support.engine import Engine
 from tests.support.means import require_program

@@ -11,7 +11,7 @@ import pytest
 from remote_sandbox_mcp.config.problems import parse_toml
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.services.platform_server import needs
-from remote_sandbox_mcp.services.platform_server.needs import Images, PlatformFolder, render
+from remote_sandbox_mcp.services.platform_server.life import Images, PlatformFolder, render
 from tests.support.programs import look_in
 
 

@@ -137,12 +137,11 @@ class JobService:
 
     async def start(self, wanted: Wanted, ensure: Ensure | None = None) -> Begun:
         """Start a job; one that asks for GPUs, a choice of machines or an order may have to wait for a place."""
-        needs_place = wanted.places or wanted.after or (wanted.cards and not self._has_queue(wanted))
+        needs_place = bool(wanted.places or wanted.after)
+        if wanted.cards and not needs_place:
+            # Of a cluster, its queue decides when it starts.
+            needs_place = self._fleet.member(wanted.sandbox).slurm is None or wanted.slurm is False
         return await (self.waiting if needs_place else self._starting).start(wanted, ensure)
-
-    def _has_queue(self, wanted: Wanted) -> bool:
-        """Whether a cluster decides when it starts."""
-        return self._fleet.member(wanted.sandbox).slurm is not None and wanted.slurm is not False
 
     async def check(
         self, which: Which, *, lines: int = 50, cursor: int | None = None, most_bytes: int = JobQuery.most_bytes

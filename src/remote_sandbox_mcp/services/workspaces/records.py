@@ -90,6 +90,7 @@ class Base:
             middle, end = at + FOLDER.size + path, at + FOLDER.size + path + block
             folders[whole[at + FOLDER.size : middle]] = whole[middle:end]
             at = end
+        here, there = said.get("rough", ((), ()))
         return cls(
             folders,
             frozenset(map(bytes_of, said["came"])),
@@ -101,7 +102,7 @@ class Base:
             tuple((device, inode) for device, inode in said["ids"]),
             tuple(map(bytes_of, said["fetching"])),
             said["transfer"],
-            _sides(said.get("rough", ((), ()))),
+            (frozenset(here), frozenset(there)),
             {bytes_of(path): bytes_of(entry) for path, entry in said.get("staying", {}).items()},
         )
 
@@ -285,8 +286,3 @@ class WorkspaceRecords:
                 continue
             lock.sign()
             return lock
-
-
-def _sides(said: Any) -> tuple[frozenset[str], frozenset[str]]:
-    here, there = map(frozenset, said)
-    return here, there

@@ -48,7 +48,6 @@ from ..transfers.service import TransferService
 from .records import WorkspaceRecords
 
 if TYPE_CHECKING:
-    from ...local.store.workspaces import WorkspaceRow
     from .followers import BackgroundSend, Followers
     from .passes import Pass
     from .trash import Trash
@@ -185,7 +184,8 @@ class WorkspaceService:
         async with self._records.linking():
             # Again, because others may have been linked since the preview.
             self._check_others(LinkOrder(folder=folder, sandbox=preview.sandbox, remote=preview.remote, rules=rules))
-            path, inode = self._exactly(folder), os.stat(folder).st_ino
+            path = next((row for row in self._records.rows() if row.workspace.folder == folder), None)
+            inode = os.stat(folder).st_ino
             if path and path.inode != inode:
                 # Its common state is that of another folder: what is missing in this one was not deleted by anybody.
                 raise other_folder_here(folder)
@@ -207,7 +207,9 @@ class WorkspaceService:
         """Forget a workspace; both sides keep their files. Raises BadArgument where the folder is in none."""
         workspace = self.find(absolute(folder))
         if workspace is None:
-            raise BadArgument(f"{folder} is not in a linked folder; {self._linked_folders()}")
+            linked = ", ".join(each.folder for each in self.all())
+            others = f"linked are: {linked}" if linked else "none is linked"
+            raise BadArgument(f"{folder} is not in a linked folder; {others}")
         async with self._turn(workspace):
             self._records.remove(workspace)
             self._live.forget(workspace)
@@ -247,12 +249,6 @@ class WorkspaceService:
                     f"{order.sandbox}:{order.remote} cannot be linked, because {other.folder} is linked to "
                     f"{other.sandbox}:{other.remote}, and one lies in the other; choose another remote folder"
                 )
-
-    def _exactly(self, folder: str) -> WorkspaceRow | None:
-        return next((row for row in self._records.rows() if row.workspace.folder == folder), None)
-
-    def _linked_folders(self) -> str:
-        return f"linked are: {', '.join(each.folder for each in self.all())}" if self.all() else "none is linked"
 
     # Passes
 
