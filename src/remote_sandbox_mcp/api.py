@@ -212,7 +212,7 @@ class Sandboxes:
         )  # fmt: skip
         try:
             while made.status == PENDING:
-                made = await disposables.await_start(made.id, QUEUE_S, lambda reason: None)
+                made = await disposables.service.await_start(made.id, QUEUE_S, lambda reason: None)
         except asyncio.CancelledError:
             disposables.give_up(made.id)
             raise
@@ -382,7 +382,7 @@ class Box:
     @by_hub
     async def delete(self) -> None:
         """End a sandbox that `create` has made, with all that runs in it."""
-        await self._app.disposables.delete(self.name)
+        await self._app.disposables.service.delete(self.name)
 
 
 class Output:

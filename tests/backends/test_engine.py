@@ -36,7 +36,7 @@ from remote_sandbox_mcp.core.sandboxes.disposable import (
 )
 from remote_sandbox_mcp.core.sandboxes.machine import Engine as MachineEngine
 from remote_sandbox_mcp.core.sandboxes.sandbox import Description, Sandbox
-from remote_sandbox_mcp.services.probe.doctor import examine
+from remote_sandbox_mcp.services.probe.doctor import Visit, examine
 from tests.backends.contract import Opener, PythonContract
 from tests.support.cards import StandInCards, stand_in_cards
 from tests.support.disposables import ORDINARY_USER
@@ -332,7 +332,7 @@ async def test_doctor_finds_the_engine_and_says_what_to_do(place: Place, tmp_pat
     engines = [MachineEngine("docker", place.words), MachineEngine("docker", ("docker", "--host=unix:///nowhere"))]
     said = []
     for engine in engines:
-        report = await examine(place.sshd.machine(engine=engine), tmp_path / "known_hosts")
+        report = await examine(Visit(place.sshd.machine(engine=engine), tmp_path / "known_hosts"))
         said.append({step.name: step for step in report.steps}["containers"])
     assert said[0].said.endswith("; sandboxes are made with it: create_sandbox(on='gpu1')")
     assert (said[1].said, said[1].remedy) == (

@@ -19,7 +19,7 @@ from opensandbox.config import ConnectionConfig
 
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.local.processes.locks import holder
-from remote_sandbox_mcp.services.platform_server.needs import PlatformFolder
+from remote_sandbox_mcp.services.platform_server.life import PlatformFolder
 from tests.cli.conftest import Cli
 from tests.support.engine import Engine
 from tests.support.means import require_program
@@ -38,7 +38,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture
 def place(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlatformFolder]:
     """Where the platform of a test is; none outlives it."""
-    place = PlatformFolder.of(clean_environment / "remote-sandbox-mcp")
+    place = PlatformFolder(clean_environment / "remote-sandbox-mcp")
     yield place
     found = holder(place.lock)
     if found and found.is_alive():

@@ -37,7 +37,7 @@ from remote_sandbox_mcp.core.sync.transfer import Listener, Order, Outcome, Plac
 from remote_sandbox_mcp.fronts.mcp.results import about_error, failure
 from remote_sandbox_mcp.local.store.transfers import FAILED
 from remote_sandbox_mcp.services.fleet import Fleet, Member
-from remote_sandbox_mcp.services.probe.doctor import examine
+from remote_sandbox_mcp.services.probe.doctor import Visit, examine
 from remote_sandbox_mcp.services.transfers.background import BackgroundTransfers
 from tests.cli.conftest import Cli, at_a_terminal
 from tests.support import rewording
@@ -78,7 +78,7 @@ def there(good: Sshd, tmp_path: Path) -> Path:
 
 async def test_the_doctor_tells_the_step_what_was_found_and_what_to_do(words: Words, tmp_path: Path) -> None:
     with closed_port() as port:
-        checkup = await examine(Machine("gpu1", "127.0.0.1", port), tmp_path / "known_hosts")
+        checkup = await examine(Visit(Machine("gpu1", "127.0.0.1", port), tmp_path / "known_hosts"))
     _, name, failed, *others = checkup.steps
     assert (name.mark, failed.name, failed.mark) == (Mark.OK, "port", Mark.FAILED)
     assert {step.mark for step in others} == {Mark.SKIPPED}

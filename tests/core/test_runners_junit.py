@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from remote_sandbox_mcp.core.suites.javascript import read_jest
 from remote_sandbox_mcp.core.suites.junit import DEEPEST, BadReport, parse_junit, read_junit
 from remote_sandbox_mcp.core.suites.reading import MESSAGE_CHARS, Case, Verdict, bounded, tally
-from remote_sandbox_mcp.core.suites.report import MOST_FAILURES
+from remote_sandbox_mcp.core.suites.suite import MOST_FAILURES
 
 DATA = Path(__file__).with_name("data") / "runners"
 LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))

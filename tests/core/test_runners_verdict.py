@@ -9,8 +9,7 @@ from tests.support.values import succeeded
 
 from remote_sandbox_mcp.core.commands.command import Completed, Ending, Excerpt
 from remote_sandbox_mcp.core.suites.reading import LOG_BYTES, coverage_in
-from remote_sandbox_mcp.core.suites.report import TestReport
-from remote_sandbox_mcp.core.suites.suite import GIVEN, Suite
+from remote_sandbox_mcp.core.suites.suite import GIVEN, Suite, TestReport
 from remote_sandbox_mcp.core.suites.verdict import Evidence, make_report, recognise
 from remote_sandbox_mcp.core.texts.text import harmless
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from remote_sandbox_mcp.local.processes.locks import holder
-from remote_sandbox_mcp.services.hub_contact.hello import ask, say_hello
+from remote_sandbox_mcp.services.hub_contact.hello import SERVE, ask, say_hello
 from remote_sandbox_mcp.services.hub_contact.place import HubPlace, NoHub
 from remote_sandbox_mcp.services.watchdog.daemon import LOCK_FILE
 from tests.support.hubs import hub_folder, hub_pid, hub_pids, is_alive
@@ -83,7 +83,7 @@ def test_a_front_that_was_killed_before_it_read_its_answers_is_no_failure_of_the
     with wire(tmp_path) as line:
         use(line)
         front = HubPlace(given).connect()
-        front.sendall(say_hello({}, given, str(tmp_path), ""))
+        front.sendall(say_hello(SERVE, given, str(tmp_path), config=""))
         wait_until(lambda: select.select([front], [], [], 0)[0], what="an answer that nobody reads", seconds=20)
         assert len(clients_of(given)) == 2
         front.close()

@@ -19,7 +19,7 @@ import httpx2
 import pytest
 from mcp.types import ListRootsResult, Root
 
-from remote_sandbox_mcp.services.hub_contact.hello import say_http_hello
+from remote_sandbox_mcp.services.hub_contact.hello import HTTP, say_hello
 from remote_sandbox_mcp.services.hub_contact.place import HubPlace, reach
 from tests.fronts.http.conftest import Service, connected, service
 from tests.support.hub_desk import Desk, desk_in
@@ -383,7 +383,7 @@ class Attacker:
     def hand_over(self, *passed: int, early: bool = False, **terms: Any) -> dict[str, Any]:
         """What the hub says in the end."""
         told = {"host": "127.0.0.1", "port": 0, "key": "k", "hosts": ["localhost"], "origins": [], **terms}
-        hello = say_http_hello(told, {}, "/", "")
+        hello = say_hello(HTTP, {}, "/", http=told, config="")
         line, _ = reach(self._place)
         with line, line.makefile("rb") as heard:
             line.settimeout(20)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import httpx2
 
-from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobStarted, new_job_id
+from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobSeen, JobStarted, JobState, new_job_id
 from remote_sandbox_mcp.core.progress import Beat
 from remote_sandbox_mcp.core.sandboxes.port import Deployment, DeployOrder
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
-from remote_sandbox_mcp.services.apps.deploy import Deployments, Start, no_endpoint
+from remote_sandbox_mcp.services.apps.deploy import Deployments, Start
 from remote_sandbox_mcp.services.apps.forwards import Forwards, Get
 
 PYTHON = "/usr/bin/python3"
@@ -38,6 +38,25 @@ class World:
         return await self.deployments.deploy(order, self.beats.append)
 
 
+async def no_endpoint(name: str, port: int) -> str | None:
+    """For sandboxes whose ports can be forwarded."""
+    return None
+
+
+class Pages:
+    """A book in memory."""
+
+    def __init__(self, *written: Deployment) -> None:
+        self.written = list(written)
+        self.noted: list[tuple[str, JobState]] = []
+
+    async def recall(self) -> Sequence[Deployment]:
+        return [it for it in self.written if it.job_id not in dict(self.noted)]
+
+    async def note(self, job_id: str, seen: JobSeen) -> None:
+        self.noted.append((job_id, seen.state))
+
+
 @asynccontextmanager
 async def deploying(sandbox: Sandbox, endpoint: str | None = None) -> AsyncIterator[World]:
     async def get(name: str) -> Sandbox:
@@ -50,8 +69,8 @@ async def deploying(sandbox: Sandbox, endpoint: str | None = None) -> AsyncItera
     async def address(name: str, port: int) -> str | None:
         return endpoint
 
-    forwards = Forwards(get)
-    deployments = Deployments(get, start, forwards, address if endpoint else no_endpoint)
+    forwards, pages = Forwards(get), Pages()
+    deployments = Deployments(get, start, forwards, address, pages.recall, pages.note)
     try:
         yield World(sandbox, deployments, forwards, get, start)
     finally:

@@ -81,15 +81,15 @@ class House:
         return found
 
     def life(self, disposable_id: str) -> Life:
-        return self.disposables._service.registry.lives[disposable_id]
+        return self.disposables.service.registry.lives[disposable_id]
 
     async def tick(self) -> None:
         """One round of looking after all of them."""
-        await self.disposables._service.tending.tick()
+        await self.disposables.service.tending.tick()
 
     async def get(self, name: str) -> Disposable:
         """One as its provider knows it now."""
-        service = self.disposables._service
+        service = self.disposables.service
         return await inspect(service.registry, await service._living(name))
 
     def row(self, disposable_id: str) -> Kept:
@@ -99,7 +99,7 @@ class House:
 
     def belongs_to(self, owner: Owner) -> None:
         """From now on this is another process."""
-        self.disposables._service.registry.me = owner
+        self.disposables.service.registry.me = owner
 
     def pass_time(self, seconds: float) -> None:
         assert isinstance(self.clock, Clock)

@@ -48,7 +48,7 @@ async def obey(house: House, verb: str, *words: str) -> object:
     if verb == "run":
         return await run(house, words[0])
     if verb == "delete":
-        return (await house.disposables.delete(words[0])).status
+        return (await house.disposables.service.delete(words[0])).status
     if verb == "list":
         return sorted(it.id for it in await house.disposables.list())
     if verb == "deleted":

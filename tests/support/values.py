@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from remote_sandbox_mcp.core.suites.report import TestReport
+from remote_sandbox_mcp.core.suites.suite import TestReport
 from remote_sandbox_mcp.core.sync.plan import Plan
 from remote_sandbox_mcp.core.sync.tree import Tree, TreeReader
 

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Sequence
 
 from ..config.paths import NO_HUB
-from ..services.hub_contact.hello import read_answer, say_verb
+from ..services.hub_contact.hello import VERB, read_answer, say_hello
 from ..services.hub_contact.place import HubPlace, NoHub, connect, current_folder, reach
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ def run(argv: Sequence[str], *, may_start: bool = True) -> int | None:
         try:
             line.settimeout(FIRST_GREETING_S if is_new else GREETING_S)
             can_ask = os.isatty(0) and os.isatty(2)
-            line.sendall(say_verb(argv, can_ask, os.environ, current_folder()))
+            line.sendall(say_hello(VERB, os.environ, current_folder(), argv=[*argv], can_ask=can_ask))
             answers = Lines(line)
             if answers.next().get("send") != "streams":
                 return None

@@ -49,7 +49,7 @@ async def run(app: App, options: argparse.Namespace) -> int:
     made = await app.disposables.create(_order(app, options))
     if made.status == PENDING:
         complain(f"{made.id} is pending: {made.reason}")
-        made = await app.disposables.await_start(made.id, QUEUE_S, lambda reason: None)
+        made = await app.disposables.service.await_start(made.id, QUEUE_S, lambda reason: None)
     return _print_result(made, options.json)
 
 

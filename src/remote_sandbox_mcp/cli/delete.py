@@ -29,7 +29,7 @@ async def run(app: App, options: argparse.Namespace) -> int:
     deleted, problems, code = [], [], 0
     for name in options.ids:
         try:
-            gone = await app.disposables.delete(name)
+            gone = await app.disposables.service.delete(name)
             await app.apps.forget(gone.id)
             deleted.append({"sandbox_id": gone.id, "status": "deleted"})
         except SandboxError as problem:

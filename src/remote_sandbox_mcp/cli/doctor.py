@@ -17,7 +17,7 @@ from ..local.store.trouble import DAMAGED, standing_problem
 from ..services.gate.allowing import Use, use_here
 from ..services.gate.paths import Gate, private_files
 from ..services.platform_server.life import find_usual
-from ..services.probe.doctor import examine, examine_command, examine_local
+from ..services.probe.doctor import Visit, examine, examine_command, examine_local
 from .hub import all_facts
 from .render import Page, count, one_line, print_json, shown_file, styled
 from .verb import add_json
@@ -126,7 +126,7 @@ def _begin(options: argparse.Namespace) -> Practice:
     fleet = compose(configuration).fleet
     wanted = {fleet.member(name).name for name in options.names}
     state = paths.state_folder()
-    work = {machine.name: examine(machine, paths.known_hosts_file()) for machine in configuration.machines}
+    work = {machine.name: examine(Visit(machine, paths.known_hosts_file())) for machine in configuration.machines}
     work |= {place.name: examine_command(place) for place in configuration.commands}
     if configuration.local:
         work[configuration.local.name] = examine_local(configuration.local, state)

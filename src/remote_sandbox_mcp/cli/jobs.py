@@ -17,8 +17,8 @@ from ..core.jobs.placement import place_of, read_request
 from ..core.jobs.watch import Watch, WatchOrder
 from ..core.task import TaskSeen, TaskState, name_of, outcome_of
 from ..core.texts.text import harmless, size, without_broken_end, without_broken_start
-from ..services.jobs.resume import NO_RESUME_COMMAND
 from ..services.jobs.values import Begun, JobSnapshot, Wanted, Which
+from ..services.jobs.watches import NO_RESUME_COMMAND
 from ..views.job_results import begun_fields, seen_fields, session_fields, snapshot_fields, state_text, task_result
 from . import attach, terminal
 from .exec import source
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..app import App
     from ..core.commands.session_handle import SessionSeen
-    from ..services.workspaces.call import WorkspaceCall
+    from ..services.workspaces.service import WorkspaceCall
 
 # Exit codes of `wait`: of a job whose end is not known, and of a wait that reached its time limit.
 UNKNOWN_END, TIMED_OUT = 1, 124

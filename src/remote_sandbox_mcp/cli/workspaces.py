@@ -14,7 +14,7 @@ from ..core.errors import BadArgument
 from ..core.texts.text import counted, size
 from ..core.workspaces.workspace import DEFAULT_PULL, Linked, LinkOrder, Preview, Rules, WorkspaceState, kept_there
 from ..services.session import absolute, client_folder
-from ..services.workspaces.call import WorkspaceCall
+from ..services.workspaces.service import WorkspaceCall
 from ..views.results import plain_text
 from . import streams
 from .bar import Bar

@@ -61,13 +61,6 @@ class BlocksOrder(TypedDict):
     block: int
 
 
-LearnOrder = PlainOrder
-RestOrder = PlainOrder
-CheckOrder = RootOrder
-MarkOrder = RootOrder
-IndexOrder = RootOrder
-DigestsOrder = RootOrder
-TextsOrder = RootOrder
 FinishOrder = RootOrder
 TidyOrder = RootOrder
 LeaveOrder = RootOrder
@@ -400,22 +393,9 @@ class HandOutSocketOrder(TypedDict):
 
 
 OutpostOrder = (
-    RunOrder
-    | ObserveOrder
-    | ForgetOrder
-    | ReadOrder
-    | WriteOrder
-    | ListOrder
-    | SearchOrder
-    | JobStartOrder
-    | JobQueryOrder
-    | JobListOrder
-    | JobWaitOrder
-    | JobStopOrder
-    | JobSendOrder
-    | HandOutSocketOrder
-    | PlainOrder
-)
+    RunOrder | ObserveOrder | ForgetOrder | ReadOrder | WriteOrder | ListOrder | SearchOrder | JobStartOrder
+    | JobQueryOrder | JobListOrder | JobWaitOrder | JobStopOrder | JobSendOrder | HandOutSocketOrder | PlainOrder
+)  # fmt: skip
 
 
 # Lane: looking
@@ -435,17 +415,22 @@ class InspectPathAnswer(TypedDict):
     home: str
 
 
-class ScanOrder(TypedDict):
-    verb: Literal["scan"]
+class ListingOrder(TypedDict):
+    """What an order to list a tree says of it."""
+
     path: str
     rules: list[str]
     # Names of which it is told whether a rule left one out.
     watched: list[str]
     gitignore: bool
     squeeze: bool
+    exact: NotRequired[Ids]
+
+
+class ScanOrder(ListingOrder):
+    verb: Literal["scan"]
     # How the names of partial files begin that are looked for beside a single file.
     beside: NotRequired[str]
-    exact: NotRequired[Ids]
 
 
 class ProblemsAnswer(TypedDict):
@@ -471,16 +456,10 @@ class ScanAnswer(InspectPathAnswer, ProblemsAnswer):
     ids: NotRequired[Ids]
 
 
-class FollowOrder(TypedDict):
+class FollowOrder(ListingOrder):
     """Order to scan again, answered with the folders that differ from an earlier listing of the same lane."""
 
     verb: Literal["follow"]
-    path: str
-    rules: list[str]
-    watched: list[str]
-    gitignore: bool
-    squeeze: bool
-    exact: NotRequired[Ids]
     # The number of the listing that the near side has; 0 for none.
     since: int
     # The id of a run: it is looked only after that has ended on this machine. A CANCEL says that it has.
@@ -619,18 +598,6 @@ class CommitAnswer(TypedDict):
 
 
 LaneOrder = (
-    InspectPathOrder
-    | ScanOrder
-    | FollowOrder
-    | BridgeOrder
-    | SendOrder
-    | PartOrder
-    | BlocksOrder
-    | RootOrder
-    | FoundOrder
-    | PlainOrder
-    | ReceiveOrder
-    | BeginOrder
-    | JoinOrder
-    | CommitOrder
-)
+    InspectPathOrder | ScanOrder | FollowOrder | BridgeOrder | SendOrder | PartOrder | BlocksOrder | RootOrder
+    | FoundOrder | PlainOrder | ReceiveOrder | BeginOrder | JoinOrder | CommitOrder
+)  # fmt: skip

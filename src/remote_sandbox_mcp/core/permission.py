@@ -232,8 +232,6 @@ def _check_place(scheme: str, host: str, port: int) -> None:
     if not 1 <= port <= 65535:
         raise ValueError("must have a port from 1 to 65535, or none")
     if host.startswith("["):
-        import ipaddress
-
         try:
             ipaddress.IPv6Address(host[1:-1])
         except ValueError:

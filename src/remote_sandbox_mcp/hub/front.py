@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from ..services.hub_contact.hello import ABOUT_ERROR, VERSION_LINE, Handover, read_answer, say_hello
+from ..services.hub_contact.hello import ABOUT_ERROR, SERVE, VERSION_LINE, Handover, read_answer, say_hello
 from ..services.hub_contact.place import HubPlace, NoHub, current_folder, reach
 from .silence import Silence, say
 from .transcript import MOST_HUBS, Transcript, UnansweredRequest, answered_in, is_answer
@@ -127,7 +127,7 @@ class Front:
         self._silence.begin()
         who = self._begin_again()
         self._from_hub.rest.clear()
-        self._to_hub[:] = say_hello(who, self._environ, current_folder(), self._config)
+        self._to_hub[:] = say_hello(SERVE, self._environ, current_folder(), config=self._config, **who)
         self._lines_sent, self._queued, self._sent = 0, len(self._to_hub), 0
 
     def _begin_again(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from ..services.hub_contact.asking import ask_hub, call_hub
-from ..services.hub_contact.hello import read_answer, say_http_hello
+from ..services.hub_contact.hello import HTTP, read_answer, say_hello
 from ..services.hub_contact.place import HubPlace, NoHub, current_folder, reach
 from .front import FIRST_GREETING_S, GREETING_S, MOST_ATTEMPTS, STEADY_S
 
@@ -216,5 +216,5 @@ def run(listener: socket.socket, terms: Mapping[str, Any], config: str) -> str:
     except OSError as error:
         return str(error)
     config = os.path.abspath(os.path.expanduser(config)) if config else ""
-    hello = say_http_hello(terms, os.environ, current_folder(), config)
+    hello = say_hello(HTTP, os.environ, current_folder(), http=dict(terms), config=config)
     return str(HttpFront(place, listener, hello).run())

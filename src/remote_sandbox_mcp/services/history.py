@@ -8,6 +8,8 @@ import itertools
 import logging
 import secrets
 import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +18,6 @@ from weakref import WeakKeyDictionary
 from ..config import paths
 from ..core.errors import SandboxError
 from ..core.lazy import lazy
-from ..core.tally import Tally
 from ..core.texts.shown import values_in_use
 from .session import Session
 
@@ -32,6 +33,8 @@ LEAVE_S = 1.0
 LONGEST_NAME, LONGEST_FOLDER = 80, 500
 # The outcome of a call that has not ended.
 RUNNING = "running"
+# Bounds of how long calls took, for their counts.
+BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0)
 # A result's text before it is cut to its first line.
 MOST_TEXT = 30_000
 
@@ -57,6 +60,20 @@ class MadeCall:
     sandbox: str = ""
     exit_code: int | None = None
     text: str = field(default="", repr=False)
+
+
+class Tally:
+    """Counts of one process. `took` has for each tool how many calls kept which bound, and the last one none."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.took = defaultdict[str, list[int]](lambda: [0] * (len(BOUNDS_S) + 1))
+        self.seconds = defaultdict[str, float](float)
+
+    def add(self, tool: str, outcome: str, seconds: float) -> None:
+        self.calls[tool, outcome] += 1
+        self.took[tool][bisect_left(BOUNDS_S, seconds)] += 1
+        self.seconds[tool] += seconds
 
 
 class History:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -124,7 +124,7 @@ class Tasks:
         """A task's current state. Raises UnknownTask."""
         handle = which.handle
         if isinstance(handle, Run):
-            return await self._run(handle, which.sandbox, room, _observe(handle))
+            return await self._run(handle, which.sandbox, room)
         if isinstance(handle, SessionHandle):
             return await self._session(handle, which.sandbox)
         return await self._with_record(which, await self._jobs.check(which, lines=lines, cursor=cursor))
@@ -159,7 +159,7 @@ class Tasks:
         """End a task with its whole process tree; a session is closed, and its state is gone."""
         handle = which.handle
         if isinstance(handle, Run):
-            return await self._run(handle, which.sandbox, room, _stop(handle))
+            return await self._run(handle, which.sandbox, room, stops=True)
         if isinstance(handle, SessionHandle):
             return replace(await self._sessions().close(handle, which.sandbox), status="stopped")
         return await self._with_record(which, await self._jobs.stop(which, grace_s=grace_s))
@@ -207,14 +207,13 @@ class Tasks:
 
     # Commands
 
-    async def _run(
-        self, run: Run, name: str, room: int | None, ask: Callable[[Sandbox], Awaitable[Observation]]
-    ) -> Report:
+    async def _run(self, run: Run, name: str, room: int | None, *, stops: bool = False) -> Report:
         """A command's state from its machine or, where the machine does not know its end, from our records."""
         commands = self._jobs.commands
         name = name or await self.whereabouts(Which(session=run.id))
         try:
-            seen = await ask(await self._fleet.get(name))
+            sandbox = await self._fleet.get(name)
+            seen = await (sandbox.stop if stops else sandbox.observe)(run.id, keep=2 * OUTPUT_CHARS + 8)
         except (ConnectError, LostContact, UnknownSandbox):
             recorded = await commands.recall(run.id)
             if recorded is None:
@@ -310,14 +309,6 @@ class Tasks:
 def is_running(seen: TaskSeen) -> bool:
     """Whether something runs in it now: of an idle session, nothing is to be expected."""
     return outcome_of(seen).state.value in ("running", "pending")
-
-
-def _observe(run: Run) -> Callable[[Sandbox], Awaitable[Observation]]:
-    return lambda sandbox: sandbox.observe(run.id, keep=2 * OUTPUT_CHARS + 8)
-
-
-def _stop(run: Run) -> Callable[[Sandbox], Awaitable[Observation]]:
-    return lambda sandbox: sandbox.stop(run.id, keep=2 * OUTPUT_CHARS + 8)
 
 
 def _beat(seen: TaskSeen, seconds: float) -> Beat:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.commands.command import Running
 from ..core.sandboxes.disposable import Disposable, Limits
 from ..core.sandboxes.port import Deployment, Forward
-from ..core.suites.report import TestFailure, TestReport
+from ..core.suites.suite import TestFailure, TestReport
 from ..core.texts.text import clip
 from .results import lean, plain_text, sentence
 

@@ -28,7 +28,7 @@ from remote_sandbox_mcp.local.notify.announcer import Announcer
 from remote_sandbox_mcp.local.store import subscriptions
 from remote_sandbox_mcp.local.store.subscriptions import Subscription
 from remote_sandbox_mcp.services.fleet import Fleet
-from remote_sandbox_mcp.services.jobs.effects import Effects
+from remote_sandbox_mcp.services.jobs.supervise import Effects
 from remote_sandbox_mcp.services.session import Session, begin
 from tests.fronts.http.conftest import connected, service
 from tests.support.server import Caller, entry

@@ -11,7 +11,7 @@ from remote_sandbox_mcp.app import App
 from remote_sandbox_mcp.core.jobs.cards import CardRequest
 from remote_sandbox_mcp.core.sandboxes.disposable import Offer, Traits
 from remote_sandbox_mcp.core.sandboxes.port import Stream
-from remote_sandbox_mcp.core.suites.report import TestReport
+from remote_sandbox_mcp.core.suites.suite import TestReport
 from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.suites import service as suites
 from tests.fronts.mcp.conftest import connected, member

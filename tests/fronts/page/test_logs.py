@@ -49,7 +49,7 @@ async def test_the_log_of_a_job_ends_with_its_sandbox(app: App) -> None:
         name, data = read(part)
         told.append(name)
         if name == "text" and "hello" in data["text"]:
-            await app.disposables.delete(made.id)
+            await app.disposables.service.delete(made.id)
         if name == "end":
             assert "deleted" in data["trouble"]
     assert told[-1] == "end"

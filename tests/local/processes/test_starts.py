@@ -35,7 +35,6 @@ STARTERS = {
     "services/hub_contact/starting.py": "/bin/sh, and our own Python",
     "local/notify/program.py": "by_path",
     "services/platform_server/life.py": "find_chosen",
-    "services/platform_server/needs.py": "find_chosen",
     "local/processes/process.py": "find_helper",
     "services/session.py": "find_helper",
     "services/setup/clients.py": "find_chosen",

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from remote_sandbox_mcp.core.errors import BadArgument, Unreachable
-from remote_sandbox_mcp.core.jobs.job import JobQuery, JobSeen, JobState
+from remote_sandbox_mcp.core.jobs.job import JobQuery, JobState
 from remote_sandbox_mcp.core.sandboxes.port import Deployment, Health
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
-from remote_sandbox_mcp.services.apps.deploy import SAME, Book, Deployments
-from tests.support.app_world import World, fetch, web_server
+from remote_sandbox_mcp.services.apps.deploy import SAME, Deployments
+from tests.support.app_world import Pages, World, fetch, no_endpoint, web_server
 from tests.support.sshd import free_port
 from tests.support.waiting import eventually
 
@@ -27,26 +26,9 @@ def as_written(deployed: Deployment) -> Deployment:
     return replace(deployed, status="unknown", url="", health=Health(), log="", notes=())
 
 
-class Pages:
-    """A book in memory."""
-
-    def __init__(self, *written: Deployment) -> None:
-        self.written = list(written)
-        self.noted: list[tuple[str, JobState]] = []
-
-    async def recall(self) -> Sequence[Deployment]:
-        return [it for it in self.written if it.job_id not in dict(self.noted)]
-
-    async def note(self, job_id: str, seen: JobSeen) -> None:
-        self.noted.append((job_id, seen.state))
-
-    def book(self) -> Book:
-        return Book(self.recall, self.note)
-
-
 def next_server(world: World, pages: Pages) -> World:
     """Another one on the same sandbox, which knows what is written down."""
-    fresh = Deployments(world.get, world.start, world.forwards, book=pages.book())
+    fresh = Deployments(world.get, world.start, world.forwards, no_endpoint, pages.recall, pages.note)
     return World(world.sandbox, fresh, world.forwards, world.get, world.start)
 
 
@@ -180,6 +162,7 @@ async def test_an_app_whose_sandbox_does_not_answer_is_unknown(walled: World) ->
         raise Unreachable("unable to open gpu1: no answer")
 
     written = Deployment(sandbox="gpu1", port=80, status="running", url="http://127.0.0.1:80/", task="web")
-    deployments = Deployments(unreachable, walled.start, walled.forwards, book=Pages(written).book())
+    pages = Pages(written)
+    deployments = Deployments(unreachable, walled.start, walled.forwards, no_endpoint, pages.recall, pages.note)
     (listed,) = await deployments.list()
     assert (listed.status, listed.task, listed.problem) == ("unknown", "web", "unable to open gpu1: no answer")

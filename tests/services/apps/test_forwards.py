@@ -28,7 +28,6 @@ from remote_sandbox_mcp.core.sandboxes.port import Forward, Stream
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.local.processes import descriptors
 from remote_sandbox_mcp.services.apps import forwards as forwards_module
-from remote_sandbox_mcp.services.apps import guests
 from remote_sandbox_mcp.services.apps.forwards import Forwards
 from tests.backends.contract.ports import (
     MEGABYTE,
@@ -300,7 +299,7 @@ async def speak(stream: Stream) -> None:
 async def test_the_longest_silent_connection_goes_for_a_new_one(
     fake: FakeSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guests, "MOST_AT_A_PORT", 3)
+    monkeypatch.setattr(forwards_module, "MOST_AT_A_PORT", 3)
     async with forwarding(fake) as forwards:
         forward = await forwards.open("fake", port_of(fake))
         first, second, third = [await spoken(forward) for _ in range(3)]

@@ -11,7 +11,7 @@ import pytest
 from remote_sandbox_mcp.app import disposable_mark
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder
-from remote_sandbox_mcp.services.disposable import changes
+from remote_sandbox_mcp.services.disposable import verbs
 from tests.support.disposable_house import ANSWERS, Clock, House, until
 from tests.support.fakes.disposables import FakeProvider
 
@@ -38,7 +38,7 @@ class Scene:
 @pytest.fixture
 async def scene(build: Build, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Scene:
     for name in ("POLL_EVERY_S", "ASK_S"):
-        monkeypatch.setattr(changes, name, QUICK)
+        monkeypatch.setattr(verbs, name, QUICK)
     platform = FakeProvider("opensandbox", ANSWERS, clock=clock)
     rules = DisposableRules(auto_cleanup=True, cleanup_after_minutes=30)
     here, elsewhere = (build(rules, opensandbox=platform) for _ in range(2))
@@ -67,10 +67,10 @@ async def killed_outside(scene: Scene) -> None:
 
 Cause = Callable[[Scene], Awaitable[object]]
 CAUSES: dict[str, Cause] = {
-    "deleted here": lambda scene: scene.here.disposables.delete(scene.made),
-    "deleted elsewhere": lambda scene: scene.elsewhere.disposables.delete(scene.made),
-    "paused here": lambda scene: scene.here.disposables.pause(scene.made),
-    "paused elsewhere": lambda scene: scene.elsewhere.disposables.pause(scene.made),
+    "deleted here": lambda scene: scene.here.disposables.service.delete(scene.made),
+    "deleted elsewhere": lambda scene: scene.elsewhere.disposables.service.delete(scene.made),
+    "paused here": lambda scene: scene.here.disposables.service.pause(scene.made),
+    "paused elsewhere": lambda scene: scene.elsewhere.disposables.service.pause(scene.made),
     "paused from outside": paused_outside,
     "cleaned up elsewhere": cleaned_up_elsewhere,
     "expired": expired,
@@ -103,9 +103,9 @@ async def test_every_change_is_told_and_known_whoever_made_it(scene: Scene, caus
 async def test_resuming_is_told(scene: Scene) -> None:
     scene.made = (await scene.here.disposables.create(SandboxOrder())).id
     await until(lambda: scene.told)
-    await scene.here.disposables.pause(scene.made)
+    await scene.here.disposables.service.pause(scene.made)
     await until(lambda: len(scene.told) == 2)
-    await scene.elsewhere.disposables.resume(scene.made)
+    await scene.elsewhere.disposables.service.resume(scene.made)
     await until(lambda: len(scene.told) == 3)
     assert scene.told == [{scene.made}] * 3
 
@@ -130,8 +130,8 @@ async def test_use_is_no_change(scene: Scene) -> None:
     await until(lambda: scene.told)
     scene.told.clear()
     scene.elsewhere.rows.touch(made.id, scene.clock.now + 5)
-    await scene.elsewhere.disposables.renew(made.id, 500)
-    await scene.elsewhere.disposables.pause(made.id)
+    await scene.elsewhere.disposables.service.renew(made.id, 500)
+    await scene.elsewhere.disposables.service.pause(made.id)
     await until(lambda: scene.told)
     assert len(scene.told) == 1
 

@@ -59,7 +59,7 @@ async def test_one_is_made_used_and_thrown_away(make: Maker, tmp_path: Path) -> 
     assert await output(house, "web", 'echo "$TOKEN" > a; cat a') == "x\n"
     assert (await (await house.fleet.get(made.id)).read("a", Span())).data == b"x\n"
     assert folders(tmp_path) == {made.id}
-    await house.disposables.delete("web")
+    await house.disposables.service.delete("web")
     with pytest.raises(UnknownSandbox, match="web was deleted at"):
         await house.fleet.get("web")
     assert folders(tmp_path) == set()
@@ -70,7 +70,7 @@ async def test_ten_at_once_leave_nothing_when_they_are_deleted(make: Maker, tmp_
     made = [await house.disposables.create(SandboxOrder()) for _ in range(10)]
     assert await output(house, made[9].id, "echo here") == "here\n"
     for it in made:
-        await house.disposables.delete(it.id)
+        await house.disposables.service.delete(it.id)
     assert (folders(tmp_path), house.rows.living()) == (set(), ())
 
 

@@ -55,7 +55,7 @@ async def test_one_too_many_is_refused_with_the_oldest_and_what_to_do(build: Bui
     sentence = rf"2 exist and max_concurrent_sandboxes is 2; .*web \(made 2 min ago\), {second.id} .*raise the limit"
     with pytest.raises(SandboxError, match=sentence):
         await house.disposables.create(SandboxOrder())
-    await house.disposables.delete(first.id)
+    await house.disposables.service.delete(first.id)
     await house.disposables.create(SandboxOrder())
 
 
@@ -83,7 +83,7 @@ async def test_fifty_at_once_never_exceed_the_limit(build: Build) -> None:
     came = await asyncio.gather(*(house.disposables.create(SandboxOrder()) for _ in range(50)), return_exceptions=True)
     made = [it for it in came if not isinstance(it, BaseException)]
     assert len(made) == len(house.provider.made) == 7
-    await asyncio.gather(*(house.disposables.delete(it.id) for it in made))
+    await asyncio.gather(*(house.disposables.service.delete(it.id) for it in made))
     assert (house.provider.made, house.rows.living()) == ({}, ())
 
 
@@ -133,7 +133,7 @@ async def test_one_that_is_deleted_while_it_is_made_is_ended(house: House) -> No
     house.provider.delay_s = 0.05
     task = await begun(house.disposables.create(ORDER))
     await until(lambda: house.provider.orders)
-    assert (await house.disposables.delete("web")).status == "gone"
+    assert (await house.disposables.service.delete("web")).status == "gone"
     with pytest.raises(UnknownSandbox, match=r"the sandbox web was deleted at .* create_sandbox"):
         await task
     assert house.provider.made == {}
@@ -154,13 +154,13 @@ async def test_one_whose_provider_is_not_configured_any_more_is_told(build: Buil
     (listed,) = await later.disposables.list()
     assert "'opensandbox' is not configured here" in listed.notes[0]
     with pytest.raises(ConfigError, match="'opensandbox' is not configured here"):
-        await later.disposables.delete("web")
+        await later.disposables.service.delete("web")
 
 
 async def test_a_snapshot_is_an_image_for_another(build: Build) -> None:
     house = build(opensandbox=FakeProvider("opensandbox"))
     await house.disposables.create(ORDER)
-    kept = await house.disposables.snapshot("web", "before")
+    kept = await house.disposables.service.snapshot("web", "before")
     again = await house.disposables.restore(kept, SandboxOrder(name="again", limits=Limits(cpu=1)))
     assert (kept, again.image, again.limits.cpu) == ("snapshot:before", "snapshot:before", 1)
 
@@ -229,7 +229,7 @@ async def test_ready_ones_that_cannot_be_made_are_not_tried_all_the_time(build: 
     for _ in range(3):
         await house.tick()
     assert len(house.provider.orders) == 2
-    await until(lambda: not house.disposables._service.making.pool._filling)
+    await until(lambda: not house.disposables.service.making.pool._filling)
     house.provider.fail(None, "create")
     house.pass_time(61)
     await house.tick()

@@ -40,7 +40,7 @@ async def make(platform: Platform, tmp_path: Path) -> AsyncIterator[Make]:
     yield build
     for house in houses:
         for it in await house.disposables.list():
-            await house.disposables.delete(it.id)
+            await house.disposables.service.delete(it.id)
         await house.close()
     assert platform.containers() == []
 
@@ -58,13 +58,13 @@ async def test_a_container_is_renewed_paused_resumed_and_thrown_away(make: Make,
     assert house.row(made.id).disposable.expires > time.time() + 3000
     (listed,) = await house.providers["opensandbox"].list()
     assert listed.expires > time.time() + 3000
-    await house.disposables.pause("web")
+    await house.disposables.service.pause("web")
     with pytest.raises(ConnectError, match="web is paused; continue it with resume_sandbox"):
         await output(house, "web", "true")
     assert [it.status for it in await house.disposables.list()] == ["paused"]
-    await house.disposables.resume("web")
+    await house.disposables.service.resume("web")
     assert await output(house, "web", "echo again") == "again\n"
-    await house.disposables.delete(made.id)
+    await house.disposables.service.delete(made.id)
     assert platform.containers() == []
     with pytest.raises(UnknownSandbox, match="web was deleted at"):
         house.fleet.member("web")
@@ -89,20 +89,20 @@ async def test_it_is_known_to_the_next_server(make: Make, platform: Platform) ->
     second = make()
     await second.disposables.adopt()
     assert await output(second, "web", "cat a") == "mine"
-    await second.disposables.delete("web")
+    await second.disposables.service.delete("web")
 
 
 async def test_what_a_crashed_server_left_is_taken_over(make: Make, platform: Platform) -> None:
     first = make()
     first.belongs_to(Owner(99_999_999, "dead"))
     made = await first.disposables.create(SandboxOrder())
-    await first.disposables._service.tending.stop()
-    first.disposables.__dict__.pop("_service")
+    await first.disposables.service.tending.stop()
+    first.disposables.__dict__.pop("service")
     await first.providers["opensandbox"].close()
     second = make()
     await second.disposables.adopt()
-    await until(lambda: second.row(made.id).owner == second.disposables._service.registry.me, 30)
-    await second.disposables.delete(made.id)
+    await until(lambda: second.row(made.id).owner == second.disposables.service.registry.me, 30)
+    await second.disposables.service.delete(made.id)
     assert platform.containers() == []
 
 
@@ -111,7 +111,7 @@ async def test_several_at_once_leave_nothing(make: Make, platform: Platform) -> 
     came = await asyncio.gather(*(house.disposables.create(SandboxOrder()) for _ in range(8)), return_exceptions=True)
     made = [it for it in came if not isinstance(it, BaseException)]
     assert len(made) == len(platform.containers()) == 6
-    await asyncio.gather(*(house.disposables.delete(it.id) for it in made))
+    await asyncio.gather(*(house.disposables.service.delete(it.id) for it in made))
     assert (platform.containers(), house.rows.living()) == ([], ())
 
 
@@ -137,13 +137,13 @@ async def test_while_the_platform_is_down_that_is_told_and_nothing_is_lost(make:
     try:
         (listed,) = await house.disposables.list()
         assert (listed.status, "opensandbox did not answer" in listed.notes[-1]) == ("running", True)
-        for asked in (house.disposables.delete("web"), house.disposables.create(SandboxOrder())):
+        for asked in (house.disposables.service.delete("web"), house.disposables.create(SandboxOrder())):
             with pytest.raises(ConnectError):
                 await asked
     finally:
         platform.start_server()
     assert await output(house, made.id, "echo here") == "here\n"
-    await house.disposables.delete("web")
+    await house.disposables.service.delete("web")
     # What may have been made meanwhile is looked for until it is certain that nothing was.
     (doubtful,) = house.rows.living()
     assert (doubtful.disposable.status, doubtful.disposable.key) == ("ending", "")

@@ -105,7 +105,7 @@ async def test_what_a_killed_server_left_is_found_by_the_next_by_name_and_id(tmp
         await until(lambda: house.row(str(named)).owner.pid in heirs)
         assert house.row(str(theirs)).owner.pid == neighbour.process.pid
         assert sandboxes(tmp_path) == {left, theirs, named}
-        await house.disposables.delete("web")
+        await house.disposables.service.delete("web")
         await house.close()
         assert sandboxes(tmp_path) == {left, theirs}
 

@@ -197,11 +197,11 @@ async def test_the_rounds_go_on_after_one_that_failed(house: House, caplog: pyte
             raise ZeroDivisionError("strange")
         return ()
 
-    house.disposables._service.tending.tick = tick  # type: ignore[method-assign]
-    house.disposables._service.tending.wake()
+    house.disposables.service.tending.tick = tick  # type: ignore[method-assign]
+    house.disposables.service.tending.wake()
     await until(lambda: len(rounds) == 1)
     await until(lambda: "round over the disposable sandboxes failed" in caplog.text)
-    house.disposables._service.tending.wake()
+    house.disposables.service.tending.wake()
     await until(lambda: len(rounds) == 2)
 
 
@@ -251,8 +251,8 @@ async def crashed(house: House, order: SandboxOrder) -> str:
     """One whose server is gone without a word."""
     house.belongs_to(Owner(99_999_999, "dead"))
     made = await house.disposables.create(order)
-    await house.disposables._service.tending.stop()
-    house.disposables.__dict__.pop("_service")
+    await house.disposables.service.tending.stop()
+    house.disposables.__dict__.pop("service")
     return made.id
 
 
@@ -272,7 +272,7 @@ async def test_what_is_left_is_known_again_and_inherited_without_opening(house: 
     later = build(embedded=house.provider)
     await later.disposables.adopt()
     assert list(later.fleet.names) == ["gpu1", made, "web"]
-    await until(lambda: later.row(made).owner == later.disposables._service.registry.me)
+    await until(lambda: later.row(made).owner == later.disposables.service.registry.me)
     await until(lambda: house.provider.asked == [*before, "look"])
     await (await later.fleet.get("web")).run(Command("true"))
 
@@ -288,7 +288,7 @@ async def test_a_row_without_a_sandbox_is_struck_out(house: House, build: Build)
 
 async def test_a_crash_while_one_was_made_is_swept(house: House, build: Build) -> None:
     house.belongs_to(Owner(99_999_999, "dead"))
-    plan = house.disposables._service.making._plan(SandboxOrder(provider="embedded"))
+    plan = house.disposables.service.making._plan(SandboxOrder(provider="embedded"))
     house.rows.reserve(plan, 5)
     await house.provider.create(plan.id, SandboxOrder())
     later = build(embedded=house.provider)
@@ -302,17 +302,17 @@ async def test_what_a_neighbour_leaves_that_crashes_is_taken_over_without_a_rest
     orphan = await crashed(build(embedded=house.provider), SandboxOrder(name="left"))
     await house.tick()
     assert house.provider.deleted == []
-    assert house.row(orphan).owner == house.disposables._service.registry.me
+    assert house.row(orphan).owner == house.disposables.service.registry.me
     assert "left" in house.fleet.names
 
 
 async def test_deleting_what_a_crashed_server_was_making_ends_it(house: House, build: Build) -> None:
     house.belongs_to(Owner(99_999_999, "dead"))
-    plan = house.disposables._service.making._plan(SandboxOrder(provider="embedded"))
+    plan = house.disposables.service.making._plan(SandboxOrder(provider="embedded"))
     house.rows.reserve(plan, 5)
     await house.provider.create(plan.id, SandboxOrder())
     later = build(embedded=house.provider)
-    assert (await later.disposables.delete(plan.id)).status == "gone"
+    assert (await later.disposables.service.delete(plan.id)).status == "gone"
     assert (house.provider.made, later.rows.living()) == ({}, ())
 
 
@@ -332,9 +332,9 @@ async def test_one_of_another_configuration_is_not_there(house: House, build: Bu
     assert not await stranger.disposables.is_over(made.id)
     for asked in ("delete", "pause", "resume"):
         with pytest.raises(UnknownSandbox, match="was never made"):
-            await getattr(stranger.disposables, asked)(made.id)
+            await getattr(stranger.disposables.service, asked)(made.id)
     with pytest.raises(UnknownSandbox, match="was never made"):
-        await stranger.disposables.renew("web", 10)
+        await stranger.disposables.service.renew("web", 10)
     with pytest.raises(UnknownSandbox, match="no sandbox is named"):
         stranger.fleet.member(made.id)
     assert list(house.provider.made) == [made.id]
@@ -384,7 +384,7 @@ async def test_the_watchdog_leaves_alone_what_its_own_process_tends(house: House
     """In the hub, who uses a sandbox and who sweeps are one process; the user may be about to renew it."""
     made = await house.disposables.create(SandboxOrder(timeout_s=100))
     # It would see to the end of its time itself.
-    await house.disposables._service.tending.stop()
+    await house.disposables.service.tending.stop()
     house.pass_time(103)
     watchdog = build(embedded=house.provider)
     await watchdog.disposables.sweep()

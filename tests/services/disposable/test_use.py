@@ -222,7 +222,7 @@ async def test_one_that_has_expired_is_told_as_that(house: House) -> None:
 async def test_one_that_another_process_has_deleted_is_told_as_that(house: House, build: Build) -> None:
     made, sandbox = await opened(house)
     other = build(embedded=house.provider)
-    await other.disposables.delete("web")
+    await other.disposables.service.delete("web")
     with pytest.raises(ConnectError, match=GONE.format("was deleted")):
         await sandbox.run(Command("true"))
     assert made not in house.fleet.names
@@ -231,7 +231,7 @@ async def test_one_that_another_process_has_deleted_is_told_as_that(house: House
 async def test_what_another_process_has_deleted_leaves_the_fleet_by_itself(house: House, build: Build) -> None:
     made, _ = await opened(house)
     other = build(embedded=house.provider)
-    await other.disposables.delete("web")
+    await other.disposables.service.delete("web")
     await house.tick()
     assert list(house.fleet.names) == ["gpu1"]
     with pytest.raises(UnknownSandbox, match=r"web was deleted at "):
@@ -251,14 +251,14 @@ async def test_trouble_with_one_that_is_there_is_told_as_it_is(house: House) -> 
 
 async def test_one_that_is_paused_says_so_until_it_is_resumed(house: House) -> None:
     made, sandbox = await opened(house, SandboxOrder(name="web", timeout_s=0))
-    assert (await house.disposables.pause("web")).status == "paused"
+    assert (await house.disposables.service.pause("web")).status == "paused"
     with pytest.raises(ConnectError, match="web is paused; continue it with resume_sandbox"):
         await sandbox.run(Command("true"))
     assert (await house.get("web")).status == "paused"
     house.pass_time(3 * 3600)
     await house.tick()
     assert made in house.provider.made
-    assert (await house.disposables.resume("web")).status == "running"
+    assert (await house.disposables.service.resume("web")).status == "running"
     assert isinstance(await sandbox.run(Command("true")), Completed)
 
 
@@ -267,52 +267,52 @@ async def test_one_that_is_paused_says_so_until_it_is_resumed(house: House) -> N
 
 async def test_deleting_twice_says_what_became_of_it(house: House) -> None:
     made, _ = await opened(house)
-    first = await house.disposables.delete(made)
-    again = await house.disposables.delete("web")
+    first = await house.disposables.service.delete(made)
+    again = await house.disposables.service.delete("web")
     assert (first.status, first.notes, again.status) == ("gone", (), "gone")
     assert again.notes[0].startswith("the sandbox web was deleted at ")
     assert house.provider.deleted == [made]
     with pytest.raises(UnknownSandbox, match="was never made"):
-        await house.disposables.delete("other")
+        await house.disposables.service.delete("other")
     with pytest.raises(UnknownSandbox, match="is a machine"):
-        await house.disposables.delete("gpu1")
+        await house.disposables.service.delete("gpu1")
 
 
 async def test_what_cannot_be_deleted_now_stays_known(house: House) -> None:
     made, _ = await opened(house)
     house.provider.fail(Unreachable("the platform does not answer"), "delete")
     with pytest.raises(Unreachable):
-        await house.disposables.delete(made)
+        await house.disposables.service.delete(made)
     assert (await house.fleet.get("web")).description.name == "web"
     house.provider.fail(None, "delete")
-    await house.disposables.delete(made)
+    await house.disposables.service.delete(made)
 
 
 async def test_a_renewal_sets_how_long_it_lives_from_then_on(house: House) -> None:
     made, sandbox = await opened(house)
-    renewed = await house.disposables.renew("web", 2000)
+    renewed = await house.disposables.service.renew("web", 2000)
     assert (renewed.expires, house.row(made).timeout_s) == (1_002_000.0, 2000.0)
     house.pass_time(1001)
     await sandbox.run(Command("true"))
     await until(lambda: house.provider.renewals == [(made, 2000), (made, 2000)])
     await sandbox.run(Command("endless", timeout_s=5000), patience_s=0.01)
-    assert (await house.disposables.renew("web", 60)).expires == house.clock() + 5010
+    assert (await house.disposables.service.renew("web", 60)).expires == house.clock() + 5010
     with pytest.raises(SandboxError, match="timeout is 0"):
-        await house.disposables.renew("web", 0)
+        await house.disposables.service.renew("web", 0)
 
 
 async def test_every_verb_says_what_became_of_one_that_is_over(build: Build) -> None:
     house = build(opensandbox=FakeProvider("opensandbox"))
     made, _ = await opened(house)
-    assert await house.disposables.endpoint(made, 80) == "http://127.0.0.1:80/"
-    await house.disposables.delete(made)
+    assert await house.disposables.service.endpoint(made, 80) == "http://127.0.0.1:80/"
+    await house.disposables.service.delete(made)
     for asked in (
         house.get(made),
-        house.disposables.renew(made, 60),
-        house.disposables.pause(made),
-        house.disposables.resume(made),
-        house.disposables.snapshot(made),
-        house.disposables.endpoint(made, 80),
+        house.disposables.service.renew(made, 60),
+        house.disposables.service.pause(made),
+        house.disposables.service.resume(made),
+        house.disposables.service.snapshot(made),
+        house.disposables.service.endpoint(made, 80),
     ):
         with pytest.raises(UnknownSandbox, match=GONE.format("was deleted")):
             await asked
@@ -322,7 +322,7 @@ async def test_a_verb_on_one_that_was_killed_notes_it(house: House) -> None:
     made, _ = await opened(house)
     house.provider.kill(made)
     with pytest.raises(ConnectError, match=GONE.format("was ended by its platform or from outside")):
-        await house.disposables.renew(made, 60)
+        await house.disposables.service.renew(made, 60)
     assert house.rows.is_empty()
 
 
@@ -348,8 +348,8 @@ async def test_what_is_not_there_any_more_is_not_listed(house: House) -> None:
 async def test_a_round_that_began_before_its_end_does_not_bring_it_back(house: House) -> None:
     made, _ = await opened(house)
     row = house.row(made)
-    await house.disposables.delete(made)
-    house.disposables._service.registry.admit_all([row])
+    await house.disposables.service.delete(made)
+    house.disposables.service.registry.admit_all([row])
     assert list(house.fleet.names) == ["gpu1"]
 
 
@@ -357,9 +357,9 @@ async def test_who_listens_hears_of_changes_until_that_is_ended(house: House) ->
     heard: list[int] = []
     end = house.disposables.on_change(lambda: heard.append(1))
     made, _ = await opened(house)
-    await house.disposables.pause(made)
+    await house.disposables.service.pause(made)
     end()
-    await house.disposables.delete(made)
+    await house.disposables.service.delete(made)
     assert len(heard) >= 2
     count = len(heard)
     await house.tick()
@@ -369,7 +369,7 @@ async def test_who_listens_hears_of_changes_until_that_is_ended(house: House) ->
 async def test_a_renewal_tells_the_end_that_the_platform_has_set(house: House) -> None:
     house.provider.least_s = 60.0
     made, sandbox = await opened(house)
-    renewed = await house.disposables.renew("web", 10)
+    renewed = await house.disposables.service.renew("web", 10)
     assert (renewed.expires, house.row(made).disposable.expires) == (1_000_060.0, 1_000_060.0)
     house.pass_time(56)
     house.provider.least_s = 90.0

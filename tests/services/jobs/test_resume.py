@@ -14,8 +14,8 @@ from remote_sandbox_mcp.config.schema import Settings
 from remote_sandbox_mcp.core.errors import NotStarted, Unreachable
 from remote_sandbox_mcp.core.jobs.watch import Status, Watch, WatchOrder
 from remote_sandbox_mcp.services.fleet import Fleet, Member
-from remote_sandbox_mcp.services.jobs.resume import NO_RESUME_COMMAND
 from remote_sandbox_mcp.services.jobs.service import Begun, JobService, Wanted, Which
+from remote_sandbox_mcp.services.jobs.watches import NO_RESUME_COMMAND
 from tests.support.fakes.sandbox import FakeSandbox
 from tests.support.jobs import FOREVER, in_thread, jobs_on, not_running
 from tests.support.sshd import Fleet as Machines

@@ -15,8 +15,7 @@ from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.core.jobs.job import JobState, NoCards
 from remote_sandbox_mcp.core.jobs.watch import Decision, Event, EventType, Policy, Status, Watch
 from remote_sandbox_mcp.local.store.jobs import JobRecord
-from remote_sandbox_mcp.services.jobs import checkpoints, effects
-from remote_sandbox_mcp.services.jobs import effects as attempts
+from remote_sandbox_mcp.services.jobs import curves, supervise
 from tests.support.job_world import BEGINNING, World, unheard
 
 QUIET = Policy(notify_local=False)
@@ -108,8 +107,8 @@ async def test_a_sandbox_that_is_not_configured_is_told_at_once(world: World) ->
 async def test_a_machine_in_trouble_stops_no_other(
     world: World, trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(attempts, "LIMIT_S", 0.05)
-    monkeypatch.setattr(attempts.attempt, "__defaults__", (0.05,))
+    monkeypatch.setattr(supervise, "LIMIT_S", 0.05)
+    monkeypatch.setattr(supervise.attempt, "__defaults__", (0.05,))
     for name in ("bad", "good"):
         world.watch("train", name, policy=replace(QUIET, alert_after_failures=1))
     world.machine("bad").is_up = trouble != "down"
@@ -132,7 +131,7 @@ async def test_a_machine_in_trouble_stops_no_other(
 
 
 async def test_a_checkpoint_that_hangs_hides_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINTS_S", 0.01)
+    monkeypatch.setattr(curves, "CHECKPOINTS_S", 0.01)
     world.watch("slow", policy=replace(QUIET, checkpoint_command="cat /hung"), last_checkpoint="step 7")
     world.watch("other", policy=QUIET)
     look = world.machine().inspect
@@ -226,7 +225,7 @@ async def test_what_reaches_somebody_at_last_is_not_told_again(world: World) -> 
 async def test_a_slow_hook_holds_up_nobody_and_is_not_taken_for_dead(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(effects, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(supervise, "PATIENCE_S", 0.01)
     world.watch(policy=replace(QUIET, hooks=("slow",)))
     world.machine().end(ENDED, exit_code=0)
     announce, released = world.announce, asyncio.Event()

@@ -11,7 +11,7 @@ import pytest
 from remote_sandbox_mcp.config.problems import parse_toml
 from remote_sandbox_mcp.core.errors import ConfigError
 from remote_sandbox_mcp.services.platform_server import needs
-from remote_sandbox_mcp.services.platform_server.needs import Images, PlatformFolder, render
+from remote_sandbox_mcp.services.platform_server.life import Images, PlatformFolder, render
 from tests.support.programs import look_in
 
 
@@ -40,7 +40,7 @@ def docker(folder: Path, context: str = "unix:///run/user/1/docker.sock") -> Non
 
 
 def test_the_server_is_reached_from_here_alone_and_reaches_nothing_here(tmp_path: Path) -> None:
-    place = PlatformFolder.of(tmp_path / 'odd "name"')
+    place = PlatformFolder(tmp_path / 'odd "name"')
     said = parse_toml(render(place, 4321, "the-key", Images("execd:1", "egress:2"), ()))
     assert said["server"] == {"host": "127.0.0.1", "port": 4321, "api_key": "the-key"}
     assert said["docker"] == {"network_mode": "bridge", "publish_host": "127.0.0.1", "no_new_privileges": True}
@@ -52,7 +52,7 @@ def test_the_server_is_reached_from_here_alone_and_reaches_nothing_here(tmp_path
 
 
 def test_folders_that_the_operator_names_may_be_mounted(tmp_path: Path) -> None:
-    said = parse_toml(render(PlatformFolder.of(tmp_path), 4321, "the-key", Images(), ["/srv/data"]))
+    said = parse_toml(render(PlatformFolder(tmp_path), 4321, "the-key", Images(), ["/srv/data"]))
     assert said["storage"] == {"allowed_host_paths": ["/srv/data"]}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remote_sandbox_mcp.core.commands.command import Command
-from remote_sandbox_mcp.core.suites.report import TestReport
+from remote_sandbox_mcp.core.suites.suite import TestReport
 from remote_sandbox_mcp.services.suites.service import run_tests
 from tests.support.fakes.sandbox import Answer, FakeSandbox
 

@@ -11,7 +11,7 @@ from remote_sandbox_mcp.core.commands.command import Command, Excerpt, Running
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, SandboxError, Unreachable
 from remote_sandbox_mcp.core.progress import Beat
 from remote_sandbox_mcp.core.sandboxes.files import FileSlice, Span
-from remote_sandbox_mcp.core.suites.report import TestReport
+from remote_sandbox_mcp.core.suites.suite import TestReport
 from remote_sandbox_mcp.services.suites import service
 from remote_sandbox_mcp.services.suites.service import results_of, run_tests
 from tests.support.fakes.sandbox import Answer, FakeSandbox, after

@@ -13,8 +13,7 @@ from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
 from remote_sandbox_mcp.core.errors import NotStarted, SandboxError
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from remote_sandbox_mcp.core.suites.reading import LOG_BYTES
-from remote_sandbox_mcp.core.suites.report import TestReport
-from remote_sandbox_mcp.core.suites.suite import Loan
+from remote_sandbox_mcp.core.suites.suite import Loan, TestReport
 from remote_sandbox_mcp.services.suites import loan
 from remote_sandbox_mcp.services.suites.service import results_of, run_tests
 from tests.support.pace import Deadline

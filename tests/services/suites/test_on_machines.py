@@ -14,7 +14,7 @@ from remote_sandbox_mcp.core.commands.command import Command, Completed, Running
 from remote_sandbox_mcp.core.jobs.cards import CardRequest
 from remote_sandbox_mcp.core.jobs.job import JobQuery, NoCards
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
-from remote_sandbox_mcp.core.suites.report import TestReport
+from remote_sandbox_mcp.core.suites.suite import TestReport
 from remote_sandbox_mcp.services.fleet import Fleet as FleetOfMembers
 from remote_sandbox_mcp.services.fleet import Member
 from remote_sandbox_mcp.services.jobs.service import JobService

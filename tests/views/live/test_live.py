@@ -325,13 +325,13 @@ async def test_a_disposable_sandbox_is_shown_with_its_ports_and_is_not_kept_aliv
         row = await view.row("sandboxes", made.id, lambda row: row["ports"])
         assert row["ports"] == [{"port": 8000, "url": forward.url}]
         assert made.id not in view.topics["machines"]
-        life = app.disposables._service.registry.lives[made.id]
+        life = app.disposables.service.registry.lives[made.id]
         before = life.kept.idle_since
         view.live.stir()
         seen = view.topics["jobs"]
         await view.live._watchers[made.id][0]._list_jobs()
         assert life.kept.idle_since == before, seen
-        await app.disposables.delete(made.id)
+        await app.disposables.service.delete(made.id)
         view.live.stir()
         await view.until(lambda topics: topics["sandboxes"] == {}, "its end")
 

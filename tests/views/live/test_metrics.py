@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from remote_sandbox_mcp.core.tally import Tally
+from remote_sandbox_mcp.services.history import Tally
 from remote_sandbox_mcp.views.live.metrics import metrics_text
 
 

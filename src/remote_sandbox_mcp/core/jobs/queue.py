@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..texts.text import last_line, span
@@ -25,32 +25,19 @@ TIME_LIMIT, PREEMPTED, NODE_FAILED = "time_limit", "preempted", "node_failed"
 REQUEUED, CANCELLED, OUT_OF_MEMORY = "requeued", "cancelled", "out_of_memory"
 
 # The queue's words for states: what each means for us, and how a job ended.
-_STATES: Mapping[str, tuple[str, str]] = {
-    "PENDING": (PENDING, ""),
-    "CONFIGURING": (PENDING, ""),
-    "REQUEUED": (PENDING, ""),
-    "REQUEUE_FED": (PENDING, ""),
-    "REQUEUE_HOLD": (PENDING, ""),
-    "RESV_DEL_HOLD": (PENDING, ""),
-    "SPECIAL_EXIT": (PENDING, ""),
-    "RUNNING": (RUNNING, ""),
-    "COMPLETING": (RUNNING, ""),
-    "SUSPENDED": (RUNNING, ""),
-    "STOPPED": (RUNNING, ""),
-    "SIGNALING": (RUNNING, ""),
-    "STAGE_OUT": (RUNNING, ""),
-    "RESIZING": (RUNNING, ""),
-    "COMPLETED": (ENDED, ""),
-    "FAILED": (ENDED, ""),
-    "REVOKED": (ENDED, ""),
-    "TIMEOUT": (ENDED, TIME_LIMIT),
-    "DEADLINE": (ENDED, TIME_LIMIT),
-    "PREEMPTED": (ENDED, PREEMPTED),
-    "NODE_FAIL": (ENDED, NODE_FAILED),
-    "BOOT_FAIL": (ENDED, NODE_FAILED),
-    "LAUNCH_FAILED": (ENDED, NODE_FAILED),
-    "CANCELLED": (ENDED, CANCELLED),
-    "OUT_OF_MEMORY": (ENDED, OUT_OF_MEMORY),
+_STATES = {
+    word: (state, fate)
+    for state, fate, words in (
+        (PENDING, "", "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"),
+        (RUNNING, "", "RUNNING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING"),
+        (ENDED, "", "COMPLETED FAILED REVOKED"),
+        (ENDED, TIME_LIMIT, "TIMEOUT DEADLINE"),
+        (ENDED, PREEMPTED, "PREEMPTED"),
+        (ENDED, NODE_FAILED, "NODE_FAIL BOOT_FAIL LAUNCH_FAILED"),
+        (ENDED, CANCELLED, "CANCELLED"),
+        (ENDED, OUT_OF_MEMORY, "OUT_OF_MEMORY"),
+    )
+    for word in words.split()
 }
 _NUMBER = re.compile(r"[0-9][0-9_\[\],%-]{0,999}\Z")
 _EMPTY = ("None", "(null)", "N/A", "Unknown", "NONE", "None assigned")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -204,7 +204,9 @@ def host_key_step(before: bool, now: bool, files: Sequence[str], fingerprint: st
 
 def parse_findings(text: str) -> Findings:
     """Read what doctor.sh printed."""
-    return _findings(*_read_sections(text))
+    sections, noise = _read_sections(text)
+    told = {name: sections.get(name, "") for name in ("shell", "python", "tmux", "docker", "podman", "slurm", "path")}
+    return Findings(**told, login_shell=sections.get("login", ""), noise=noise.strip())
 
 
 _CLUSTER_SECTIONS = ("sbatch", "sacct", "elsewhere", "home", "modules")
@@ -229,11 +231,6 @@ def _read_sections(text: str) -> tuple[dict[str, str], str]:
         elif line.startswith(" "):
             sections.setdefault(name, _tidy(harmless(line.encode()), _LONGEST))
     return sections, noise
-
-
-def _findings(sections: Mapping[str, str], noise: str) -> Findings:
-    told = {name: sections.get(name, "") for name in ("shell", "python", "tmux", "docker", "podman", "slurm", "path")}
-    return Findings(**told, login_shell=sections.get("login", ""), noise=noise.strip())
 
 
 def shell_step(findings: Findings, configured: Sequence[str], login_noise: str) -> Step:

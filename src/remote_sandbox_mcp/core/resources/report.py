@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ..jobs.cards import CardLease
-from ..sandboxes.cluster import ClusterUsage, SlurmReply, read_cluster
+from ..sandboxes.cluster import OUT_OF_TIME, ClusterUsage, SlurmReply, read_cluster, tidy
 from .usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage
 
 _MIB = 1024 * 1024
-# timeout(1) says 124, or what the signal made of the program: 137 after KILL, 143 after TERM (busybox).
-_OUT_OF_TIME = ("124", "137", "143")
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def parse_usage(text: str) -> Usage:
         cluster=_cluster(report),
     )
     if not (cpu or memory or disks or usage.gpus or error):
-        raise ValueError(f"the machine's answer holds nothing that can be read: {_tidy(text[:400], 120)!r}")
+        raise ValueError(f"the machine's answer holds nothing that can be read: {tidy(text[:400], 120)!r}")
     return usage
 
 
@@ -114,16 +112,10 @@ def _named(report: _Report, name: str) -> dict[str, int]:
     return {found.group(1): int(found.group(2)) for found in lines if found}
 
 
-def _tidy(text: str, limit: int) -> str:
-    """One line of text that others chose, made fit to show."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * limit]).split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
 def _value(text: str) -> str:
     """The text; empty for the tools' words for nothing: [N/A], [Not Found], 0x..., Unsupported."""
     text = text.strip()
-    return "" if re.match(r"\[|N/A|0x|unsupported|unknown", text, re.IGNORECASE) else _tidy(text, 80)
+    return "" if re.match(r"\[|N/A|0x|unsupported|unknown", text, re.IGNORECASE) else tidy(text, 80)
 
 
 # The host
@@ -206,7 +198,7 @@ def _disk(lines: Iterable[str]) -> Disk | None:
         row = re.search(r"\s([0-9]{1,18})\s+([0-9]{1,18})\s+(-?[0-9]{1,18})\s+(?:[0-9]+%|-)\s+(/.*)", line)
         if row and int(row.group(1)):
             total, used, free = (max(0, int(row.group(n))) / _MIB for n in (1, 2, 3))
-            return Disk(_tidy(row.group(4), 200), total, used, free)
+            return Disk(tidy(row.group(4), 200), total, used, free)
     return None
 
 
@@ -229,8 +221,8 @@ def _cluster(report: _Report) -> ClusterUsage | None:
 
 
 def _complaint(program: str, section: _Section, said: Sequence[str]) -> str:
-    text = _tidy(" ".join(said), 300)
-    if section.status in _OUT_OF_TIME:
+    text = tidy(" ".join(said), 300)
+    if section.status in OUT_OF_TIME:
         return f"{program} did not answer in time; the driver may hang"
     if section.status != "0":
         return f"{program} failed with exit code {section.status}" + (f": {text}" if text else "")
@@ -296,7 +288,7 @@ def _pieces(gpu: Gpu, listed: Iterable[str]) -> list[Gpu]:
             # Its size is in the name of its profile: 3g.20gb.
             size = re.search(r"\.([0-9]{1,4})gb", part[1])
             total = float(size[1]) * 1024 if size else None
-            name, uuid = f"{gpu.name} MIG {_tidy(part[1], 40)}", _value(part[2])
+            name, uuid = f"{gpu.name} MIG {tidy(part[1], 40)}", _value(part[2])
             found.append(replace(gpu, name=name, uuid=uuid, card=gpu.uuid, mem_total_mb=total))
     return found or [gpu]
 
@@ -309,7 +301,7 @@ def _nvidia_processes(report: _Report, gpus: Sequence[Gpu]) -> tuple[list[_Held]
     rows = [[cell.strip() for cell in line.split(",", 3)] for line in section.lines]
     owners = _owners(report)
     held = [(_home(row[0], gpus), _nvidia_process(row, owners)) for row in rows if len(row) == 4 and _whole(row[1])]
-    problems = ("nvidia-smi did not list the GPU processes in time",) if section.status in _OUT_OF_TIME else ()
+    problems = ("nvidia-smi did not list the GPU processes in time",) if section.status in OUT_OF_TIME else ()
     return held, problems
 
 
@@ -358,7 +350,7 @@ def _lease(section: _Section) -> CardLease:
     user = "".join(section.words[1:2])
     user = said.get("user", "") if user in ("", "-", "UNKNOWN") else user
     since, until = (_number(said.get(name, "")) or 0.0 for name in ("since", "until"))
-    return CardLease(_tidy(user, 64) or "unknown", _tidy(said.get("job", ""), 60), _moment(since), _moment(until))
+    return CardLease(tidy(user, 64) or "unknown", tidy(said.get("job", ""), 60), _moment(since), _moment(until))
 
 
 def _moment(seconds: float) -> float:
@@ -368,7 +360,7 @@ def _moment(seconds: float) -> float:
 def _owners(report: _Report) -> dict[int, GpuProcess]:
     rows = [line.split(None, 3) for section in report.get("owners", ()) for line in section.lines]
     found = [
-        GpuProcess(pid, user=_tidy(row[1], 64), name=_value("".join(row[3:])), elapsed_s=_elapsed(row[2]))
+        GpuProcess(pid, user=tidy(row[1], 64), name=_value("".join(row[3:])), elapsed_s=_elapsed(row[2]))
         for row in rows
         if len(row) >= 3 and (pid := _whole(row[0]))
     ]

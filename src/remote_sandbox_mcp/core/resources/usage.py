@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..jobs.cards import CardLease
-from ..sandboxes.cluster import ClusterUsage, cluster_fields, cluster_score
+from ..sandboxes.cluster import ClusterUsage, cluster_fields, cluster_score, time_text
 
 _LISTED_PROCESSES = 8
 _LISTED_PROBLEMS = 3
@@ -206,11 +205,7 @@ def gpu_fields(gpu: Gpu) -> dict[str, object]:
 def _lease_fields(lease: CardLease | None) -> dict[str, object]:
     if lease is None:
         return {}
-    return _filled(user=lease.user, job=lease.job, since=_moment(lease.since), until=_moment(lease.until))
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""
+    return _filled(user=lease.user, job=lease.job, since=time_text(lease.since), until=time_text(lease.until))
 
 
 def _process_fields(process: GpuProcess) -> dict[str, object]:

@@ -14,7 +14,8 @@ _LONGEST = 120
 # A pending job with one of these reasons waits for the same nodes as a new one would. Others wait for a dependency, for
 # a limit of their own or for a person, and block no other job.
 _WAITS_FOR_NODES = frozenset({"Resources", "Priority", "None"})
-_OUT_OF_TIME = ("124", "137", "143")
+# timeout(1) says 124, or what the signal made of the program: 137 after KILL, 143 after TERM (busybox).
+OUT_OF_TIME = ("124", "137", "143")
 # sinfo's words for a node that may start something now, and for one that may later. All others are out of order.
 _IDLE = frozenset({"idle"})
 _MIXED = frozenset({"mixed"})
@@ -137,8 +138,8 @@ def cluster_fields(cluster: ClusterUsage) -> dict[str, object]:
         more_partitions=len(cluster.partitions) - len(listed),
         my_jobs=_filled(running=dict(cluster.running), pending=dict(cluster.pending)),
         oldest_pending=_filled(
-            job=oldest.number, partition=oldest.partition, reason=oldest.reason, submitted=_time_text(oldest.submitted),
-            expected_start=_time_text(oldest.start),
+            job=oldest.number, partition=oldest.partition, reason=oldest.reason, submitted=time_text(oldest.submitted),
+            expected_start=time_text(oldest.start),
         ) if oldest else {},
         my_limits=[dict(limit) for limit in cluster.limits[:_LISTED_LIMITS]],
         limits_unknown=cluster.limits_unknown,
@@ -151,7 +152,7 @@ def _filled(**fields: object) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value not in (0, "", [], {}, False)}
 
 
-def _time_text(seconds: int) -> str:
+def time_text(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%SZ}" if seconds else ""
 
 
@@ -198,19 +199,20 @@ def _problems(nodes: SlurmReply, mine: SlurmReply, is_whole: bool) -> Iterable[s
 
 
 def _complaint(program: str, answer: SlurmReply) -> str:
-    if answer.status in ("", *_OUT_OF_TIME):
+    if answer.status in ("", *OUT_OF_TIME):
         return f"{program} did not answer in time; the controller may be down or busy"
     if answer.status == "127":
         return f"{program} is not installed there, or not in PATH"
-    said = _tidy(" ".join(answer.lines))
+    said = tidy(" ".join(answer.lines))
     if "accounting_storage" in said:
         return "this cluster keeps no accounts"
     return f"{program} failed with exit code {answer.status}" + (f": {said}" if said else "")
 
 
-def _tidy(text: str) -> str:
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[:1000]).split())
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+def tidy(text: str, limit: int = _LONGEST) -> str:
+    """One line of text that others chose, made fit to show."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 8 * limit]).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def _whole(text: str) -> int:
@@ -263,7 +265,7 @@ def _read_nodes(line: str) -> _Nodes | None:
         return None
     count, idle, cpus = map(int, cells[:3])
     used = _read_gpus(cells[8]) if len(cells) == 9 else None
-    partition, available, limit, state = (_tidy(cell) for cell in cells[3:7])
+    partition, available, limit, state = (tidy(cell) for cell in cells[3:7])
     return _Nodes(count, idle, cpus, partition, available, limit, state, _read_gpus(cells[7]), used)
 
 
@@ -272,7 +274,7 @@ def _read_gpus(text: str) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for item in text.split(","):
         if found := re.fullmatch(r"gpu(?::([^:]{1,60}))?(?::no_consume)?:([0-9]{1,4})", item):
-            name = _tidy(found[1] or "")
+            name = tidy(found[1] or "")
             counts["gpu" if name in ("", "-") else name] += int(found[2])
     return {name: count for name, count in counts.items() if count}
 
@@ -332,7 +334,7 @@ def _read_mine(lines: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
     pending: Counter[str] = Counter()
     for cells in (line.split() for line in lines):
         if len(cells) == 3 and _whole(cells[0]):
-            (pending if cells[2] == "PENDING" else running)[_tidy(cells[1])] += _whole(cells[0])
+            (pending if cells[2] == "PENDING" else running)[tidy(cells[1])] += _whole(cells[0])
     return dict(sorted(running.items())), dict(sorted(pending.items()))
 
 
@@ -340,7 +342,7 @@ def _read_oldest(mine: SlurmReply) -> OldestPending | None:
     for cells in (line.split(None, 6) for line in mine.lines if mine.status == "0"):
         if len(cells) == 7 and cells[0] == "oldest":
             _, number, partition, _, submitted, start, reason = cells
-            return OldestPending(_tidy(number), _tidy(partition), _tidy(reason), _whole(submitted), _whole(start))
+            return OldestPending(tidy(number), tidy(partition), tidy(reason), _whole(submitted), _whole(start))
     return None
 
 
@@ -365,6 +367,6 @@ def _read_limits(answers: Mapping[str, SlurmReply]) -> tuple[Mapping[str, str], 
 
 def _rows(answer: SlurmReply, columns: Sequence[str]) -> Iterable[dict[str, str]]:
     for line in answer.lines if answer.status == "0" else ():
-        cells = [_tidy(cell) for cell in line.split("|")]
+        cells = [tidy(cell) for cell in line.split("|")]
         if len(cells) == len(columns):
             yield {name: cell for name, cell in zip(columns, cells, strict=True) if cell}

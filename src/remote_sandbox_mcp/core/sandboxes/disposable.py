@@ -305,17 +305,7 @@ def canonical_host(host: str) -> str:
 
 def megabytes(text: str) -> int:
     """512m, 2g, 1.5GiB, or a plain number of megabytes."""
-    units = {
-        "": 1.0,
-        "m": 1.0,
-        "mb": 1.0,
-        "mib": 1.0,
-        "mi": 1.0,
-        "g": 1024.0,
-        "gb": 1024.0,
-        "gib": 1024.0,
-        "gi": 1024.0,
-    }
+    units = dict.fromkeys(("", "m", "mb", "mib", "mi"), 1.0) | dict.fromkeys(("g", "gb", "gib", "gi"), 1024.0)
     number = text.strip().lower()
     unit = number.lstrip("0123456789.")
     try:

@@ -19,20 +19,9 @@ EVERY_HOST = "*"
 # That list where the operator writes none: indexes of packages. Not among them: hosts that publish what anybody sends
 # (github.com), and Go's module proxy, which fetches from any server that a module's path names.
 PACKAGE_INDEXES = (
-    "pypi.org",
-    "files.pythonhosted.org",
-    "conda.anaconda.org",
-    "repo.anaconda.com",
-    "registry.npmjs.org",
-    "index.crates.io",
-    "static.crates.io",
-    "rubygems.org",
-    "index.rubygems.org",
-    "deb.debian.org",
-    "security.debian.org",
-    "archive.ubuntu.com",
-    "security.ubuntu.com",
-    "ports.ubuntu.com",
+    *("pypi.org", "files.pythonhosted.org", "conda.anaconda.org", "repo.anaconda.com", "registry.npmjs.org"),
+    *("index.crates.io", "static.crates.io", "rubygems.org", "index.rubygems.org"),
+    *("deb.debian.org", "security.debian.org", "archive.ubuntu.com", "security.ubuntu.com", "ports.ubuntu.com"),
     "dl-cdn.alpinelinux.org",
 )
 _LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
@@ -44,18 +33,10 @@ _WITH_PORT = re.compile(r"(?P<name>[^:\[\]/]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9]
 PRIVATE_4 = tuple(
     ipaddress.IPv4Network(text)
     for text in (
-        "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",
-        "127.0.0.0/8",
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8"),
         # Azure's service for a machine's own keys and settings.
         "168.63.129.16/32",
-        "169.254.0.0/16",
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.168.0.0/16",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
+        *("169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16", "224.0.0.0/4", "240.0.0.0/4"),
     )
 )
 GLOBAL_6 = ipaddress.IPv6Network("2000::/3")

@@ -20,13 +20,8 @@ _NODE, _TEST_OPTION = re.compile(r"\bnode\b"), re.compile(r" --test\b")
 # node has a JUnit reporter since these releases (September 2023); the output of older ones can be read as well.
 _FIRST_WITH_JUNIT = {18: (18, 20), 20: (20, 10)}
 _PYTEST_FILES = (
-    "pytest.ini",
-    ".pytest.ini",
-    "pytest.toml",
-    ".pytest.toml",
-    "conftest.py",
-    "tests/conftest.py",
-    "test/conftest.py",
+    *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"),
+    *("conftest.py", "tests/conftest.py", "test/conftest.py"),
 )
 _PYTEST_TABLES = (
     ("pyproject.toml", re.compile(r"^[ \t]*\[tool\.pytest\b", re.MULTILINE)),

@@ -10,7 +10,7 @@ from itertools import islice
 
 from .junit import DEEPEST, XmlCase, XmlReport
 from .reading import Case, Reading, Verdict, failures_of, tally
-from .report import MOST_FAILURES
+from .suite import MOST_FAILURES
 
 NAME = "pytest"
 _COUNT = r"\d{1,9} [a-z]{1,30}(?: passed| failed| skipped)?"

@@ -10,14 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
+from typing import Any
 
 from ..commands.command import Excerpt
 from ..texts.text import harmless
-from .report import MOST_FAILURES, MOST_SLOWEST, TestFailure, Timing
+from .suite import MOST_FAILURES, MOST_SLOWEST, TestFailure, Timing
 
 MESSAGE_CHARS = 2000
 ID_CHARS = 500
 LONGEST_S = 1e8
+# Fields of a Reading, and of the report that is made of it.
+COUNTS = ("passed", "failed", "skipped", "errors")
 # A message begins with what was expected and ends with where.
 _HEAD, _TAIL = 1300, 600
 _TOTAL = re.compile(r"^TOTAL[ \t]+\d+[ \t]+\d+(?:[ \t]+\d+[ \t]+\d+)?[ \t]+(\d+(?:\.\d+)?)%", re.MULTILINE)
@@ -133,12 +136,10 @@ def joined(readings: Sequence[Reading]) -> Reading:
     """Several runners' results as one."""
     runners = dict.fromkeys(reading.runner for reading in readings)
     slowest = heapq.nlargest(MOST_SLOWEST, (one for r in readings for one in r.slowest), key=lambda one: one.seconds)
+    counts: dict[str, Any] = {name: sum(getattr(reading, name) for reading in readings) for name in COUNTS}
     return Reading(
         runner="+".join(runners),
-        passed=sum(reading.passed for reading in readings),
-        failed=sum(reading.failed for reading in readings),
-        skipped=sum(reading.skipped for reading in readings),
-        errors=sum(reading.errors for reading in readings),
+        **counts,
         failures=tuple(failure for reading in readings for failure in reading.failures)[:MOST_FAILURES],
         slowest=tuple(slowest),
         ended=all(reading.ended for reading in readings),

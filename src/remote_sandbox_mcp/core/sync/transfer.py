@@ -156,14 +156,12 @@ class Outcome:
 
     def after(self, earlier: Outcome) -> Outcome:
         """The sum of this and of an earlier attempt that was cut off."""
+        added = ("made_dirs", "sent_files", "bytes", "wire_bytes", "seconds")
+        both: dict[str, Any] = {name: getattr(self, name) + getattr(earlier, name) for name in added}
         return replace(
             self,
-            made_dirs=self.made_dirs + earlier.made_dirs,
-            sent_files=self.sent_files + earlier.sent_files,
+            **both,
             skipped_files=max(0, self.skipped_files - earlier.sent_files),
-            bytes=self.bytes + earlier.bytes,
-            wire_bytes=self.wire_bytes + earlier.wire_bytes,
-            seconds=self.seconds + earlier.seconds,
             secrets=tuple(dict.fromkeys((*earlier.secrets, *self.secrets))),
             secret_count=max(earlier.secret_count, self.secret_count),
         )

@@ -81,6 +81,15 @@ def leads_out(folder: bytes, target: bytes) -> bool:
     return target.startswith(b"/") or climbs > depth or UP in names[climbs:]
 
 
+def text_of(path: bytes) -> str:
+    """A path as JSON and people have it: bytes that are not UTF-8 come back as they were by `bytes_of`."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: object) -> bytes:
+    return str(text).encode("utf-8", "surrogateescape")
+
+
 def child(folder: bytes, name: bytes) -> bytes:
     return folder + b"/" + name if folder else name
 
@@ -235,13 +244,13 @@ class TreeReader:
             str(end["path"]),
             str(end["real"]),
             str(end["home"]),
-            _bytes(end.get("meta", "")),
+            bytes_of(end.get("meta", "")),
             problems=tuple(Problem(str(path), str(reason)) for path, reason in end.get("problems", ())),
             problem_count=int(end.get("problem_count", 0)),
             unread=int(end.get("unread", 0)),
             hits=tuple(map(str, end.get("hits", ()))),
             leftovers=tuple(map(str, end.get("leftovers", ()))),
-            gitignores=tuple((_bytes(folder), _bytes(text)) for folder, text in end.get("gitignores", ())),
+            gitignores=tuple((bytes_of(folder), bytes_of(text)) for folder, text in end.get("gitignores", ())),
             secrets=tuple(map(str, end.get("secrets", ()))),
             secret_count=int(end.get("secret_count", 0)),
             coarse=bool(end.get("coarse")),
@@ -269,11 +278,7 @@ def _expanded(part: bytes) -> bytes:
 
 def _folder(name: object) -> bytes:
     """Raises ValueError for something that cannot be the path of a folder below the top."""
-    folder = _bytes(name)
+    folder = bytes_of(name)
     if not all(map(is_name, folder.split(b"/"))):
         raise ValueError("it names a folder in a way that is not possible")
     return folder
-
-
-def _bytes(text: object) -> bytes:
-    return str(text).encode("utf-8", "surrogateescape")

@@ -57,13 +57,8 @@ class Conflict:
     there: bytes
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(Conflict):
     """A file that changed on both sides and has the same size there: its content decides whether that is a conflict."""
-
-    path: bytes
-    here: bytes
-    there: bytes
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..commands.shell import quote
 from ..errors import SandboxError
@@ -296,24 +297,16 @@ class Moved:
 
     def and_then(self, later: Moved) -> Moved:
         """Add up the movements of this pass and of a later one."""
+        listed = ("sent", "came", "conflicts", "kept_there", "too_large", "problems")
+        once: dict[str, Any] = {name: _once(getattr(self, name), getattr(later, name)) for name in listed}
+        added = ("sent_bytes", "deleted_there", "came_bytes", "deleted_here", "deleted_here_count", "kept_there_count")
+        both = {name: getattr(self, name) + getattr(later, name) for name in (*added, "too_large_count")}
         return replace(
             later,
-            sent=_once(self.sent, later.sent),
+            **once | both,
             sent_count=self.sent_count + later.sent_count - len(set(self.sent).intersection(later.sent)),
-            sent_bytes=self.sent_bytes + later.sent_bytes,
-            deleted_there=self.deleted_there + later.deleted_there,
-            came=_once(self.came, later.came),
             came_count=self.came_count + later.came_count - len(set(self.came).intersection(later.came)),
-            came_bytes=self.came_bytes + later.came_bytes,
-            deleted_here=self.deleted_here + later.deleted_here,
-            deleted_here_count=self.deleted_here_count + later.deleted_here_count,
-            conflicts=_once(self.conflicts, later.conflicts),
-            kept_there=_once(self.kept_there, later.kept_there),
-            kept_there_count=self.kept_there_count + later.kept_there_count,
-            too_large=_once(self.too_large, later.too_large),
-            too_large_count=self.too_large_count + later.too_large_count,
             stayed_there=max(self.stayed_there, later.stayed_there),
-            problems=_once(self.problems, later.problems),
             transfer=later.transfer or self.transfer,
         )
 

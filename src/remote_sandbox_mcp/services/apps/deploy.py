@@ -34,42 +34,24 @@ SAME = "it runs already, so nothing was started"
 # Start: starts an order's command as a background job. Endpoint: a platform's own URL of a port, or None.
 Start = Callable[[DeployOrder], Awaitable[JobStarted]]
 Endpoint = Callable[[str, int], Awaitable["str | None"]]
-
-
-async def no_endpoint(sandbox_name: str, port: int) -> str | None:
-    """For sandboxes whose ports can be forwarded."""
-    return None
-
-
-async def nothing_written() -> Sequence[Deployment]:
-    return ()
-
-
-async def not_noted(job_id: str, seen: JobSeen) -> None:
-    return None
-
-
-@dataclass(frozen=True)
-class Book:
-    """Records of apps, so that other processes know them, also after a restart."""
-
-    # Apps that were not seen to end, newest first.
-    recall: Callable[[], Awaitable[Sequence[Deployment]]] = nothing_written
-    # Records the end of one.
-    note: Callable[[str, JobSeen], Awaitable[None]] = not_noted
+# Records of apps, so that other processes know them, also after a restart. Recall: those that were not seen to end,
+# newest first. Note: records the end of one.
+Recall = Callable[[], Awaitable[Sequence[Deployment]]]
+Note = Callable[[str, JobSeen], Awaitable[None]]
 
 
 class Deployments:
     """All deployed apps, of this process or another. The job belongs to its sandbox and ends with it."""
 
     def __init__(
-        self, get: Get, start: Start, forwards: Forwards, endpoint: Endpoint = no_endpoint, book: Book | None = None
+        self, get: Get, start: Start, forwards: Forwards, endpoint: Endpoint, recall: Recall, note: Note
     ) -> None:
         self._get = get
         self._start = start
         self._forwards = forwards
         self._endpoint = endpoint
-        self._book = book or Book()
+        self._recall = recall
+        self._note = note
         # By sandbox and port: a port has one app at a time.
         self._deployed: dict[tuple[str, int], Deployment] = {}
         self._turns: dict[tuple[str, int], asyncio.Lock] = {}
@@ -99,7 +81,8 @@ class Deployments:
         except asyncio.CancelledError:
             if not running:
                 self._deployed.pop(key, None)
-                self._stop_later(sandbox, started)
+                # Best effort: if the sandbox cannot be reached now, the job goes on and is listed.
+                self._chores.start(self._stop(sandbox, started.job_id))
             raise
         except ConnectError as problem:
             # Say that it was started: "unreachable" alone would make the caller start it again.
@@ -140,14 +123,10 @@ class Deployments:
                 raise
         return await check_url(url, path, seconds=seconds)
 
-    def _stop_later(self, sandbox: Sandbox, started: JobStarted) -> None:
-        # Best effort: if the sandbox cannot be reached now, the job goes on and is listed.
-        self._chores.start(self._stop(sandbox, started.job_id))
-
     async def _stop(self, sandbox: Sandbox, job_id: str) -> None:
         seen = await sandbox.jobs.stop(JobQuery(job_id=job_id))
         if seen.is_over:
-            await self._book.note(job_id, seen)
+            await self._note(job_id, seen)
 
     async def close(self) -> None:
         """Apps go on as jobs; wait for those that are being stopped."""
@@ -163,7 +142,7 @@ class Deployments:
             seconds=time.monotonic() - wait.begun,
         )
         if has_ended(seen, wait.health):
-            await self._book.note(deployed.job_id, seen)
+            await self._note(deployed.job_id, seen)
             return replace(deployed, status=status_after(seen), problem=how_it_ended(seen))
         status = "running" if wait.health.ok else "unhealthy"
         # An app that is still starting gets an address, too: it may only need longer.
@@ -202,7 +181,7 @@ class Deployments:
 
     async def _remember(self) -> None:
         """Add recorded apps that this process does not know, or that replaced one that it saw end."""
-        for written in await self._book.recall():
+        for written in await self._recall():
             key = (written.sandbox, written.port)
             before = self._deployed.get(key)
             if before is None or (before.is_over and before.job_id != written.job_id):
@@ -227,7 +206,7 @@ class Deployments:
         if has_ended(seen, health):
             now = replace(now, status=status_after(seen), url="", problem=how_it_ended(seen))
             if not deployed.is_over:
-                await self._book.note(deployed.job_id, seen)
+                await self._note(deployed.job_id, seen)
         else:
             url = await self._address_now(deployed.sandbox, deployed.port)
             now = replace(now, status="running" if health.ok else "unhealthy", url=url, problem=health.problem)

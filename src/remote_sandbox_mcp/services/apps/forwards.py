@@ -8,14 +8,15 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from ...backends.stream import carry_both_ways, over_socket
 from ...core.errors import BadArgument, SandboxError
 from ...core.permission import allow_local_port, is_allowed_port
 from ...core.sandboxes.port import Forward, PortClosed, Stream, check_port
 from ...core.sandboxes.sandbox import Sandbox
+from ...local.processes import descriptors
 from ...local.waiting import Chores, within
-from .guests import GUESTS, Guest, Queue
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ WAITING_IN_KERNEL = 128
 RETRY_S = 1.0
 # How long a connection to ourselves takes to show up, for a sandbox that is this very computer.
 LOOP_S = 0.1
+MOST_AT_A_PORT = 512
 
 Get = Callable[[str], Awaitable[Sandbox]]
 Note = Callable[[str, int, int], None]
@@ -34,6 +36,73 @@ Note = Callable[[str, int, int], None]
 
 def _forgotten(sandbox: str, port: int, local_port: int) -> None:
     """A process that serves one client does not record its forwards."""
+
+
+@dataclass(eq=False)
+class Guest:
+    """One connection; `end` ends it."""
+
+    end: Callable[[], object]
+
+
+class Queue:
+    """The connections of one port, the longest silent one first."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+        self._silent: dict[Guest, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._silent)
+
+    def admit(self, end: Callable[[], object]) -> Guest:
+        """Add a connection; where there are too many, others are ended for it."""
+        self._guests.make_room(self)
+        guest = Guest(end)
+        self._silent[guest] = None
+        return guest
+
+    def moved(self, guest: Guest) -> None:
+        """Note that data was sent in a connection. One that was ended stays so."""
+        if guest in self._silent:
+            del self._silent[guest]
+            self._silent[guest] = None
+
+    def leave(self, guest: Guest) -> None:
+        self._silent.pop(guest, None)
+
+    def end_longest_silent(self) -> None:
+        guest = next(iter(self._silent))
+        self.leave(guest)
+        guest.end()
+
+
+class Guests:
+    """The connections of all ports of a process: beyond a limit, the longest silent one is ended.
+
+    Any user of this computer can connect to such a port. To refuse new connections would let the first who opens enough
+    of them keep everybody else out, so that an old one has to go. It is taken from the port with the most connections:
+    a crowd at one port does no harm to the others.
+    """
+
+    def __init__(self) -> None:
+        self._queues: WeakSet[Queue] = WeakSet()
+
+    def queue(self) -> Queue:
+        """The queue of a new port; forgotten with it."""
+        self._queues.add(queue := Queue(self))
+        return queue
+
+    def make_room(self, queue: Queue) -> None:
+        """End what has to go for one more connection of that port."""
+        if len(queue) >= MOST_AT_A_PORT:
+            queue.end_longest_silent()
+        if sum(map(len, self._queues)) >= descriptors.for_forwards():
+            max(self._queues, key=len).end_longest_silent()
+
+
+# Descriptors are counted by process, so that all configurations in it share this one.
+GUESTS = Guests()
 
 
 class Forwards:

@@ -100,10 +100,10 @@ class AppService:
 
     @lazy
     def _deployments(self) -> Deployments:
-        from .deploy import Book, Deployments
+        from .deploy import Deployments
 
-        book = Book(self._recall, self._note_end)
-        return Deployments(self._fleet.get, self._start, self._forwards, self._endpoint, book)
+        book = self._recall, self._note_end
+        return Deployments(self._fleet.get, self._start, self._forwards, self._endpoint, *book)
 
     async def deploy(self, order: DeployOrder, progress: Progress = silent) -> Deployment:
         """Start an app, and wait until it answers, it ends, or the time is over."""
@@ -176,7 +176,7 @@ class AppService:
         if await self._disposables.find(sandbox) is None:
             return None
         try:
-            return await self._disposables.endpoint(sandbox, port)
+            return await self._disposables.service.endpoint(sandbox, port)
         except Unsupported:
             return None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from ...core.commands.command import Command, Completed, Missing, Observation, Running
 from ...core.errors import ConnectError, LostContact, SandboxError, UnknownSandbox, Unreachable, Unsupported
@@ -18,9 +18,12 @@ from ...core.sandboxes.disposable import PENDING, Disposable, Provider, Traits, 
 from ...core.sandboxes.port import Stream
 from ...core.sandboxes.sandbox import Capabilities, Description, Sandbox
 from ...core.sync.transfer import Lane
-from ...local.store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, RUNNING, DisposableRows, Kept
+from ...local.store.disposables import ENDED, EXPIRED, GONE, OVER, PAUSED, RUNNING, Kept
 from ...local.waiting import within
 from .policy import ending_text, is_about_to_expire, why_ended
+
+if TYPE_CHECKING:
+    from .registry import Registry
 
 # How long a provider may take to report a sandbox's state, and to renew it.
 CHECK_S = 5.0
@@ -35,29 +38,17 @@ TOUCH_S = 15.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """Surroundings of a Life: a clock, the rows, and a place for background work."""
-
-    now: Callable[[], float]
-    rows: DisposableRows
-    spawn: Callable[[Awaitable[object]], None]
-    # Removes the sandbox from the fleet, after its row was written.
-    drop: Callable[[str], None]
-
-
 class Life:
     """Counts the use of a sandbox, and keeps it alive as long as there is any."""
 
-    def __init__(self, kept: Kept, provider: Callable[[], Provider], around: Surroundings, traits: Traits) -> None:
+    def __init__(self, kept: Kept, registry: Registry) -> None:
         self.kept = kept
         # Of its provider.
-        self.traits = traits
+        self.traits = registry.offered.get(kept.disposable.provider, Traits())
         # Set while it is being ended here, to what will be said of it.
         self.ending = ""
         self.raw: Sandbox | None = None
-        self._provider = provider
-        self._around = around
+        self._registry = registry
         self._calls = 0
         self._runs: dict[str, float] = {}
         self._lanes: list[Lane] = []
@@ -70,6 +61,10 @@ class Life:
     @property
     def disposable(self) -> Disposable:
         return self.kept.disposable
+
+    @property
+    def _provider(self) -> Provider:
+        return self._registry.provider_of(self.kept)
 
     def follow(self, kept: Kept) -> None:
         """Take over the row's current values; of the times of use, the later one."""
@@ -87,7 +82,7 @@ class Life:
         async with self._opening:
             if self.disposable.status == PENDING:
                 await self._see_that_it_has_started()
-            self.raw = self.raw or await self._provider().open(self.disposable)
+            self.raw = self.raw or await self._provider.open(self.disposable)
         return self.raw
 
     async def close(self) -> None:
@@ -120,18 +115,18 @@ class Life:
 
     def touch(self) -> None:
         """Note that it is used now; written to the row soon, without making the call wait."""
-        now = self._around.now()
+        now = self._registry.now()
         self.kept = replace(self.kept, idle_since=max(now, self.kept.idle_since))
         if now - self._touched >= TOUCH_S:
-            self._around.spawn(self.write_touch())
+            self._registry.spawn(self.write_touch())
 
     async def write_touch(self) -> None:
-        self._touched = self._around.now()
-        await asyncio.to_thread(self._around.rows.touch, self.kept.id, self.kept.idle_since)
+        self._touched = self._registry.now()
+        await asyncio.to_thread(self._registry.rows.touch, self.kept.id, self.kept.idle_since)
 
     def goes_on(self, run_id: str, seconds: float) -> None:
         """A run outlasted its call: it counts as use until its time limit, or until its end is seen."""
-        self._runs[run_id] = self._around.now() + seconds + MARGIN_S
+        self._runs[run_id] = self._registry.now() + seconds + MARGIN_S
 
     def has_ended(self, run_id: str) -> None:
         self._runs.pop(run_id, None)
@@ -151,7 +146,7 @@ class Life:
 
     @property
     def is_busy(self) -> bool:
-        now = self._around.now()
+        now = self._registry.now()
         self._runs = {run_id: until for run_id, until in self._runs.items() if until > now}
         self._lanes = [lane for lane in self._lanes if lane.is_alive]
         return bool(self._calls or self._runs or self._lanes or self._streams)
@@ -159,7 +154,7 @@ class Life:
     @property
     def needs_s(self) -> float:
         """Return how long the longest of its runs may still take."""
-        return max((until - self._around.now() for until in self._runs.values()), default=0.0)
+        return max((until - self._registry.now() for until in self._runs.values()), default=0.0)
 
     async def has_jobs(self) -> bool:
         """Whether a background job runs in it. Raises SandboxError where that cannot be determined."""
@@ -188,7 +183,7 @@ class Life:
 
     async def _see_that_it_is_awake(self) -> None:
         """Ask its provider, because another process may have resumed it."""
-        row = await asyncio.to_thread(self._around.rows.get, self.kept.id)
+        row = await asyncio.to_thread(self._registry.rows.get, self.kept.id)
         self.follow(row or self.kept)
         if self.disposable.status == PAUSED:
             raise ConnectError(f"{self.disposable.title} is paused; continue it with resume_sandbox")
@@ -203,10 +198,10 @@ class Life:
 
     async def note_started(self, row: Kept, seen: Disposable) -> Kept:
         """Record that one that was pending runs: its time counts from its start."""
-        now = self._around.now()
+        now = self._registry.now()
         expires = (min(seen.started, now) or now) + row.timeout_s if row.timeout_s else seen.ends_by
         expires = min(expires, seen.ends_by or expires)
-        await asyncio.to_thread(self._around.rows.note_started, row.id, expires, now)
+        await asyncio.to_thread(self._registry.rows.note_started, row.id, expires, now)
         it = replace(row.disposable, status=RUNNING, reason="", expires=expires)
         self.follow(replace(row, disposable=it, idle_since=max(now, row.idle_since)))
         return self.kept
@@ -216,16 +211,16 @@ class Life:
         if not self.disposable.expires:
             return
         least = needs_s + MARGIN_S if needs_s else LEAST_S
-        if self.disposable.expires - self._around.now() < least:
+        if self.disposable.expires - self._registry.now() < least:
             await self.extend(max(self.kept.timeout_s, least))
-        elif is_about_to_expire(self.kept, self._around.now()) and not self._renewing.locked():
-            self._around.spawn(self.extend(self.kept.timeout_s))
+        elif is_about_to_expire(self.kept, self._registry.now()) and not self._renewing.locked():
+            self._registry.spawn(self.extend(self.kept.timeout_s))
 
     async def extend(self, seconds: float) -> None:
         """Renew it with its provider, unless it was already renewed for as long."""
         async with self._renewing:
-            expires = self._around.now() + seconds
-            before = await asyncio.to_thread(self._around.rows.extend, self.kept.id, expires)
+            expires = self._registry.now() + seconds
+            before = await asyncio.to_thread(self._registry.rows.extend, self.kept.id, expires)
             if before is None or before.ended:
                 raise ConnectError(f"{self.disposable.title} is not there any more")
             # A renewal of a moment ago is enough: without this tolerance, every call would renew it a little.
@@ -235,19 +230,19 @@ class Life:
             try:
                 renewed = await self._renew(seconds)
             except SandboxError:
-                await asyncio.to_thread(self._around.rows.take_back, before, expires)
+                await asyncio.to_thread(self._registry.rows.take_back, before, expires)
                 raise
             except BaseException:
-                self._around.spawn(asyncio.to_thread(self._around.rows.take_back, before, expires))
+                self._registry.spawn(asyncio.to_thread(self._registry.rows.take_back, before, expires))
                 raise
             # The provider may have set another expiry than we asked for.
             if abs(renewed.expires - expires) > LEAST_S:
-                await asyncio.to_thread(self._around.rows.note_expires, self.kept.id, renewed.expires)
+                await asyncio.to_thread(self._registry.rows.note_expires, self.kept.id, renewed.expires)
             self._note_expires(renewed.expires)
 
     async def _renew(self, seconds: float) -> Disposable:
         try:
-            return await within(self._provider().renew(self.disposable, seconds), RENEW_S)
+            return await within(self._provider.renew(self.disposable, seconds), RENEW_S)
         except asyncio.TimeoutError:
             raise Unreachable(f"{self.disposable.title} could not be renewed within {RENEW_S:g} s") from None
 
@@ -258,10 +253,10 @@ class Life:
 
     async def explain(self, problem: SandboxError) -> SandboxError:
         """Explain why something failed: the sandbox is gone, or paused; else the original problem."""
-        row = await asyncio.to_thread(self._around.rows.get, self.kept.id)
+        row = await asyncio.to_thread(self._registry.rows.get, self.kept.id)
         if row is None or row.ended:
-            now = self._around.now()
-            self._around.drop(self.kept.id)
+            now = self._registry.now()
+            self._registry.drop(self.kept.id)
             why, ended = (row.why, row.ended) if row else (self.ending or why_ended(self.kept, GONE, now), now)
             return _as(problem, ending_text(self.disposable.title, why, ended))
         seen = await self._inspect()
@@ -275,19 +270,19 @@ class Life:
 
     async def _inspect(self) -> Disposable | None:
         try:
-            return await within(self._provider().inspect(self.disposable), CHECK_S)
+            return await within(self._provider.inspect(self.disposable), CHECK_S)
         except (SandboxError, asyncio.TimeoutError):
             return None
 
     async def note_end(self, row: Kept, seen: Disposable) -> str:
         """Record that it has ended, as its provider reports; returns what callers are told from now on."""
-        now, status = self._around.now(), seen.status
+        now, status = self._registry.now(), seen.status
         why = self.ending or seen.reason or why_ended(row, status, now)
-        await asyncio.to_thread(self._around.rows.end, self.kept.id, status, why, now)
-        self._around.drop(self.kept.id)
+        await asyncio.to_thread(self._registry.rows.end, self.kept.id, status, why, now)
+        self._registry.drop(self.kept.id)
         if status in (EXPIRED, ENDED):
             # Remove what is left of one that expired or ended by itself.
-            self._around.spawn(self._provider().delete(self.disposable))
+            self._registry.spawn(self._provider.delete(self.disposable))
         return ending_text(self.disposable.title, why, now)
 
 

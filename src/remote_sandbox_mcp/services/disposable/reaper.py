@@ -13,9 +13,9 @@ from ...core.sandboxes.disposable import PENDING, Disposable, DisposableRules
 from ...local.store.disposables import CREATING, ENDING, EXPIRED, GONE, PAUSED, Kept
 from ...local.waiting import within
 from . import policy
+from .create import Pool
 from .lease import Life
 from .policy import SandboxFate
-from .pool import Pool
 from .registry import Registry, inspect
 
 DELETE_S = 30.0

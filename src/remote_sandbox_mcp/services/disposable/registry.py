@@ -17,7 +17,7 @@ from ...local.processes import process
 from ...local.store.disposables import CREATING, ENDING, OVER, PAUSED, RUNNING, DisposableRows, Kept, Owner
 from ...local.waiting import Chores, within
 from ..fleet import Fleet, Member
-from .lease import CHECK_S, Life, Surroundings, Tended
+from .lease import CHECK_S, Life, Tended
 from .policy import SandboxFate, ending_text, fate, is_visible
 
 log = logging.getLogger(__name__)
@@ -116,11 +116,7 @@ class Registry:
 
     def life_of(self, kept: Kept) -> Life:
         """The Life of a sandbox: the existing one, or a new one that is not in the fleet yet."""
-        if life := self.lives.get(kept.id):
-            return life
-        around = Surroundings(self.now, self.rows, self.spawn, self.drop)
-        traits = self.offered.get(kept.disposable.provider, Traits())
-        return Life(kept, functools.partial(self.provider_of, kept), around, traits)
+        return self.lives.get(kept.id) or Life(kept, self)
 
     def admit(self, kept: Kept) -> Life:
         """Add it to the fleet, by id and name, so that every tool finds it; opens nothing."""

@@ -1,4 +1,4 @@
-"""Implementation of the verbs in verbs.py, loaded with the first sandbox."""
+"""The verbs on disposable sandboxes, loaded with the first one."""
 
 from __future__ import annotations
 
@@ -85,6 +85,7 @@ class DisposableService:
         return made
 
     async def await_start(self, name: str, seconds: float, announce: Callable[[str], None]) -> Disposable:
+        """Wait while it is pending, so long at most; `announce` is told why it still is. Raises UnknownSandbox."""
         until, kept = time.monotonic() + seconds, await self.registry.find(name)
         seen = await inspect(self.registry, kept)
         while seen.status == PENDING and time.monotonic() < until:
@@ -119,6 +120,7 @@ class DisposableService:
         return dict(await asyncio.gather(*map(of, kinds)))
 
     async def delete(self, name: str) -> Disposable:
+        """Delete it with all that runs in it; for one that is over already, `notes` say what became of it."""
         kept = await self.registry.find(name)
         if kept.ended:
             return replace(
@@ -134,6 +136,7 @@ class DisposableService:
         return replace(kept.disposable, status=GONE)
 
     async def renew(self, name: str, timeout_s: float) -> Disposable:
+        """Set its lifetime from now on; each use renews it for as long."""
         check.in_range("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
         kept = await self._living(name)
         # A run in it is never cut off, whatever was asked for.
@@ -145,19 +148,23 @@ class DisposableService:
         return replace(self._noted(replace(kept, timeout_s=timeout_s), expires=expires), notes=notes)
 
     async def pause(self, name: str) -> Disposable:
+        """Suspend everything in it until it is resumed."""
         kept = await self._living(name)
         return await self._turn(kept, await self._ask(kept, self.registry.provider_of(kept).pause(kept.disposable)))
 
     async def resume(self, name: str) -> Disposable:
+        """Let all of it go on."""
         kept = await self._living(name)
         return await self._turn(kept, await self._ask(kept, self.registry.provider_of(kept).resume(kept.disposable)))
 
     async def snapshot(self, name: str, label: str = "") -> str:
+        """Keep its files; returns the name for `restore`."""
         check.text_argument("name", label, required=False)
         kept = await self._living(name)
         return await self._ask(kept, self.registry.provider_of(kept).snapshot(kept.disposable, label))
 
     async def endpoint(self, name: str, port: int) -> str:
+        """A URL under which a person on this computer reaches that port."""
         check.in_range("port", port, 1, 65535)
         kept = await self._living(name)
         return await self._ask(kept, self.registry.provider_of(kept).endpoint(kept.disposable, port))

@@ -1,41 +1,47 @@
-"""The verbs on disposable sandboxes; a thin layer that loads the service with the first one."""
+"""Disposable sandboxes as others see them: what needs none is answered here, and the service loaded with the first."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core import check
-from ...core.errors import BadArgument, ConfigError
+from ...core.errors import BadArgument, ConfigError, SandboxError
 from ...core.jobs.cards import CardRequest
 from ...core.jobs.placement import ANY, place_of
 from ...core.lazy import lazy
 from ...core.sandboxes.disposable import Disposable, DisposableRules, Limits, Offer, ProviderChoice, SandboxOrder
-from ...local.waiting import Chores
+from ...local.waiting import Chores, within
 from ..fleet import Fleet, Member
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ...local.store.disposables import DisposableRows
-    from .changes import Announce
     from .service import DisposableService
 
 # Chooses the one of these machines that has such cards free.
 Best = Callable[[Sequence[str], "CardRequest | None"], Awaitable[str]]
-
-__all__ = ["Disposables"]
+# How often the file's counter of changes is looked at.
+POLL_EVERY_S = 1.0
+# How often providers are asked: only they know of a container that was killed or paused by somebody else.
+ASK_S = 2.0
+# Told of the ids and names of those that are new, over, or stand otherwise.
+Announce = Callable[[Collection[str]], Awaitable[None]]
+Standings = Mapping[str, tuple[str, str]]
 
 
 class Disposables:
     """One user's disposable sandboxes. While it lives, each is a member of the fleet by id and name.
 
-    Names are ids or names. Every method raises SandboxError with one sentence; UnknownSandbox says what became of one
-    that is over. Modules are imported, and providers made, with the first sandbox.
+    The verbs on one of them are those of `service`. Names are ids or names. Every method raises SandboxError with one
+    sentence; UnknownSandbox says what became of one that is over. Modules are imported, and providers made, with the
+    first sandbox.
     """
 
     def __init__(
@@ -71,7 +77,7 @@ class Disposables:
         return self._make_rows()
 
     @lazy
-    def _service(self) -> DisposableService:
+    def service(self) -> DisposableService:
         from .registry import Registry
         from .service import DisposableService
 
@@ -82,8 +88,8 @@ class Disposables:
     def reconfigure(self, rules: DisposableRules, offers: Mapping[str, Offer]) -> None:
         """Use these from now on, also for existing sandboxes; providers whose settings differ are made again."""
         self._rules, self._offers = rules, offers
-        if Disposables._service.made(self):
-            self._service.reconfigure(rules, offers)
+        if Disposables.service.made(self):
+            self.service.reconfigure(rules, offers)
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call it when the list changes, by whichever process; returns a function that ends that."""
@@ -92,20 +98,18 @@ class Disposables:
 
     def follow(self, announce: Announce) -> None:
         """From now until `close`, tell which are new, over, or stand otherwise, whichever process has changed them."""
-        from .changes import Changes
-
         changes = Changes(self._service_if_any, announce)
         self.on_change(changes.stir)
         self._followers.start(changes.follow())
 
     async def needs(self) -> Sequence[str]:
         """Sandboxes whose processes end with this process, as sentences."""
-        return await self._service.needs() if Disposables._service.made(self) else ()
+        return await self.service.needs() if Disposables.service.made(self) else ()
 
     @property
     def has_any(self) -> bool:
         """Whether this process looks after a live one."""
-        service = Disposables._service.made(self)
+        service = Disposables.service.made(self)
         return service is not None and bool(service.registry.lives)
 
     # From the server's start to its end
@@ -113,18 +117,18 @@ class Disposables:
     async def adopt(self) -> None:
         """At a start: make live ones members again; what crashed processes left is swept in the background."""
         if self._rules.pool or not self._is_empty():
-            await self._service.adopt()
+            await self.service.adopt()
 
     async def sweep(self) -> None:
         """Delete those that are expired and whose process has ended; leave all others."""
         if not self._is_empty():
-            await self._service.tending.sweep_expired()
+            await self.service.tending.sweep_expired()
 
     async def close(self) -> None:
         """Close all connections within seconds; each sandbox lives on until it is deleted or expires."""
         await self._followers.close()
-        if Disposables._service.made(self):
-            await self._service.close()
+        if Disposables.service.made(self):
+            await self.service.close()
         elif Disposables._rows.made(self):
             self._rows.database.close()
 
@@ -135,7 +139,7 @@ class Disposables:
         _, places = place_of(order.provider)
         if places:
             order = replace(order, provider=await self._best_machine(places, order.limits))
-        return await self._service.create(order)
+        return await self.service.create(order)
 
     async def _best_machine(self, names: Sequence[str], limits: Limits) -> str:
         """The one of these machines, or of all that make sandboxes, that fits best. Raises BadArgument or NoCards."""
@@ -149,18 +153,14 @@ class Disposables:
             raise BadArgument(f"on: no sandboxes are made on {', '.join(others)[:80]}, only on {', '.join(made_on)}")
         return await self._best(machines, CardRequest(limits.gpus, limits.gpu_memory_mb) if limits.gpus else None)
 
-    async def await_start(self, name: str, seconds: float, announce: Callable[[str], None]) -> Disposable:
-        """Wait while it is pending, so long at most; `tell` is told why it still is. Raises UnknownSandbox."""
-        return await self._service.await_start(name, seconds, announce)
-
     def give_up(self, name: str) -> None:
         """Delete one whose caller has left, in the background."""
-        self._service.registry.spawn(self._service.delete(name))
+        self.service.registry.spawn(self.service.delete(name))
 
     async def restore(self, snapshot: str, order: SandboxOrder) -> Disposable:
         """A new one with the files of a snapshot."""
         check.text_argument("snapshot", snapshot)
-        return await self._service.create(replace(order, image=snapshot))
+        return await self.service.create(replace(order, image=snapshot))
 
     def choices(self) -> Sequence[ProviderChoice]:
         """List the providers that can make a sandbox here; the one that is used where none is named is marked."""
@@ -186,49 +186,85 @@ class Disposables:
 
     async def list(self) -> Sequence[Disposable]:
         """All live ones, oldest first, with their providers' answers; `notes` name a provider that does not answer."""
-        return () if self._is_empty() else await self._service.list()
+        return () if self._is_empty() else await self.service.list()
 
     async def troubles(self, listed: Sequence[Disposable]) -> Sequence[str]:
         """Explain why a configured platform cannot make sandboxes now; those in `listed` say so in their `notes`."""
         has_platform = any(offer.traits.is_platform for offer in self._offers.values())
-        return await self._service.troubles(listed) if has_platform else ()
+        return await self.service.troubles(listed) if has_platform else ()
 
     async def images(self) -> Mapping[str, Sequence[str]]:
         """The images that machines with an engine have already, by the machine's name; none of one that cannot say."""
         kinds = [kind for kind, offer in self._offers.items() if offer.traits.has_cards and offer.traits.machine]
-        return await self._service.images(kinds) if kinds else {}
-
-    async def delete(self, name: str) -> Disposable:
-        """Delete it with all that runs in it; for one that is over already, `notes` say what became of it."""
-        return await self._service.delete(name)
-
-    async def renew(self, name: str, timeout_s: float) -> Disposable:
-        """Set its lifetime from now on; each use renews it for as long."""
-        return await self._service.renew(name, timeout_s)
-
-    async def pause(self, name: str) -> Disposable:
-        """Suspend everything in it until it is resumed."""
-        return await self._service.pause(name)
-
-    async def resume(self, name: str) -> Disposable:
-        """Let all of it go on."""
-        return await self._service.resume(name)
-
-    async def snapshot(self, name: str, label: str = "") -> str:
-        """Keep its files; returns the name for `restore`."""
-        return await self._service.snapshot(name, label)
-
-    async def endpoint(self, name: str, port: int) -> str:
-        """A URL under which a person on this computer reaches that port."""
-        return await self._service.endpoint(name, port)
+        return await self.service.images(kinds) if kinds else {}
 
     def _service_if_any(self) -> DisposableService | None:
         """Return the service unless no sandbox lives, or has lived since the start: that spares loading it."""
-        return self._service if Disposables._service.made(self) or not self._is_empty() else None
+        return self.service if Disposables.service.made(self) or not self._is_empty() else None
 
     def _is_empty(self) -> bool:
         return not self._mark().exists() if self._mark else self._rows.is_empty()
 
     def find_member(self, name: str) -> Member | None:
         """Called by the fleet for an unknown name."""
-        return self._service.registry.find_member(name) if self._rows.exists() else None
+        return self.service.registry.find_member(name) if self._rows.exists() else None
+
+
+class Changes:
+    """Compares how all of them stand with how they stood before. Where there are none, that is one look for a file."""
+
+    def __init__(self, service: Callable[[], DisposableService | None], announce: Announce) -> None:
+        """`service` gives nothing as long as there was no sandbox: what looks after them is loaded with the first."""
+        self._service = service
+        self._announce = announce
+        self._standings: Standings = {}
+        self._version = -1
+        self._news = asyncio.Event()
+
+    def stir(self) -> None:
+        """Announce a change in this process."""
+        self._news.set()
+
+    async def follow(self) -> None:
+        """Until it is cancelled."""
+        asking, ask_at = Chores("the look at disposable sandboxes"), 0.0
+        try:
+            with suppress(SandboxError):
+                self._standings = await self._inspect()
+            while True:
+                with suppress(asyncio.TimeoutError):
+                    await within(self._news.wait(), POLL_EVERY_S)
+                # The file may be unreadable for a moment; the next look finds what has changed meanwhile.
+                with suppress(SandboxError):
+                    await self._compare()
+                # Beside the loop: a provider that is slow to answer holds up no news of others.
+                if self._standings and not len(asking) and time.monotonic() >= ask_at:
+                    asking.start(self._ask())
+                    ask_at = time.monotonic() + ASK_S
+        finally:
+            await asking.close()
+
+    async def _compare(self) -> None:
+        before, now = self._standings, await self._inspect()
+        if changed := dict(before.items() ^ now.items()):
+            self._standings = now
+            names = {name for found in (before, now) for id, (name, _) in found.items() if id in changed and name}
+            await self._announce(changed.keys() | names)
+
+    async def _inspect(self) -> Standings:
+        service = self._service()
+        if service is None:
+            self._news.clear()
+            return {}
+        version = await asyncio.to_thread(service.registry.rows.version)
+        if version == self._version and not self._news.is_set():
+            return self._standings
+        self._version = version
+        self._news.clear()
+        return await service.tending.poll()
+
+    async def _ask(self) -> None:
+        """Ask the providers about the sandboxes, and record their answers."""
+        if service := self._service():
+            await service.list()
+            self.stir()

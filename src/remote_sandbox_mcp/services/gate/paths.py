@@ -150,7 +150,8 @@ class Gate:
                 self._cache.clear()
             found = self._survey(session)
             self._cache[key] = now, found
-        given = [(it.path, it.writing) for it in _allowances(session)] + ([(root, True)] if root else [])
+        ours = (it for it in allowances.allowances() if it.session in ("", session.name))
+        given = [(it.path, it.writing) for it in ours] + ([(root, True)] if root else [])
         # Not the target of a link that was put there since.
         more = [Allowed(place, writing) for path, writing in given if (place := locate(path)).path == path]
         return replace(found, allowed=(*found.allowed, *more)) if more else found
@@ -159,7 +160,8 @@ class Gate:
         from ...backends.here import locate
 
         settings = self._settings
-        homes = _unique(locate(path) for path in _homes())
+        # $HOME, and the user's home by the system, where that differs.
+        homes = _unique(map(locate, filter(None, (os.path.abspath(os.path.expanduser("~")), _account_home()))))
         roots = _unique(map(locate, map(os.path.expanduser, settings.allowed_roots)))
         read_only = _unique(map(locate, map(os.path.expanduser, settings.allowed_roots_read)))
         hidden = [os.path.abspath(os.path.expanduser(path)) for path in settings.allow_hidden]
@@ -209,12 +211,6 @@ def private_files(configuration: Configuration) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for path in map(os.path.expanduser, filter(None, files)) if os.path.isabs(path)))
 
 
-def _homes() -> Iterator[str]:
-    """$HOME, and the user's home by the system, where that differs."""
-    yield os.path.abspath(os.path.expanduser("~"))
-    yield from filter(None, [_account_home()])
-
-
 def _account_home() -> str:
     """The user's home by the system; empty where it is none."""
     import pwd
@@ -245,10 +241,6 @@ def _is_shared(path: str) -> bool:
     except OSError:
         return False
     return bool(mode & stat.S_ISVTX and mode & stat.S_IWOTH)
-
-
-def _allowances(session: Session) -> Iterator[allowances.Allowance]:
-    return (it for it in allowances.allowances() if it.session in ("", session.name))
 
 
 def _led(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...local.processes.locks import LockHolder, holder
-from .hello import ask, read, say_login
+from .hello import LOGIN, ask, read, say_hello
 from .place import HubPlace, NoHub, current_folder, reach
 
 # A hub answers in milliseconds, unless it is blocked.
@@ -75,7 +75,7 @@ class HubLogin:
         self._line, _ = reach(self._place)
         self._line.settimeout(LOGIN_S)
         self._heard = self._line.makefile("rb")
-        self._line.sendall(say_login(name, os.environ, current_folder(), whole(config)))
+        self._line.sendall(say_hello(LOGIN, os.environ, current_folder(), name=name, config=whole(config)))
 
     def __enter__(self) -> HubLogin:
         return self

@@ -27,7 +27,7 @@ from ...config.paths import NO_HUB
 from ...core.errors import BadArgument, SandboxError
 from ...core.progress import StreamName
 from .asking import hubs, whole
-from .hello import say_program
+from .hello import PROGRAM, say_hello
 from .place import LIVED_BY, HubPlace, NoHub, current_folder, reach
 
 HEADER = struct.Struct(">Q")
@@ -209,7 +209,8 @@ class HubCalls:
         line.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=line)
         try:
-            writer.write(say_program(self._session, os.environ, current_folder(), whole(self._config), common))
+            mine = {"session": self._session, "config": whole(self._config), "sources": common}
+            writer.write(say_hello(PROGRAM, os.environ, current_folder(), **mine))
             said = await within(next_frame(reader, self._named), GREETING_S)
             if said is None:
                 raise HubEnded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from .place import NoHub
 
@@ -24,34 +24,15 @@ ABOUT_ERROR = "remote-sandbox/error"
 SERVE, HTTP, ASK, LOGIN, VERB, PROGRAM = "serve", "http", "ask", "login", "verb", "program"
 
 
-def say_hello(who: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
-    """`who` identifies the conversation: see Transcript.opening."""
-    hello = {"hello": SERVE, **who, "environ": dict(environ), "folder": folder, "config": config}
-    return json.dumps(hello).encode() + b"\n"
+def say_hello(kind: str, environ: Mapping[str, str], folder: str, **said: Any) -> bytes:
+    """The first line of a caller in `folder`, with what its kind says besides.
 
-
-def say_http_hello(terms: Mapping[str, Any], environ: Mapping[str, str], folder: str, config: str) -> bytes:
-    """`terms` are those of serving over HTTP, with the key."""
-    hello = {"hello": HTTP, "http": dict(terms), "environ": dict(environ), "folder": folder, "config": config}
-    return json.dumps(hello).encode() + b"\n"
-
-
-def say_login(name: str, environ: Mapping[str, str], folder: str, config: str) -> bytes:
-    """`name` is the machine's."""
-    hello = {"hello": LOGIN, "name": name, "environ": dict(environ), "folder": folder, "config": config}
-    return json.dumps(hello).encode() + b"\n"
-
-
-def say_verb(argv: Sequence[str], can_ask: bool, environ: Mapping[str, str], folder: str) -> bytes:
-    """`argv` are the words after the command's name; `can_ask` says whether a person sits at the terminal."""
-    hello = {"hello": VERB, "argv": [*argv], "can_ask": can_ask, "environ": dict(environ), "folder": folder}
-    return json.dumps(hello).encode() + b"\n"
-
-
-def say_program(session: str, environ: Mapping[str, str], folder: str, config: str, sources: str) -> bytes:
-    """`session` names the program's calls, also when another hub goes on with them; a hub needs the same `sources`."""
-    hello = {"hello": PROGRAM, "session": session, "environ": dict(environ), "folder": folder, "config": config}
-    return json.dumps(hello | {"sources": sources}).encode() + b"\n"
+    SERVE: the fields of its conversation (see Transcript.opening); HTTP: the terms of serving over HTTP, with the key;
+    LOGIN: the machine's name; PROGRAM: the session, which names its calls also when another hub goes on with them, and
+    the `sources` that the hub must have, too. All of these: the `config` file. VERB: the words after the command's
+    name, and whether a person sits at the terminal (`can_ask`).
+    """
+    return json.dumps({"hello": kind, **said, "environ": dict(environ), "folder": folder}).encode() + b"\n"
 
 
 def ask(question: str, **more: Any) -> bytes:

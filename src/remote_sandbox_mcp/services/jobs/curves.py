@@ -1,16 +1,16 @@
-"""Curves of jobs: logs are read once, piece by piece, and what was read is kept for the next look."""
+"""Curves of jobs: logs are read once, piece by piece, and kept for the next look; and looks with checkpoints."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from ...core.errors import SandboxError
 from ...core.jobs.curves import Curves, JobMetrics, left_of
-from ...core.jobs.job import JobQuery, JobSeen
+from ...core.jobs.job import Checkpoint, JobQuery, JobSeen
 from ...core.jobs.progress import parsed, progress_of
 from ...core.sandboxes.sandbox import Sandbox
 from ...core.texts.text import harmless
@@ -22,6 +22,9 @@ MOST_KEPT, CALL_BYTES, WHOLE_BYTES, PIECE_BYTES = 64, 256 << 10, 8 << 20, 512 <<
 END_BYTES = 16 << 10
 # A call waits no longer for the numbers.
 CALL_S = 5.0
+# How long all checkpoints of a machine may take; after that its jobs are looked at without them.
+CHECKPOINTS_S = 20.0
+TOO_SLOW = Checkpoint(problem="it took too long, as may another of the same machine")
 
 
 class ReadLog:
@@ -104,3 +107,19 @@ class CurveBook:
         while len(self._logs) > MOST_KEPT:
             self._logs.popitem(last=False)
         return log
+
+
+async def look_at(
+    ask: Callable[[Sequence[JobQuery]], Awaitable[list[JobSeen]]], queries: Sequence[JobQuery]
+) -> list[JobSeen]:
+    """The jobs with their checkpoints; where these take too long, without them."""
+    plain = [replace(query, checkpoint_path="", checkpoint_command="") for query in queries]
+    if queries == plain:
+        return await ask(queries)
+    try:
+        return await within(ask(queries), CHECKPOINTS_S)
+    except asyncio.TimeoutError:
+        # Whether the jobs live can be determined without it.
+        found = await ask(plain)
+    pairs = zip(queries, plain, found, strict=True)
+    return [seen if query == bare else replace(seen, checkpoint=TOO_SLOW) for query, bare, seen in pairs]

@@ -17,24 +17,21 @@ from ...core.jobs.watch import Status, Watch
 from ...core.lazy import lazy
 from ...core.sandboxes.port import DeployOrder
 from ...core.task import Outcome, job_outcome
+from ...local.store.database import STATE_FILE, Database
+from ...local.store.jobs import JobRecord, JobRecords, RunRecords
 from ...local.store.keeping import Keeper
 
 if TYPE_CHECKING:
-    from ...local.store.database import Database
-    from ...local.store.jobs import JobRecord, JobRecords, RunRecords
     from ...local.store.sessions import ForwardRows, KeptSessionRows
     from ...local.store.waiting import WaitingRows
     from ...local.store.watches import Watches
+
 # A watch's last state as the state of its job; all others are unknown.
 STATES = {
     "running": JobState.RUNNING,
     "pending": JobState.PENDING,
-    "completed": JobState.ENDED,
-    "failed": JobState.ENDED,
-    "stopped": JobState.ENDED,
-    "interrupted": JobState.GONE,
-    "resuming": JobState.GONE,
-    "exhausted": JobState.GONE,
+    **dict.fromkeys(("completed", "failed", "stopped"), JobState.ENDED),
+    **dict.fromkeys(("interrupted", "resuming", "exhausted"), JobState.GONE),
 }
 
 
@@ -46,8 +43,6 @@ class JobRegistry:
 
     @lazy
     def _database(self) -> Database:
-        from ...local.store.database import STATE_FILE, Database
-
         return Database(paths.state_folder() / STATE_FILE)
 
     @functools.cached_property
@@ -58,14 +53,10 @@ class JobRegistry:
 
     @functools.cached_property
     def records(self) -> JobRecords:
-        from ...local.store.jobs import JobRecords
-
         return JobRecords(self._database, self.keeper)
 
     @functools.cached_property
     def runs(self) -> RunRecords:
-        from ...local.store.jobs import RunRecords
-
         return RunRecords(self._database, self.keeper)
 
     @functools.cached_property
@@ -99,8 +90,6 @@ class JobRegistry:
 
     def exists(self) -> bool:
         """Whether there is a database; does not create one."""
-        from ...local.store.database import STATE_FILE
-
         return (paths.state_folder() / STATE_FILE).exists()
 
     async def watch(self, watch_id: int) -> Watch:
@@ -115,8 +104,6 @@ class JobRegistry:
         again: bool = False, configuration: str = "",
     ) -> int:  # fmt: skip
         """Record a job that is about to start, and its watch; returns the watch's number."""
-        from ...local.store.jobs import JobRecord
-
         # A repeated call may find the watch that it added before its process died.
         watch_id = ((again and self._watching(order.job_id)) or self.watches.add(watch).id) if watch else 0
         self.records.add(

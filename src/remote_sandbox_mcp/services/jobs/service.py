@@ -40,11 +40,9 @@ from ...core.texts.text import last_line
 from ...local.waiting import within
 from ..fleet import Fleet, Member, unforeseen
 from ..session import current, may_tell
-from .checkpoints import look_at
 from .commands import Commands
-from .curves import WHOLE_BYTES, CurveBook, ReadLog
+from .curves import WHOLE_BYTES, CurveBook, ReadLog, look_at
 from .records import AskedJob, JobRegistry, recorded
-from .resume import Resuming
 from .start import Starting
 from .values import Begun, Ensure, JobSnapshot, Wanted, Which
 from .watches import WatchService
@@ -55,8 +53,7 @@ if TYPE_CHECKING:
     from ...local.store.jobs import JobRecord
     from ...local.store.waiting import WaitingJob
     from .attach import Attached, Window
-    from .effects import Effects
-    from .supervise import WatchSupervisor
+    from .supervise import Effects, WatchSupervisor
     from .waiting import WaitingList
 
 __all__ = ["Begun", "JobService", "JobSnapshot", "Wanted", "Which"]
@@ -91,8 +88,7 @@ class JobService:
         self._identity = identity
         self.commands = Commands(self.registry)
         self._curves = CurveBook()
-        self.watching = WatchService(fleet, self.registry, self._starting, self.find)
-        self._resuming = Resuming(self.registry, self._starting, self.watching, self.find, self._effects)
+        self.watching = WatchService(fleet, self.registry, self._starting, self.find, self._effects)
 
     def reconfigure(self, settings: Settings) -> None:
         """Use these settings from now on."""
@@ -133,7 +129,7 @@ class JobService:
         return await self._fleet.get(watch.sandbox)
 
     def _effects(self) -> Effects:
-        from .effects import Effects
+        from .supervise import Effects
 
         return Effects(
             self.registry.watches, self.registry.records, self.sandbox_of, self._announcer.announce, time.time
@@ -141,12 +137,11 @@ class JobService:
 
     async def start(self, wanted: Wanted, ensure: Ensure | None = None) -> Begun:
         """Start a job; one that asks for GPUs, a choice of machines or an order may have to wait for a place."""
-        needs_place = wanted.places or wanted.after or (wanted.cards and not self._has_queue(wanted))
+        needs_place = bool(wanted.places or wanted.after)
+        if wanted.cards and not needs_place:
+            # Of a cluster, its queue decides when it starts.
+            needs_place = self._fleet.member(wanted.sandbox).slurm is None or wanted.slurm is False
         return await (self.waiting if needs_place else self._starting).start(wanted, ensure)
-
-    def _has_queue(self, wanted: Wanted) -> bool:
-        """Whether a cluster decides when it starts."""
-        return self._fleet.member(wanted.sandbox).slurm is not None and wanted.slurm is not False
 
     async def check(
         self, which: Which, *, lines: int = 50, cursor: int | None = None, most_bytes: int = JobQuery.most_bytes
@@ -243,7 +238,7 @@ class JobService:
 
     async def resume(self, which: Which, *, asked_by: str, command: str = "", ensure: Ensure | None = None) -> Begun:
         """Start a job again by its resume command, whether it was interrupted or has ended."""
-        return await self._resuming.resume(which, asked_by, command, ensure)
+        return await self.watching.resume(which, asked_by, command, ensure)
 
     async def send(self, which: Which, *, text: str = "", keys: Sequence[str] = ()) -> str:
         """Type into a running job; returns the name of its session."""

@@ -28,7 +28,7 @@ from ...local.store.waiting import REFUSED, STOPPED, WaitingJob
 from ...local.waiting import within
 from ..fleet import Fleet, Member
 from ..probe.measure import measure
-from .checkpoints import look_at
+from .curves import look_at
 from .records import JobRegistry, watch_outcome
 from .start import Starting, begin_watching, make_order
 from .values import Begun, Ensure, JobSnapshot, Wanted

@@ -58,13 +58,11 @@ _T = TypeVar("_T")
 Opener = Callable[[], Awaitable[Sandbox]]
 
 
-async def examine(machine: Machine, own_known_hosts: Path) -> Checkup:
-    """All steps of an SSH machine, within its deadline; nothing is raised, and steps after a failure are skipped."""
-    return await carry_out(Visit(machine, own_known_hosts))
+async def examine(visit: Visit) -> Checkup:
+    """All steps of an SSH machine, within its deadline; nothing is raised, and steps after a failure are skipped.
 
-
-async def carry_out(visit: Visit) -> Checkup:
-    """Examine a machine for a caller that follows the visit, and asks its gate afterwards."""
+    The caller may follow the visit, and ask its gate afterwards.
+    """
     machine, begun = visit.machine, time.monotonic()
     try:
         await within(visit.carry_out(), visit.deadline_s)

@@ -31,7 +31,7 @@ from ...core.texts.text import Clipped, clip_both, harmless, last_line
 from ...far.program import read_program, source
 from ...local.waiting import within
 from ..fleet import Fleet, Member
-from ..jobs.commands import Commands, tail_of
+from ..jobs.commands import tail_of
 
 if TYPE_CHECKING:
     from ...local.store.sessions import KeptSessionRows
@@ -69,10 +69,10 @@ class PythonService:
     def __init__(self, fleet: Fleet, jobs: JobService, rows: KeptSessionRows) -> None:
         self._fleet = fleet
         self._jobs = jobs
-        self._commands = jobs.commands
+        self.commands = jobs.commands
         self._rows = rows
         # Sessions that were there when they were used last: they need not be begun.
-        self._live: set[tuple[str, str]] = set()
+        self.live: set[tuple[str, str]] = set()
         # The Python by which a sandbox's sessions were reached last: it may have no other.
         self._pythons: dict[str, str] = {}
 
@@ -103,16 +103,6 @@ class PythonService:
             return next((row.sandbox for row in rows if row.name == order.session and row.sandbox in meant), "")
 
         return await self._jobs.waiting.one_of(places, order.cards, used)
-
-    def knows(self, member: Member, session: str) -> bool:
-        return (member.name, session) in self._live
-
-    def learn(self, member: Member, session: str, *, is_there: bool) -> None:
-        (self._live.add if is_there else self._live.discard)((member.name, session))
-
-    @property
-    def commands(self) -> Commands:
-        return self._commands
 
     async def _note(self, member: Member, order: PythonOrder) -> None:
         """Record that the session was used from here, so that it is listed."""
@@ -160,7 +150,7 @@ class PythonService:
         """End a session with all that it has started. Raises BadArgument where there is none."""
         member = self._fleet.member(sandbox)
         reply = await self._ask(member.name, await member.open(), {"verb": "stop", "session": name})
-        self.learn(member, name, is_there=False)
+        self.live.discard((member.name, name))
         await asyncio.to_thread(self._rows.remove, member.name, name)
         try:
             state = interpreter.read_record(reply).state
@@ -249,12 +239,12 @@ class _Call:
     async def run(self) -> tuple[Completed | Running, PythonRecord | None]:
         if is_again():
             await self._refuse_if_lost()
-        if not self._service.knows(self._member, self._order.session):
+        if (self._member.name, self._order.session) not in self._service.live:
             await self._begin()
         seen, record = await self._run(self._run_id)
         if record and record.state in ("absent", "no_session"):
             # It ended since it was used last.
-            self._service.learn(self._member, self._order.session, is_there=False)
+            self._service.live.discard((self._member.name, self._order.session))
             await self._begin()
             seen, record = await self._run(name_for_call("run", "in a new session") or new_run_id())
         if record:
@@ -282,7 +272,7 @@ class _Call:
         if record.state not in ("begun", "there"):
             why = record.why or "it did not begin"
             raise NotStarted(f"unable to begin Python session {self._order.session} on {self._member.name}: {why}")
-        self._service.learn(self._member, self._order.session, is_there=True)
+        self._service.live.add((self._member.name, self._order.session))
 
     async def _run(self, run_id: str) -> tuple[Completed | Running, PythonRecord | None]:
         word = word_for(run_id)

@@ -160,12 +160,7 @@ class ShellService:
 
     async def _note(self, member: Member, session: ShellSession, as_root: bool, report: StateReport) -> None:
         row = KeptSession(
-            kind=SHELL,
-            sandbox=member.name,
-            name=session.name,
-            as_root=as_root,
-            folder=report.folder,
-            used=time.time(),
+            kind=SHELL, sandbox=member.name, name=session.name, as_root=as_root, folder=report.folder, used=time.time()
         )
         await asyncio.to_thread(self._rows.note, row)
 

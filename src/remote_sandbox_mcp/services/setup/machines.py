@@ -186,12 +186,12 @@ async def try_all(candidates: Iterable[Candidate], own_known_hosts: Path, watch:
 
 async def try_one(candidate: Candidate, own_known_hosts: Path, watch: Progress) -> Trial:
     """Open a machine and look around in it. A host key that was never seen is refused here, and told."""
-    from ..probe.doctor import Visit, carry_out
+    from ..probe.doctor import Visit, examine
 
     visit = Visit(replace(candidate.machine, strict_host_keys=True), own_known_hosts)
     reporting = asyncio.ensure_future(_report_progress(visit, candidate.name, watch))
     try:
-        checkup = await carry_out(visit)
+        checkup = await examine(visit)
     finally:
         reporting.cancel()
     unseen = None if candidate.machine.strict_host_keys else visit.gate.unseen_key
@@ -246,13 +246,7 @@ def fields_of(entry: MachineEntry, secrets: Mapping[str, str], slurm: bool) -> d
     port = {"port": entry.port} if entry.port and entry.port != 22 else {}
     where = {"ssh_alias": entry.ssh_alias} if entry.ssh_alias else {"host": entry.host}
     user = {"user": entry.user} if entry.user else {}
-    return {
-        **where,
-        **port,
-        **user,
-        **secrets,
-        **({"slurm": True} if slurm else {}),
-    }
+    return {**where, **port, **user, **secrets, **({"slurm": True} if slurm else {})}
 
 
 def is_plain_alias(entry: MachineEntry, secrets: Mapping[str, str], slurm: bool) -> bool:

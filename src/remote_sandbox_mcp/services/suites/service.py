@@ -21,8 +21,7 @@ from ...core.progress import Progress, silent
 from ...core.sandboxes.files import Span
 from ...core.sandboxes.sandbox import Sandbox
 from ...core.suites.detect import NoSuite, choose
-from ...core.suites.report import TestReport
-from ...core.suites.suite import GIVEN, Collected, Suite, SuiteFolder, parse_collected, parse_inspection
+from ...core.suites.suite import GIVEN, Collected, Suite, SuiteFolder, TestReport, parse_collected, parse_inspection
 from ...core.suites.verdict import Evidence, make_report
 from ...core.texts.text import clip, harmless, last_line
 from ...far.program import read_program
@@ -63,14 +62,9 @@ class SuiteService:
         check.in_range("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
         member = self._fleet.member(sandbox)
         report = await run_tests(
-            await member.open(),
-            command=command,
-            path=path,
-            timeout_s=timeout_s,
-            patience_s=patience_s,
-            progress=progress,
-            hold=functools.partial(self._hold, member.name, cards) if cards else None,
-        )
+            await member.open(), command=command, path=path, timeout_s=timeout_s, patience_s=patience_s,
+            progress=progress, hold=functools.partial(self._hold, member.name, cards) if cards else None,
+        )  # fmt: skip
         return self._noted(member, report)
 
     async def _hold(self, sandbox: str, cards: CardRequest, run_id: str, place: str) -> None:
@@ -120,15 +114,9 @@ Hold = Callable[[str, str], Awaitable[None]]
 
 
 async def run_tests(
-    sandbox: Sandbox,
-    *,
-    command: str = "",
-    path: str = "",
-    timeout_s: float = 600,
-    patience_s: float | None = None,
-    progress: Progress = silent,
-    hold: Hold | None = None,
-) -> TestReport | Running:
+    sandbox: Sandbox, *, command: str = "", path: str = "", timeout_s: float = 600, patience_s: float | None = None,
+    progress: Progress = silent, hold: Hold | None = None,
+) -> TestReport | Running:  # fmt: skip
     """Run a folder's tests and report what came of it, or, when patience is over, that they still run.
 
     Without a command the runner is found by what is in `path` (default: the home folder). `results_of` reports on a

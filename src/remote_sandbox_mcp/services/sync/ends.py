@@ -15,7 +15,7 @@ from ...core.sync.ignore import Ignore
 from ...core.sync.incoming import Sieve
 from ...core.sync.plan import Item
 from ...core.sync.transfer import DEFAULT_EXCLUDES, Lane, Order, Place, Reply, RootName
-from ...core.sync.tree import MOST_BYTES, Tree, TreeReader, is_name
+from ...core.sync.tree import MOST_BYTES, Tree, TreeReader, bytes_of, is_name
 from ...core.workspaces.workspace import SECRET_LIKE
 from .lanes import Lanes
 from .large import place_stem
@@ -215,7 +215,7 @@ class Ends:
         if self.target.sieve:
             self.target.sieve.check_file(path)
         self.target.root, target_name = posixpath.split(path)
-        self.source.name, self.target.name = _bytes(real_name), _bytes(target_name)
+        self.source.name, self.target.name = bytes_of(real_name), bytes_of(target_name)
         # Partial files of earlier transfers of this file lie beside it.
         target = await self.target.scan(self.order, path, beside=place_stem(b"\0" + self.target.name))
         if target.kind == "dir":
@@ -231,14 +231,10 @@ class Ends:
         """Name of the file in the target folder: as the user wrote it, whatever the source machine reports."""
         said = posixpath.normpath(self.source.place.path)
         name = posixpath.basename(said)
-        if not is_name(_bytes(name)) or (name == said and name.startswith("~")):
+        if not is_name(bytes_of(name)) or (name == said and name.startswith("~")):
             raise BadArgument(f"{self.source.place} does not name a file")
         # A file of any name goes where its very path is named.
-        excludes = [_bytes(line) for line in self.order.excludes if line not in SECRET_LIKE]
-        if Ignore(excludes).leaves_out(_bytes(name), False):
+        excludes = [bytes_of(line) for line in self.order.excludes if line not in SECRET_LIKE]
+        if Ignore(excludes).leaves_out(bytes_of(name), False):
             raise BadArgument(f"{self.source.place} is among what is not synced to {self.target.place}")
         return name
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

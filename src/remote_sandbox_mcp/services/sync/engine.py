@@ -13,14 +13,14 @@ from ...core.errors import FileProblem
 from ...core.sync.plan import Attributes, Plan, check_deletion, make_plan, secrets_in, source_entries
 from ...core.sync.secret_names import secret_lines_in
 from ...core.sync.transfer import Headway, Listener, Order, Outcome, unheard
-from ...core.sync.tree import Tree, read_meta
+from ...core.sync.tree import Tree, read_meta, text_of
 from ...far.lane.target import ATTRIBUTES
 from ...far.lane.tree import MOST_SECRETS_NAMED
 from .ends import End, Ends
 from .large import IndexMemory
 from .meter import Meter, Tally
 from .sending import BATCH_FILES, Bridging, Sending
-from .streams import batches, names_of, portions, text_of
+from .streams import batches, names_of, portions
 
 if TYPE_CHECKING:
     from ...core.orders import ClearOrder, DeleteOrder, FinishOrder, TidyOrder, TouchOrder

@@ -37,28 +37,21 @@ class Followed:
     exact: tuple[tuple[int, int], ...] | None = None
 
     def scan_order(self, squeeze: bool) -> ScanOrder:
+        rules, watched = list(self.rules), list(self.watched)
         order: ScanOrder = {
-            "verb": "scan",
-            "path": self.path,
-            "rules": list(self.rules),
-            "watched": list(self.watched),
-            "gitignore": self.gitignore,
+            "verb": "scan", "path": self.path, "rules": rules, "watched": watched, "gitignore": self.gitignore,
             "squeeze": squeeze,
-        }
+        }  # fmt: skip
         if self.exact is not None:
             order["exact"] = list(self.exact)
         return order
 
     def follow_order(self, squeeze: bool, since: int, after_run: str) -> FollowOrder:
+        rules, watched = list(self.rules), list(self.watched)
         order: FollowOrder = {
-            "verb": "follow",
-            "path": self.path,
-            "rules": list(self.rules),
-            "watched": list(self.watched),
-            "gitignore": self.gitignore,
-            "squeeze": squeeze,
-            "since": since,
-        }
+            "verb": "follow", "path": self.path, "rules": rules, "watched": watched, "gitignore": self.gitignore,
+            "squeeze": squeeze, "since": since,
+        }  # fmt: skip
         if self.exact is not None:
             order["exact"] = list(self.exact)
         if after_run:

@@ -15,12 +15,12 @@ from ...core.errors import FileProblem
 from ...core.sandboxes.foreign import to_text, to_whole
 from ...core.sync.plan import FilePart, Item, Matcher, joined
 from ...core.sync.transfer import SMALL_ANSWER, Reply
-from ...core.sync.tree import child
+from ...core.sync.tree import child, text_of
 from ...far.lane.chunks import CHUNK, LEAST_CHUNK
 from ...far.lane.large import SAME
 from ...far.outpost import wire
 from .meter import Meter
-from .streams import NEXT_DOOR, Streams, SyncStream, Together, text_of
+from .streams import NEXT_DOOR, Streams, SyncStream, Together
 
 BLOCK = 1 << 20
 BLOCKS_AT_ONCE = 64
@@ -240,7 +240,7 @@ class LargeFile:
         self.mark, theirs = marks[1 : 1 + marks[0]], marks[1 + marks[0] :]
         self.mark = self.mark or await self._choose_mark(stream)
         reply: asyncio.Queue[bytes] = asyncio.Queue()
-        order: orders.IndexOrder = {"verb": "index", "root": self.streams.source_root}
+        order: orders.RootOrder = {"verb": "index", "root": self.streams.source_root}
         raw, room = self.raw + b"\0" + self.mark, self._room_of_index
         asked = stream.source.begin(order, raw, heard=reply.put_nowait, room=room)
         reading = asyncio.ensure_future(asked)

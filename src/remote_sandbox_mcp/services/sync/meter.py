@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ...core.errors import FileProblem
 from ...core.sandboxes.files import Problem
 from ...core.sync.transfer import Headway, Listener, Reply
+from ...core.sync.tree import bytes_of
 
 REPORT_EVERY_S = 0.2
 RATE_OVER_S = 5.0
@@ -172,7 +173,7 @@ class Tally:
             self.note(problem)
         self.problem_count += max(0, int(reply.end.get("problem_count", 0)) - len(problems))
         for path, meta in reply.end.get("otherwise", ()):
-            self.otherwise[_bytes(path)] = _bytes(meta)
+            self.otherwise[bytes_of(path)] = bytes_of(meta)
         self.rough.update({"m", "t"}.intersection(str(reply.end.get("rough", ""))))
         return reply
 
@@ -184,7 +185,3 @@ class Tally:
         self.problem_count += 1
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(problem)
-
-
-def _bytes(text: object) -> bytes:
-    return str(text).encode("utf-8", "surrogateescape")

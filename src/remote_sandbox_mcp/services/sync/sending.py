@@ -12,10 +12,11 @@ from ...core.orders import ReceiveOrder, SendOrder
 from ...core.sandboxes.files import Problem
 from ...core.sync.plan import LARGE, Item, Plan
 from ...core.sync.transfer import Lane
+from ...core.sync.tree import text_of
 from .ends import Ends
 from .large import IndexMemory, LargeFile
 from .meter import Flow, Meter, Squeeze, Tally
-from .streams import NEXT_DOOR, Streams, SyncStream, Together, batches, names_of, text_of, wanted_of
+from .streams import NEXT_DOOR, Streams, SyncStream, Together, batches, names_of, wanted_of
 
 BATCH_FILES, BATCH_BYTES = 256, 512 << 10
 # By how much the files of one batch may have grown since they were listed.

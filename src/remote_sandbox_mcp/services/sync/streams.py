@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.errors import FileProblem
 from ...core.sync.plan import Item
 from ...core.sync.transfer import Lane, Reply, RootName, numbers
+from ...core.sync.tree import text_of
 from ...far.outpost import wire
 from .meter import Flow, Squeeze
 
@@ -65,10 +66,6 @@ def batches(items: list[Item], most: int, size: int) -> Iterator[list[Item]]:
             batch, total = [], 0
     if batch:
         yield batch
-
-
-def text_of(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
 
 
 class Together:

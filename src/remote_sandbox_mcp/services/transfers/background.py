@@ -26,6 +26,11 @@ POLL_S = 0.15
 # How long a leaving process waits for its transfers to stop; later ones end with the process.
 LEAVE_S = 0.08
 NAMED_IDS = 5
+NOT_HEEDED = (
+    "the process that runs this transfer, among other things, has not heeded the wish to cancel within {:g} s; it is "
+    "not killed for that. The transfer ends as soon as that process looks; where it never does, remote-sandbox-mcp hub "
+    "restart ends it"
+)
 
 
 @dataclass(frozen=True)
@@ -36,40 +41,6 @@ class Cancelled:
     terminated: bool = False
     already_finished: bool = False
     error: str = ""
-
-
-async def cancel(records: TransferRecords, transfer: Transfer, wait_s: float) -> Cancelled:
-    """Request its end, and wait up to `wait_s` for it."""
-    if transfer.is_over:
-        return Cancelled(transfer, already_finished=True)
-    await asyncio.to_thread(records.ledger.ask_to_cancel, transfer.id)
-    deadline = time.monotonic() + wait_s
-    # Polled, because the process that runs it may be any other: rows and locks are all they share.
-    while not await asyncio.to_thread(_has_ended, records, transfer.id):
-        if time.monotonic() > deadline:
-            return _refused(records, transfer, wait_s)
-        await asyncio.sleep(CANCEL_POLL_S)
-    found = records.ledger.get(transfer.id) or transfer
-    is_cancelled = found.status == CANCELLED
-    return Cancelled(found, terminated=is_cancelled, already_finished=not is_cancelled)
-
-
-def _has_ended(records: TransferRecords, task_id: str) -> bool:
-    """Whether it is over; one that no process runs any more is marked as cancelled now."""
-    if not records.is_held(task_id):
-        records.ledger.end(task_id, TransferEnd(CANCELLED))
-    found = records.ledger.get(task_id)
-    return found is None or found.is_over
-
-
-def _refused(records: TransferRecords, transfer: Transfer, seconds: float) -> Cancelled:
-    found = records.ledger.get(transfer.id) or transfer
-    error = (
-        "the process that runs this transfer, among other things, has not heeded the wish to cancel "
-        f"within {seconds:g} s; it is not killed for that. The transfer ends as soon as that process looks; "
-        "where it never does, remote-sandbox-mcp hub restart ends it"
-    )
-    return Cancelled(found, error=error)
 
 
 T = TypeVar("T")
@@ -175,8 +146,28 @@ class BackgroundTransfers:
         return await asyncio.to_thread(self._records.is_stale, transfer)
 
     async def cancel(self, task_id: int | str, *, wait_s: float = 5) -> Cancelled:
-        """Cancel it, whichever process runs it. Raises BadArgument for an unknown id."""
-        return await cancel(self._records, await asyncio.to_thread(self._find, task_id), wait_s)
+        """Cancel it, whichever process runs it, and wait so long for its end. Raises BadArgument for an unknown id."""
+        transfer = await asyncio.to_thread(self._find, task_id)
+        if transfer.is_over:
+            return Cancelled(transfer, already_finished=True)
+        await asyncio.to_thread(self._records.ledger.ask_to_cancel, transfer.id)
+        deadline = time.monotonic() + wait_s
+        # Polled, because the process that runs it may be any other: rows and locks are all they share.
+        while not await asyncio.to_thread(self._has_ended, transfer.id):
+            if time.monotonic() > deadline:
+                found = self._records.ledger.get(transfer.id) or transfer
+                return Cancelled(found, error=NOT_HEEDED.format(wait_s))
+            await asyncio.sleep(CANCEL_POLL_S)
+        found = self._records.ledger.get(transfer.id) or transfer
+        is_cancelled = found.status == CANCELLED
+        return Cancelled(found, terminated=is_cancelled, already_finished=not is_cancelled)
+
+    def _has_ended(self, task_id: str) -> bool:
+        """Whether it is over; one that no process runs any more is marked as cancelled now."""
+        if not self._records.is_held(task_id):
+            self._records.ledger.end(task_id, TransferEnd(CANCELLED))
+        found = self._records.ledger.get(task_id)
+        return found is None or found.is_over
 
     async def list(self, limit: int = 20) -> tuple[Transfer, ...]:
         """Newest first."""

@@ -63,12 +63,7 @@ class TransferService:
     """The verbs on syncs; what they need is imported with the first one."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        settings: Settings,
-        routes: Routes,
-        private: Sequence[str] = (),
-        identity: str = "",
+        self, fleet: Fleet, settings: Settings, routes: Routes, private: Sequence[str] = (), identity: str = ""
     ) -> None:
         """`identity` identifies the configuration."""
         self._fleet = fleet

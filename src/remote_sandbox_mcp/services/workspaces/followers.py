@@ -100,10 +100,7 @@ class Followers:
             await self._followers.pop(key)[1].close()
 
     async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         followers = [follower for _, follower in self._followers.values()]
         self._followers.clear()
         await asyncio.gather(*(follower.close() for follower in followers), return_exceptions=True)
@@ -139,9 +136,7 @@ class BackgroundSend:
     """One task for each workspace in use. What fails is not told here: the next command finds it, and tells it."""
 
     def __init__(
-        self,
-        watch: Callable[[Workspace], Awaitable[Scan]],
-        send: Callable[[Workspace], Awaitable[object]],
+        self, watch: Callable[[Workspace], Awaitable[Scan]], send: Callable[[Workspace], Awaitable[object]]
     ) -> None:
         self._watch = watch
         self._send = send
@@ -161,10 +156,7 @@ class BackgroundSend:
             self._until[workspace.id] = 0.0
 
     async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def _keep_sending(self, workspace: Workspace) -> None:
         sent: object = None

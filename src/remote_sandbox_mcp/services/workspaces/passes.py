@@ -17,7 +17,7 @@ from ...core.sync.incoming import Sieve
 from ...core.sync.plan import Item, Plan
 from ...core.sync.scope import AppliedScope, Scope, folders_above, is_among, survey
 from ...core.sync.transfer import IN_WORKSPACE, Listener, Order, Outcome, Place
-from ...core.sync.tree import LEADS_OUT, Tree
+from ...core.sync.tree import LEADS_OUT, Tree, text_of
 from ...core.texts.text import counted
 from ...core.workspaces.reconcile import (
     Entries,
@@ -46,7 +46,7 @@ from ..sync.engine import NONSENSE, Synchronization
 from ..sync.patience import CutOff
 from ..sync.sending import BATCH_FILES
 from ..sync.service import Syncs
-from ..sync.streams import batches, names_of, text_of
+from ..sync.streams import batches, names_of
 from .followers import Followers
 from .records import Base, Pending, WorkspaceRecords
 
@@ -294,8 +294,7 @@ class Pass:
         self._left = self._left.union(paths, plan.delete_folders)
         plan.clear, plan.delete_files, plan.delete_folders = [], [], []
         self._leave(
-            plan,
-            [item.path for item in plan.send if item.path.lower() in same_names or is_among(item.path, paths)],
+            plan, [item.path for item in plan.send if item.path.lower() in same_names or is_among(item.path, paths)]
         )
         plan.finish = [each for each in plan.finish if not is_among(each.path, paths)]
 
@@ -542,13 +541,9 @@ class Closing:
 
 
 def _batches(paths: Iterable[bytes]) -> Iterator[list[Item]]:
-    items = [Item(*_split(path), b"", 0, "") for path in sorted(paths)]
+    parts = (path.rpartition(b"/") for path in sorted(paths))
+    items = [Item(folder, name, b"", 0, "") for folder, _, name in parts]
     return batches(items, BATCH_FILES, 1 << 62)
-
-
-def _split(path: bytes) -> tuple[bytes, bytes]:
-    folder, _, name = path.rpartition(b"/")
-    return folder, name
 
 
 def _believed(plan: Plan, otherwise: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ConfigError, SandboxError
-from ...core.sync.tree import FOLDER
+from ...core.sync.tree import FOLDER, bytes_of, text_of
 from ...core.workspaces.workspace import Workspace
 from ...local.processes.locks import Lock, holder
 from ...local.store.database import STATE_FILE, Database
@@ -59,17 +59,17 @@ class Base:
 
     def to_bytes(self) -> bytes:
         said = {
-            "came": sorted(map(_text, self.came)),
-            "conflicts": list(map(_text, self.conflicts)),
-            "tries": {_text(path): [_text(entry), count] for path, (entry, count) in self.tries.items()},
+            "came": sorted(map(text_of, self.came)),
+            "conflicts": list(map(text_of, self.conflicts)),
+            "tries": {text_of(path): [text_of(entry), count] for path, (entry, count) in self.tries.items()},
             "stayed": self.stayed,
             "is_coarse": self.is_coarse,
             "real": self.real,
             "ids": self.ids,
-            "fetching": list(map(_text, self.fetching)),
+            "fetching": list(map(text_of, self.fetching)),
             "transfer": self.transfer,
             "rough": [sorted(side) for side in self.rough],
-            "staying": {_text(path): _text(entry) for path, entry in self.staying.items()},
+            "staying": {text_of(path): text_of(entry) for path, entry in self.staying.items()},
         }
         head = json.dumps(said).encode()
         parts = [LENGTH.pack(len(head)), head]
@@ -90,19 +90,20 @@ class Base:
             middle, end = at + FOLDER.size + path, at + FOLDER.size + path + block
             folders[whole[at + FOLDER.size : middle]] = whole[middle:end]
             at = end
+        here, there = said.get("rough", ((), ()))
         return cls(
             folders,
-            frozenset(map(_bytes, said["came"])),
-            tuple(map(_bytes, said["conflicts"])),
-            {_bytes(path): (_bytes(entry), count) for path, (entry, count) in said["tries"].items()},
+            frozenset(map(bytes_of, said["came"])),
+            tuple(map(bytes_of, said["conflicts"])),
+            {bytes_of(path): (bytes_of(entry), count) for path, (entry, count) in said["tries"].items()},
             said["stayed"],
             said["is_coarse"],
             said["real"],
             tuple((device, inode) for device, inode in said["ids"]),
-            tuple(map(_bytes, said["fetching"])),
+            tuple(map(bytes_of, said["fetching"])),
             said["transfer"],
-            _sides(said.get("rough", ((), ()))),
-            {_bytes(path): _bytes(entry) for path, entry in said.get("staying", {}).items()},
+            (frozenset(here), frozenset(there)),
+            {bytes_of(path): bytes_of(entry) for path, entry in said.get("staying", {}).items()},
         )
 
 
@@ -205,14 +206,16 @@ class WorkspaceRecords:
 
     def announce(self, workspace: Workspace, pending: Pending) -> None:
         """Note what is about to be carried over: after a crash, what has arrived is told from an edit by that."""
-        said = [{_text(path): _text(entry) for path, entry in each.items()} for each in (pending.going, pending.coming)]
+        said = [
+            {text_of(path): text_of(entry) for path, entry in each.items()} for each in (pending.going, pending.coming)
+        ]
         self._write(self._place(workspace.id) / "pending", json.dumps(said).encode())
 
     def pending(self, workspace: Workspace) -> Pending | None:
         """Return the entries that an unfinished pass was about to carry over; None after one that has ended."""
         try:
             said = json.loads((self._place(workspace.id) / "pending").read_bytes())
-            return Pending(*({_bytes(path): _bytes(entry) for path, entry in each.items()} for each in said))
+            return Pending(*({bytes_of(path): bytes_of(entry) for path, entry in each.items()} for each in said))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, AttributeError, TypeError):
@@ -283,16 +286,3 @@ class WorkspaceRecords:
                 continue
             lock.sign()
             return lock
-
-
-def _sides(said: Any) -> tuple[frozenset[str], frozenset[str]]:
-    here, there = map(frozenset, said)
-    return here, there
-
-
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

@@ -37,6 +37,8 @@ from ...core.workspaces.workspace import (
     WorkspaceState,
     mark_of,
     mark_text,
+    not_brought,
+    not_sent,
     word_in,
 )
 from ...local.waiting import within
@@ -46,7 +48,6 @@ from ..transfers.service import TransferService
 from .records import WorkspaceRecords
 
 if TYPE_CHECKING:
-    from ...local.store.workspaces import WorkspaceRow
     from .followers import BackgroundSend, Followers
     from .passes import Pass
     from .trash import Trash
@@ -183,7 +184,8 @@ class WorkspaceService:
         async with self._records.linking():
             # Again, because others may have been linked since the preview.
             self._check_others(LinkOrder(folder=folder, sandbox=preview.sandbox, remote=preview.remote, rules=rules))
-            path, inode = self._exactly(folder), os.stat(folder).st_ino
+            path = next((row for row in self._records.rows() if row.workspace.folder == folder), None)
+            inode = os.stat(folder).st_ino
             if path and path.inode != inode:
                 # Its common state is that of another folder: what is missing in this one was not deleted by anybody.
                 raise other_folder_here(folder)
@@ -205,7 +207,9 @@ class WorkspaceService:
         """Forget a workspace; both sides keep their files. Raises BadArgument where the folder is in none."""
         workspace = self.find(absolute(folder))
         if workspace is None:
-            raise BadArgument(f"{folder} is not in a linked folder; {self._linked_folders()}")
+            linked = ", ".join(each.folder for each in self.all())
+            others = f"linked are: {linked}" if linked else "none is linked"
+            raise BadArgument(f"{folder} is not in a linked folder; {others}")
         async with self._turn(workspace):
             self._records.remove(workspace)
             self._live.forget(workspace)
@@ -245,12 +249,6 @@ class WorkspaceService:
                     f"{order.sandbox}:{order.remote} cannot be linked, because {other.folder} is linked to "
                     f"{other.sandbox}:{other.remote}, and one lies in the other; choose another remote folder"
                 )
-
-    def _exactly(self, folder: str) -> WorkspaceRow | None:
-        return next((row for row in self._records.rows() if row.workspace.folder == folder), None)
-
-    def _linked_folders(self) -> str:
-        return f"linked are: {', '.join(each.folder for each in self.all())}" if self.all() else "none is linked"
 
     # Passes
 
@@ -508,3 +506,42 @@ def _relative(workspace: Workspace, paths: Collection[str]) -> frozenset[bytes]:
             raise BadArgument(f"{path} is not a path in {workspace.folder}")
         found.add(below.encode("utf-8", "surrogateescape"))
     return frozenset(found)
+
+
+class WorkspaceCall:
+    """One call from a folder of a workspace; `moved` is what it has moved so far."""
+
+    def __init__(self, service: WorkspaceService, workspace: Workspace, client_folder: str) -> None:
+        self._service = service
+        self._workspace = workspace
+        self._client_folder = client_folder
+        self.moved = Moved()
+
+    @property
+    def sandbox(self) -> str:
+        return self._workspace.sandbox
+
+    def start_folder(self, named: str) -> str:
+        """The folder over there in which it starts: the named one, else the one that the caller is in."""
+        return self._workspace.start_folder(named, self._client_folder)
+
+    def source(self, script: str, cwd: str) -> str:
+        """The script after the workspace's init lines."""
+        return self._workspace.source(script, self.start_folder(cwd))
+
+    async def send(self) -> None:
+        """Send what changed here. Raises SandboxError where it cannot be sent; then nothing may be run."""
+        try:
+            self.moved = self.moved.and_then(await self._service.send(self._workspace))
+        except ConnectError:
+            raise
+        except SandboxError as problem:
+            raise not_sent(self._workspace, problem) from None
+
+    async def bring(self) -> None:
+        """Bring back what changed there; what cannot come is told in `moved`."""
+        try:
+            brought = await self._service.bring(self._workspace)
+        except SandboxError as problem:
+            brought = not_brought(self._workspace, problem)
+        self.moved = self.moved.and_then(brought)

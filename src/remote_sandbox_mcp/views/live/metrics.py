@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate
 from typing import Any
 
-from ...core.tally import BOUNDS_S, Tally
+from ...services.history import BOUNDS_S, Tally
 from .board import Row
 
 # Fields of a GPU, their families, and what one of their unit is.

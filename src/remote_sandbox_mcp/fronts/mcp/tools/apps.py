@@ -12,7 +12,7 @@ from pydantic import Field
 from ....core.commands.command import Running
 from ....core.jobs.placement import place_of, read_request
 from ....core.sandboxes.port import DeployOrder
-from ....core.suites.report import TestReport
+from ....core.suites.suite import TestReport
 from ....views.app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
 from ....views.texts import fields_text
 from ..clients import room

@@ -163,7 +163,7 @@ async def started(server: SandboxServer, made: Disposable, seconds: float, repor
 
     disposables = server.app.disposables
     try:
-        return await disposables.await_start(made.id, seconds, report)
+        return await disposables.service.await_start(made.id, seconds, report)
     except asyncio.CancelledError:
         disposables.give_up(made.id)
         raise
@@ -257,7 +257,7 @@ async def delete_sandbox(
     if await server.app.restart(sandbox_id):
         text = f"{sandbox_id} is configured, so it stays, with its files; all that ran in it was ended"
         return reply({"sandbox_id": sandbox_id, "status": "restarted"}, text)
-    gone = await server.app.disposables.delete(sandbox_id)
+    gone = await server.app.disposables.service.delete(sandbox_id)
     await server.app.apps.forget(gone.id)
     current().note_deleted(gone.id)
     return reply({"sandbox_id": gone.id, "status": "deleted"}, f"{gone.id} is deleted")

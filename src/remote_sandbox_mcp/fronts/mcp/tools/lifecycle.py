@@ -44,19 +44,19 @@ async def renew_sandbox(
     server: SandboxServer, sandbox_id: SandboxId, timeout: Annotated[float, Field(description="Seconds from now")]
 ) -> Annotated[CallToolResult, DisposableShape]:
     """Let it live for so long from now on."""
-    made = await server.app.disposables.renew(sandbox_id, timeout)
+    made = await server.app.disposables.service.renew(sandbox_id, timeout)
     return made_reply(made, f"{made.id} lives on")
 
 
 async def pause_sandbox(server: SandboxServer, sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
     """Stop everything in it for a while; nothing is lost."""
-    made = await server.app.disposables.pause(sandbox_id)
+    made = await server.app.disposables.service.pause(sandbox_id)
     return made_reply(made, f"{made.id} is {made.status}")
 
 
 async def resume_sandbox(server: SandboxServer, sandbox_id: SandboxId) -> Annotated[CallToolResult, DisposableShape]:
     """Let a paused one go on."""
-    made = await server.app.disposables.resume(sandbox_id)
+    made = await server.app.disposables.service.resume(sandbox_id)
     return made_reply(made, f"{made.id} is {made.status}")
 
 
@@ -66,7 +66,7 @@ async def snapshot_sandbox(
     name: Annotated[str, Field(description="Of the snapshot; default: made up")] = "",
 ) -> Annotated[CallToolResult, SnapshotShape]:
     """Keep its files as they are now; restore_sandbox makes another with them."""
-    kept = await server.app.disposables.snapshot(sandbox_id, name)
+    kept = await server.app.disposables.service.snapshot(sandbox_id, name)
     return reply({"snapshot": kept, "sandbox_id": sandbox_id}, f"{kept} has the files of {sandbox_id}")
 
 
@@ -89,7 +89,7 @@ async def get_sandbox_endpoint(
 ) -> Annotated[CallToolResult, EndpointShape]:
     """The platform's own address of a port; forward_port works for every sandbox."""
     try:
-        url, notes = await server.app.disposables.endpoint(sandbox_id, port), []
+        url, notes = await server.app.disposables.service.endpoint(sandbox_id, port), []
     except NeedsHeaders as problem:
         url, notes = problem.url, [HEADERS.format(" and ".join(problem.headers))]
     return reply({"url": url, "port": port} | lean(notes=notes), "\n".join((url, *notes)))
