@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from ..config import paths
 from ..core.errors import ConfigError
+from ..local.files import write_private
 from ..local.processes.locks import Lock, holder
 from .browser import browser_here, is_confined, name_of, sweep, write_lead
 from .main import port
@@ -107,10 +108,7 @@ def _digest(terms: Terms) -> str:
 def _note(lock: Lock, state: Path, place: DashboardAddress) -> None:
     """Say where it listens, for another `dashboard` that is to open this one."""
     lock.sign()
-    fresh = state / f".{PLACE_FILE}.{os.getpid()}"
-    with open(os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w", encoding="ascii") as opened:
-        json.dump({"pid": os.getpid(), **asdict(place)}, opened)
-    os.replace(fresh, state / PLACE_FILE)
+    write_private(state / PLACE_FILE, json.dumps({"pid": os.getpid(), **asdict(place)}))
 
 
 def _open_again(state: Path, wanted: DashboardAddress, terms: Terms, options: argparse.Namespace) -> int:

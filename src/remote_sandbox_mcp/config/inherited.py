@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError
+from ..local.files import write_private
 from . import keyring_store
 from .aliases import agent_socket
 from .load import LIST, listed, single
@@ -316,17 +317,9 @@ def _machines(found: object) -> Inherited:
 
 def _write(state_folder: Path, kept: _Kept) -> None:
     path = state_folder / FILE
-    fresh = path.with_name(f".{FILE}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    fields = {"machines": kept.machines, "in_keyring": kept.in_keyring, "agent": kept.agent, "files": kept.files}
     try:
-        with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-            json.dump(fields, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        write_private(path, json.dumps(vars(kept)), is_synced=True)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise ConfigError(f"unable to hand machines over to the watchdog in {path}: {error.strerror}.") from None
 
 

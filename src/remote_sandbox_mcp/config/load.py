@@ -18,8 +18,8 @@ from ..core.sandboxes.machine import CommandPlace, LocalPlace
 from ..core.sandboxes.network import NO_NETWORK
 from ..core.sandboxes.secret import Secret
 from ..core.serving import Announced
+from ..local.files import fingerprint_of
 from . import original, paths, readers, schema
-from .fingerprints import fingerprint_of
 from .machines import Builder
 from .problems import Fault, Reporter, parse_toml, plain, quoted
 from .readers import checked, read_table, report_unknown, table, take_variables

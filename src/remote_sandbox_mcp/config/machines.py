@@ -15,9 +15,9 @@ from ..core.commands.command import Environment
 from ..core.errors import ConfigError
 from ..core.lazy import lazy
 from ..core.sandboxes.machine import OPENSSH, Engine, Hop, Login, Machine, OpenSsh
+from ..local.files import fingerprint_of
 from . import readers
 from .aliases import USER_VARIABLES, Alias, agent_socket, certificates_beside, current_user, default_keys, read_alias
-from .fingerprints import fingerprint_of
 from .paths import from_folder
 from .problems import Fault, Reporter, quoted
 from .schema import Configuration, HostPatterns, MachineEntry, Settings, secrets_of
