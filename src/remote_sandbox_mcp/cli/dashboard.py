@@ -47,12 +47,8 @@ def add_arguments(subparsers: Any) -> None:
     )
     parser.add_argument("--no-open", action="store_true", help="only print the address")
     fields = "a port that stays the same (default: another free one each time)"
-    parser.add_argument("--port", type=_port, default=0, metavar="N", help=fields)
+    parser.add_argument("--port", type=port, default=0, metavar="N", help=fields)
     add_json(parser)
-
-
-def _port(word: str) -> int:
-    return port(word)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -141,7 +137,7 @@ def _show(state: Path, terms: Terms, port: int, options: argparse.Namespace, run
     """Print the address, which has the key in it, and open it where there is a browser."""
     assert terms.key is not None
     page = f"http://{HOST}:{port}/ui/"
-    address = f"{page}#key={_quoted(terms.key.reveal())}"
+    address = f"{page}#key={quote(terms.key.reveal(), safe='')}"
     browser = None if options.no_open else browser_here(os.environ)
     if options.json:
         fields = {"url": address, "page": page, "port": port, "pid": running or os.getpid(), "running": bool(running)}
@@ -171,10 +167,6 @@ def _hints(port: int, running: int, *, is_opened: bool) -> list[str]:
         f"open that address in a browser on this computer; {runs}",
         f"from another computer: ssh -L {port}:{HOST}:{port} THIS_COMPUTER, then open the same address there",
     ]
-
-
-def _quoted(key: str) -> str:
-    return quote(key, safe="")
 
 
 def _open(browser: webbrowser.BaseBrowser, lead: Path) -> None:

@@ -81,10 +81,6 @@ class HistoryRows(Rows[CallRow]):
         """Oldest first."""
         return self._select("newest", **vars(wanted), now=time.time())
 
-    def last(self) -> int:
-        """The highest number; 0 for none."""
-        return int(self._found("last")[0][0])
-
     def _read(self, row: sqlite3.Row) -> CallRow:
         values = {one.name: row[one.name] for one in fields(CallRow)}
         return CallRow(**{**values, "arguments": json.loads(row["arguments"])})
