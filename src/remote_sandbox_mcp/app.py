@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,13 @@ if TYPE_CHECKING:
     from .services.suites.service import SuiteService
     from .services.sync.service import Routes
     from .services.workspaces.service import WorkspaceService
+
+log = logging.getLogger(__name__)
+
 # How long a local sandbox may take to list its running jobs.
 JOBS_S = 2.0
+# What is left to do after a restart is delayed, so as not to slow a client's first questions.
+ADOPT_S, REVIVE_S = 1.5, 3.5
 MOST_FOUND_HOSTS = 100
 
 
@@ -439,6 +445,19 @@ class App:
         from .services.watchdog.ensure import ensure_running
 
         return await ensure_running(paths.state_folder(), self.jobs.config_file, begin=self.begin_watching)
+
+    async def revive(self) -> None:
+        """After a restart: continue transfers, adopt disposable sandboxes, start the watchdog if a job is watched."""
+        await asyncio.sleep(ADOPT_S)
+        try:
+            await self.transfers.take_up()
+            await self.disposables.adopt()
+            await asyncio.sleep(REVIVE_S)
+            is_watched = await asyncio.to_thread(self.jobs.registry.is_anything_watched)
+            if is_watched and (why := await self.ensure_watchdog()):
+                log.warning("%s", why)
+        except SandboxError as problem:
+            log.warning("%s", problem)
 
     async def restart(self, name: str) -> bool:
         """End everything in a configured sandbox whose processes end with its connection; False for any other."""

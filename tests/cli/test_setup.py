@@ -21,7 +21,7 @@ import pytest
 
 from remote_sandbox_mcp.cli.render import Page
 from remote_sandbox_mcp.cli.setup import Chosen, Setup
-from remote_sandbox_mcp.cli.setup_dialogue import FromOptions, row_texts
+from remote_sandbox_mcp.cli.setup_dialogue import SetupAnswers, row_texts
 from remote_sandbox_mcp.config import paths
 from remote_sandbox_mcp.config.load import load
 from remote_sandbox_mcp.config.problems import parse_toml
@@ -750,7 +750,7 @@ def wallet() -> Iterator[Keyring]:
 @pytest.fixture
 def run(clean_environment: Path) -> Setup:
     config = clean_environment / "config.toml"
-    return Setup(argparse.Namespace(config=config), Page.silent(), FromOptions(True, []))
+    return Setup(argparse.Namespace(config=config), Page.silent(), SetupAnswers(True, []))
 
 
 async def test_where_one_password_cannot_be_kept_none_is(run: Setup, wallet: Keyring, clean_environment: Path) -> None:

@@ -1,25 +1,53 @@
-"""`jobs attach`: this terminal shows a job's tmux session, until it is detached or over."""
+"""`shell` and `jobs attach`: this terminal shows a shell in a sandbox, or a job's tmux session, until it is left."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+from typing import TYPE_CHECKING, Any
 
-from ..core.errors import Unreachable
-from ..services.jobs.attach import Attached, Window
+from ..core.errors import BadArgument, Unreachable
+from ..services.jobs.attach import Attached, Window, open_shell
 from . import streams, terminal
+from .render import print_json
+from .verb import add_json, with_app
+
+if TYPE_CHECKING:
+    from ..app import App
 
 # What tmux sends at its end: all rows scroll, the first screen, a cursor, no mouse, focus or paste reports, plain keys
 # and colours.
 RESET = "\x1b[r\x1b[?1049l\x1b[?25h\x1b[?1000;1002;1003;1004;1006;2004l\x1b[?1l\x1b>\x1b[m"
+JOB_CUT = "the connection to the job's terminal was cut; the job goes on"
+SHELL_CUT = "the connection to the shell was cut, and it has ended"
+
+
+def add_arguments(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "shell",
+        description="Opens your login shell in a sandbox, in this terminal: an SSH machine, a container, an allocation "
+        "or the local sandbox. The sandbox needs python3. Ends with the shell's exit code, or with 255 when the "
+        "connection is cut, which also ends the shell.",
+    )
+    parser.add_argument("sandbox", metavar="NAME", nargs="?", default="", help="where (default: the default sandbox)")
+    add_json(parser, help="for programs: the exit code, printed when the shell has ended")
+
+
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
+    if not terminal.is_at_hand():
+        raise BadArgument("shell needs a terminal; to run a command without one: remote-sandbox-mcp exec -- COMMAND")
+    sandbox = await app.fleet.member(options.sandbox).open()
+    code = await sit(await open_shell(sandbox, window()), SHELL_CUT)
+    if options.json:
+        print_json({"sandbox": sandbox.description.name, "exit_code": code})
+    return code
 
 
 def window() -> Window:
     rows, columns = terminal.size()
     return Window(rows, columns, streams.caller().environ.get("TERM") or "xterm")
-
-
-JOB_CUT = "the connection to the job's terminal was cut; the job goes on"
 
 
 async def sit(attached: Attached, cut: str = JOB_CUT) -> int:

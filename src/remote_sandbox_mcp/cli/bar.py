@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core.sync.transfer import Headway
 from . import streams
-from .render import clock, one_line, percent, share, shorten, size
+from .render import clock, console, one_line, percent, share, shorten, size
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -59,20 +59,12 @@ class Bar:
         self.__enter__()
 
     def _show(self) -> None:
-        from rich.console import Console
         from rich.live import Live
 
-        console = Console(
-            file=streams.stderr(),
-            highlight=False,
-            emoji=False,
-            markup=False,
-            width=streams.width(),
-            _environ=streams.caller().environ,
-        )
+        shown = console(streams.stderr(), streams.width())
         self._live = Live(
-            get_renderable=lambda: self._picture(console.width - MARGIN),
-            console=console,
+            get_renderable=lambda: self._picture(shown.width - MARGIN),
+            console=shown,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,

@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .verb import add_json
+
+if TYPE_CHECKING:
+    from ..local.store.database import Database
+
+T = TypeVar("T")
 
 SHELLS = ("bash", "zsh", "fish")
 # The hidden first word with which the scripts call back, followed by the words before the cursor and the one at it.
@@ -72,11 +77,8 @@ def answer(words: Sequence[str]) -> int:
         found = [*candidates(parser(verbs), before, at)]
     except (SandboxError, OSError):
         return 1
-    write(
-        "".join(
-            f"{word}\t{' '.join(description.split())}\n" if description else f"{word}\n" for word, description in found
-        )
-    )
+    described = (f"{word}\t{' '.join(description.split())}".rstrip("\t") for word, description in found)
+    write("".join(f"{line}\n" for line in described))
     return 0
 
 
@@ -223,39 +225,25 @@ class Names:
         yield from ((it.path, until(it)) for it in allowances()[-MOST_NAMES:] if it.path.isprintable())
 
     def jobs(self) -> Iterator[Candidate]:
-        if database := existing_database():
-            from ..local.store.jobs import JobRecords
+        from ..local.store.jobs import JobRecords
 
-            try:
-                found = JobRecords(database).list(limit=MOST_NAMES)
-            finally:
-                database.close()
-            yield from {job.session: (job.session, f"{job.state} on {job.sandbox}") for job in reversed(found)}.values()
+        found = recorded(lambda database: JobRecords(database).list(limit=MOST_NAMES))
+        yield from {job.session: (job.session, f"{job.state} on {job.sandbox}") for job in reversed(found)}.values()
 
     def sessions(self) -> Iterator[Candidate]:
-        if database := existing_database():
-            from ..core.commands.session_handle import PYTHON, SHELL
-            from ..local.store.sessions import KeptSessionRows
+        from ..core.commands.session_handle import PYTHON, SHELL
+        from ..local.store.sessions import KeptSessionRows
 
-            try:
-                found = [it for kind in (SHELL, PYTHON) for it in KeptSessionRows(database, kind).list()]
-            finally:
-                database.close()
-            yield from {
-                (it.kind, it.name): (f"{it.kind}:{it.name}", f"on {it.sandbox}") for it in found[:MOST_NAMES]
-            }.values()
+        kinds = (SHELL, PYTHON)
+        found = recorded(lambda database: [it for kind in kinds for it in KeptSessionRows(database, kind).list()])
+        yield from {f"{it.kind}:{it.name}": f"on {it.sandbox}" for it in found[:MOST_NAMES]}.items()
 
     def disposables(self) -> Iterator[Candidate]:
-        if database := existing_database():
-            from ..local.store.disposables import DisposableRows
+        from ..local.store.disposables import DisposableRows
 
-            try:
-                living = DisposableRows(database).living()
-            finally:
-                database.close()
-            # Not those that wait for a first use.
-            for kept in [it for it in living if not it.pool][:MOST_NAMES]:
-                yield kept.disposable.id, kept.disposable.name or kept.disposable.image or "disposable"
+        # Not those that wait for a first use.
+        living = [it.disposable for it in recorded(lambda database: DisposableRows(database).living()) if not it.pool]
+        yield from ((it.id, it.name or it.image or "disposable") for it in living[:MOST_NAMES])
 
 
 def kind_of(action: argparse.Action, verb: str) -> str:
@@ -265,10 +253,16 @@ def kind_of(action: argparse.Action, verb: str) -> str:
     return "" if action.option_strings else POSITIONALS.get((verb, str(action.metavar)), "")
 
 
-def existing_database() -> Any:
-    """The database, if there is one; none is made for a completion."""
+def recorded(read: Callable[[Database], Sequence[T]]) -> Sequence[T]:
+    """Read rows of the database, if there is one: none is made for a completion."""
     from ..config import paths
     from ..local.store.database import STATE_FILE, Database
 
     file = paths.state_path() / STATE_FILE
-    return Database(file) if file.exists() else None
+    if not file.exists():
+        return ()
+    database = Database(file)
+    try:
+        return read(database)
+    finally:
+        database.close()

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from ..config import paths
 from ..core.errors import ConfigError
+from ..local.files import write_private
 from ..local.processes.locks import Lock, holder
 from .browser import browser_here, is_confined, name_of, sweep, write_lead
 from .main import port
@@ -46,12 +47,8 @@ def add_arguments(subparsers: Any) -> None:
     )
     parser.add_argument("--no-open", action="store_true", help="only print the address")
     fields = "a port that stays the same (default: another free one each time)"
-    parser.add_argument("--port", type=_port, default=0, metavar="N", help=fields)
+    parser.add_argument("--port", type=port, default=0, metavar="N", help=fields)
     add_json(parser)
-
-
-def _port(word: str) -> int:
-    return port(word)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -107,10 +104,7 @@ def _digest(terms: Terms) -> str:
 def _note(lock: Lock, state: Path, place: DashboardAddress) -> None:
     """Say where it listens, for another `dashboard` that is to open this one."""
     lock.sign()
-    fresh = state / f".{PLACE_FILE}.{os.getpid()}"
-    with open(os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w", encoding="ascii") as opened:
-        json.dump({"pid": os.getpid(), **asdict(place)}, opened)
-    os.replace(fresh, state / PLACE_FILE)
+    write_private(state / PLACE_FILE, json.dumps({"pid": os.getpid(), **asdict(place)}))
 
 
 def _open_again(state: Path, wanted: DashboardAddress, terms: Terms, options: argparse.Namespace) -> int:
@@ -143,7 +137,7 @@ def _show(state: Path, terms: Terms, port: int, options: argparse.Namespace, run
     """Print the address, which has the key in it, and open it where there is a browser."""
     assert terms.key is not None
     page = f"http://{HOST}:{port}/ui/"
-    address = f"{page}#key={_quoted(terms.key.reveal())}"
+    address = f"{page}#key={quote(terms.key.reveal(), safe='')}"
     browser = None if options.no_open else browser_here(os.environ)
     if options.json:
         fields = {"url": address, "page": page, "port": port, "pid": running or os.getpid(), "running": bool(running)}
@@ -173,10 +167,6 @@ def _hints(port: int, running: int, *, is_opened: bool) -> list[str]:
         f"open that address in a browser on this computer; {runs}",
         f"from another computer: ssh -L {port}:{HOST}:{port} THIS_COMPUTER, then open the same address there",
     ]
-
-
-def _quoted(key: str) -> str:
-    return quote(key, safe="")
 
 
 def _open(browser: webbrowser.BaseBrowser, lead: Path) -> None:

@@ -20,7 +20,8 @@ from ..core.texts.text import KEPT_BYTES, harmless, without_broken_end
 from ..services.commands import Row
 from ..views.results import exec_fields, exec_head, lean, sentence
 from . import streams
-from .render import one_line, print_json
+from .render import console, one_line, print_json
+from .syncing import until_stopped
 from .verb import add_json, complain, with_app
 from .workspaces import at_hand
 
@@ -38,6 +39,7 @@ SPINNER_AFTER_S = 0.5
 # An incomplete line is held back this long, because an escape sequence may be split.
 LINE_S = 0.3
 LONGEST_LINE = 1 << 14
+STOPPED = "the command was told to stop"
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -74,7 +76,8 @@ def add_arguments(subparsers: Any) -> None:
 @with_app
 async def run(app: App, options: argparse.Namespace) -> int:
     if options.all or options.on is not None:
-        return await _run_on_several(app, "all" if options.all else options.on.split(","), options)
+        work = _run_on_several(app, "all" if options.all else options.on.split(","), options)
+        return await until_stopped(work, STOPPED)
     return await _run(app, options)
 
 
@@ -111,7 +114,10 @@ async def _run(app: App, options: argparse.Namespace) -> int:
         except asyncio.CancelledError:
             if not caught and not show.unwritten:
                 raise
-            return _stopped(caught[0]) if caught else _unwritten(show.unwritten)
+            if not caught:
+                return _unwritten(show.unwritten)
+            complain(STOPPED)
+            return 128 + caught[0]
     return await show.print_report(report, inside.moved.line() if inside else "")
 
 
@@ -125,7 +131,7 @@ def _input(options: argparse.Namespace) -> bytes | AsyncIterable[bytes]:
 
 
 async def _run_on_several(app: App, names: list[str] | Literal["all"], options: argparse.Namespace) -> int:
-    work = app.commands.run_on_each(
+    rows = await app.commands.run_on_each(
         await app.commands.several(names),
         source(options.command),
         cwd=options.cwd,
@@ -133,14 +139,6 @@ async def _run_on_several(app: App, names: list[str] | Literal["all"], options: 
         limit=AGENT_CHARS if options.json else MOST_CHARS,
         ended=(lambda row: None) if options.json else _print_row,
     )
-    task = asyncio.ensure_future(work)
-    async with streams.stopped_by_signals(task) as caught:
-        try:
-            rows = await task
-        except asyncio.CancelledError:
-            if not caught:
-                raise
-            return _stopped(caught[0])
     if options.json:
         from ..views.exec_results import row_fields
 
@@ -156,11 +154,6 @@ def _print_row(row: Row) -> None:
     parts = pieces(row.report.seen.stdout) + pieces(row.report.seen.stderr) if row.report else []
     printed = harmless(b"".join(parts))
     write(f"{row.name}: {head}\n{printed}" + ("\n" if printed and not printed.endswith("\n") else ""))
-
-
-def _stopped(number: int) -> int:
-    complain("the command was told to stop")
-    return 128 + number
 
 
 def _unwritten(problem: OSError | None) -> int:
@@ -196,13 +189,12 @@ class Show:
             yield
 
     def _spin(self) -> None:
-        from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-        console = Console(file=streams.stderr(), width=streams.width(), _environ=streams.caller().environ)
+        shown = console(streams.stderr(), streams.width())
         progress = self._spinner.enter_context(
-            Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+            Progress(*columns, console=shown, transient=True, redirect_stdout=False, redirect_stderr=False)
         )
         line = progress.add_task("running; Ctrl-C stops it", total=None)
         self._update = lambda text: progress.update(line, description=text)

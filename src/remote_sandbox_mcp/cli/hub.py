@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from ..local.processes.process import started
 from ..services.hub_contact.asking import ask_hub, call_hub, hubs, leave_transfers, process_of
 from ..services.hub_contact.place import HubPlace, NoHub
 from ..services.watchdog.service import until
-from .render import Page, ago, is_read, one_line, print_json, size, styled
+from .render import Page, ago, is_read, one_line, print_json, size, write
 from .verb import add_json, complain, say
 
 # Exit code of `status` and `log` where there is no hub, and of a failure.
@@ -99,7 +98,7 @@ def _show(hubs: Sequence[dict[str, Any]]) -> None:
     for number, facts in enumerate(hubs):
         if number:
             page.print("")
-        page.rows(((styled((name, "dim")), text) for name, text in _rows(facts)), indent=0)
+        page.facts(_rows(facts))
 
 
 def _nothing_runs() -> str:
@@ -254,7 +253,7 @@ async def _log(options: argparse.Namespace) -> int:
     found = await asyncio.to_thread(all_facts)
     # The log of the last hub stays after its end.
     file = Path(found[0]["log"] if found else HubPlace(os.environ).log)
-    write = _print_lines if options.json else _print
+    show = _print_lines if options.json else _print
     try:
         end, position = _read_end(file, max(0, options.lines))
     except OSError as error:
@@ -262,10 +261,10 @@ async def _log(options: argparse.Namespace) -> int:
     if options.json and not options.follow:
         print_json({"log_file": str(file), "log": harmless(end).splitlines()})
         return 0
-    write(end)
+    show(end)
     while options.follow and is_read():
         await asyncio.sleep(FOLLOW_S)
-        position = _print_new(file, *position, write)
+        position = _print_new(file, *position, show)
     return 0
 
 
@@ -287,14 +286,14 @@ def _read_end(file: Path, lines: int) -> tuple[bytes, tuple[int, int]]:
         return end, (found.st_ino, opened.tell())
 
 
-def _print_new(file: Path, inode: int, read: int, write: Callable[[bytes], None]) -> tuple[int, int]:
+def _print_new(file: Path, inode: int, read: int, show: Callable[[bytes], None]) -> tuple[int, int]:
     """Print what was added since; all of it if the file was replaced."""
     try:
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())
             is_same = found.st_ino == inode and found.st_size >= read
             opened.seek(read if is_same else 0)
-            write(opened.read(LOG_TAIL))
+            show(opened.read(LOG_TAIL))
             return found.st_ino, opened.tell()
     except OSError:
         # The file is being replaced.
@@ -303,14 +302,9 @@ def _print_new(file: Path, inode: int, read: int, write: Callable[[bytes], None]
 
 def _print_lines(data: bytes) -> None:
     """For a program that follows it."""
-    from .render import write
-
     write("".join(f"{json.dumps({'line': line})}\n" for line in harmless(data).splitlines()))
 
 
 def _print(data: bytes) -> None:
-    from .render import write
-
     if data:
         write(harmless(data))
-        sys.stdout.flush()

@@ -163,9 +163,8 @@ async def _list(app: App, options: argparse.Namespace) -> int:
     if not snapshots and not sessions:
         page.print("No jobs; remote-sandbox-mcp jobs start -- COMMAND begins one.")
         return 0
-    titles = tuple(styled((title, "dim")) for title in ("name", "on", "state", "for", "command"))
     rows = _fitted([*map(_row, snapshots), *map(_session_row, sessions)], page.console.width)
-    page.rows([titles, *rows], indent=0)
+    page.table(("name", "on", "state", "for", "command"), rows)
     for snapshot in snapshots:
         if snapshot.outcome.resume:
             page.print(f"{one_line(snapshot.session)}: {snapshot.outcome.resume_text(time.time())}")
@@ -312,10 +311,6 @@ async def _watch(app: App, which: Which, seen: TaskSeen) -> Watch | None:
     return await app.jobs.watch_of(record)
 
 
-def _fields(seen: TaskSeen) -> tuple[dict[str, Any], str]:
-    return task_result(seen, MOST_BYTES, lines=LOGGED)
-
-
 def _exit_code(seen: TaskSeen) -> int:
     """The exit code for a task as it is: that its machine knows nothing of it is a failure."""
     return UNKNOWN_END if outcome_of(seen).state is TaskState.UNKNOWN else 0
@@ -443,5 +438,5 @@ async def _stop(app: App, options: argparse.Namespace) -> int:
 
 
 def _print_json(seen: TaskSeen, code: int) -> int:
-    print_json(_fields(seen)[0])
+    print_json(task_result(seen, MOST_BYTES, lines=LOGGED)[0])
     return code

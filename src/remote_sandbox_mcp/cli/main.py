@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
 WINDOWS = (
     "remote-sandbox-mcp: it does not run on Windows itself; install it in WSL (wsl --install), "
@@ -61,7 +60,11 @@ BY_HUB = frozenset(
     }
 )
 # Verbs whose file is named after another one.
-SHARED = {"pull": "push", "link": "workspaces", "unlink": "workspaces", "disallow": "allow", "import": "taking_over"}
+SHARED = {
+    **{"push": "syncing", "pull": "syncing", "create": "disposables", "delete": "disposables", "shell": "attach"},
+    **{"events": "records", "calls": "records", "link": "workspaces", "unlink": "workspaces"},
+    **{"disallow": "allow", "import": "taking_over"},
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         leave_on_signal()
     if (plain := _plain_server(arguments)) and not sys.stdin.isatty():
-        return _serve(plain[0], hub=plain[1])
+        from . import serve
+
+        return serve.run(plain[0], hub=plain[1])
     verb = verb_of(arguments)
     understood = parser((verb,) if verb else (), as_json="--json" in arguments)
     options = understood.parse_args(arguments)
@@ -92,8 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         understood.error("--host, --port and --no-auth go with --mode http")
     # A person started it by hand: clients give it pipes.
     if sys.stdin.isatty():
-        return _welcome(options.config)
-    return _serve(str(options.config or ""), hub=not options.no_hub)
+        import asyncio
+
+        from .welcome import show
+
+        return asyncio.run(show(options.config))
+    from . import serve
+
+    return serve.run(str(options.config or ""), hub=not options.no_hub)
 
 
 def _answered_at_once(arguments: Sequence[str]) -> int | None:
@@ -217,12 +228,6 @@ def _run_verb(options: argparse.Namespace) -> int:
         return 130
 
 
-def _serve(config: str, *, hub: bool = True) -> int:
-    from . import serve
-
-    return serve.run(config, hub=hub)
-
-
 def _serve_http(options: argparse.Namespace) -> int:
     from ..core.errors import SandboxError
     from . import serve
@@ -236,11 +241,3 @@ def _serve_http(options: argparse.Namespace) -> int:
 
         complain(str(problem))
         return MISTAKE
-
-
-def _welcome(config: Path | None) -> int:
-    import asyncio
-
-    from .welcome import show
-
-    return asyncio.run(show(config))

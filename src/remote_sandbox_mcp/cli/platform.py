@@ -11,7 +11,7 @@ from ..config import paths
 from ..config.load import load
 from ..services.platform_server import life
 from ..services.platform_server.life import PlatformState
-from .render import Page, print_json, styled
+from .render import Page, print_json
 from .verb import add_json, complain, say
 
 # Exit code of `status` where it does not run, or does not answer.
@@ -80,7 +80,7 @@ def _left(count: int, ids: tuple[str, ...]) -> Iterator[str]:
 async def _status(options: argparse.Namespace) -> int:
     stands = await life.status(paths.state_folder())
     if not _as_json(options, stands):
-        Page().rows(((styled((name, "dim")), text) for name, text in _facts(stands)), indent=0)
+        Page().facts(_facts(stands))
     return 0 if stands.answers else NOT_RUNNING
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from ..core.texts.text import harmless, size
 from ..local.processes.programs import find_chosen
@@ -92,25 +92,24 @@ def shown_file(path: Path, is_read: bool) -> Text:
     return styled((str(path), ""), ("" if is_read else " (cannot be used)" if is_there else " (not there)", "dim"))
 
 
+def console(out: TextIO, width: int | None) -> Console:
+    """Show what it is given as it is, with nothing put in and nothing highlighted."""
+    from rich.console import Console
+
+    environ = streams.caller().environ
+    return Console(file=out, highlight=False, emoji=False, markup=False, width=width, _environ=environ)
+
+
 class Page:
     """Standard output for a person: coloured and wrapped on a terminal, plain and unwrapped elsewhere."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
         self.is_terminal = streams.stdout().isatty()
         self.is_silent = False
         # A terminal's encoding may lack some characters, and printing them must not fail.
         if isinstance(out := streams.stdout(), TextIOWrapper):
             out.reconfigure(errors="replace")
-        self.console: Console = Console(
-            file=streams.stdout(),
-            highlight=False,
-            emoji=False,
-            markup=False,
-            width=self._width(),
-            _environ=streams.caller().environ,
-        )
+        self.console = console(streams.stdout(), self._width())
 
     @classmethod
     def silent(cls) -> Page:
@@ -156,6 +155,13 @@ class Page:
             grid.add_row(*map(_safe, row))
         self.print(Padding(grid, (0, 0, 0, indent), expand=False))
 
+    def facts(self, facts: Iterable[tuple[str, RenderableType]]) -> None:
+        """A name and what it stands for on each line."""
+        self.rows(((styled((name, "dim")), it) for name, it in facts), indent=0)
+
+    def table(self, titles: Iterable[str], rows: Iterable[tuple[RenderableType, ...]]) -> None:
+        self.rows([tuple(styled((title, "dim")) for title in titles), *rows], indent=0)
+
     def problems(self, problems: Iterable[str]) -> None:
         self.rows((self.mark("warning"), styled((problem, "yellow"))) for problem in problems)
 
@@ -179,10 +185,14 @@ class Page:
 
     def bar(self, share: float, width: int = 10) -> Text:
         """A small bar; red where little is left."""
-        full, empty = (FILLED, EMPTY) if knows(FILLED) else ("#", ".")
-        filled = min(width, max(0, round(share * width)))
-        style = "red" if share > 0.9 else "yellow" if share > 0.6 else "green"
-        return styled((full * filled, style), (empty * (width - filled), "dim"))
+        return styled(*bar_parts(share, width))
+
+
+def bar_parts(share: float, width: int, style: str = "") -> tuple[tuple[str, str], tuple[str, str]]:
+    full, empty = (FILLED, EMPTY) if knows(FILLED) else ("#", ".")
+    filled = min(width, max(0, round(share * width)))
+    style = style or ("red" if share > 0.9 else "yellow" if share > 0.6 else "green")
+    return (full * filled, style), (empty * (width - filled), "dim")
 
 
 def styled(*parts: tuple[str, str]) -> Text:

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..core.commands.session_handle import SessionHandle, SessionSeen, read_handle
-from ..core.errors import BadArgument, SandboxError
+from ..core.errors import BadArgument
 from .render import Page, ago, one_line, print_json, styled
-from .verb import add_json, code_of, complain, say, with_app
+from .verb import add_json, for_each, with_app
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -57,8 +57,7 @@ async def _list(app: App, options: argparse.Namespace) -> int:
     if not found:
         page.print("No sessions; exec_bash with session=NAME and run_python begin them.")
         return 0
-    titles = tuple(styled((title, "dim")) for title in ("session", "on", "state", "used", "folder"))
-    page.rows([titles, *map(_row, found)], indent=0)
+    page.table(("session", "on", "state", "used", "folder"), map(_row, found))
     page.problems(dict.fromkeys(seen.trouble for seen in found if seen.trouble))
     return 0
 
@@ -71,19 +70,12 @@ def _row(seen: SessionSeen) -> tuple[Text | str, ...]:
 
 
 async def _close(app: App, options: argparse.Namespace) -> int:
-    closed: list[dict[str, str]] = []
-    problems: list[dict[str, str]] = []
-    code = 0
-    for text in options.handles:
-        try:
-            handle, place = await _place_of(app, read_handle(text), text, options.sandbox)
-            seen = await app.sessions.close(handle, place)
-            closed.append({"session": text, "sandbox": seen.sandbox, "status": "closed"})
-        except SandboxError as problem:
-            problems.append({"session": text, "error": str(problem), "code": problem.code})
-            code = code or code_of(problem)
-    _print_result(closed, problems, options.json)
-    return code
+    async def close(text: str) -> dict[str, str]:
+        handle, place = await _place_of(app, read_handle(text), text, options.sandbox)
+        seen = await app.sessions.close(handle, place)
+        return {"session": text, "sandbox": seen.sandbox}
+
+    return await for_each(options.handles, close, "session", "closed", options.json)
 
 
 async def _place_of(app: App, handle: SessionHandle | None, text: str, sandbox: str) -> tuple[SessionHandle, str]:
@@ -98,11 +90,3 @@ async def _place_of(app: App, handle: SessionHandle | None, text: str, sandbox: 
     if not places:
         raise BadArgument(f"there is no session {handle}; remote-sandbox-mcp sessions lists those that there are")
     return handle, places[0]
-
-
-def _print_result(closed: list[dict[str, str]], problems: list[dict[str, str]], as_json: bool) -> None:
-    if as_json:
-        print_json({"closed": closed} | ({"problems": problems} if problems else {}))
-        return
-    say(*(f"{it['session']} on {it['sandbox']} is closed" for it in closed))
-    complain(*(it["error"] for it in problems))

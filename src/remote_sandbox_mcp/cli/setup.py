@@ -47,7 +47,7 @@ from ..services.setup.machines import (
 from ..services.setup.takeover import CONFIGURED, Takeover, machines_of, take_machines
 from ..services.setup.undo import undo
 from .render import COMMAND, Page, command_path, print_json, styled, whole_command_path
-from .setup_dialogue import FromOptions, FromPerson, LiveRows, SetupAnswers, trouble_of, way_in, why_left
+from .setup_dialogue import FromPerson, LiveRows, SetupAnswers, trouble_of, way_in, why_left
 from .taking_over import Taking, show_undone
 from .verb import NO_CONNECTION, add_json, no_choice
 
@@ -100,7 +100,7 @@ async def run(options: argparse.Namespace) -> int:
         raise ConfigError(NEEDS_TOML)
     page = Page.silent() if options.json else Page()
     is_asked = sys.stdin.isatty() and page.is_terminal and not (options.yes or options.json)
-    answers: SetupAnswers = FromPerson(page) if is_asked else FromOptions(options.yes, _words(options.hosts))
+    answers = FromPerson(page) if is_asked else SetupAnswers(options.yes, _words(options.hosts))
     return await Setup(options, page, answers).run()
 
 

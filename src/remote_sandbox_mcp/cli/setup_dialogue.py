@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..services.setup.machines import Candidate, Standing, Trial
 from . import asker
@@ -140,45 +140,65 @@ class LiveRows:
         )
 
 
-class SetupAnswers(Protocol):
-    """Decides what setup does; an answer that nobody can give is a no."""
+class SetupAnswers:
+    """Decides what setup does, without asking anybody: an answer that nobody can give is a no.
 
-    @property
-    def is_person(self) -> bool: ...
+    `names` are the machines of --hosts, `is_yes` means all that works.
+    """
 
-    def choose(self, trials: Sequence[Trial]) -> list[Trial]: ...
+    is_person = False
+
+    def __init__(self, is_yes: bool, names: Sequence[str]) -> None:
+        self._is_yes = is_yes
+        self._names = names
+
+    def choose(self, trials: Sequence[Trial]) -> list[Trial]:
+        # All that were tried are those that were named.
+        if self._names:
+            return list(trials)
+        return [trial for trial in trials if trial.standing is Standing.READY] if self._is_yes else []
 
     def another(self, *, has_any: bool) -> str:
         """A further machine as user@host:port; empty for none."""
+        return ""
 
     def projects(self, usual: str) -> str:
         """The folder where projects are, which may be the `usual` one; empty for none."""
+        return ""
 
-    def accepts_key(self, trial: Trial) -> bool: ...
+    def accepts_key(self, trial: Trial) -> bool:
+        return False
 
-    def password(self, trial: Trial) -> str: ...
+    def password(self, trial: Trial) -> str:
+        return ""
 
     def passphrase(self, trial: Trial, use: str) -> str:
         """The passphrase of its key; `use` says what is done with it."""
+        return ""
 
     def keeps(self, trial: Trial) -> bool:
         """Whether a machine that does not work now is configured nevertheless."""
+        return False
 
-    def wants_slurm(self, trial: Trial) -> bool: ...
+    def wants_slurm(self, trial: Trial) -> bool:
+        return False
 
     def confirms(self, question: str, *, is_named: bool) -> bool:
         """Whether a change that was shown is made; `is_named`: the command line asks for it."""
+        return self._is_yes or is_named
 
     def replaces(self, title: str, there: str) -> bool:
         """Whether we take the place of another command in a client."""
+        return False
 
 
-class FromPerson:
+class FromPerson(SetupAnswers):
     """Asks at the terminal."""
 
     is_person = True
 
     def __init__(self, page: Page) -> None:
+        super().__init__(False, ())
         self._page = page
 
     def choose(self, trials: Sequence[Trial]) -> list[Trial]:
@@ -227,46 +247,3 @@ class FromPerson:
     def replaces(self, title: str, there: str) -> bool:
         self._page.problems([f"{title}: {there}"])
         return asker.agrees("Put this program in its place?", otherwise=False)
-
-
-class FromOptions:
-    """Asks nobody: `names` are the machines of --hosts, `is_yes` means all that works."""
-
-    is_person = False
-
-    def __init__(self, is_yes: bool, names: Sequence[str]) -> None:
-        self._is_yes = is_yes
-        self._names = names
-
-    def choose(self, trials: Sequence[Trial]) -> list[Trial]:
-        # All that were tried are those that were named.
-        if self._names:
-            return list(trials)
-        return [trial for trial in trials if trial.standing is Standing.READY] if self._is_yes else []
-
-    def another(self, *, has_any: bool) -> str:
-        return ""
-
-    def projects(self, usual: str) -> str:
-        return ""
-
-    def accepts_key(self, trial: Trial) -> bool:
-        return False
-
-    def password(self, trial: Trial) -> str:
-        return ""
-
-    def passphrase(self, trial: Trial, use: str) -> str:
-        return ""
-
-    def keeps(self, trial: Trial) -> bool:
-        return False
-
-    def wants_slurm(self, trial: Trial) -> bool:
-        return False
-
-    def confirms(self, question: str, *, is_named: bool) -> bool:
-        return self._is_yes or is_named
-
-    def replaces(self, title: str, there: str) -> bool:
-        return False

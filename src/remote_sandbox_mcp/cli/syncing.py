@@ -1,4 +1,4 @@
-"""Options that push and pull share, and the sync itself: in this process, in the background, or planned only."""
+"""`push` and `pull`: make a file or folder on a sandbox like one here, or the other way round."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, Unreachable
 from ..core.sync.plan import Plan, check_deletion
-from ..core.sync.transfer import DEFAULT_EXCLUDES, Headway, Order, Outcome, Place
+from ..core.sync.transfer import DEFAULT_EXCLUDES, Headway, Order, Outcome
 from ..services.hub_contact.asking import leave_transfers
 from ..services.hub_contact.place import NoHub
 from . import streams
 from .bar import Bar
 from .render import count
 from .summary import show_outcome, show_plan, show_started
-from .verb import add_json, complain
+from .verb import add_json, complain, with_app
 
 if TYPE_CHECKING:
     from ..app import App
@@ -31,10 +31,29 @@ EXIT_CODES = (
     "Ends with 0 when all is copied, 1 when some entries were not (each is named), 2 when it failed as a whole, "
     "255 without a connection, 130 after Ctrl-C."
 )
+# The source and the target of each verb, and what happens to what differs.
+WAYS = {"push": ("local", "remote", "sent"), "pull": ("remote", "local", "fetched")}
+SHOWN = {"local": "LOCAL", "remote": "[SANDBOX:]REMOTE"}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXIT_CODES
+def add_arguments(subparsers: Any) -> None:
+    for verb, (source, target, done) in WAYS.items():
+        parser = subparsers.add_parser(
+            verb,
+            usage=f"remote-sandbox-mcp {verb} {SHOWN[source]} {SHOWN[target]} [options]",
+            description=f"Makes {target.upper()} like {source.upper()}: what differs in size or time is {done}, with "
+            "modes and times. LOCAL may be SANDBOX:PATH, too. After an interruption, the same command continues where "
+            "it stopped.",
+            epilog=EXIT_CODES,
+        )
+        role = "source" if source == "remote" else "target"
+        told = {"local": "a file or folder here", "remote": f"the {role}: a path in the sandbox, or SANDBOX:PATH"}
+        for end in (source, target):
+            parser.add_argument(end, metavar=end.upper(), help=told[end])
+        _add_options(parser)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--sandbox", metavar="NAME", default="", help="the sandbox of REMOTE (default: the default sandbox)")
     add("--delete", action="store_true", help="delete at the target what the source lacks, but nothing excluded")
@@ -50,8 +69,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ways.add_argument("--background", action="store_true", help="let the hub copy in the background; see transfers")
 
 
-def make_order(app: App, options: argparse.Namespace, source: Place, target: Place) -> Order:
+@with_app
+async def run(app: App, options: argparse.Namespace) -> int:
+    order = make_order(app, options)
+    if options.background:
+        return await _leave(app, order, options.json)
+    work = _show(app, order, options.json) if options.dry_run else _sync(app, order, options.json)
+    return await until_stopped(work, f"stopped; {GOES_ON}")
+
+
+def make_order(app: App, options: argparse.Namespace) -> Order:
     """Raises BadArgument."""
+    sandboxes = {"local": None, "remote": options.sandbox}
+    source, target = (
+        app.transfers.place(getattr(options, end), sandbox=sandboxes[end], free=True) for end in WAYS[options.verb][:2]
+    )
     return Order(
         source=source,
         target=target,
@@ -63,15 +95,6 @@ def make_order(app: App, options: argparse.Namespace, source: Place, target: Pla
         confirmed=options.yes,
         by_command_line=True,
     )
-
-
-async def carry_out(app: App, options: argparse.Namespace, source: Place, target: Place) -> int:
-    """Do what the options say; returns the exit code. Raises SandboxError."""
-    order = make_order(app, options, source, target)
-    if options.background:
-        return await _leave(app, order, options.json)
-    work = _show(app, order, options.json) if options.dry_run else _sync(app, order, options.json)
-    return await until_stopped(work, f"stopped; {GOES_ON}")
 
 
 async def until_stopped(work: Coroutine[Any, Any, int], message: str) -> int:

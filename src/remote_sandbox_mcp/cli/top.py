@@ -15,13 +15,12 @@ from ..core.sandboxes.disposable import DISPOSABLE_ID
 from ..core.task import outcome_of
 from ..core.texts.shown import values_in_use
 from ..local.processes import loading
-from ..local.waiting import within
-from ..services.jobs.values import Which
+from ..local.waiting import end_all, within
 from ..services.survey import UNASKED
 from . import terminal
 from .render import Page, print_json
 from .terminal import keys_of
-from .top_log import LogPane
+from .top_log import LogPane, which_of
 from .top_screen import Widths, block, draw, fitted, job_lines, plain
 from .top_state import Row, TopState, Wish, who
 from .verb import add_json, with_app
@@ -67,7 +66,7 @@ async def _once(app: App, options: argparse.Namespace) -> int:
     if options.json:
         print_json({"machines": [*machines.values()], "jobs": [*jobs.values()]})
         return 0
-    state, page, now = _state(options.sort), Page(), time.time()
+    state, page, now = TopState(sort=options.sort), Page(), time.time()
     state.take("machines", machines, (), True)
     state.take("jobs", jobs, (), True)
     widths = Widths.of(page.console.width if page.is_terminal else 160)
@@ -112,20 +111,21 @@ async def _jobs(app: App) -> dict[str, Row]:
     return rows
 
 
-def _state(sort: str) -> TopState:
-    return TopState(sort=sort)
-
-
 # Live
 
 
 async def _live(app: App, options: argparse.Namespace) -> int:
-    top = Top(app, _state(options.sort))
+    top = Top(app, TopState(sort=options.sort))
     with terminal.taken_over(whole_screen=True):
         async with terminal.ended_by_signals() as caught, terminal.heard(top.typed, top.woken.set):
             # There is something to see before all is loaded that asks the machines.
             top.draw()
-            live = _loaded(app)
+            loading.begin()
+            try:
+                from ..views.live.service import Live
+            finally:
+                loading.end()
+            live = Live(app)
             try:
                 with live.looking(TOPICS) as looker:
                     return await top.show(live, looker)
@@ -135,15 +135,6 @@ async def _live(app: App, options: argparse.Namespace) -> int:
                 return 128 + caught[0]
             finally:
                 await live.close()
-
-
-def _loaded(app: App) -> Live:
-    loading.begin()
-    try:
-        from ..views.live.service import Live
-    finally:
-        loading.end()
-    return Live(app)
 
 
 class Top:
@@ -176,7 +167,7 @@ class Top:
                     feeding.result()
             return self._end
         finally:
-            await _cancelled(feeding, self._following, *self._work)
+            await end_all([feeding, *([self._following] if self._following else []), *self._work])
 
     async def _feed(self, looker: Viewer) -> None:
         while True:
@@ -231,22 +222,13 @@ class Top:
         self.woken.set()
 
     async def _stop(self, row: Row) -> str:
-        seen = await self._app.tasks.stop(Which(session=row["tmux_session"], sandbox=row["sandbox"]))
+        seen = await self._app.tasks.stop(which_of(row))
         is_over = outcome_of(seen).is_over
         return f"{who(row)} is stopped" if is_over else f"{who(row)} was told to stop, and still runs"
 
     async def _resume(self, row: Row) -> str:
-
-        which = Which(session=row["tmux_session"], sandbox=row["sandbox"])
-        begun = await self._app.jobs.resume(which, asked_by=ASKED_BY, ensure=self._app.ensure_watchdog)
+        begun = await self._app.jobs.resume(which_of(row), asked_by=ASKED_BY, ensure=self._app.ensure_watchdog)
         return "; ".join((f"{who(row)} goes on", *begun.notes))
-
-
-async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
-    running = [task for task in tasks if task]
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
 
 
 class TerminalFrame:

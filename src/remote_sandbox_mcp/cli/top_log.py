@@ -50,8 +50,7 @@ class LogPane:
             await asyncio.sleep(pause)
 
     async def _read(self, cursor: int | None) -> tuple[bool, int | None]:
-        which = Which(session=self._row["tmux_session"], sandbox=self._row["sandbox"])
-        seen = await self._app.tasks.read(which, lines=FIRST_LINES, cursor=cursor, most_bytes=MOST_BYTES)
+        seen = await self._app.tasks.read(which_of(self._row), lines=FIRST_LINES, cursor=cursor, most_bytes=MOST_BYTES)
         self._state = job_outcome(seen).text(time.time())
         # A log that was begun anew has a smaller cursor.
         raw = seen.log if cursor is None or seen.cursor < cursor else self._raw + seen.log
@@ -82,6 +81,10 @@ class LogPane:
         below = f"{self.back} lines below   " if self.back else ""
         lines = [title, *[*shown, *[plain("")] * body][:body], styled((f" {below}{KEYS}", "dim"))]
         return [fitted(line, columns) for line in lines][:rows]
+
+
+def which_of(row: Row) -> Which:
+    return Which(session=row["tmux_session"], sandbox=row["sandbox"])
 
 
 def chopped(line: str, columns: int) -> list[str]:

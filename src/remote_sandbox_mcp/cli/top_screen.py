@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.resources.usage import Point, Share, thinned
 from ..views.texts import cluster_lines, gpu_users
-from .render import EMPTY, FILLED, ago, count, knows, one_line
+from .render import ago, bar_parts, count, knows, one_line
 from .top_state import Row, TopState, gpu_share, is_free, who
 
 if TYPE_CHECKING:
@@ -264,10 +264,7 @@ def done(row: Row, widths: Widths) -> Text:
     percent = f"{round(100 * progress['share']):>3}%"
     if widths.done <= 10:
         return plain(percent)
-    full, empty = (FILLED, EMPTY) if knows(FILLED) else ("#", ".")
-    width = widths.done - len(percent) - 1
-    filled = round(progress["share"] * width)
-    return styled((full * filled, "cyan"), (empty * (width - filled), "dim"), (f" {percent}", ""))
+    return styled(*bar_parts(progress["share"], widths.done - len(percent) - 1, "cyan"), (f" {percent}", ""))
 
 
 def ran(row: Row, now: float) -> str:
@@ -306,11 +303,7 @@ def gauge(label: str, share: float | None, width: int) -> Text:
     """A bar and its per cent; red where little is left."""
     if share is None:
         return styled((f"{label} ", "dim"), (f"{'?':>{width}}", "dim"), ("     ", ""))
-    full, empty = (FILLED, EMPTY) if knows(FILLED) else ("#", ".")
-    filled = min(width, max(0, round(share * width)))
-    style = "red" if share > 0.9 else "yellow" if share > 0.6 else "green"
-    bar = ((full * filled, style), (empty * (width - filled), "dim"))
-    return styled((f"{label} ", "dim"), *bar, (f"{min(100, round(100 * share)):>4}%", ""))
+    return styled((f"{label} ", "dim"), *bar_parts(share, width), (f"{min(100, round(100 * share)):>4}%", ""))
 
 
 def spark(shares: Sequence[Share], width: int) -> Text:

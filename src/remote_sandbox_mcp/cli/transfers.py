@@ -74,10 +74,9 @@ async def _list(app: App, options: argparse.Namespace) -> int:
     if not found:
         page.print("No transfers yet; push and pull begin one with --background.")
         return 0
-    titles = ("id", "status", "done", "rate", "age", "from -> to")
     room = page.console.width - OTHER_COLUMNS
     rows = (_row(*pair, room) for pair in zip(found, stale, strict=True))
-    page.rows([tuple(styled((title, "dim")) for title in titles), *rows], indent=0)
+    page.table(("id", "status", "done", "rate", "age", "from -> to"), rows)
     return 0
 
 
@@ -120,8 +119,7 @@ async def _show(app: App, options: argparse.Namespace) -> int:
     if options.json:
         _print_json(app, transfer, stale)
         return 0
-    page = Page()
-    page.rows(((styled((name, "dim")), text) for name, text in _facts(transfer, stale)), indent=0)
+    Page().facts(_facts(transfer, stale))
     return 0
 
 

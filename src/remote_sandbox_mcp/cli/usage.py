@@ -43,11 +43,10 @@ async def run(app: App, options: argparse.Namespace) -> int:
     if not sums:
         complain("no GPU of a connected machine was used in this time, as far as it was measured")
         return 0
-    page, most = Page(), max(sums.values())
-    head = (*names, "GPU-hours", "")
+    most = max(sums.values())
     table: list[tuple[Any, ...]] = [
         (*map(one_line, key), f"{hours:.1f}", styled(("\u2588" * max(1, round(BAR * hours / most)), "cyan")))
         for key, hours in sums.items()
     ]
-    page.rows([(*(styled((title, "dim")) for title in head),), *table], indent=0)
+    Page().table((*names, "GPU-hours", ""), table)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -92,6 +92,28 @@ def _write_error(text: str) -> None:
     with suppress(AttributeError, BrokenPipeError):
         streams.stderr().write(text)
         streams.stderr().flush()
+
+
+async def for_each(
+    names: Iterable[str], work: Callable[[str], Awaitable[dict[str, str]]], key: str, done: str, as_json: bool
+) -> int:
+    """Do something to each; where one fails, the others still are done. Prints what came of it, and returns the code.
+
+    The work returns fields of what it did; `key` names the one that was given, `done` says what was done.
+    """
+    ended, problems, code = [], [], 0
+    for name in names:
+        try:
+            ended.append(await work(name) | {"status": done})
+        except SandboxError as problem:
+            problems.append({key: name, "error": as_verbs(str(problem)), "code": problem.code})
+            code = code or code_of(problem)
+    if as_json:
+        print_json({done: ended} | ({"problems": problems} if problems else {}))
+        return code
+    say(*(f"{it[key]}{f' on {place}' if (place := it.get('sandbox')) else ''} is {done}" for it in ended))
+    complain(*(it["error"] for it in problems))
+    return code
 
 
 def code_of(problem: SandboxError) -> int:

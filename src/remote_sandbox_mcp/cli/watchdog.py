@@ -17,7 +17,7 @@ from ..core.errors import SandboxError
 from ..services.watchdog import service
 from ..services.watchdog.daemon import AlreadyWatched, take_lock
 from ..services.watchdog.service import WatchdogStatus
-from .render import Page, ago, print_json, styled
+from .render import Page, ago, print_json
 from .verb import add_json, complain, say
 
 # Exit code of a second watchdog, and of `status` where there is none.
@@ -117,7 +117,9 @@ async def _remove(options: argparse.Namespace) -> int:
 async def _status(options: argparse.Namespace) -> int:
     stands = await service.status(paths.state_folder())
     if not _as_json(options, stands):
-        _show(stands)
+        page = Page()
+        page.facts(_facts(stands))
+        page.problems(stands.notes)
     return 0 if stands.running else NOT_RUNNING
 
 
@@ -128,12 +130,6 @@ def _as_json(options: argparse.Namespace, stands: WatchdogStatus) -> bool:
         fields = asdict(stands) | {"database": str(stands.database), "log_file": str(stands.log_file)}
         print_json({name: value for name, value in fields.items() if value not in (None, ())})
     return bool(options.json)
-
-
-def _show(stands: WatchdogStatus) -> None:
-    page = Page()
-    page.rows(((styled((name, "dim")), text) for name, text in _facts(stands)), indent=0)
-    page.problems(stands.notes)
 
 
 def _facts(stands: WatchdogStatus) -> Iterator[tuple[str, str]]:

@@ -30,32 +30,19 @@ COMPANIONS = {
 }
 # Not beginning with a dash, which the command would read as an option.
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+_CONTEXT = re.compile(r"(?!-).+")
 _POD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:/[a-z0-9][a-z0-9.-]*){0,2}", re.ASCII)
 
 
-def _named(fault: str) -> Reader:
+def _fitting(pattern: re.Pattern[str], what: str) -> Reader:
     def read(value: object) -> str:
         given = readers.text(value)
-        if not _NAME.fullmatch(given):
-            raise Fault(fault)
+        if not pattern.fullmatch(given):
+            raise Fault(f"must be {what}")
         return given
 
-    read.__doc__ = fault.removeprefix("must be ")
+    read.__doc__ = what
     return read
-
-
-def _pod(value: object) -> str:
-    given = readers.text(value)
-    if not _POD.fullmatch(given):
-        raise Fault('must be a pod, as in "namespace/web" or "namespace/deployment/web"')
-    return given
-
-
-def _context(value: object) -> str:
-    given = readers.text(value)
-    if given.startswith("-") or not given:
-        raise Fault("must be the name of a context, which does not begin with a dash")
-    return given
 
 
 def _workspace(value: object) -> str:
@@ -65,21 +52,14 @@ def _workspace(value: object) -> str:
     return found[0]
 
 
-def _engine(value: object) -> str:
-    given = readers.text(value)
-    if given not in ENGINES:
-        raise Fault(f"must be one of {', '.join(ENGINES)}")
-    return given
-
-
 COMMAND_READERS: dict[str, Reader] = {
     "command": readers.program,
-    "container": _named('must be the name or the id of a container, as in "web"'),
-    "engine": _engine,
-    "user": _named('must be a user of the container, as in "dev" or "1000"'),
-    "pod": _pod,
-    "pod_container": _named('must be the name of a container of the pod, as in "app"'),
-    "context": _context,
+    "container": _fitting(_NAME, 'the name or the id of a container, as in "web"'),
+    "engine": readers.word(*ENGINES),
+    "user": _fitting(_NAME, 'a user of the container, as in "dev" or "1000"'),
+    "pod": _fitting(_POD, 'a pod, as in "namespace/web" or "namespace/deployment/web"'),
+    "pod_container": _fitting(_NAME, 'the name of a container of the pod, as in "app"'),
+    "context": _fitting(_CONTEXT, "the name of a context, which does not begin with a dash"),
     "devcontainer": _workspace,
     "python": readers.text,
     "shell": readers.words,

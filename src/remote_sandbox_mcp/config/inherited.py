@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError
+from ..local.files import write_private
 from . import keyring_store
 from .aliases import agent_socket
 from .load import LIST, listed, single
 from .paths import from_folder
+from .problems import unreported
 from .schema import NO_ORIGIN, SECRET_KEYS, SERVICE_VARIABLES, MachineEntry, Origin, read_entry
 from .secrets import LITERAL, resolve_secret
 
@@ -99,7 +101,7 @@ def watchdog_environ(environ: Mapping[str, str], state_folder: Path, identity: s
     inherited = _chosen(_merged(kept, _held(kept, state_folder)), identity)
     platform = inherited.pop(PLATFORM, {"entry": {}})["entry"]
     own = _entries(environ)
-    entries = listed(environ, _silent) + [item["entry"] for name, item in inherited.items() if name not in own]
+    entries = listed(environ, unreported) + [item["entry"] for name, item in inherited.items() if name not in own]
     # Server and key belong together: never send one platform's key to another.
     merged = {**environ} if any(map(environ.get, _PLATFORM_VARIABLES)) else {**platform, **environ}
     if inherited:
@@ -145,8 +147,8 @@ def _files(kept: _Kept, origin: Origin, environ: Mapping[str, str]) -> Mapping[s
 def _entries(environ: Mapping[str, str]) -> _Found:
     """Machines of an environment by name; of two with the same name the first counts."""
     found: _Found = {}
-    for raw in [*listed(environ, _silent), single(environ)]:
-        if raw and (entry := read_entry(raw, "", environ, _silent)):
+    for raw in [*listed(environ, unreported), single(environ)]:
+        if raw and (entry := read_entry(raw, "", environ, unreported)):
             found.setdefault(entry.name, (raw, entry))
     return found
 
@@ -316,17 +318,9 @@ def _machines(found: object) -> Inherited:
 
 def _write(state_folder: Path, kept: _Kept) -> None:
     path = state_folder / FILE
-    fresh = path.with_name(f".{FILE}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    fields = {"machines": kept.machines, "in_keyring": kept.in_keyring, "agent": kept.agent, "files": kept.files}
     try:
-        with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-            json.dump(fields, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        write_private(path, json.dumps(vars(kept)), is_synced=True)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise ConfigError(f"unable to hand machines over to the watchdog in {path}: {error.strerror}.") from None
 
 
@@ -337,7 +331,3 @@ def _sentence(secret: Iterable[str], state_folder: Path) -> str:
         f"keyring that takes them, so they are in {state_folder / FILE}, readable by you alone. To avoid that, put "
         "them into config.toml and their secrets where a reference (keyring:, file:, command:) finds them."
     )
-
-
-def _silent(_: str) -> None:
-    """Ignore problems here: they are reported where the environment is loaded."""

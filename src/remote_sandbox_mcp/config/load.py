@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +15,14 @@ from ..core.permission import AGENT_S, AGENTS, HOOK_NAME, Hook, Notify, read_add
 from ..core.sandboxes.disposable import Limits, Platform
 from ..core.sandboxes.machine import CommandPlace, LocalPlace
 from ..core.sandboxes.network import NO_NETWORK
-from ..core.sandboxes.secret import Secret
 from ..core.serving import Announced
+from ..local.files import fingerprint_of
 from . import original, paths, readers, schema
-from .fingerprints import fingerprint_of
 from .machines import Builder
-from .problems import Fault, Reporter, parse_toml, plain, quoted
+from .problems import Fault, Reporter, parse_toml, plain, position, quoted, read_document, unreported
 from .readers import checked, read_table, report_unknown, table, take_variables
 from .schema import Configuration, HostPatterns, MachineEntry, Settings, read_entry, secrets_of, written_secrets
-from .secrets import doubt, readable_by_others
+from .secrets import readable_by_others, report_doubt
 from .services import FOLDER, NAME, URL_FILE, ConfigFile, is_json, own_json, read_json, read_registries, read_services
 
 LIST = "REMOTE_SANDBOX_LIST"
@@ -52,7 +50,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     given_json = config_path if is_json(config_path) else None
     path = paths.config_file() if given_json or config_path is None else config_path
     file = str(path)
-    found = _read_file(path, path is config_path, blame)
+    found = read_document(path, "TOML", parse_toml, blame, is_wanted=path is config_path)
     document = found or {}
     for key in (key for key in document if key not in schema.TOP_KEYS):
         report_unknown(key, schema.TOP_KEYS, file, report)
@@ -75,9 +73,13 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     rule = _host_rule(document, file, report)
     entries |= builder.add_fitting(rule)
     machines = builder.machines()
-    secrets = secrets_of(entries.values(), settings)
     names = [machine.name for machine in machines]
-    commands = _commands(document, file, environ, secrets, settings.pass_env, names, blame)
+    commands: tuple[CommandPlace, ...] = ()
+    if "sandboxes" in document:
+        from .commands import read_commands
+
+        secrets = secrets_of(entries.values(), settings)
+        commands = tuple(read_commands(document, file, environ, secrets, settings.pass_env, names, blame))
     names += [place.name for place in commands]
     local = _local(document, file, names, report)
     default = _default(document, file, names + ([local.name] if local else []), report if names else blame)
@@ -155,22 +157,6 @@ def _report_workspace_file(folder: str, environ: Mapping[str, str], report: Repo
         report(message)
 
 
-def _read_file(path: Path, wanted: bool, report: Reporter) -> dict[str, Any] | None:
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8") as opened:
-            return parse_toml(opened.read())
-    except FileNotFoundError:
-        if wanted:
-            report(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
-    except OSError as error:
-        report(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
-    except (ValueError, RecursionError) as error:
-        # The parser's message may quote the file, and with it a password; the position is enough.
-        place = re.search(r"line \d+, column \d+", str(error))
-        report(f"{path} is passed over: it is not valid TOML{f' ({place[0]})' if place else ''}; correct it there.")
-    return None
-
-
 def _environ_entries(environ: Mapping[str, str], report: Reporter) -> Iterator[MachineEntry | None]:
     for number, raw in enumerate(listed(environ, report), 1):
         yield read_entry(raw, f"{LIST} entry {number}{_called(raw)}", environ, report)
@@ -198,8 +184,7 @@ def listed(environ: Mapping[str, str], report: Reporter) -> list[Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-        report(f"{LIST} is passed over: it is not valid JSON{place}; correct it there.")
+        report(f"{LIST} is passed over: it is not valid JSON{position(error)}; correct it there.")
         return []
     if not isinstance(found, list):
         report(f"{LIST} is passed over: it must be a JSON list of machines, so put [ and ] around it.")
@@ -235,17 +220,14 @@ def _host_rule(document: Mapping[str, Any], file: str, report: Reporter) -> Host
     except Fault:
         # Told where each is read.
         return HostPatterns()
-    rule, faults = read_table(document, schema.HOST_READERS, file, _silent)
+    # The other keys of the file are not unknown.
+    rule, faults = read_table(document, schema.HOST_READERS, file, unreported)
     for fault in faults:
         report(f"{file}: {fault}, so it is passed over.")
     patterns, at_run_time = rule.get("hosts", ()), rule.get("hosts_at_run_time", False)
     if at_run_time and not patterns:
         report(f'{file}: hosts_at_run_time has no effect without hosts that may be found; add hosts = ["*"], for all.')
     return HostPatterns(patterns, at_run_time, f"{file} hosts")
-
-
-def _silent(_: str) -> None:
-    """The other keys of the file are not unknown."""
 
 
 def _unique(entries: Iterable[MachineEntry | None], report: Reporter) -> dict[str, MachineEntry]:
@@ -267,22 +249,6 @@ def _report_exposed(path: Path, entries: Iterable[MachineEntry], settings: Setti
         report(f"{path} holds a password, and other users may read it: run chmod 600 {path}.")
 
 
-def _commands(
-    document: Mapping[str, Any],
-    file: str,
-    environ: Mapping[str, str],
-    secrets: Sequence[Secret | None],
-    pass_env: Sequence[str],
-    taken: Sequence[str],
-    report: Reporter,
-) -> tuple[CommandPlace, ...]:
-    if "sandboxes" not in document:
-        return ()
-    from .commands import read_commands
-
-    return tuple(read_commands(document, file, environ, secrets, pass_env, taken, report))
-
-
 def _settings(
     document: Mapping[str, Any], file: str, in_json: ConfigFile | None, environ: Mapping[str, str], report: Reporter
 ) -> tuple[Settings, dict[str, str]]:
@@ -290,7 +256,7 @@ def _settings(
     said, variables = take_variables(schema.SERVER_VARIABLES, schema.SERVER_READERS, environ, report)
     sources = {f"server.{key}": where for key, where in (dict.fromkeys(values, file) | variables).items()}
     # What is wrong there is reported where the sandbox itself is read.
-    local = checked(document, "local", schema.LOCAL_READERS, file, lambda _: None)
+    local = checked(document, "local", schema.LOCAL_READERS, file, unreported)
     results = checked(document, "results", schema.RESULT_READERS, file, report)
     notify, origins = _notify(document, file, environ, report)
     watch = checked(document, "watch", schema.WATCH_READERS, file, report)
@@ -337,8 +303,8 @@ def _notify(
     allowed = {**schema.NOTIFY_READERS, "webhook_secret": readers.secret(environ)}
     values = checked(document, "notify", allowed, file, report)
     values["webhooks"] = tuple(_addresses(values.get("webhooks", ()), where, report))
-    if "webhook_secret" in values and (why := doubt(document["notify"]["webhook_secret"], environ)):
-        report(f"{where}: webhook_secret is kept elsewhere, and {why}.")
+    if "webhook_secret" in values:
+        report_doubt(where, "webhook_secret", document["notify"]["webhook_secret"], environ, report)
     hooks = {
         name: hook
         for name, raw in table(document, "hooks", file, report).items()

@@ -15,11 +15,11 @@ from ..core.commands.command import Environment
 from ..core.errors import ConfigError
 from ..core.lazy import lazy
 from ..core.sandboxes.machine import OPENSSH, Engine, Hop, Login, Machine, OpenSsh
+from ..local.files import fingerprint_of
 from . import readers
 from .aliases import USER_VARIABLES, Alias, agent_socket, certificates_beside, current_user, default_keys, read_alias
-from .fingerprints import fingerprint_of
 from .paths import from_folder
-from .problems import Fault, Reporter, quoted
+from .problems import Fault, Reporter, quoted, unreported
 from .schema import Configuration, HostPatterns, MachineEntry, Settings, secrets_of
 
 # The rest is imported where it is needed: most configurations name no host of ~/.ssh/config.
@@ -241,7 +241,7 @@ class Builder:
         """The host that a caller names, where the operator allows it, `rule` fits it and ~/.ssh/config knows it."""
         if not rule.at_run_time or not _fits(name, rule):
             return None
-        fresh = Builder(self._entries.values(), self._settings, self._environ, _silent)
+        fresh = Builder(self._entries.values(), self._settings, self._environ, unreported)
         return fresh._incomplete(_found_entry(name, rule)) if fresh._ssh.knows(name) else None
 
     def _machine(self, entry: MachineEntry) -> Machine:
@@ -437,10 +437,6 @@ def _fits(name: str, rule: HostPatterns) -> bool:
         return len(name) <= LONGEST_NAME and readers.alias(name) == name != "" and matches(rule.patterns, name)
     except Fault:
         return False
-
-
-def _silent(_: str) -> None:
-    """Ignore problems here: they are reported where the files are loaded."""
 
 
 def _check_circle(entry: MachineEntry, entries: Mapping[str, MachineEntry], seen: tuple[str, ...] = ()) -> None:

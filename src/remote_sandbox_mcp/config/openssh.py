@@ -93,26 +93,15 @@ def _last_words(said: bytes) -> str:
 
 # Settings of `ssh -G` that asyncssh, or our use of it, does not have: the keyword, the values that ask for nothing.
 ONLY_OPENSSH = {
-    "pkcs11provider": ("none",),
-    "knownhostscommand": ("none",),
-    "proxyusefdpass": ("no",),
-    "hostbasedauthentication": ("no",),
-    "revokedhostkeys": ("none",),
-    "verifyhostkeydns": ("false", "no"),
-    "bindaddress": (),
-    "bindinterface": (),
-    "addressfamily": ("any",),
-}
-WRITTEN = {
-    "pkcs11provider": "PKCS11Provider",
-    "knownhostscommand": "KnownHostsCommand",
-    "proxyusefdpass": "ProxyUseFdpass",
-    "hostbasedauthentication": "HostbasedAuthentication",
-    "revokedhostkeys": "RevokedHostKeys",
-    "verifyhostkeydns": "VerifyHostKeyDNS",
-    "bindaddress": "BindAddress",
-    "bindinterface": "BindInterface",
-    "addressfamily": "AddressFamily",
+    "PKCS11Provider": ("none",),
+    "KnownHostsCommand": ("none",),
+    "ProxyUseFdpass": ("no",),
+    "HostbasedAuthentication": ("no",),
+    "RevokedHostKeys": ("none",),
+    "VerifyHostKeyDNS": ("false", "no"),
+    "BindAddress": (),
+    "BindInterface": (),
+    "AddressFamily": ("any",),
 }
 # A token that is left when those that we know have been replaced.
 _TOKEN = re.compile(r"%[A-Za-z]")
@@ -124,8 +113,8 @@ def needs_of(said: HostSettings, proxy_command: str, key_files: tuple[str, ...],
     `proxy_command` has its tokens replaced; `is_by_program`: a Match exec decides about this host.
     """
     for keyword, idle in ONLY_OPENSSH.items():
-        if (value := said.first(keyword)) and value.lower() not in idle:
-            yield WRITTEN[keyword]
+        if (value := said.first(keyword.lower())) and value.lower() not in idle:
+            yield keyword
     if is_by_program:
         yield "Match exec"
     if _TOKEN.search(proxy_command.replace("%%", "")):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ..core.texts.text import reveal
@@ -26,6 +28,36 @@ def plain(text: str, limit: int = 60) -> str:
 
 def quoted(text: str) -> str:
     return f'"{plain(text)}"'
+
+
+def unreported(_: str) -> None:
+    """Ignore a problem: it is reported elsewhere."""
+
+
+def position(error: Exception) -> str:
+    """The place of an error in a text, in parentheses: the parser's message may quote it, and with it a secret."""
+    found = re.search(r"line (\d+),? column (\d+)", str(error))
+    return f" (line {found[1]}, column {found[2]})" if found else ""
+
+
+def read_document(
+    path: Path, kind: str, parse: Callable[[str], Any], report: Reporter, *, is_wanted: bool = True, most: int = -1
+) -> Any:
+    """A configuration file, parsed; None, with the reason reported, where it cannot be used.
+
+    One that is not there is reported only if it `is_wanted`.
+    """
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8-sig") as opened:
+            return parse(opened.read(most))
+    except FileNotFoundError:
+        if is_wanted:
+            report(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
+    except OSError as error:
+        report(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
+    except (ValueError, RecursionError) as error:
+        report(f"{path} is passed over: it is not valid {kind}{position(error)}; correct it there.")
+    return None
 
 
 def parse_toml(text: str) -> dict[str, Any]:

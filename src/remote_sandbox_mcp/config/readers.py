@@ -377,7 +377,7 @@ def _one_of(given: str, right: tuple[str, ...]) -> str:
     return given
 
 
-def _word(*right: str) -> Callable[[object], str]:
+def word(*right: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         return _one_of(text(value).lower(), right)
 
@@ -385,11 +385,11 @@ def _word(*right: str) -> Callable[[object], str]:
     return read
 
 
-hook_kind = _word(*AGENTS)
-result_text = _word(*TEXTS)
-webhook_format = _word(*FORMATS)
-transport = _word(*TRANSPORTS)
-provider = _word(*PROVIDERS)
+hook_kind = word(*AGENTS)
+result_text = word(*TEXTS)
+webhook_format = word(*FORMATS)
+transport = word(*TRANSPORTS)
+provider = word(*PROVIDERS)
 
 
 def host_names(value: object) -> tuple[str, ...]:

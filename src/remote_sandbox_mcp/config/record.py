@@ -48,14 +48,11 @@ class Record:
             lock.release()
 
     def _write(self, state_folder: Path, records: Mapping[str, Any]) -> None:
+        from ..local.files import write_private
+
         file = state_folder / self._name
-        fresh = file.with_name(f".{self._name}.{os.getpid()}")
         try:
-            fresh.unlink(missing_ok=True)
-            # Written whole and renamed, so that a crash leaves the old one.
-            with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as opened:
-                json.dump(records, opened, indent=1)
-            fresh.replace(file)
+            write_private(file, json.dumps(records, indent=1))
         except OSError as error:
             raise ConfigError(f"unable to write {file}: {error.strerror or error}.") from error
 

@@ -17,7 +17,7 @@ from ..core.serving import Announced, Http, Logging
 from . import readers
 from .problems import Reporter, quoted
 from .readers import Labels, Reader, read_table
-from .secrets import doubt
+from .secrets import report_doubt
 
 SERVICE_KEYS = ("opensandbox", "disposable", "http", "logging")
 TOP_KEYS = (
@@ -30,12 +30,11 @@ SECRET_KEYS = ("password", "key_passphrase", "sudo", "otp", "otp_seed")
 RESULT_READERS: dict[str, Reader] = {"text": readers.result_text}
 # Variables for a key; the first one that is set counts.
 SERVER_VARIABLES = {
-    "patience_s": ("REMOTE_SANDBOX_PATIENCE_S",),
-    "result_chars": ("REMOTE_SANDBOX_RESULT_CHARS",),
-    "expose_advanced_tools": ("REMOTE_SANDBOX_EXPOSE_ADVANCED_TOOLS",),
-    "inline_sync_max_files": ("REMOTE_SANDBOX_INLINE_SYNC_MAX_FILES",),
-    "inline_sync_max_bytes": ("REMOTE_SANDBOX_INLINE_SYNC_MAX_BYTES",),
-    "allowed_roots": ("REMOTE_SANDBOX_ALLOWED_ROOTS",),
+    key: (f"REMOTE_SANDBOX_{key.upper()}",)
+    for key in (
+        *("patience_s", "result_chars", "expose_advanced_tools"),
+        *("inline_sync_max_files", "inline_sync_max_bytes", "allowed_roots"),
+    )
 }
 HOST_READERS: dict[str, Reader] = {"hosts": readers.host_patterns, "hosts_at_run_time": readers.flag}
 LOCAL_READERS: dict[str, Reader] = {
@@ -278,8 +277,8 @@ def read_entry(
     # A name must not contain ":", as an IPv6 address does.
     name = values.pop("name", "") or (values.get("ssh_alias") or values["host"]).replace(":", "-")
     for key in SECRET_KEYS:
-        if raw.get(key) and (why := doubt(raw[key], environ)):
-            report(f"{where}: {labels(key)} is kept elsewhere, and {why}.")
+        if raw.get(key):
+            report_doubt(where, labels(key), raw[key], environ, report)
     return MachineEntry(name=name, where=where, **values)
 
 

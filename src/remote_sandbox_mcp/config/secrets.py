@@ -16,7 +16,7 @@ from ..local.processes.process import module_words
 from ..local.processes.programs import by_path
 from ..local.processes.variables import home_folder
 from .paths import from_folder
-from .problems import plain
+from .problems import Reporter, plain
 
 LITERAL = "literal:"
 COMMAND_LIMIT_S = 20.0
@@ -59,6 +59,11 @@ def doubt(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """Describe a visible fault of a reference, without fetching it, as the end of a sentence; else ''."""
     reference = _reference(text, environ)
     return _DOUBTS[reference.kind](reference) if reference else ""
+
+
+def report_doubt(where: str, key: str, text: str, environ: Mapping[str, str], report: Reporter) -> None:
+    if why := doubt(text, environ):
+        report(f"{where}: {key} is kept elsewhere, and {why}.")
 
 
 def _reference(text: str, environ: Mapping[str, str]) -> Reference | None:

@@ -15,9 +15,9 @@ from ..core.sandboxes.secret import Secret
 from ..core.serving import Http, Logging
 from . import paths, readers, schema
 from .original import is_machine_list
-from .problems import Fault, Reporter, plain
+from .problems import Fault, Reporter, plain, read_document
 from .readers import Reader, checked, read_table, report_unknown, table, take_variables
-from .secrets import doubt, resolve_secret
+from .secrets import report_doubt, resolve_secret
 
 # Keys of [opensandbox] that are rules, with their names there; all others belong to the platform.
 RULES = {
@@ -128,8 +128,8 @@ def _section(
         if name == "logging" and "file" in found:
             # Only paths in files are relative to the file; those in variables are relative to the process.
             found["file"] = written.resolve(found["file"])
-        if "api_key" in found and (why := doubt(written.document[name]["api_key"], environ)):
-            report(f"{written.file} [{name}]: api_key is kept elsewhere, and {why}.")
+        if "api_key" in found:
+            report_doubt(f"{written.file} [{name}]", "api_key", written.document[name]["api_key"], environ, report)
         values |= found
         sources |= dict.fromkeys(found, written.file)
     said, origins = take_variables(schema.SERVICE_VARIABLES[name], allowed, environ, report)
@@ -182,8 +182,7 @@ def _login(
     faults += [] if faults else [f"{key} is missing" for key in allowed if not values.get(key)]
     if faults:
         return None, faults
-    if why := doubt(raw["password"], environ):
-        report(f"{where}: password is kept elsewhere, and {why}.")
+    report_doubt(where, "password", raw["password"], environ, report)
     return RegistryLogin(**values), []
 
 
@@ -217,37 +216,22 @@ def own_json(given: Path | None, config_file: Path) -> Path | None:
 
 def read_json(path: Path, report: Reporter, blame: Reporter) -> ConfigFile | None:
     """The operator's own file; None, with the fault reported, where it cannot be used at all."""
-    document = _read(path, blame)
-    # The original's list of machines has the same name; that it waits to be taken over is told in one sentence.
-    return None if document is None or is_machine_list(document) else _reviewed(ConfigFile(str(path), document), report)
-
-
-def _reviewed(found: ConfigFile, report: Reporter) -> ConfigFile:
-    for key in (key for key in found.document if key not in schema.JSON_KEYS):
-        report_unknown(key, schema.JSON_KEYS, found.file, report)
-    return found
-
-
-def _read(path: Path, report: Reporter) -> dict[str, Any] | None:
     import json
 
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8-sig") as opened:
-            # A longer file is cut, and then is not valid JSON.
-            document = json.loads(opened.read(LARGEST))
-    except FileNotFoundError:
-        report(f"{path} is not there, so nothing is configured by it; correct the path that was given.")
-    except OSError as error:
-        report(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
-    except (ValueError, RecursionError) as error:
-        # The parser's message may quote the file, and with it a key; the position is enough.
-        place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-        report(f"{path} is passed over: it is not valid JSON{place}; correct it there.")
-    else:
-        if isinstance(document, dict):
-            return document
-        report(f"{path} is passed over: it must be a JSON object, so put {{ and }} around it.")
-    return None
+    # A longer file is cut, and then is not valid JSON. In a tuple, because null is JSON, too.
+    document = read_document(path, "JSON", lambda text: (json.loads(text),), blame, most=LARGEST)
+    if document is None:
+        return None
+    (found,) = document
+    if not isinstance(found, dict):
+        blame(f"{path} is passed over: it must be a JSON object, so put {{ and }} around it.")
+        return None
+    # The original's list of machines has the same name; that it waits to be taken over is told in one sentence.
+    if is_machine_list(found):
+        return None
+    for key in (key for key in found if key not in schema.JSON_KEYS):
+        report_unknown(key, schema.JSON_KEYS, str(path), report)
+    return ConfigFile(str(path), found)
 
 
 def running_platform(environ: Mapping[str, str] = os.environ) -> Platform | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from .fingerprints import Fingerprint, fingerprint_of
+from ..local.files import Fingerprint, fingerprint_of
 from .load import load
 from .schema import Configuration
 from .services import NAME

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from ..core.errors import ConfigError
 from ..core.workspaces.workspace import DEFAULT_PULL, Rules, Workspace
 from . import paths
 from .accepted import Acceptance, acceptance, digest_of, first_bytes, invitation, whole
-from .problems import CONTROLS, Fault, Reporter, parse_toml, plain, quoted
+from .problems import CONTROLS, Fault, Reporter, parse_toml, plain, position, quoted, unreported
 
 NAME = paths.WORKSPACE_FILE
 LARGEST = 64 << 10
@@ -146,7 +145,7 @@ def notice(folder: str, environ: Mapping[str, str] = os.environ) -> str:
 @lru_cache(maxsize=32)
 def _understood(content: str) -> WorkspaceFile:
     # It was read without a fault when it was accepted; what another version cannot read is left out.
-    values, _ = _read(content, NAME, lambda _: None)
+    values, _ = _read(content, NAME, unreported)
     target = read_target(values.pop("sandbox", ""))
     return WorkspaceFile(target.sandbox, target.path, **values)
 
@@ -165,9 +164,7 @@ def _read(content: str, path: str, report: Reporter) -> tuple[dict[str, Any], li
     try:
         document = parse_toml(content.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as unreadable:
-        # The parser's message may quote the file; the position is enough.
-        place = re.search(r"line \d+, column \d+", str(unreadable))
-        return {}, [f"it is not valid TOML{f' ({place[0]})' if place else ''}"]
+        return {}, [f"it is not valid TOML{position(unreadable)}"]
     return readers.read_table(document, allowed, plain(path, 200), report)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..core.errors import SandboxError, Unsupported
@@ -17,6 +17,9 @@ from ..local.asking import Answers, NoAnswer, Question, asking
 from ..services.hub_contact.hello import read, say_version
 from ..services.session import KeptSelection, Session, begin
 from .houses import House, Houses, client_of
+
+if TYPE_CHECKING:
+    from ..fronts.mcp.stdio import LineReader
 from .passing import say
 
 # After the client's end: time for calls to stop their commands.
@@ -184,18 +187,12 @@ class AnswerWriter:
 GONE = "the person at the terminal gave no answer"
 
 
-class AnswerSource(Protocol):
-    """Gives the lines with a person's answers."""
-
-    async def readline(self) -> bytes: ...
-
-
 class Terminal:
     """Asks the person at the other end of the line."""
 
     is_terminal = True
 
-    def __init__(self, reader: AnswerSource, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: LineReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 

@@ -224,7 +224,6 @@ class Houses:
         self, where: tuple[str, str], first: Mapping[str, str], environ: Recorded, source: ConfigSource
     ) -> House:
         from ..fronts.mcp.logs import SessionLog
-        from ..fronts.mcp.watchdog import revive
 
         members = self.stock.take(source.current)
         app = compose(source.current, members=members, are_lent=True)
@@ -233,7 +232,7 @@ class Houses:
         make = functools.partial(make_server, self.stock, members)
         house = House(where, first, environ, source, app, SessionLog(), make)
         house.log.follow(app.settings.logging)
-        house.reviving = asyncio.ensure_future(revive(app))
+        house.reviving = asyncio.ensure_future(app.revive())
         return house
 
     async def take_over(self, said: Mapping[str, Any], asker: int = 0) -> None:

@@ -13,7 +13,7 @@ from ..core.errors import ConnectError, Defect, LostContact, NotStarted, Sandbox
 from ..core.resources.usage import as_resources
 from ..core.task import Report
 from ..core.texts.decoding import decode_text
-from ..core.texts.shown import texts_of, tokens_in
+from ..core.texts.shown import each_text, texts_of, tokens_in
 from ..core.texts.text import clip, harmless, reveal_file, visible
 from ..services.survey import View
 
@@ -48,15 +48,7 @@ def warning_of(fields: Mapping[str, Any]) -> str:
 def all_visible(value: Any) -> Any:
     """A value with all control and invisible characters made visible; mostly it has none."""
     written = as_json(value)
-    return value if visible(written) == written and not _ESCAPED.search(written) else _each_visible(value)
-
-
-def _each_visible(value: Any) -> Any:
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, dict):
-        return {visible(key) if isinstance(key, str) else key: _each_visible(item) for key, item in value.items()}
-    return [_each_visible(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return value if visible(written) == written and not _ESCAPED.search(written) else each_text(value, visible)
 
 
 def lean(**fields: Any) -> dict[str, Any]:

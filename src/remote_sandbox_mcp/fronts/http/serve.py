@@ -22,7 +22,6 @@ from ...views.live.service import Live
 from ..mcp.clients import HttpSessions
 from ..mcp.server import SandboxServer, build, prepare
 from ..mcp.stdio import close, leave
-from ..mcp.watchdog import revive
 from ..page.app import PageApp
 from .connections import Connection, Unfinished, most_unfinished
 from .gate import HttpGate
@@ -73,7 +72,7 @@ async def _serve(app: App, listener: socket.socket, terms: Terms, without_hub: W
     server = build(app, HttpSessions())
     http = HttpServer(server, listener, terms, live)
     ends: list[asyncio.Future[Any]] = [http.begin(), asyncio.ensure_future(stopped.wait())]
-    reviving = asyncio.ensure_future(revive(app))
+    reviving = asyncio.ensure_future(app.revive())
     returning = asyncio.ensure_future(_hub_is_back(without_hub, server)) if without_hub else None
     await asyncio.wait((*ends, *([returning] if returning else [])), return_when=asyncio.FIRST_COMPLETED)
     is_end = any(end.done() for end in ends)

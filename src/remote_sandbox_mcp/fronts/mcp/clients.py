@@ -10,6 +10,9 @@ from mcp.server.mcpserver import Context
 from ...core.client import OURS, STRANGER, Client, client_named, introduced
 from ...services.session import Session, current
 
+# What the SDK tells of a call; None for a call of our own.
+CallContext = Context[None, Any] | None
+
 STATE = "remote_sandbox_mcp.services.session"
 # Size of a result besides its content: other fields, and the first line of its text.
 BESIDES = 1000
@@ -23,19 +26,19 @@ calling: ContextVar[Client] = ContextVar("calling", default=STRANGER)
 own_front: ContextVar[str] = ContextVar("own_front", default="")
 
 
-def named_client(context: Context[None, Any] | None) -> str:
+def named_client(context: CallContext) -> str:
     """The name with which the client of a call has introduced itself; empty if it has not."""
     params = context.session.client_params if context else None
     return params.client_info.name if params else ""
 
 
-def asked_by(context: Context[None, Any] | None) -> str:
+def asked_by(context: CallContext) -> str:
     """Return where a call comes from, for a sentence: a front end of ours has no context that could tell."""
     front = own_front.get()
     return f"the {front}" if front else named_client(context) or "an agent"
 
 
-def client_of(context: Context[None, Any] | None) -> Client:
+def client_of(context: CallContext) -> Client:
     """The client of a call, by the name that it gave when it connected or, since 2026-07-28, with the call."""
     name = named_client(context)
     if heard := introduced.get():
@@ -43,6 +46,11 @@ def client_of(context: Context[None, Any] | None) -> Client:
     if context is None:
         return OURS
     return client_named(name, "progress_token" in (context.request_context.meta or {}))
+
+
+def patience() -> float:
+    """Return the seconds within which this client is to be answered."""
+    return calling.get().patience_s
 
 
 def room() -> int:
@@ -53,7 +61,7 @@ def room() -> int:
 class Clients(Protocol):
     """Distinguishes the clients of a server."""
 
-    def session(self, context: Context[None, Any] | None) -> Session | None:
+    def session(self, context: CallContext) -> Session | None:
         """The session of the client that made this call; None where clients cannot be told apart."""
 
 
@@ -63,7 +71,7 @@ class OneClient:
     def __init__(self, session: Session | None = None) -> None:
         self._session = session or Session()
 
-    def session(self, context: Context[None, Any] | None) -> Session | None:
+    def session(self, context: CallContext) -> Session | None:
         return self._session
 
 
@@ -73,7 +81,7 @@ class HttpSessions:
     From 2026-07-28 on the protocol has no sessions: those clients cannot be told apart.
     """
 
-    def session(self, context: Context[None, Any] | None) -> Session | None:
+    def session(self, context: CallContext) -> Session | None:
         # The SDK checks the id and keeps one connection for each session; it has no public way to get at it.
         connection = context.session._connection if context else None
         if connection is None or connection.session_id is None:
@@ -89,6 +97,6 @@ class Conversations:
     def __init__(self) -> None:
         self._over_http = HttpSessions()
 
-    def session(self, context: Context[None, Any] | None) -> Session | None:
+    def session(self, context: CallContext) -> Session | None:
         conversation = current()
         return self._over_http.session(context) if conversation.is_of_many else conversation

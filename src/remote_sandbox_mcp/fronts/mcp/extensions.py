@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, Any
 
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 
 from ...api import Sandboxes
 from ...core.client import begin_call
@@ -29,6 +29,7 @@ from .clients import room
 from .resources import unread
 from .results import reply
 from .server import SandboxServer
+from .toolbox import RUN
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 LOAD_S = 20.0
 # Addresses of resources that only we offer.
 OURS = ("sandbox://", "job://", "skill://", "ui://")
-RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
 
 @dataclass(frozen=True)

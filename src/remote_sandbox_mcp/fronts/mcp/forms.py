@@ -18,6 +18,7 @@ from ...core.sandboxes.login import LONGEST_ANSWER, Challenge
 from ...local.asking import AnswerNeeded, Answers, NoAnswer, Question, asking
 from ...local.waiting import within
 from ...services.session import Session, current
+from .clients import CallContext
 
 # Since this version a server does not ask during a call: the call returns the form, and is made again with the answer.
 ROUNDS_SINCE = "2026-07-28"
@@ -116,9 +117,7 @@ class Asker:
 
     is_terminal = False
 
-    def __init__(
-        self, forms: Forms, context: Context[None, Any] | None, names: Collection[str], limit_s: float
-    ) -> None:
+    def __init__(self, forms: Forms, context: CallContext, names: Collection[str], limit_s: float) -> None:
         self._forms = forms
         self._context = context
         self._names = names
@@ -199,7 +198,7 @@ class Forms:
         self._open: dict[str, tuple[Session, Form]] = {}
         self._consents: OrderedDict[str, tuple[Session, Consent]] = OrderedDict()
 
-    def asker(self, context: Context[None, Any] | None, names: Collection[str], limit_s: float) -> Asker:
+    def asker(self, context: CallContext, names: Collection[str], limit_s: float) -> Asker:
         """An Asker for one call, about the sandboxes that it names."""
         return Asker(self, context, names, limit_s)
 
@@ -222,7 +221,7 @@ class Forms:
                 return asked.read(result)
         return None
 
-    def deliver(self, context: Context[None, Any] | None) -> None:
+    def deliver(self, context: CallContext) -> None:
         """Pass answers that come with a call to the logins that wait for them, within the same session only."""
         for key, result in ((context.input_responses if context else None) or {}).items():
             session, form = self._open.get(key, (None, None))
@@ -239,7 +238,7 @@ def is_in_rounds(context: Context[None, Any]) -> bool:
     return (context.protocol_version or "") >= ROUNDS_SINCE
 
 
-def shows_forms(context: Context[None, Any] | None) -> bool:
+def shows_forms(context: CallContext) -> bool:
     """Whether the client can show forms. Clients older than elicitation by URL announce elicitation without a kind."""
     try:
         capabilities = context.client_capabilities if context else None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...config import paths
+from ...local.files import write_private
 
 if TYPE_CHECKING:
     from ...services.hub_contact.hello import Handover
@@ -98,12 +99,8 @@ class AnswerMemory:
             return
         self._answers[key] = answer
         answers = dict(list(self._answers.items())[-MOST_ANSWERS:])
-        fresh = self._file.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
-            fd = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            with open(fd, "w") as file:
-                json.dump({"stamp": self._fingerprint, "answers": answers}, file)
-            fresh.replace(self._file)
+            write_private(self._file, json.dumps({"stamp": self._fingerprint, "answers": answers}))
 
 
 class Handshake:

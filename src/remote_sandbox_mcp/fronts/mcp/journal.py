@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, Implementation, InputRequiredResult, TextContent, ToolAnnotations
 
 from ... import __version__
@@ -22,8 +21,8 @@ from ...local.store.database import STATE_FILE, Database
 from ...local.store.sessions import CallRecord, CallRows
 from ...services.history import MOST_TEXT, History, MadeCall
 from ...services.session import current
-from .clients import own_front
-from .results import Answer, about_error, failed
+from .clients import CallContext, own_front
+from .results import Answer, failed, fields_of
 from .toolbox import PLAIN, Declaration
 
 log = logging.getLogger(__name__)
@@ -84,11 +83,7 @@ class Journal:
 
 
 def begun(
-    history: History,
-    context: Context[None, Any] | None,
-    tool: str,
-    arguments: Mapping[str, Any],
-    takes: Collection[str],
+    history: History, context: CallContext, tool: str, arguments: Mapping[str, Any], takes: Collection[str]
 ) -> MadeCall | None:
     """A call of a client, or of a front end of ours, that begins; other calls of our own have no context: None."""
     own = own_front.get()
@@ -109,11 +104,10 @@ def begun(
 
 
 def ended(
-    history: History, call: MadeCall, answer: CallToolResult | InputRequiredResult | None, outcome: str,
-    declaration: Declaration = PLAIN,
-) -> None:  # fmt: skip
+    history: History, call: MadeCall, answer: Answer | None, outcome: str, declaration: Declaration = PLAIN
+) -> None:
     """Keep a call, with what came of it."""
-    fields = _fields(answer)
+    fields = fields_of(answer) if isinstance(answer, CallToolResult) else {}
     exit_code = fields.get("exit_code")
     history.note(
         replace(
@@ -127,16 +121,9 @@ def ended(
     )
 
 
-def _client_info(context: Context[None, Any] | None) -> Implementation | None:
+def _client_info(context: CallContext) -> Implementation | None:
     params = context.session.client_params if context else None
     return params.client_info if params else None
-
-
-def _fields(answer: object) -> Mapping[str, Any]:
-    """The fields for programs, of a good result or of an error."""
-    if not isinstance(answer, CallToolResult):
-        return {}
-    return about_error(answer) if answer.is_error else answer.structured_content or {}
 
 
 def _text(answer: object) -> str:

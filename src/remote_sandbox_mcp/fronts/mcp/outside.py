@@ -20,6 +20,7 @@ from ...core.permission import is_loopback
 from ...local.waiting import within
 from ...services.gate.paths import Gate
 from ...services.session import Session, current
+from .clients import CallContext
 from .consent import Request, agreed
 from .forms import is_in_rounds
 
@@ -31,7 +32,7 @@ QUESTION = (
 )
 
 
-async def make_way(problem: NotAllowed, gate: Gate, context: Context[None, Any] | None) -> None:
+async def make_way(problem: NotAllowed, gate: Gate, context: CallContext) -> None:
     """Return where the path is allowed by now. Raises NotAllowed, BadArgument, AnswerNeeded."""
     session = current()
     if session.is_over_http and not _is_near(context):
@@ -49,7 +50,7 @@ async def make_way(problem: NotAllowed, gate: Gate, context: Context[None, Any] 
     await asyncio.to_thread(allow, allowance, paths.state_folder())
 
 
-async def learn_roots(context: Context[None, Any] | None) -> None:
+async def learn_roots(context: CallContext) -> None:
     """Ask a client over HTTP, once, where it works: the folder of the server is none of its own.
 
     Not a client on another computer: the gate allows what lies in these folders.
@@ -60,7 +61,7 @@ async def learn_roots(context: Context[None, Any] | None) -> None:
         await _has_new_roots(session, context)
 
 
-async def _has_new_roots(session: Session, context: Context[None, Any] | None) -> bool:
+async def _has_new_roots(session: Session, context: CallContext) -> bool:
     """Ask the client which folders it works in; whether they are others than before."""
     roots = session.roots
     if context is None or is_in_rounds(context) or not _has_roots(context):
@@ -74,7 +75,7 @@ async def _has_new_roots(session: Session, context: Context[None, Any] | None) -
     return session.roots != roots
 
 
-def _is_near(context: Context[None, Any] | None) -> bool:
+def _is_near(context: CallContext) -> bool:
     """Whether a call over HTTP comes from this computer."""
     request = context.request_context.request if context else None
     peer = getattr(request, "client", None)

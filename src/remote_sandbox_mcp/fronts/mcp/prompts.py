@@ -29,11 +29,6 @@ def offer(server: SandboxServer) -> None:
         server.prompt(name, title=title, description=function.__doc__)(function)
 
 
-def offer_completions(server: SandboxServer) -> None:
-    completion: Any = server.completion
-    completion()(completions(server))
-
-
 def try_out(
     project: Project = "",
     image: Annotated[str, Field(description="Image for a new sandbox")] = "",
@@ -141,7 +136,7 @@ def folder_of(project: str) -> str:
     return f"~/remote-sandbox/{name if name.strip('.') else 'project'}"
 
 
-def completions(server: SandboxServer) -> Any:
+def offer_completions(server: SandboxServer) -> None:
     """Completes arguments of prompts and resources: values that begin with what was typed."""
 
     async def complete(reference: Any, argument: Any, context: Any) -> Completion | None:
@@ -156,4 +151,5 @@ def completions(server: SandboxServer) -> Any:
         fitting = [value for value in dict.fromkeys(values) if value.startswith(argument.value)]
         return Completion(values=fitting[:MOST_VALUES], total=len(fitting), has_more=len(fitting) > MOST_VALUES)
 
-    return complete
+    completion: Any = server.completion
+    completion()(complete)

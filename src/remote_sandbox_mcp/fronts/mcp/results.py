@@ -111,24 +111,23 @@ def about_error(answer: object) -> dict[str, Any]:
     return dict((getattr(answer, "meta", None) or {}).get(ABOUT_ERROR, {}))
 
 
+def fields_of(answer: CallToolResult) -> dict[str, Any]:
+    """The fields for programs, of a good result or of an error."""
+    return about_error(answer) if answer.is_error else dict(answer.structured_content or {})
+
+
 def code_of(answer: object) -> str:
     return str(about_error(answer).get("code", SandboxError.code))
 
 
 def with_sandbox(answer: CallToolResult, sandbox: str) -> CallToolResult:
     """The answer to a call that named no sandbox, with the name of the one that was used."""
-    fields = about_error(answer) if answer.is_error else dict(answer.structured_content or {})
+    fields, text = fields_of(answer), _text_of(answer)
     if "sandbox" in fields or fields.get("code") == BadArgument.code:
         return answer
-    fields |= {"sandbox": sandbox}
-    # The text comes first; images may follow.
-    first, *others = answer.content
-    assert isinstance(first, TextContent)
-    if answer.is_error:
-        # Many errors name it themselves.
-        return failed(first.text if sandbox in first.text else f"on {sandbox}: {first.text}", fields)
-    content = [TextContent(type="text", text=f"on {sandbox}: {first.text}"), *others]
-    return CallToolResult(content=content, structured_content=fields)
+    # Many errors name it themselves.
+    is_named = answer.is_error and sandbox in text
+    return _changed(answer, text if is_named else f"on {sandbox}: {text}", fields | {"sandbox": sandbox})
 
 
 def placed(answer: CallToolResult, named: str, sandbox: str) -> CallToolResult:
@@ -142,15 +141,21 @@ def with_moved(answer: CallToolResult, line: str) -> CallToolResult:
         return answer
     # It has names of files in it, which may come from the other machine.
     line = visible(one_line(sentence(line)))
-    first, *others = answer.content
+    return _changed(answer, f"{_text_of(answer)}\nworkspace: {line}", fields_of(answer) | {"workspace": line})
+
+
+def _text_of(answer: CallToolResult) -> str:
+    """The text, which comes first; images may follow."""
+    first = answer.content[0]
     assert isinstance(first, TextContent)
-    text = f"{first.text}\nworkspace: {line}"
+    return first.text
+
+
+def _changed(answer: CallToolResult, text: str, fields: dict[str, Any]) -> CallToolResult:
     if answer.is_error:
-        return failed(text, about_error(answer) | {"workspace": line})
-    content = [TextContent(type="text", text=text), *others]
-    return CallToolResult(
-        content=content, structured_content=dict(answer.structured_content or {}) | {"workspace": line}
-    )
+        return failed(text, fields)
+    content = [TextContent(type="text", text=text), *answer.content[1:]]
+    return CallToolResult(content=content, structured_content=fields)
 
 
 class ResultImages:

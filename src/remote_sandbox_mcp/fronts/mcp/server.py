@@ -19,7 +19,7 @@ from mcp.server.apps import Apps
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver import server as sdk
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated, ToolsListChanged
@@ -48,13 +48,13 @@ from ...local.waiting import Chores, within
 from ...services.session import InProgress, Session, begin, current
 from ...views.results import sentence
 from .arguments import sentence_about
-from .clients import LEAST_PATIENCE_S, Clients, OneClient, calling, client_of, own_front
+from .clients import LEAST_PATIENCE_S, CallContext, Clients, OneClient, calling, client_of, own_front
 from .events import EventDesk
 from .forms import Forms
 from .job_logs import JobLogs
 from .journal import Journal, begun, ended, is_kept
 from .outside import learn_roots, make_way
-from .results import as_shown, code_of, failure, with_sandbox
+from .results import Answer, as_shown, code_of, failure, with_sandbox
 from .skills import Skills
 from .toolbox import OTHER_NAMES, PLAIN, Declaration, OfferedTool, Toolbox, ToolFunction, as_meant, picture
 from .waking import Waker
@@ -183,7 +183,7 @@ class SandboxServer(MCPServer[None]):
         """Serve a stream of notifications; logs that it names are followed meanwhile."""
         named = ((ctx.params or {}).get("notifications") or {}).get("resourceSubscriptions") or ()
         with self.job_logs.heard([str(uri) for uri in named]):
-            self.job_logs.follow(self._announce_updates)
+            self.job_logs.follow(self.announce_changes)
             return await call_next(ctx)
 
     async def run_over(self, incoming: Any, outgoing: Any) -> None:
@@ -211,15 +211,12 @@ class SandboxServer(MCPServer[None]):
         if len(subscribed) >= MOST_SUBSCRIBED:
             raise MCPError(INVALID_PARAMS, f"a client may subscribe to {MOST_SUBSCRIBED} resources; unsubscribe first")
         subscribed.add(str(params.uri))
-        self.job_logs.follow(self._announce_updates)
+        self.job_logs.follow(self.announce_changes)
         return EmptyResult()
 
     async def _unsubscribe(self, ctx: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams) -> EmptyResult:
         self._subscribed.get(ctx.session._connection, set()).discard(str(params.uri))
         return EmptyResult()
-
-    async def _announce_updates(self, updated: Sequence[str]) -> None:
-        await self.announce_changes(tools=False, resources=False, updated=updated)
 
     async def list_resources(self) -> list[Resource]:
         """List also the logs of the latest jobs."""
@@ -228,9 +225,11 @@ class SandboxServer(MCPServer[None]):
     async def _announce_sandboxes(self, names: Collection[str]) -> None:
         """Disposable sandboxes with these ids and names were created, have ended, or changed state."""
         updated = ["sandbox://list", *(f"sandbox://{name}/status" for name in sorted(names))]
-        await self.announce_changes(tools=False, resources=True, updated=updated)
+        await self.announce_changes(updated, resources=True)
 
-    async def announce_changes(self, *, tools: bool, resources: bool, updated: Sequence[str] = ()) -> None:
+    async def announce_changes(
+        self, updated: Sequence[str] = (), *, tools: bool = False, resources: bool = False
+    ) -> None:
         """Notify clients that the list of tools or of sandboxes has changed, and subscribers of what was `updated`."""
         events = [ToolsListChanged()] * tools + [ResourcesListChanged()] * resources
         for event in (*events, *map(ResourceUpdated, updated)):
@@ -277,9 +276,7 @@ class SandboxServer(MCPServer[None]):
         """The facts about each tool."""
         return self._toolbox.declarations
 
-    async def call_tool(
-        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
-    ) -> CallToolResult | InputRequiredResult:
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: CallContext = None) -> Answer:
         # If no answer comes, the call was cancelled.
         outcome, answer, call = "cancelled", None, None
         since = time.monotonic()
@@ -304,7 +301,7 @@ class SandboxServer(MCPServer[None]):
             if log.isEnabledFor(logging.INFO):
                 log.info("%s: %s in %.3f s", self._described(name, arguments), outcome, time.monotonic() - since)
 
-    async def call_as(self, front: str, name: str, arguments: dict[str, Any]) -> CallToolResult | InputRequiredResult:
+    async def call_as(self, front: str, name: str, arguments: dict[str, Any]) -> Answer:
         """A call that a front end of ours makes in the current session; it is kept in the history under that name."""
         await self.before_call()
         named = own_front.set(front)
@@ -319,16 +316,14 @@ class SandboxServer(MCPServer[None]):
         one = session or (current() if current().is_of_many else None)
         return one.turns if one and not self._toolbox.declaration(name).only_waits else nullcontext()
 
-    async def _make(
-        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None
-    ) -> CallToolResult | InputRequiredResult:
+    async def _make(self, name: str, arguments: dict[str, Any], context: CallContext) -> Answer:
         """Make the call; at most once, where another process may be asked for the same call."""
         call, tool = current_call(), self._tool_manager.get_tool(name)
         if call is None or tool is None or not is_kept(self._toolbox.declaration(name), tool.annotations, arguments):
             return await self._answer(name, arguments, context)
         return await self._journal.once(call, name, lambda: self._answer(name, arguments, context))
 
-    def _client(self, context: Context[None, Any] | None) -> Client:
+    def _client(self, context: CallContext) -> Client:
         """The client's known limits, unless the operator has set others."""
         client, call, settings = client_of(context), current_call(), self.app.settings
         patience_s = self.app.patience_s or client.patience_s
@@ -350,7 +345,7 @@ class SandboxServer(MCPServer[None]):
         return f"{tool} on {where}" if where else tool
 
     async def get_prompt(
-        self, name: str, arguments: dict[str, Any] | None = None, context: Context[None, Any] | None = None
+        self, name: str, arguments: dict[str, Any] | None = None, context: CallContext = None
     ) -> GetPromptResult | InputRequiredResult:
         """Return a prompt; an unknown prompt or argument is reported as invalid in every protocol version."""
         prompts = {prompt.name: prompt for prompt in self._prompt_manager.list_prompts()}
@@ -363,9 +358,7 @@ class SandboxServer(MCPServer[None]):
                 raise MCPError(INVALID_PARAMS, message)
         return await super().get_prompt(name, arguments, context)
 
-    async def _answer(
-        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None
-    ) -> CallToolResult | InputRequiredResult:
+    async def _answer(self, name: str, arguments: dict[str, Any], context: CallContext) -> Answer:
         try:
             named = as_meant(arguments, self._toolbox.parameters(name))
             self._refuse_unknown(name, named)
@@ -383,9 +376,7 @@ class SandboxServer(MCPServer[None]):
         answer = asker.finish(answer)
         return with_sandbox(answer, where) if where and isinstance(answer, CallToolResult) else answer
 
-    async def _carry_out(
-        self, name: str, given: dict[str, Any], context: Context[None, Any] | None
-    ) -> CallToolResult | InputRequiredResult:
+    async def _carry_out(self, name: str, given: dict[str, Any], context: CallContext) -> Answer:
         """Call the tool, in the client's workspace where that has a part in it; what it raises becomes an answer."""
         inside = self.workspaces.of_call(self._toolbox.declaration(name), given, sandbox_named_in(given))
         if inside is None:
@@ -395,9 +386,7 @@ class SandboxServer(MCPServer[None]):
         except SandboxError as problem:
             return failure(problem, starts=self._toolbox.declaration(name).starts)
 
-    async def _call(
-        self, name: str, given: dict[str, Any], context: Context[None, Any] | None
-    ) -> CallToolResult | InputRequiredResult:
+    async def _call(self, name: str, given: dict[str, Any], context: CallContext) -> Answer:
         for _ in range(MOST_ASKED):
             try:
                 return await super().call_tool(name, given, context)
@@ -417,7 +406,7 @@ class SandboxServer(MCPServer[None]):
 
     # The sandbox of a call that names none
 
-    async def meant(self, context: Context[None, Any] | None) -> str:
+    async def meant(self, context: CallContext) -> str:
         """The sandbox for calls of this client that name none. Raises UnknownSandbox if it is gone."""
         session = self.clients.session(context)
         selected = await session.selection.name() if session else ""
@@ -467,14 +456,14 @@ class SandboxServer(MCPServer[None]):
         named = (where, *(given.get(place) for place in PLACES), *others)
         return frozenset(name for name in named if isinstance(name, str) and name)
 
-    async def _where(self, place: str, given: Mapping[str, Any], context: Context[None, Any] | None) -> str:
+    async def _where(self, place: str, given: Mapping[str, Any], context: CallContext) -> str:
         """The sandbox of the job that the call names, else the client's."""
         session, watch_id = given.get("tmux_session", ""), given.get("watch_id", 0)
         is_job = isinstance(session, str) and isinstance(watch_id, int) and bool(session or watch_id)
         found = await self.app.whereabouts(session, watch_id) if is_job else ""
         return found or await self._created(place, context) or await self.meant(context)
 
-    async def _created(self, place: str, context: Context[None, Any] | None) -> str:
+    async def _created(self, place: str, context: CallContext) -> str:
         """The sandbox that the client created last, for tools of disposable sandboxes, where it has selected none."""
         session = self.clients.session(context) if place == "sandbox_id" else None
         return session.created if session and not await session.selection.name() else ""
@@ -500,7 +489,7 @@ def sandbox_named_in(given: Mapping[str, Any]) -> str:
     return named if isinstance(named, str) and SEVERAL not in given else ""
 
 
-def outcome_of(answer: CallToolResult | InputRequiredResult) -> str:
+def outcome_of(answer: Answer) -> str:
     """The outcome in a word, for the log."""
     if isinstance(answer, InputRequiredResult):
         return "asks its user"

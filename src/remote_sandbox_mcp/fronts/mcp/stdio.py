@@ -23,7 +23,6 @@ from .clients import OneClient
 from .handshake import Handshake, Learner
 from .server import SandboxServer, build, prepare
 from .upkeep import Upkeep
-from .watchdog import revive
 
 # How long connections may take to close at the end. Claude Code kills a server half a second after telling it to end.
 ENDING_S = 0.1
@@ -58,7 +57,7 @@ async def serve(
     server = build(app, OneClient(session))
     Upkeep(server, source, stock, members)
     serving = asyncio.ensure_future(_converse(server, handshake, ended))
-    reviving = asyncio.ensure_future(revive(app))
+    reviving = asyncio.ensure_future(app.revive())
     over = [asyncio.ensure_future(event.wait()) for event in (stopped, ended)]
     await asyncio.wait((serving, *over), return_when=asyncio.FIRST_COMPLETED)
     reviving.cancel()

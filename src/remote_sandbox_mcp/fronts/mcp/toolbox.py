@@ -11,6 +11,16 @@ from mcp.server.mcpserver.tools import Tool, ToolManager
 from mcp.types import CallToolResult, Icon, ToolAnnotations
 from pydantic import Field
 
+# Hints for clients. Most of them run read-only tools at the same time, and all others one after another.
+ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
+# Tools that may destroy something: made again, the first does it again, and the second does no more.
+RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+CHANGE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
+# Others, in the same order; the last reaches nothing outside.
+MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
+GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
+SET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 # Claude Code hides tools behind a search, except for those marked like this: the ones that work begins with.
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}

@@ -10,8 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, InputRequiredResult
+from mcp.types import CallToolResult
 
 from ...app import App
 from ...core.address import read_address
@@ -24,20 +23,17 @@ from ...services.fleet import unforeseen
 from ...services.session import client_folder
 from ...views.results import sentence
 from ...views.sync_results import headway_text
-from .clients import LEAST_PATIENCE_S, calling
+from .clients import LEAST_PATIENCE_S, CallContext, calling
 from .reporting import SIGN_S, Reporting, spent_s
-from .results import with_moved
+from .results import Answer, with_moved
 from .toolbox import Declaration, WorkspacePart
 
 if TYPE_CHECKING:
     from ...services.workspaces.service import WorkspaceService
 
-Answer = CallToolResult | InputRequiredResult
 Make = Callable[[dict[str, Any]], Awaitable[Answer]]
 # How many jobs and commands are remembered whose results were fetched after their end.
 MOST_FETCHED = 1000
-
-
 # A shell that keeps its state keeps its folder, too: only its first command begins in the workspace's.
 SESSION = "session"
 
@@ -163,7 +159,7 @@ class InWorkspace:
 
     # The call
 
-    async def answer(self, make: Make, context: Context[None, Any] | None) -> Answer:
+    async def answer(self, make: Make, context: CallContext) -> Answer:
         """Send what changed here, make the call, and bring back what changed there. Raises SandboxError."""
         self._context = context
         sent = await self._send() if self._is_sending else Moved()

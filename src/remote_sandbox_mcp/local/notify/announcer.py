@@ -12,6 +12,7 @@ from pathlib import Path
 from ...core.errors import BadArgument, ConfigError
 from ...core.jobs.watch import Event, Unsent, Watch
 from ...core.permission import Notify, allow_hook, allow_webhook, read_address
+from ..files import write_private
 from ..processes.programs import find_helper
 from ..store.subscriptions import CHANNEL, Subscriptions
 from . import messages, program
@@ -53,25 +54,11 @@ def keep(folder: Path, watch: Watch, event: Event) -> Path:
     path = folder / f"{event.id}-{event.type.value}.json"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(path, f"{messages.encode(messages.as_json(watch, event))}\n")
+        write_private(path, f"{messages.encode(messages.as_json(watch, event))}\n", is_synced=True)
         _prune(folder)
     except OSError as error:
         raise Unsent(f"unable to write {path}: {error.strerror or error}", passing=True) from None
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    try:
-        with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
 
 
 def _prune(folder: Path) -> None:

@@ -12,15 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from importlib import resources
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from ...core.errors import ConfigError
 from . import trouble
-from .keeping import offer_functions
+from .keeping import Keeper, offer_functions
 from .library import sqlite3
+from .mark import STATE_FILE as STATE_FILE
 from .original import reserve_numbers
 
+T = TypeVar("T")
+
 BUSY_S = 5.0
-STATE_FILE = "state.db"
 _HEADING = "-- name: "
 
 
@@ -126,6 +129,11 @@ class Database:
             self._prepare(memory)
         return memory
 
+    def version(self) -> int:
+        """Return a number that changes with each change to the file by another process, or another part of this one."""
+        with self.reading() as connection:
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
     def close(self) -> None:
         """Let go of the file; the next use opens it again."""
         with self._turn:
@@ -181,24 +189,45 @@ class Database:
         connection.execute(f"PRAGMA user_version = {len(steps)}")
 
 
-class Rows:
-    """Rows that the statements of one file read and change, each in one short transaction. Raises ConfigError."""
+class Rows(Generic[T]):
+    """Rows that the statements of one file read and change, each in one short transaction. Raises ConfigError.
+
+    Any number of processes may use them at once.
+    """
 
     # The statements are those of NAME.sql.
     name = ""
     or_in_memory = False
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
         self.database = database
+        self._keeper = keeper or Keeper()
+
+    def exists(self) -> bool:
+        """Whether there is a database; makes none."""
+        return self.database.file.exists()
+
+    def _read(self, row: sqlite3.Row) -> T:
+        raise NotImplementedError
+
+    def _select(self, statement: str, /, **values: object) -> tuple[T, ...]:
+        return tuple(map(self._read, self._found(statement, **values)))
+
+    def _first(self, statement: str, /, **values: object) -> T | None:
+        return next(map(self._read, self._found(statement, **values)), None)
+
+    def _execute(self, connection: sqlite3.Connection, statement: str, /, **values: object) -> sqlite3.Cursor:
+        """Run a statement as a part of a transaction."""
+        return connection.execute(statements(self.name)[statement], values)
 
     def _change(self, statement: str, /, **values: object) -> bool:
         """Run a statement; returns whether there was a row to change."""
         with self.database.writing(or_in_memory=self.or_in_memory) as connection:
-            return connection.execute(statements(self.name)[statement], values).rowcount > 0
+            return self._execute(connection, statement, **values).rowcount > 0
 
     def _found(self, statement: str, /, **values: object) -> list[sqlite3.Row]:
         with self.database.reading(or_in_memory=self.or_in_memory) as connection:
-            return connection.execute(statements(self.name)[statement], values).fetchall()
+            return self._execute(connection, statement, **values).fetchall()
 
 
 def _forget_deleted(connection: sqlite3.Connection) -> None:

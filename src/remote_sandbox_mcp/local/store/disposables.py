@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.sandboxes.disposable import Disposable, Limits
-from .database import Database, Rows, statements
-from .keeping import Keeper
+from .database import Database, Rows
 from .library import sqlite3
 from .mark import mark_of
 
@@ -55,7 +54,7 @@ class Kept:
         return self.disposable.id
 
 
-class DisposableRows(Rows):
+class DisposableRows(Rows[Kept]):
     """The rows; an end, once written, stays."""
 
     name = "disposables"
@@ -68,19 +67,10 @@ class DisposableRows(Rows):
         """Whether none lives."""
         return not self._mark.exists()
 
-    def exists(self) -> bool:
-        """Whether there is a database at all."""
-        return self.database.file.exists()
-
-    def version(self) -> int:
-        """Return a number that changes with each change to the file by another process, or another part of this one."""
-        with self.database.reading() as connection:
-            return int(connection.execute("PRAGMA data_version").fetchone()[0])
-
     def reserve(self, kept: Kept, most: int) -> str:
         """Add a new one, if its name is free and there are fewer than `most`; else return the reason."""
         with self.database.writing() as connection:
-            if not (refusal := _refusal(connection, kept, most)):
+            if not (refusal := self._refusal(connection, kept, most)):
                 self._add(connection, kept)
             return refusal
 
@@ -93,12 +83,12 @@ class DisposableRows(Rows):
         """Turn one of this owner's ready sandboxes into `wanted`, if its name is free and fewer than `most` exist."""
         with self.database.writing() as connection:
             fields = _fields(wanted)
-            row = _execute(connection, "ready", **fields).fetchone()
-            if row is None or _refusal(connection, wanted, most):
+            row = self._execute(connection, "ready", **fields).fetchone()
+            if row is None or self._refusal(connection, wanted, most):
                 return None
             values = {"name": fields["name"], "timeout_s": wanted.timeout_s, "now": wanted.idle_since}
-            _execute(connection, "take", id=row["id"], **values)
-            return _kept(_execute(connection, "get", id=row["id"]).fetchone())
+            self._execute(connection, "take", id=row["id"], **values)
+            return self._read(self._execute(connection, "get", id=row["id"]).fetchone())
 
     def made(self, disposable: Disposable) -> bool:
         """Record the sandbox as made; false if it was deleted meanwhile."""
@@ -106,13 +96,13 @@ class DisposableRows(Rows):
         return self._change("made", **values, detail=_detail(disposable))
 
     def get(self, disposable_id: str) -> Kept | None:
-        return next(iter(self._select("get", id=disposable_id)), None)
+        return self._first("get", id=disposable_id)
 
     def find(self, name: str, configuration: str = "") -> Kept | None:
         """Find by id or name: a live one, else the latest. Only those of the configuration, if one is given."""
         # A caller's text may hold surrogates, which SQLite does not take.
         word = name.encode("utf-8", "backslashreplace").decode()
-        return next(iter(self._select("find", name=word, configuration=configuration)), None)
+        return self._first("find", name=word, configuration=configuration)
 
     def living(self) -> tuple[Kept, ...]:
         """List the sandboxes that may exist, oldest first."""
@@ -132,10 +122,10 @@ class DisposableRows(Rows):
     def extend(self, disposable_id: str, expires: float) -> Kept | None:
         """Record a later expiry before the provider is asked; returns the row as it was."""
         with self.database.writing() as connection:
-            row = _execute(connection, "get", id=disposable_id).fetchone()
+            row = self._execute(connection, "get", id=disposable_id).fetchone()
             if row is not None and 0 < row["expires"] < expires:
-                _execute(connection, "expires", id=disposable_id, expires=expires)
-            return _kept(row) if row else None
+                self._execute(connection, "expires", id=disposable_id, expires=expires)
+            return self._read(row) if row else None
 
     def take_back(self, before: Kept, expires: float) -> None:
         """Undo `extend` after a failed renewal, unless another renewal came meanwhile."""
@@ -162,7 +152,7 @@ class DisposableRows(Rows):
 
     def end(self, disposable_id: str, status: str, why: str, now: float) -> bool:
         """Record its end; false if it had ended already."""
-        ended = self._change("end", id=disposable_id, status=status, why=Keeper().stored(why), now=now)
+        ended = self._change("end", id=disposable_id, status=status, why=self._keeper.stored(why), now=now)
         self._change("prune", before=now - REMEMBERED_S)
         self._settle()
         return ended
@@ -174,27 +164,32 @@ class DisposableRows(Rows):
 
     def _add(self, connection: sqlite3.Connection, kept: Kept) -> None:
         self._mark.touch(mode=0o600)
-        _execute(connection, "add", **_fields(kept))
+        self._execute(connection, "add", **_fields(kept))
 
     def _settle(self) -> None:
         # A transaction of its own: a process that adds a row makes the mark in another, before or after.
         with self.database.writing() as connection:
-            if _execute(connection, "living").fetchone() is None:
+            if self._execute(connection, "living").fetchone() is None:
                 self._mark.unlink(missing_ok=True)
 
-    def _select(self, statement: str, **values: object) -> tuple[Kept, ...]:
-        return tuple(map(_kept, self._found(statement, **values)))
+    def _refusal(self, connection: sqlite3.Connection, kept: Kept, most: int) -> str:
+        name = kept.disposable.name
+        if name and self._execute(connection, "clash", name=name, configuration=kept.configuration).fetchone():
+            return NAME_TAKEN
+        return FULL if self._execute(connection, "count").fetchone()[0] >= most else ""
 
-
-def _execute(connection: sqlite3.Connection, statement: str, **values: object) -> sqlite3.Cursor:
-    return connection.execute(statements("disposables")[statement], values)
-
-
-def _refusal(connection: sqlite3.Connection, kept: Kept, most: int) -> str:
-    name = kept.disposable.name
-    if name and _execute(connection, "clash", name=name, configuration=kept.configuration).fetchone():
-        return NAME_TAKEN
-    return FULL if _execute(connection, "count").fetchone()[0] >= most else ""
+    def _read(self, row: sqlite3.Row) -> Kept:
+        detail = json.loads(row["detail"])
+        fields: dict[str, Any] = {name: row[name] for name in _PLAIN}
+        disposable = Disposable(
+            **fields,
+            image=detail["image"],
+            network=detail["network"],
+            notes=tuple(detail["notes"]),
+            limits=Limits.recorded(detail["limits"]),
+        )
+        plain = {name: row[name] for name in ("timeout_s", "pool", "idle_since", "ended", "why", "configuration")}
+        return Kept(disposable=disposable, owner=Owner(row["owner_pid"], row["owner_birth"]), **plain)
 
 
 def _fields(kept: Kept) -> dict[str, object]:
@@ -208,17 +203,3 @@ def _fields(kept: Kept) -> dict[str, object]:
 def _detail(it: Disposable) -> str:
     # JSON, because it can also store names that are not valid UTF-8.
     return json.dumps({name: getattr(it, name) for name in _DETAIL} | {"limits": dataclasses.asdict(it.limits)})
-
-
-def _kept(row: sqlite3.Row) -> Kept:
-    detail = json.loads(row["detail"])
-    fields: dict[str, Any] = {name: row[name] for name in _PLAIN}
-    disposable = Disposable(
-        **fields,
-        image=detail["image"],
-        network=detail["network"],
-        notes=tuple(detail["notes"]),
-        limits=Limits.recorded(detail["limits"]),
-    )
-    plain = {name: row[name] for name in ("timeout_s", "pool", "idle_since", "ended", "why", "configuration")}
-    return Kept(disposable=disposable, owner=Owner(row["owner_pid"], row["owner_birth"]), **plain)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .database import Database, Rows, statements
+from .keeping import clean
 from .library import sqlite3
 
 DAY_S = 86400.0
@@ -52,8 +53,8 @@ class WantedCalls:
     limit: int = 50
 
 
-class HistoryRows(Rows):
-    """The rows. Any number of processes may use them at once."""
+class HistoryRows(Rows[CallRow]):
+    """The rows."""
 
     name, or_in_memory = "history", True
 
@@ -61,57 +62,42 @@ class HistoryRows(Rows):
         super().__init__(database)
         self._unpruned = PRUNE_EVERY
 
-    def exists(self) -> bool:
-        """Whether there is a database; does not create one."""
-        return self.database.file.exists()
-
     def write(self, calls: Sequence[CallRow], days: float, configuration: str = "") -> None:
         """Add calls that are kept so many days; now and then, drop what is old or too much."""
         with self.database.writing(or_in_memory=True) as connection:
             rows = [_fields(call, days, configuration) for call in calls]
-            connection.executemany(statements("history")["add"], rows)
+            connection.executemany(statements(self.name)["add"], rows)
             self._unpruned += len(rows)
             if self._unpruned >= PRUNE_EVERY:
-                _prune(connection, days, configuration)
+                self._prune(connection, days, configuration)
                 self._unpruned = 0
 
     def forget(self, configuration: str) -> None:
         """Drop all calls made under a configuration."""
         with self.database.writing(or_in_memory=True) as connection:
-            _prune(connection, 0.0, configuration)
+            self._prune(connection, 0.0, configuration)
 
     def newest(self, wanted: WantedCalls) -> tuple[CallRow, ...]:
         """Oldest first."""
-        return tuple(map(_row, self._found("newest", **vars(wanted), now=time.time())))
+        return self._select("newest", **vars(wanted), now=time.time())
 
-    def last(self) -> int:
-        """The highest number; 0 for none."""
-        return int(self._found("last")[0][0])
+    def _read(self, row: sqlite3.Row) -> CallRow:
+        values = {one.name: row[one.name] for one in fields(CallRow)}
+        return CallRow(**{**values, "arguments": json.loads(row["arguments"])})
 
-
-def _prune(connection: sqlite3.Connection, days: float, configuration: str) -> None:
-    now = time.time()
-    old = {"now": now, "most": MOST_ROWS, "configuration": configuration, "before": now - days * DAY_S}
-    connection.execute(statements("history")["prune"], old)
-    too_large = connection.execute(statements("history")["too_large"], {"most": MOST_BYTES}).fetchone()[0]
-    if too_large is not None:
-        connection.execute(statements("history")["drop"], {"id": too_large})
+    def _prune(self, connection: sqlite3.Connection, days: float, configuration: str) -> None:
+        now = time.time()
+        old = {"now": now, "most": MOST_ROWS, "configuration": configuration, "before": now - days * DAY_S}
+        self._execute(connection, "prune", **old)
+        too_large = self._execute(connection, "too_large", most=MOST_BYTES).fetchone()[0]
+        if too_large is not None:
+            self._execute(connection, "drop", id=too_large)
 
 
 def _fields(call: CallRow, days: float, configuration: str) -> dict[str, object]:
-    texts = {name: _clean(getattr(call, name)) for name in ("client", "version", "session", "folder", "sandbox")}
-    texts |= {"tool": _clean(call.tool), "outcome": call.outcome, "told": _clean(call.told)}
+    texts = {name: clean(getattr(call, name)) for name in ("client", "version", "session", "folder", "sandbox")}
+    texts |= {"tool": clean(call.tool), "outcome": call.outcome, "told": clean(call.told)}
     texts["arguments"] = json.dumps(dict(call.arguments))
     size = BESIDES + sum(map(len, texts.values()))
     numbers = {"begun": call.begun, "seconds": call.seconds, "exit_code": call.exit_code, "size": size}
     return {**texts, **numbers, "configuration": configuration, "expires": call.begun + days * DAY_S}
-
-
-def _row(row: sqlite3.Row) -> CallRow:
-    values = {one.name: row[one.name] for one in fields(CallRow)}
-    return CallRow(**{**values, "arguments": json.loads(row["arguments"])})
-
-
-def _clean(text: str) -> str:
-    """A text that SQLite takes: a name may hold bytes that are not valid UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()

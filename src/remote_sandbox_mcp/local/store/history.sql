@@ -18,9 +18,6 @@ SELECT * FROM (
     ORDER BY id DESC LIMIT :limit
 ) ORDER BY id;
 
--- name: last
-SELECT COALESCE(MAX(id), 0) FROM history;
-
 -- name: prune
 DELETE FROM history
 WHERE expires <= :now OR id <= (SELECT MAX(id) FROM history) - :most

@@ -48,14 +48,10 @@ class JobRecord:
     app: DeployOrder | None = None
 
 
-class JobRecords(Rows):
-    """The rows. Any number of processes may use them at once."""
+class JobRecords(Rows[JobRecord]):
+    """The rows."""
 
     name = "jobs"
-
-    def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
-        super().__init__(database)
-        self._keeper = keeper or Keeper()
 
     def add(self, record: JobRecord, configuration: str = "") -> None:
         """Add a row; an existing one stays as it is. `configuration`: whose job it is, if not ours."""
@@ -67,12 +63,12 @@ class JobRecords(Rows):
     def started(self, job_id: str, started: JobStarted) -> None:
         """Record what is known only after the start."""
         with self.database.writing() as connection:
-            row = connection.execute(statements("jobs")["get"], {"job_id": job_id}).fetchone()
+            row = self._execute(connection, "get", job_id=job_id).fetchone()
             if row is not None:
                 placed = json.loads(row["wanted"]) | {"log_file": started.log_file, "cwd": started.cwd}
                 state = JobState.PENDING if started.is_queued else JobState.RUNNING
-                values = {"job_id": job_id, "via": started.via, "state": state.value, "wanted": json.dumps(placed)}
-                connection.execute(statements("jobs")["started"], values)
+                values = {"via": started.via, "state": state.value, "wanted": json.dumps(placed)}
+                self._execute(connection, "started", job_id=job_id, **values)
 
     def note(self, job_id: str, seen: JobSeen) -> None:
         """Record what was seen of it."""
@@ -84,11 +80,11 @@ class JobRecords(Rows):
             connection.executemany(statements("jobs")["note"], [_snapshot(job_id, seen) for job_id, seen in snapshots])
 
     def get(self, job_id: str) -> JobRecord | None:
-        return next(iter(self._select("get", job_id=job_id)), None)
+        return self._first("get", job_id=job_id)
 
     def find(self, sandbox: str, session: str) -> JobRecord | None:
         """The newest of a session; of any sandbox where none is named."""
-        return next(iter(self._select("find", sandbox=sandbox, session=session)), None)
+        return self._first("find", sandbox=sandbox, session=session)
 
     def list(self, sandbox: str | None = None, state: str | None = None, limit: int = 100) -> tuple[JobRecord, ...]:
         """Newest first."""
@@ -110,19 +106,15 @@ class JobRecords(Rows):
         """Drop older ones, except those that still run or wait in a queue."""
         self._change("prune", before=before)
 
-    def _select(self, name: str, **values: object) -> tuple[JobRecord, ...]:
-        return tuple(_record(row, self._keeper) for row in self._found(name, **values))
-
-
-def _record(row: sqlite3.Row, keeper: Keeper) -> JobRecord:
-    wanted = json.loads(row["wanted"])
-    if not keeper.may_read(wanted.get("configuration", "")):
-        wanted["command"] = ""
-    plain = {name: row[name] for name in _COLUMNS} | {name: wanted[name] for name in _WANTED}
-    app = wanted.get("app")
-    # No order is without a command, and the one of this may not be kept, or is another configuration's.
-    command = wanted["command"] or HIDDEN
-    return JobRecord(**plain, app=DeployOrder(sandbox=row["sandbox"], command=command, **app) if app else None)
+    def _read(self, row: sqlite3.Row) -> JobRecord:
+        wanted = json.loads(row["wanted"])
+        if not self._keeper.may_read(wanted.get("configuration", "")):
+            wanted["command"] = ""
+        plain = {name: row[name] for name in _COLUMNS} | {name: wanted[name] for name in _WANTED}
+        app = wanted.get("app")
+        # No order is without a command, and the one of this may not be kept, or is another configuration's.
+        command = wanted["command"] or HIDDEN
+        return JobRecord(**plain, app=DeployOrder(sandbox=row["sandbox"], command=command, **app) if app else None)
 
 
 def _wanted(record: JobRecord) -> dict[str, object]:
@@ -193,29 +185,26 @@ def forgotten(place: str) -> RowChange:
     return RowChange("forget", {"place": place})
 
 
-class RunRecords(Rows):
-    """The rows. Any number of processes may use them at once."""
+class RunRecords(Rows[RunRecord]):
+    """The rows."""
 
     name = "runs"
 
     def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
-        super().__init__(database)
-        self._keeper = keeper or Keeper()
+        super().__init__(database, keeper)
         # Where none are to be kept: whether those of an earlier time were dropped.
         self._is_forgotten = False
 
     def write(self, changes: Sequence[RowChange]) -> None:
         """Make all changes in order, or none; then drop rows that are old or too many for a sandbox."""
         newest: dict[str, Any] = {change.place: change.values["created"] for change in changes if change.place}
-        rows = [(statements("runs")[change.statement], self._kept(change.values)) for change in changes]
+        rows = [(change.statement, self._kept(change.values)) for change in changes]
         with self.database.writing() as connection:
             for statement, values in rows:
-                connection.execute(statement, values)
+                self._execute(connection, statement, **values)
             self._forget(connection)
             for place, created in newest.items():
-                connection.execute(
-                    statements("runs")["prune"], {"place": place, "before": created - KEPT_S, "most": MOST_RUNS}
-                )
+                self._execute(connection, "prune", place=place, before=created - KEPT_S, most=MOST_RUNS)
 
     def _kept(self, values: Mapping[str, object]) -> dict[str, object]:
         """The values with their texts as they may be kept."""
@@ -234,11 +223,11 @@ class RunRecords(Rows):
     def _forget(self, connection: sqlite3.Connection) -> None:
         """Empty the texts of an earlier time, once, where none are to be kept."""
         if self._keeper.days <= 0 and not self._is_forgotten:
-            connection.execute(statements("runs")["forget_texts"], {"configuration": self._keeper.configuration})
+            self._execute(connection, "forget_texts", configuration=self._keeper.configuration)
         self._is_forgotten = self._keeper.days <= 0
 
     def get(self, run_id: str) -> RunRecord | None:
-        return next(iter(self._select("get", run_id=run_id)), None)
+        return self._first("get", run_id=run_id)
 
     def latest(self, place: str, limit: int) -> tuple[RunRecord, ...]:
         """The last commands of a sandbox that were run under this configuration, newest first."""
@@ -247,9 +236,6 @@ class RunRecords(Rows):
     def background(self, place: str, since: float, limit: int) -> tuple[RunRecord, ...]:
         """Commands that outlasted their call, and those without a known end; newest first."""
         return self._select("background", place=place, since=since, limit=limit)
-
-    def _select(self, name: str, **values: object) -> tuple[RunRecord, ...]:
-        return tuple(map(self._read, self._found(name, **values)))
 
     def _read(self, row: sqlite3.Row) -> RunRecord:
         values = {field.name: row[field.name] for field in fields(RunRecord)}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import ConfigError
+from ..files import write_private
 from .library import sqlite3
 
 # The folder of TrueTexts beside a database.
@@ -92,13 +92,9 @@ class TrueTexts:
         if not texts:
             self.drop(number)
             return
-        fresh = self._folder / f".{number}.{os.getpid()}"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh.unlink(missing_ok=True)
-            with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
-                file.write(json.dumps(dict(texts)))
-            fresh.replace(self._file(number))
+            write_private(self._file(number), json.dumps(dict(texts)))
         except OSError as error:
             raise ConfigError(f"unable to write {self._file(number)}: {error.strerror or error}") from error
 

@@ -19,25 +19,24 @@ MINUTES_S, THINNED_TO, HOURS_S = DAY_S, 15, 8 * DAY_S
 MOST_OWNERS = 200
 
 
-class MachineRows(Rows):
+class MachineRows(Rows[GpuHours]):
     """The rows. Any number of processes may write them: the first one that has a minute of a machine keeps it."""
 
     name = "machines"
 
     def write(self, minutes: Sequence[Minute]) -> None:
         """Add minutes of machines, at once. Raises ConfigError."""
-        say = statements("machines")
         with self.database.writing() as connection:
             for minute in minutes:
                 at = int(minute.point[0]) // MINUTE_S
                 fields = {"machine": clean(minute.machine), "minute": at, "shares": packed(minute.point)}
-                connection.execute(say["machine"], fields)
-                if not connection.execute(say["minute"], fields).rowcount:
+                self._execute(connection, "machine", **fields)
+                if not self._execute(connection, "minute", **fields).rowcount:
                     continue
                 for owner, cards in minute.cards.items():
                     used = {"user": clean(owner.user), "job": clean(owner.job), "seconds": cards * minute.seconds}
                     hour = {"hour": at * MINUTE_S // HOUR_S, "most": MOST_OWNERS}
-                    connection.execute(say["use"], {**fields, **used, **hour})
+                    self._execute(connection, "use", **fields, **used, **hour)
 
     def points(self, after: float, machine: str = "") -> dict[str, tuple[Point, ...]]:
         """List the points of all machines, or of one, since a time. Raises ConfigError."""
@@ -47,33 +46,33 @@ class MachineRows(Rows):
 
     def hours(self, after: float, machine: str = "") -> list[GpuHours]:
         """List the GPU-hours since a time. Raises ConfigError."""
-        rows = self._found("hours", name=clean(machine), after=int(after) // HOUR_S)
-        return [GpuHours(**dict(row)) for row in rows]
+        return list(self._select("hours", name=clean(machine), after=int(after) // HOUR_S))
 
     def tidy(self, now: float) -> None:
         """Thin what is old, and drop what is too old. Raises ConfigError."""
-        say, hour, old = statements("machines"), int(now) // HOUR_S, (int(now) - KEPT_S) // MINUTE_S
+        hour, old = int(now) // HOUR_S, (int(now) - KEPT_S) // MINUTE_S
         with self.database.writing() as connection:
-            _thin(connection, (int(now) - MINUTES_S) // MINUTE_S // THINNED_TO * THINNED_TO - 1)
-            connection.execute(say["old_minutes"], {"before": old})
+            self._thin(connection, (int(now) - MINUTES_S) // MINUTE_S // THINNED_TO * THINNED_TO - 1)
+            self._execute(connection, "old_minutes", before=old)
             for name in ("by_day", "drop_hours"):
-                connection.execute(say[name], {"before": hour - HOURS_S // HOUR_S})
-            connection.execute(say["old_hours"], {"before": hour - KEPT_S // HOUR_S})
-            connection.execute(say["old_machines"])
+                self._execute(connection, name, before=hour - HOURS_S // HOUR_S)
+            self._execute(connection, "old_hours", before=hour - KEPT_S // HOUR_S)
+            self._execute(connection, "old_machines")
 
+    def _thin(self, connection: sqlite3.Connection, before: int) -> None:
+        """Replace the minutes up to `before` by their means."""
+        rows = self._execute(connection, "to_thin", before=before).fetchall()
+        for machine, found in groupby(rows, key=lambda row: int(row["id"])):
+            means = []
+            for part, group in groupby(found, key=lambda row: int(row["minute"]) // THINNED_TO):
+                shares = packed(mean_point([_point(row) for row in group]))
+                means.append({"machine": machine, "minute": part * THINNED_TO, "shares": shares})
+            self._execute(connection, "drop_minutes", machine=machine, before=before)
+            connection.executemany(statements(self.name)["thinner"], means)
+            self._execute(connection, "thinned", machine=machine, before=before)
 
-def _thin(connection: sqlite3.Connection, before: int) -> None:
-    """Replace the minutes up to `before` by their means."""
-    say = statements("machines")
-    rows = connection.execute(say["to_thin"], {"before": before}).fetchall()
-    for machine, found in groupby(rows, key=lambda row: int(row["id"])):
-        means = []
-        for part, group in groupby(found, key=lambda row: int(row["minute"]) // THINNED_TO):
-            shares = packed(mean_point([_point(row) for row in group]))
-            means.append({"machine": machine, "minute": part * THINNED_TO, "shares": shares})
-        connection.execute(say["drop_minutes"], {"machine": machine, "before": before})
-        connection.executemany(say["thinner"], means)
-        connection.execute(say["thinned"], {"machine": machine, "before": before})
+    def _read(self, row: sqlite3.Row) -> GpuHours:
+        return GpuHours(**dict(row))
 
 
 def _point(row: sqlite3.Row) -> Point:

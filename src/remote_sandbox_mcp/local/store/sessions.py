@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .database import Database, Rows, statements
+from .database import Database, Rows
 from .disposables import Owner
-from .keeping import Keeper
 from .library import sqlite3
 
 # No client waits longer for an answer.
@@ -29,7 +28,7 @@ class CallRecord:
     answer: str | None = None
 
 
-class CallRows(Rows):
+class CallRows(Rows[CallRecord]):
     """The rows."""
 
     name, or_in_memory = "calls", True
@@ -38,11 +37,11 @@ class CallRows(Rows):
         """Record that a call is about to begin; drops old rows."""
         now = time.time()
         with self.database.writing(or_in_memory=True) as connection:
-            connection.execute(statements("calls")["prune"], {"before": now - CALLS_KEPT_S})
-            connection.execute(statements("calls")["begin"], {"call": call, "tool": tool, "begun": now})
+            self._execute(connection, "prune", before=now - CALLS_KEPT_S)
+            self._execute(connection, "begin", call=call, tool=tool, begun=now)
 
     def answer(self, call: str, answer: Mapping[str, Any]) -> None:
-        self._change("answer", call=call, answer=json.dumps(Keeper().values(answer)))
+        self._change("answer", call=call, answer=json.dumps(self._keeper.values(answer)))
 
     def remove(self, call: str) -> None:
         """Remove a call that did nothing."""
@@ -54,7 +53,7 @@ class CallRows(Rows):
         Only the file has it: this process has not begun the call.
         """
         with self.database.reading() as connection:
-            row = connection.execute(statements("calls")["get"], {"call": call}).fetchone()
+            row = self._execute(connection, "get", call=call).fetchone()
         return CallRecord(row["call"], row["tool"], row["answer"]) if row else None
 
 
@@ -72,7 +71,7 @@ class SelectedSandbox:
         return (self.client, self.configuration) == (other.client, other.configuration)
 
 
-class SelectionRows(Rows):
+class SelectionRows(Rows[SelectedSandbox]):
     """The rows."""
 
     name, or_in_memory = "selections", True
@@ -95,22 +94,24 @@ class SelectionRows(Rows):
         in their place learns of it. Rows of clients that have ended are removed.
         """
         # The serving process may have been replaced, but the client's choice stays.
-        known = map(_choice, self._found("all"))
-        if own := [it for it in known if it.same_place(mine) and it.server == mine.server]:
+        if own := [it for it in self._select("all") if it.same_place(mine) and it.server == mine.server]:
             return frozenset(it.sandbox for it in own)
         with self.database.writing(or_in_memory=True) as connection:
-            say = statements(self.name)
-            found = [_choice(row) for row in connection.execute(say["all"]).fetchall()]
+            found = [self._read(row) for row in self._execute(connection, "all").fetchall()]
             for gone in [it for it in found if not is_alive(it.client)]:
-                connection.execute(say["remove"], _values(gone))
+                self._execute(connection, "remove", **_values(gone))
             ended = [it for it in found if it.same_place(mine) and not is_alive(it.server)]
             selected = frozenset(it.sandbox for it in ended)
             if len(selected) <= 1:
                 for it in ended:
-                    connection.execute(say["remove"], _values(it))
+                    self._execute(connection, "remove", **_values(it))
                 taken = SelectedSandbox(mine.client, mine.configuration, mine.server, *selected)
-                connection.execute(say["put"], _values(taken))
+                self._execute(connection, "put", **_values(taken))
             return selected
+
+    def _read(self, row: sqlite3.Row) -> SelectedSandbox:
+        client, server = Owner(row["client_pid"], row["client_birth"]), Owner(row["server_pid"], row["server_birth"])
+        return SelectedSandbox(client, row["configuration"], server, row["sandbox"])
 
 
 def _values(choice: SelectedSandbox) -> dict[str, object]:
@@ -124,11 +125,6 @@ def _values(choice: SelectedSandbox) -> dict[str, object]:
     }
 
 
-def _choice(row: sqlite3.Row) -> SelectedSandbox:
-    client, server = Owner(row["client_pid"], row["client_birth"]), Owner(row["server_pid"], row["server_birth"])
-    return SelectedSandbox(client, row["configuration"], server, row["sandbox"])
-
-
 @dataclass(frozen=True)
 class KeptForward:
     """A port of a sandbox and the local port that leads to it; 0 where it is closed."""
@@ -138,7 +134,7 @@ class KeptForward:
     local_port: int = 0
 
 
-class ForwardRows(Rows):
+class ForwardRows(Rows[KeptForward]):
     """The rows of one configuration."""
 
     name, or_in_memory = "forwards", True
@@ -156,8 +152,10 @@ class ForwardRows(Rows):
             self._change("remove", **values)
 
     def all(self) -> tuple[KeptForward, ...]:
-        found = self._found("of", configuration=self._configuration, since=time.time() - FORWARDS_KEPT_S)
-        return tuple(KeptForward(row["sandbox"], row["port"], row["local_port"]) for row in found)
+        return self._select("of", configuration=self._configuration, since=time.time() - FORWARDS_KEPT_S)
+
+    def _read(self, row: sqlite3.Row) -> KeptForward:
+        return KeptForward(row["sandbox"], row["port"], row["local_port"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +170,7 @@ class KeptSession:
     used: float = 0.0
 
 
-class KeptSessionRows(Rows):
+class KeptSessionRows(Rows[KeptSession]):
     """The rows of one kind of session."""
 
     name, or_in_memory = "kept_sessions", True
@@ -189,17 +187,11 @@ class KeptSessionRows(Rows):
 
     def list(self, sandbox: str = "") -> tuple[KeptSession, ...]:
         """List the sessions of one sandbox, or of all; the last used first."""
-        return tuple(
-            KeptSession(
-                kind=self._kind,
-                sandbox=row["sandbox"],
-                name=row["name"],
-                as_root=bool(row["as_root"]),
-                folder=row["folder"],
-                used=row["used"],
-            )
-            for row in self._found("list", kind=self._kind, sandbox=sandbox)
-        )
+        return self._select("list", kind=self._kind, sandbox=sandbox)
+
+    def _read(self, row: sqlite3.Row) -> KeptSession:
+        values = {name: row[name] for name in ("sandbox", "name", "folder", "used")}
+        return KeptSession(kind=self._kind, as_root=bool(row["as_root"]), **values)
 
     def remove(self, sandbox: str, name: str) -> None:
         """Remove a session that was closed: root's state of the same name, too."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...core.sync.transfer import Headway, Order, Outcome
 from .database import Rows
-from .keeping import Keeper, fields_of
+from .keeping import fields_of
 from .library import sqlite3
 
 # Ids are this and eight hexadecimal digits.
@@ -70,7 +70,7 @@ class TransferEnd:
     code: str = ""
 
 
-class Ledger(Rows):
+class Ledger(Rows[Transfer]):
     """The rows; an end, once written, stays."""
 
     name = "transfers"
@@ -83,7 +83,7 @@ class Ledger(Rows):
         self._change("add", **fields, **times, wanted=json.dumps(wanted))
 
     def get(self, task_id: str) -> Transfer | None:
-        return next(iter(self._select("get", id=task_id)), None)
+        return self._first("get", id=task_id)
 
     def latest(self, limit: int) -> tuple[Transfer, ...]:
         """Newest first."""
@@ -114,31 +114,27 @@ class Ledger(Rows):
 
     def end(self, task_id: str, end: TransferEnd, headway: Headway | None = None) -> bool:
         """Record its end; false if it was over already."""
-        error = Keeper().stored(end.error)
+        error = self._keeper.stored(end.error)
         values = {"status": end.status, "outcome": _to_json(end.outcome), "error": error, "code": end.code}
         return self._change("end", id=task_id, headway=_to_json(headway), now=time.time(), **values)
 
     def remove(self, task_id: str) -> None:
         self._change("remove", id=task_id)
 
-    def _select(self, name: str, **values: object) -> tuple[Transfer, ...]:
-        return tuple(map(_transfer, self._found(name, **values)))
-
-
-def _transfer(row: sqlite3.Row) -> Transfer:
-    fields = {name: row[name] for name in row.keys() if name != "wanted"}  # noqa: SIM118
-    headway, outcome = (json.loads(fields[name] or "null") for name in ("headway", "outcome"))
-    wanted = json.loads(row["wanted"])
-    return Transfer(
-        **{
-            **fields,
-            "order": Order.from_json(fields_of(Order, wanted)),
-            "configuration": wanted.get("configuration", ""),
-            "headway": Headway(**fields_of(Headway, headway)) if headway else None,
-            "outcome": Outcome.from_json(fields_of(Outcome, outcome)) if outcome else None,
-            "cancel_requested": bool(fields["cancel_requested"]),
-        }
-    )
+    def _read(self, row: sqlite3.Row) -> Transfer:
+        fields = {name: row[name] for name in row.keys() if name != "wanted"}  # noqa: SIM118
+        headway, outcome = (json.loads(fields[name] or "null") for name in ("headway", "outcome"))
+        wanted = json.loads(row["wanted"])
+        return Transfer(
+            **{
+                **fields,
+                "order": Order.from_json(fields_of(Order, wanted)),
+                "configuration": wanted.get("configuration", ""),
+                "headway": Headway(**fields_of(Headway, headway)) if headway else None,
+                "outcome": Outcome.from_json(fields_of(Outcome, outcome)) if outcome else None,
+                "cancel_requested": bool(fields["cancel_requested"]),
+            }
+        )
 
 
 def _to_json(value: Headway | Outcome | None) -> str | None:

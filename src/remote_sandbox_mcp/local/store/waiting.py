@@ -52,14 +52,13 @@ class WaitingJob:
         return ",".join(self.places)
 
 
-class WaitingRows(Rows):
-    """The rows. Any number of processes may use them at once."""
+class WaitingRows(Rows[WaitingJob]):
+    """The rows."""
 
     name = "waiting"
 
     def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
-        super().__init__(database)
-        self._keeper = keeper or Keeper()
+        super().__init__(database, keeper)
         self._orders = TrueTexts(database.file.with_name(ORDERS))
 
     def add(self, job: WaitingJob, order: Mapping[str, Any]) -> None:
@@ -68,7 +67,7 @@ class WaitingRows(Rows):
         values = {"wanted": json.dumps(shown), "configuration": self._keeper.configuration, "reason": job.reason}
         values |= {name: getattr(job, name) for name in ("job_id", "session", "priority", "created")}
         with self.database.writing() as connection:
-            added = connection.execute(statements("waiting")["add"], values)
+            added = self._execute(connection, "add", **values)
             if added.rowcount:
                 self._orders.put(added.lastrowid or 0, order)
 
@@ -86,10 +85,10 @@ class WaitingRows(Rows):
 
     def find(self, session: str) -> WaitingJob | None:
         """The one of that name that waits, else the last that ended without a start."""
-        return next(iter(self._select("find", session=session)), None)
+        return self._first("find", session=session)
 
     def get(self, job_id: str) -> WaitingJob | None:
-        return next(iter(self._select("get", job_id=job_id)), None)
+        return self._first("get", job_id=job_id)
 
     def try_on(self, job: WaitingJob, place: str) -> bool:
         """Record that it is about to be started there; False where it does not wait any more, or may run elsewhere."""
@@ -133,9 +132,6 @@ class WaitingRows(Rows):
     def prune(self, before: float) -> None:
         """Drop those that ended before."""
         self._change("prune", before=before)
-
-    def _select(self, name: str, **values: object) -> tuple[WaitingJob, ...]:
-        return tuple(map(self._read, self._found(name, **values)))
 
     def _read(self, row: sqlite3.Row) -> WaitingJob:
         shown = json.loads(row["wanted"])

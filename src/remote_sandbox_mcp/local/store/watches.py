@@ -13,7 +13,7 @@ from ...core.jobs.alerts import Alerts
 from ...core.jobs.job import JobStarted
 from ...core.jobs.lifecycle import LONGEST_CHECKPOINT, LONGEST_TAIL, announcements, told_by
 from ...core.jobs.watch import WAKING, Decision, Event, EventType, Policy, Resume, Status, Watch
-from .database import Database, Rows, statements
+from .database import Database, Rows
 from .keeping import NEEDED_LATER, TRUE_TEXTS, Keeper, TrueTexts, clean, fields_of, read_json
 from .library import sqlite3
 from .original import Row, parsed
@@ -62,14 +62,13 @@ class Heartbeat:
     at: float
 
 
-class Watches(Rows):
-    """The rows. Any number of processes may use them at once."""
+class Watches(Rows[Watch]):
+    """The rows."""
 
     name = "watches"
 
     def __init__(self, database: Database, keeper: Keeper | None = None) -> None:
-        super().__init__(database)
-        self._keeper = keeper or Keeper()
+        super().__init__(database, keeper)
         self._truths = TrueTexts(database.file.with_name(TRUE_TEXTS))
         self._subscriptions = Subscriptions(database.file.parent)
 
@@ -80,12 +79,12 @@ class Watches(Rows):
         wanted, apart = self._wanted(watch)
         with self.database.writing() as connection:
             fields = _fields(watch, self._keeper)
-            added = _execute(connection, "add", id=watch.id, **fields, wanted=wanted).lastrowid or 0
+            added = self._execute(connection, "add", id=watch.id, **fields, wanted=wanted).lastrowid or 0
             self._truths.put(added, apart)
         return replace(watch, id=added, configuration=watch.configuration or self._keeper.configuration)
 
     def get(self, watch_id: int) -> Watch | None:
-        return next(iter(self._select("get", id=watch_id)), None)
+        return self._first("get", id=watch_id)
 
     def list(self, status: Status | None = None, limit: int = 100) -> tuple[Watch, ...]:
         """Newest first."""
@@ -111,10 +110,10 @@ class Watches(Rows):
     def started(self, watch_id: int, started: JobStarted) -> None:
         """Record what is known only after the start: where the log is."""
         with self.database.writing() as connection:
-            row = _execute(connection, "get", id=watch_id).fetchone()
+            row = self._execute(connection, "get", id=watch_id).fetchone()
             if row is not None:
                 placed = json.loads(row["wanted"]) | {"log_file": started.log_file, "cwd": started.cwd}
-                _execute(connection, "place", id=watch_id, wanted=json.dumps(placed), now=time.time())
+                self._execute(connection, "place", id=watch_id, wanted=json.dumps(placed), now=time.time())
 
     def commit(self, decision: Decision, now: float, *, settles: Effect | None = None, rewrites: bool = False) -> bool:
         """Write a decision with its events and effects; False, with nothing written, if the row has changed.
@@ -126,25 +125,40 @@ class Watches(Rows):
         fields = {**_fields(watch, self._keeper), "id": watch.id, "updated": now}
         events = [_event_fields(event, self._keeper) for event in decision.events]
         with self.database.writing() as connection:
-            if not _execute(connection, "change", **fields).rowcount:
+            if not self._execute(connection, "change", **fields).rowcount:
                 return False
             if rewrites:
                 wanted, apart = self._wanted(watch)
                 self._truths.put(watch.id, apart)
-                _execute(connection, "place", id=watch.id, wanted=wanted, now=now)
+                self._execute(connection, "place", id=watch.id, wanted=wanted, now=now)
             if settles is not None:
-                _execute(connection, "settle", id=settles.id, state=DONE, problem="", due=now)
+                self._execute(connection, "settle", id=settles.id, state=DONE, problem="", due=now)
             if watch.status is not Status.ACTIVE:
-                _execute(connection, "drop_resumes", id=watch.id, problem=f"the watch is {watch.status.value}")
+                self._execute(connection, "drop_resumes", id=watch.id, problem=f"the watch is {watch.status.value}")
             for event, values in zip(decision.events, events, strict=True):
-                _add_event(connection, watch, event, values, now, self._subscriptions.channels(watch, event))
+                self._add_event(connection, watch, event, values, now)
             if decision.resume is not None:
                 resume = decision.resume
                 fields = {"before": resume.before.value, "asked_by": clean(resume.asked_by)}
-                _add_effect(connection, watch.id, now, kind="resume", **{**dataclasses.asdict(resume), **fields})
+                self._add_effect(connection, watch.id, now, kind="resume", **{**dataclasses.asdict(resume), **fields})
         if watch.status is not Status.ACTIVE:
             self._forget_truth(watch.id)
         return True
+
+    def _add_event(
+        self, connection: sqlite3.Connection, watch: Watch, event: Event, values: Mapping[str, object], now: float
+    ) -> None:
+        """Write an event, and an effect for each channel on which it is announced, and for each that subscribed."""
+        event_id = self._execute(connection, "add_event", id=0, watch_id=watch.id, created=now, **values).lastrowid
+        for channel in (*announcements(watch, event), *self._subscriptions.channels(watch, event)):
+            self._add_effect(connection, watch.id, now, kind="announce", event_id=event_id, channel=channel)
+        if watch.home and event.type in WAKING:
+            seat = {"home": watch.home, "seat": watch.seat, "covers": told_by(watch, event)}
+            self._execute(connection, "add_wake", event_id=event_id, watch_id=watch.id, **seat)
+
+    def _add_effect(self, connection: sqlite3.Connection, watch_id: int, now: float, **values: object) -> None:
+        nothing = {"event_id": 0, "channel": "", "job_id": "", "instead_of": "", "asked_by": "", "before": "active"}
+        self._execute(connection, "add_effect", watch_id=watch_id, due=now, **{**nothing, **values})
 
     def _forget_truth(self, watch_id: int) -> None:
         """After a watch's end nothing of it is run again; its end is announced."""
@@ -154,9 +168,9 @@ class Watches(Rows):
     def cancel(self, watch_id: int) -> Watch | None:
         """Stop looking after it; None if it is over or unknown."""
         with self.database.writing() as connection:
-            if not _execute(connection, "cancel", id=watch_id, now=time.time()).rowcount:
+            if not self._execute(connection, "cancel", id=watch_id, now=time.time()).rowcount:
                 return None
-            _execute(connection, "drop_resumes", id=watch_id, problem="the watch was cancelled")
+            self._execute(connection, "drop_resumes", id=watch_id, problem="the watch was cancelled")
         self._forget_truth(watch_id)
         return self.get(watch_id)
 
@@ -164,16 +178,16 @@ class Watches(Rows):
         """Remove it."""
         with self.database.writing() as connection:
             for name in ("remove_effects", "remove_events", "remove"):
-                _execute(connection, name, id=watch_id)
+                self._execute(connection, name, id=watch_id)
         self._truths.drop(watch_id)
 
     def prune(self, before: float) -> None:
         """Drop events from before, and watches that were over before, with all that belongs to them."""
         with self.database.writing() as connection:
             for name in ("prune_watches", "prune_events"):
-                _execute(connection, name, before=before)
+                self._execute(connection, name, before=before)
             for name in ("prune_effects", "prune_wakes"):
-                _execute(connection, name)
+                self._execute(connection, name)
         for number in self._truths.numbers():
             if self.get(number) is None:
                 self._truths.drop(number)
@@ -187,7 +201,9 @@ class Watches(Rows):
             values = _event_fields(Event(type=kind, summary=row["summary"], payload=payload), self._keeper)
             number = 0 if self.event(row["id"]) else row["id"]
             with self.database.writing() as connection:
-                _execute(connection, "add_event", id=number, watch_id=watch_id, created=row["created_ts"], **values)
+                self._execute(
+                    connection, "add_event", id=number, watch_id=watch_id, created=row["created_ts"], **values
+                )
 
     def event(self, event_id: int) -> Event | None:
         return next(map(_event, self._found("event", id=event_id)), None)
@@ -239,7 +255,7 @@ class Watches(Rows):
         with self.database.writing() as connection:
             for row in left:
                 state = PENDING if row["kind"] == "resume" else FAILED
-                _execute(connection, "settle", id=row["id"], state=state, problem="it was left undone", due=now)
+                self._execute(connection, "settle", id=row["id"], state=state, problem="it was left undone", due=now)
 
     # Sessions that are told
 
@@ -254,8 +270,8 @@ class Watches(Rows):
     def show(self, watch: Watch, shown: str) -> None:
         """Note what its session was shown: what it would be told of that, it knows already."""
         with self.database.writing() as connection:
-            _execute(connection, "show_watch", watch_id=watch.id, shown=shown)
-            _execute(connection, "show_wakes", watch_id=watch.id, home=watch.home)
+            self._execute(connection, "show_watch", watch_id=watch.id, shown=shown)
+            self._execute(connection, "show_wakes", watch_id=watch.id, home=watch.home)
 
     # The watchdog
 
@@ -269,9 +285,6 @@ class Watches(Rows):
     def _one_effect(self, name: str, **values: object) -> Effect | None:
         return next(map(_effect, self._found(name, **values)), None)
 
-    def _select(self, name: str, **values: object) -> tuple[Watch, ...]:
-        return tuple(map(self._watch, self._found(name, **values)))
-
     def _wanted(self, watch: Watch) -> tuple[str, dict[str, Any]]:
         """Split the fixed part of a watch into JSON without secrets and the texts that are needed as they are."""
         fields = {name: getattr(watch, name) for name in _WANTED}
@@ -279,7 +292,7 @@ class Watches(Rows):
         kept, apart = self._keeper.wanted(fields)
         return json.dumps(kept | {"configuration": watch.configuration or self._keeper.configuration}), apart
 
-    def _watch(self, row: sqlite3.Row) -> Watch:
+    def _read(self, row: sqlite3.Row) -> Watch:
         fields = {name: row[name] for name in row.keys() if name not in ("wanted", "interval_s")}  # noqa: SIM118
         wanted = json.loads(row["wanted"])
         policy = fields_of(Policy, wanted.pop("policy"))
@@ -301,35 +314,13 @@ class Watches(Rows):
         return {name: texts[name] for name in names if name in texts} | gone
 
 
-def _execute(connection: sqlite3.Connection, name: str, **values: object) -> sqlite3.Cursor:
-    return connection.execute(statements("watches")[name], values)
-
-
 def _event_fields(event: Event, keeper: Keeper) -> dict[str, object]:
     payload = json.dumps(keeper.values(dict(event.payload)))
     return {"type": event.type.value, "summary": keeper.stored(event.summary), "payload": payload}
 
 
-def _add_event(
-    connection: sqlite3.Connection, watch: Watch, event: Event, values: Mapping[str, object], now: float,
-    subscribed: Collection[str],
-) -> None:  # fmt: skip
-    """Write an event, and an effect for each channel on which it is announced, and for each that `subscribed`."""
-    event_id = _execute(connection, "add_event", id=0, watch_id=watch.id, created=now, **values).lastrowid
-    for channel in (*announcements(watch, event), *subscribed):
-        _add_effect(connection, watch.id, now, kind="announce", event_id=event_id, channel=channel)
-    if watch.home and event.type in WAKING:
-        seat = {"home": watch.home, "seat": watch.seat, "covers": told_by(watch, event)}
-        _execute(connection, "add_wake", event_id=event_id, watch_id=watch.id, **seat)
-
-
 def _alerts(policy: Mapping[str, Any]) -> Alerts:
     return Alerts(**fields_of(Alerts, policy.get("alerts") or {}))
-
-
-def _add_effect(connection: sqlite3.Connection, watch_id: int, now: float, **values: object) -> None:
-    nothing = {"event_id": 0, "channel": "", "job_id": "", "instead_of": "", "asked_by": "", "before": "active"}
-    _execute(connection, "add_effect", watch_id=watch_id, due=now, **{**nothing, **values})
 
 
 def _fields(watch: Watch, keeper: Keeper) -> dict[str, object]:

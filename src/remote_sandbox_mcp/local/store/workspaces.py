@@ -10,6 +10,7 @@ from typing import Any
 
 from ...core.workspaces.workspace import Rules, Workspace
 from .database import Rows
+from .keeping import fields_of
 from .library import sqlite3
 
 
@@ -22,7 +23,7 @@ class WorkspaceRow:
     inode: int
 
 
-class WorkspaceRows(Rows):
+class WorkspaceRows(Rows[WorkspaceRow]):
     """The rows."""
 
     name = "workspaces"
@@ -37,18 +38,17 @@ class WorkspaceRows(Rows):
 
     def all(self) -> tuple[WorkspaceRow, ...]:
         """List the workspaces of all configurations, by their local folders."""
-        return tuple(map(_row, self._found("all")))
+        return self._select("all")
 
     def remove(self, workspace_id: str) -> None:
         self._change("remove", id=workspace_id)
 
-
-def _row(row: sqlite3.Row) -> WorkspaceRow:
-    names = {field.name for field in dataclasses.fields(Rules)}
-    said = {name: value for name, value in json.loads(row["rules"]).items() if name in names}
-    fields: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in said.items()}
-    workspace = Workspace(row["id"], row["folder"], row["sandbox"], row["remote"], Rules(**fields), bool(row["free"]))
-    return WorkspaceRow(workspace, row["configuration"], row["inode"] & (1 << 64) - 1)
+    def _read(self, row: sqlite3.Row) -> WorkspaceRow:
+        said = fields_of(Rules, json.loads(row["rules"]))
+        fields: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in said.items()}
+        rules, free = Rules(**fields), bool(row["free"])
+        workspace = Workspace(row["id"], row["folder"], row["sandbox"], row["remote"], rules, free)
+        return WorkspaceRow(workspace, row["configuration"], row["inode"] & (1 << 64) - 1)
 
 
 def _signed(inode: int) -> int:

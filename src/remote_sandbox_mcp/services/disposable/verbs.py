@@ -256,7 +256,7 @@ class Changes:
         if service is None:
             self._news.clear()
             return {}
-        version = await asyncio.to_thread(service.registry.rows.version)
+        version = await asyncio.to_thread(service.registry.rows.database.version)
         if version == self._version and not self._news.is_set():
             return self._standings
         self._version = version

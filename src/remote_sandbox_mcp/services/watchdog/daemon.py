@@ -94,8 +94,7 @@ class Pulse:
         if file_fingerprint(self.file) != self._opened:
             # The file was moved away: others now write to a new one.
             self._database.close()
-        with self._database.reading() as connection:
-            version = int(connection.execute("PRAGMA data_version").fetchone()[0])
+        version = self._database.version()
         self._opened = file_fingerprint(self.file)
         return self._opened, version
 

@@ -58,7 +58,7 @@ class StateFile:
             for topic in (EVENTS, CALLS, TRANSFERS):
                 self._board.put(topic, {})
             return False
-        version = await asyncio.to_thread(self._read_version)
+        version = await asyncio.to_thread(self._database.version)
         if version == self._version:
             return False
         watches, events, calls = await asyncio.to_thread(self._read, values_in_use())
@@ -87,10 +87,6 @@ class StateFile:
     async def close(self) -> None:
         if StateFile._database.made(self):
             await asyncio.to_thread(self._database.close)
-
-    def _read_version(self) -> int:
-        with self._database.reading() as connection:
-            return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _read(self, secrets: Secrets) -> tuple[Mapping[int, Watch], list[Mapping[str, Any]], list[Mapping[str, Any]]]:
         watches = {watch.id: watch for watch in Watches(self._database).list(limit=MOST_WATCHES)}

@@ -15,14 +15,14 @@ from ....core.sandboxes.port import DeployOrder
 from ....core.suites.suite import TestReport
 from ....views.app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
 from ....views.texts import fields_text
-from ..clients import room
+from ..clients import patience, room
 from ..reporting import Reporting, beats
 from ..results import placed, reply
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
-from ..toolbox import Declaration
-from .containers import GET, SandboxId
-from .exec import RUN, RUNS, STARTS, patience
+from ..toolbox import GET, RUN, Declaration
+from .containers import SandboxId
+from .exec import RUNS, STARTS
 
 RUNS_TESTS = Declaration(starts=True, workspace=replace(RUNS, folder="path", handle="tmux_session", prepares=True))
 OneOrBest = Annotated[Places, Field(description="An id or name, or as in exec_bash_background")]
@@ -60,7 +60,7 @@ async def run_tests(
             command=command,
             path=path,
             timeout_s=timeout,
-            patience_s=patience(server, ctx),
+            patience_s=patience(),
             progress=beats(reporting),
             cards=cards,
         )
@@ -99,7 +99,7 @@ async def deploy_app(
             port=port,
             cwd=cwd,
             health_path=health_path,
-            timeout_s=min(timeout, patience(server, ctx)),
+            timeout_s=min(timeout, patience()),
         )
         deployed = await server.app.apps.deploy(order, beats(reporting))
     fields = deployed_fields(deployed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import functools
 import shlex
 import time
@@ -13,7 +12,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -37,20 +36,16 @@ from ....views.app_results import disposable_fields
 from ....views.results import exec_fields, exec_text, lean, plain_text, sentence
 from ....views.sync_results import MOST_SHOWN, copied_fields, problem_fields
 from ....views.texts import fields_text, files_text, taken_text
-from ..clients import calling, own_front, room
+from ..clients import calling, own_front, patience, room
 from ..consent import Request, with_consent
 from ..reporting import Reporting, beats, with_signs_of_life
 from ..results import ResultImages, read_slice, reply
 from ..server import GpuMemory, Places, SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
-from ..toolbox import UNLISTED, Declaration
-from .exec import RUN, RUNS_COMMAND, patience, raw
-from .files import READS, WRITES
+from ..toolbox import CHANGE, GET, MAKE, RUN, UNLISTED, Declaration
+from .exec import RUNS_COMMAND, raw
+from .files import READS, WRITES, from_base64
 from .sync import ask_about_secrets
-
-MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
-GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
-END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 
 USUAL_BYTES, MOST_BYTES = 1_000_000, 16_000_000
 CUT = "what is truncated: {}local_dir copies it whole"
@@ -74,11 +69,11 @@ def offer(server: SandboxServer) -> None:
     server.offer(create_sandbox, title="Make a disposable sandbox", annotations=MAKE, declaration=make)
     server.offer(run_command, title="Run a command in a sandbox", annotations=RUN, declaration=RUNS_COMMAND)
     put = replace(WRITES, paths=("files",))
-    server.offer(upload_files, title="Put files into a sandbox", annotations=END, declaration=put)
+    server.offer(upload_files, title="Put files into a sandbox", annotations=CHANGE, declaration=put)
     take = replace(READS, paths=("paths",))
     server.offer(download_files, title="Take files out of a sandbox", annotations=GET, declaration=take)
     end = Declaration(means_selected=False, answers_once=True, is_on_page=True)
-    server.offer(delete_sandbox, title="Throw a sandbox away", annotations=END, declaration=end)
+    server.offer(delete_sandbox, title="Throw a sandbox away", annotations=CHANGE, declaration=end)
 
 
 async def create_sandbox(
@@ -118,7 +113,7 @@ async def create_sandbox(
         # A folder of the user's computer is mounted as its root file system.
         order = replace(order, image=absolute(image))
         server.app.transfers.check_folder(image)
-    until = time.monotonic() + patience(server, ctx)
+    until = time.monotonic() + patience()
     async with Reporting(ctx) as reporting:
         what = f"making a sandbox{f' from {image}' if image else ''}{f' on {on}' if on else ''}"
 
@@ -186,7 +181,7 @@ async def run_command(
             cwd=cwd,
             timeout_s=timeout,
             name=sandbox_id,
-            patience_s=patience(server, ctx),
+            patience_s=patience(),
             room=room(),
             progress=beats(reporting),
             input=raw(input),
@@ -270,7 +265,10 @@ async def put(server: SandboxServer, sandbox: str, file: Upload) -> dict[str, An
         raise BadArgument("each of files needs path and exactly one of content (base64), text or local_path")
     if given == ["local_path"]:
         return copied_fields(path, await server.app.transfers.copy_in(file["local_path"], path, name=sandbox))
-    data = decoded(file["content"], path) if given == ["content"] else file["text"].encode("utf-8", "surrogateescape")
+    if given == ["content"]:
+        data = from_base64(file["content"], f"content of {path[:200]} is not base64; send base64, or use text")
+    else:
+        data = file["text"].encode("utf-8", "surrogateescape")
     written = await server.app.files.write(path, data, name=sandbox)
     return {"path": plain_text(path), "size": written.size}
 
@@ -305,10 +303,3 @@ def fitting(taken: dict[str, Any], most: int) -> dict[str, Any]:
     if len(content) <= most:
         return taken
     return taken | {"content": base64.b64encode(content[: max(1, most)]).decode(), "truncated": True}
-
-
-def decoded(content: str, path: str) -> bytes:
-    try:
-        return base64.b64decode(content, validate=True)
-    except (binascii.Error, ValueError):
-        raise BadArgument(f"content of {path[:200]} is not base64; send base64, or use text") from None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 
 from ....core.errors import BadArgument
@@ -16,17 +15,13 @@ from ....core.progress import Beat, Progress
 from ....services.commands import Row
 from ....views.exec_results import LONGEST_LINE, clip_for, row_head, rows_fields, rows_text
 from ....views.results import exec_fields, exec_text
-from ..clients import calling, room
+from ..clients import patience, room
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ExecShape
-from ..toolbox import Declaration, WorkspacePart
+from ..toolbox import RUN, Declaration, WorkspacePart
 
-# Hints for clients. Most of them run read-only tools at the same time, and all others one after another.
-RUN = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
-ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
-END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 RUNS = WorkspacePart(sends=True, brings=True, folder="cwd", scripts=("command",))
 STARTS = WorkspacePart(sends=True, folder="cwd", scripts=("command", "resume_command"))
 RUNS_COMMAND = Declaration(starts=True, names_its_work=True, workspace=RUNS, is_on_page=True)
@@ -57,61 +52,27 @@ async def exec_bash(
 
     One that outlasts the call (50 to 280 s, by client) returns running=true and a tmux_session for
     check_background_task, and goes on."""
-    if sandbox_names is not None:
+    how: dict[str, Any] = {"cwd": cwd, "timeout_s": timeout_s, "limit": max_output_chars, "patience_s": patience()}
+    how |= {"as_root": as_root, "session": session, "input": raw(input), "env": env}
+    async with Reporting(ctx) as reporting:
+        if sandbox_names is None:
+            progress = beats(reporting)
+            report = await server.app.commands.run(command, name=sandbox_name, room=room(), progress=progress, **how)
+            return reply(exec_fields(report), exec_text(report))
         if sandbox_name:
             raise BadArgument("sandbox_name and sandbox_names were both given; pass one of them")
-        several = functools.partial(run_on_several, server, ctx, sandbox_names, command, cwd, timeout_s)
-        return await several(max_output_chars, as_root, session, raw(input), env)
-    async with Reporting(ctx) as reporting:
-        report = await server.app.commands.run(
-            command,
-            cwd=cwd,
-            timeout_s=timeout_s,
-            limit=max_output_chars,
-            name=sandbox_name,
-            patience_s=patience(server, ctx),
-            room=room(),
-            progress=beats(reporting),
-            as_root=as_root,
-            session=session,
-            input=raw(input),
-            env=env,
-        )
-    return reply(exec_fields(report), exec_text(report))
+        return await run_on_several(server, reporting, sandbox_names, command, how)
 
 
 async def run_on_several(
-    server: SandboxServer,
-    ctx: Context[None, Any],
-    names: Sequence[str] | Literal["all"],
-    command: str,
-    cwd: str,
-    timeout_s: float,
-    limit: int,
-    as_root: bool,
-    session: str,
-    input: bytes,
-    env: Mapping[str, str],
+    server: SandboxServer, reporting: Reporting, names: list[str] | Literal["all"], command: str, how: dict[str, Any]
 ) -> CallToolResult:
     """Run a command on several sandboxes at once."""
     members = await server.app.commands.several(names)
-    async with Reporting(ctx) as reporting:
-        progress = RowsProgress(reporting, len(members))
-        rows = await server.app.commands.run_on_each(
-            members,
-            command,
-            cwd=cwd,
-            timeout_s=timeout_s,
-            limit=limit,
-            clip=clip_for(len(members), limit, room()),
-            patience_s=patience(server, ctx),
-            ended=progress.ended,
-            progress=progress.of,
-            as_root=as_root,
-            session=session,
-            input=input,
-            env=env,
-        )
+    progress, clip = RowsProgress(reporting, len(members)), clip_for(len(members), how["limit"], room())
+    rows = await server.app.commands.run_on_each(
+        members, command, clip=clip, ended=progress.ended, progress=progress.of, **how
+    )
     return reply(rows_fields(rows, room()), rows_text(rows))
 
 
@@ -121,11 +82,6 @@ def raw(input: str) -> bytes:
         return input.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise BadArgument("input holds half of a surrogate pair, which is no text; send valid Unicode") from None
-
-
-def patience(server: SandboxServer, ctx: Context[None, Any]) -> float:
-    """Seconds within which this client is to be answered."""
-    return calling.get().patience_s
 
 
 class RowsProgress:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 
 from ....core.errors import BadArgument
@@ -25,11 +25,7 @@ from ..clients import room
 from ..results import ResultImages, read_slice, reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import ContentShape, FoundShape, ListingShape, WrittenShape
-from ..toolbox import UNLISTED, Declaration, WorkspacePart
-
-READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
-WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
-EDIT = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+from ..toolbox import ASK, CHANGE, RUN, UNLISTED, Declaration, WorkspacePart
 
 PATHS = ("remote_path",)
 READS = Declaration(paths=PATHS, workspace=WorkspacePart(sends=True, is_read_only=True))
@@ -48,11 +44,11 @@ Cursor = Annotated[str, Field(description="next_cursor, to go on")]
 
 def offer(server: SandboxServer) -> None:
     for tool, title, hints, declaration in (
-        (list_remote_files, "List a folder", READ_ONLY, IN_FOLDER),
-        (read_remote_file, "Read a file", READ_ONLY, replace(READS, is_first=True)),
-        (write_remote_file, "Write a file", WRITE, WRITES),
-        (edit_remote_file, "Edit a file", EDIT, WRITES),
-        (search_remote_files, "Search files", READ_ONLY, IN_FOLDER),
+        (list_remote_files, "List a folder", ASK, IN_FOLDER),
+        (read_remote_file, "Read a file", ASK, replace(READS, is_first=True)),
+        (write_remote_file, "Write a file", CHANGE, WRITES),
+        (edit_remote_file, "Edit a file", RUN, WRITES),
+        (search_remote_files, "Search files", ASK, IN_FOLDER),
     ):
         server.offer(tool, title=title, annotations=hints, declaration=declaration)
 
@@ -175,10 +171,15 @@ def decode(content: str, encoding: str) -> bytes:
             return content.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             raise BadArgument("content holds half of a surrogate pair; send it as base64") from None
+    return from_base64(content, "content is not valid base64, though encoding says so; check it")
+
+
+def from_base64(content: str, otherwise: str) -> bytes:
+    """Raises BadArgument, saying `otherwise`."""
     try:
         return base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError):
-        raise BadArgument("content is not valid base64, though encoding says so; check it") from None
+        raise BadArgument(otherwise) from None
 
 
 def fitting(found: FileSlice, room: int) -> FileSlice:

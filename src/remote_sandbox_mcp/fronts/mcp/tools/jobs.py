@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, ImageContent, ToolAnnotations
+from mcp.types import CallToolResult, ImageContent
 from pydantic import Field
 
 from ....core.jobs.alerts import with_run_for
@@ -24,15 +24,13 @@ from ....services.jobs.values import Ensure
 from ....views.job_results import begun_fields, begun_text, screen_fields, session_fields, snapshot_fields, task_result
 from ....views.results import plain_text
 from ....views.texts import fields_text, tasks_text
-from ..clients import asked_by, room
+from ..clients import asked_by, patience, room
 from ..reporting import Reporting, beats
 from ..results import reply
 from ..server import GpuMemory, Gpus, Places, SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
-from ..toolbox import UNLISTED, Declaration, WorkspacePart
-from .exec import ASK, END, RUN, STARTS, patience
-
-TYPE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
+from ..toolbox import ASK, CHANGE, MAKE, RUN, UNLISTED, Declaration, WorkspacePart
+from .exec import STARTS
 
 Session = Annotated[str, Field(description="As exec_bash_background or exec_bash returned it")]
 SessionOrElement = Annotated[str, Field(description='As it was returned; "NAME[3]": element 3 of an array')]
@@ -81,10 +79,10 @@ def offer(server: SandboxServer) -> None:
         wait_background_task, title="Wait for a job", annotations=ASK, declaration=replace(ASKS, only_waits=True)
     )
     stop = replace(ASKS, is_on_page=True)
-    server.offer(stop_background_task, title="End a job or a running command", annotations=END, declaration=stop)
+    server.offer(stop_background_task, title="End a job or a running command", annotations=CHANGE, declaration=stop)
     of_all = Declaration(means_selected=False)
     server.offer(list_background_tasks, title="List background jobs", annotations=ASK, declaration=of_all)
-    server.offer(send_background_input, title="Type into a job", annotations=TYPE)
+    server.offer(send_background_input, title="Type into a job", annotations=MAKE)
     # The same as check_background_task with screen, under the name that agents look for.
     server.offer(read_screen, title="See a job's window", annotations=ASK, is_listed=False)
     # For people, through the page in the browser: an agent starts a job anew, or leaves it to the watchdog.
@@ -222,7 +220,7 @@ async def wait_background_task(
 ) -> Annotated[CallToolResult, WaitedShape]:
     """Wait until a job ends, prints a line that fits, or is silent. Use this instead of asking again and again."""
     # Never longer than the client waits; the agent calls again.
-    seconds = min(timeout_s, patience(server, ctx), LONGEST_WAIT_S)
+    seconds = min(timeout_s, patience(), LONGEST_WAIT_S)
     which = Which(session=tmux_session, watch_id=watch_id, sandbox=sandbox_name)
     wait = JobWait(seconds=seconds, pattern=until_pattern, silence_s=silence_s)
     async with Reporting(ctx) as reporting:

@@ -14,8 +14,7 @@ from ....views.texts import fields_text
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import DisposableShape, EndpointShape, SnapshotShape
-from ..toolbox import Declaration
-from .containers import GET, MAKE
+from ..toolbox import GET, MAKE, Declaration
 
 SandboxId = Annotated[str, Field(description="As create_sandbox returned it")]
 OF_ONE = Declaration(means_selected=False)

@@ -16,13 +16,13 @@ from ....core.texts.image import recognise
 from ....core.texts.text import clip, harmless
 from ....views.results import exec_head, lean, plain_text, truncation
 from ....views.texts import fields_text
-from ..clients import room
+from ..clients import patience, room
 from ..reporting import Reporting, beats
 from ..results import ResultImages, placed, reply
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import PythonShape
-from ..toolbox import UNLISTED
-from .exec import RUN, RUNS, RUNS_COMMAND, patience
+from ..toolbox import RUN, UNLISTED
+from .exec import RUNS, RUNS_COMMAND
 
 if TYPE_CHECKING:
     from ....services.sessions.python import PythonReport
@@ -56,7 +56,7 @@ async def run_python(
     )  # fmt: skip
     async with Reporting(ctx) as reporting:
         report = await server.app.pythons.run(
-            order, name=sandbox_name, patience_s=patience(server, ctx), room=room(), progress=beats(reporting)
+            order, name=sandbox_name, patience_s=patience(), room=room(), progress=beats(reporting)
         )
     # Value, traceback and what was printed have to fit together.
     return placed(result_of(report, min(max_output_chars, room() // 4)), sandbox_name, report.sandbox)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 
 from ....core import check
@@ -19,10 +19,7 @@ from ....views.texts import sandbox_line, sandboxes_text
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import ActiveShape, SandboxesShape, SelectedShape
-from ..toolbox import Declaration
-
-READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=True)
-CHOOSE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+from ..toolbox import ASK, SET, Declaration
 
 NO_SESSION = (
     "nothing was selected: this client has no session in which a selection could be kept for it alone; name "
@@ -31,15 +28,11 @@ NO_SESSION = (
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(
-        list_sandboxes,
-        title="List sandboxes",
-        annotations=READ_ONLY,
-        declaration=Declaration(is_first=True, is_card=True),
-    )
+    first = Declaration(is_first=True, is_card=True)
+    server.offer(list_sandboxes, title="List sandboxes", annotations=ASK, declaration=first)
     select = Declaration(means_selected=False)
-    server.offer(select_sandbox, title="Select a sandbox", annotations=CHOOSE, declaration=select)
-    server.offer(get_active_sandbox, title="Show the active sandbox", annotations=READ_ONLY)
+    server.offer(select_sandbox, title="Select a sandbox", annotations=SET, declaration=select)
+    server.offer(get_active_sandbox, title="Show the active sandbox", annotations=ASK)
 
 
 async def list_sandboxes(

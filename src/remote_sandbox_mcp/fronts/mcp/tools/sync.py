@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field, StrictInt
 from pydantic.json_schema import SkipJsonSchema
 
@@ -24,14 +24,10 @@ from ..reporting import Reporting
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
-from ..toolbox import Declaration, WorkspacePart
+from ..toolbox import ASK, CHANGE, Declaration, WorkspacePart
 
 if TYPE_CHECKING:
     from ....local.store.transfers import Transfer
-
-SYNC = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
-ASK = ToolAnnotations(read_only_hint=True, open_world_hint=True)
-END = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 
 COPIES = Declaration(paths=("remote_path",), other_paths=("local_path",), workspace=WorkspacePart())
 # A transfer that ends this soon needs no second call.
@@ -58,17 +54,17 @@ Number = StrictInt | SkipJsonSchema[str]
 
 def offer(server: SandboxServer) -> None:
     pushes, pulls = (replace(COPIES, earlier=earlier) for earlier in (originals.pushed, originals.pulled))
-    server.offer(sync_local_to_remote, title="Copy to a sandbox", annotations=SYNC, declaration=pushes)
-    server.offer(sync_remote_to_local, title="Copy from a sandbox", annotations=SYNC, declaration=pulls)
+    server.offer(sync_local_to_remote, title="Copy to a sandbox", annotations=CHANGE, declaration=pushes)
+    server.offer(sync_remote_to_local, title="Copy from a sandbox", annotations=CHANGE, declaration=pulls)
     waits = Declaration(only_waits=True, earlier=originals.transferred)
     server.offer(check_file_transfer_task, title="Ask after a transfer", annotations=ASK, declaration=waits)
     cancel = Declaration(is_on_page=True)
-    server.offer(cancel_file_transfer_task, title="Cancel a transfer", annotations=END, declaration=cancel)
+    server.offer(cancel_file_transfer_task, title="Cancel a transfer", annotations=CHANGE, declaration=cancel)
     # Listed where the operator asks for advanced tools; clients that know its name may always call it.
     server.offer(
         sync_local_to_remote_background,
         title="Copy to a sandbox in the background",
-        annotations=SYNC,
+        annotations=CHANGE,
         is_listed=server.app.settings.expose_advanced_tools,
         declaration=replace(COPIES, workspace=None),
     )
@@ -92,17 +88,7 @@ async def sync_local_to_remote(
     """Make remote_path like local_path: sends only what differs (new or other size or time), with modes and times.
 
     A large transfer goes on in the background: ask with check_file_transfer_task(task_id)."""
-    app = server.app
-    order = Order(
-        source=app.transfers.place(local_path, sandbox=None),
-        target=app.transfers.place(remote_path, sandbox=sandbox_name),
-        excludes=app.transfers.rules(excludes, exclude_file),
-        default_excludes=default_excludes,
-        respect_gitignore=respect_gitignore,
-        checksum=checksum,
-        delete_extras=delete_extras,
-    )
-    return await carry_out(server, order, ctx, dry_run, confirm=confirm_delete)
+    return await carry_out(server, order_of(server, locals()), ctx, dry_run, confirm=confirm_delete)
 
 
 async def sync_remote_to_local(
@@ -119,16 +105,7 @@ async def sync_remote_to_local(
     dry_run: DryRun = False,
 ) -> Annotated[CallToolResult, PullShape]:
     """Make local_path like remote_path; as sync_local_to_remote, and nothing is deleted."""
-    app = server.app
-    order = Order(
-        source=app.transfers.place(remote_path, sandbox=sandbox_name),
-        target=app.transfers.place(local_path, sandbox=None),
-        excludes=app.transfers.rules(excludes, exclude_file),
-        default_excludes=default_excludes,
-        respect_gitignore=respect_gitignore,
-        checksum=checksum,
-    )
-    return await carry_out(server, order, ctx, dry_run)
+    return await carry_out(server, order_of(server, locals(), is_pull=True), ctx, dry_run)
 
 
 async def sync_local_to_remote_background(
@@ -141,15 +118,9 @@ async def sync_local_to_remote_background(
     sandbox_name: SandboxName = "",
 ) -> Annotated[CallToolResult, PushShape]:
     """Do sync_local_to_remote in the background at once, however little it is."""
-    app = server.app
-    order = Order(
-        source=app.transfers.place(local_path, sandbox=None),
-        target=app.transfers.place(remote_path, sandbox=sandbox_name),
-        excludes=app.transfers.rules(excludes, exclude_file),
-        delete_extras=delete_extras,
-    )
+    order = order_of(server, locals())
     await ask_about_secrets(server, [order.source], order.target.sandbox)
-    transfer = await app.transfers.sync(order, wait_s=0, background=True)
+    transfer = await server.app.transfers.sync(order, wait_s=0, background=True)
     assert not isinstance(transfer, Outcome)
     fields = sync_results.started_fields(transfer)
     return reply(fields, fields_text(f"{transfer.status} in the background", fields, without=("status", "mode")))
@@ -188,6 +159,17 @@ async def cancel_file_transfer_task(
     done = await server.app.transfers.background.cancel(task_id, wait_s=force_kill_after_s)
     fields = sync_results.cancelled_fields(done)
     return reply(fields, fields_text(done.transfer.status, fields, without=("status",)))
+
+
+def order_of(server: SandboxServer, given: Mapping[str, Any], *, is_pull: bool = False) -> Order:
+    """The order to sync, from the arguments of a tool; most have the names of its fields. Raises BadArgument."""
+    transfers = server.app.transfers
+    here = transfers.place(given["local_path"], sandbox=None)
+    there = transfers.place(given["remote_path"], sandbox=given["sandbox_name"])
+    rules = transfers.rules(given["excludes"], given["exclude_file"])
+    flags = ("default_excludes", "respect_gitignore", "checksum", "delete_extras")
+    source, target = (there, here) if is_pull else (here, there)
+    return Order(source=source, target=target, excludes=rules, **{it: given[it] for it in flags if it in given})
 
 
 async def carry_out(

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 
 from ....config import paths
@@ -27,11 +27,8 @@ from ..clients import room
 from ..results import reply
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
-from ..toolbox import UNLISTED, Declaration
+from ..toolbox import ASK, RUN, SET, UNLISTED, Declaration
 from . import jobs
-from .exec import ASK, RUN
-
-SET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
 NOT_ASKED = "it could not be asked; this is what was seen last"
 WatchId = Annotated[int, Field(description="As exec_bash_background returned it", ge=1)]

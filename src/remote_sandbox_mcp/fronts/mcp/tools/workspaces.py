@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 
 from ....core.address import read_address
@@ -24,10 +24,9 @@ from ..reporting import Reporting
 from ..results import reply
 from ..server import SandboxServer
 from ..shapes import WorkspaceShape
-from ..toolbox import UNLISTED, Declaration
+from ..toolbox import CHANGE, UNLISTED, Declaration
 from .sync import listener
 
-LINK = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 LINKS = Declaration(means_selected=False, is_on_page=True, paths=("remote_path",))
 NONE = (
     "{folder} is in no workspace; link_workspace(remote_path='SANDBOX:FOLDER') makes one, so that what you edit here "
@@ -37,7 +36,7 @@ LESS = "exclude data by a line in .gitignore"
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(link_workspace, title="Edit here, run there", annotations=LINK, declaration=LINKS)
+    server.offer(link_workspace, title="Edit here, run there", annotations=CHANGE, declaration=LINKS)
 
 
 async def link_workspace(

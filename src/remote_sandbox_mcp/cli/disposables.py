@@ -1,4 +1,4 @@
-"""`create`: a disposable sandbox; prints its id."""
+"""`create` and `delete`: a disposable sandbox is made, whose id is printed; or ended, with all that runs in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.sandboxes.disposable import PENDING, Disposable, Limits, SandboxOrde
 from ..services.session import absolute
 from . import streams
 from .render import print_json
-from .verb import add_json, complain, say, with_app
+from .verb import add_json, complain, for_each, say, with_app
 
 if TYPE_CHECKING:
     from ..app import App
@@ -42,10 +42,30 @@ def add_arguments(subparsers: Any) -> None:
     network.add_argument("--no-network", dest="network", action="store_false", help="without a network, or fail")
     network.add_argument("--host", action="append", default=[], metavar="HOST", help="with these hosts only")
     add_json(parser, help="for programs: what create_sandbox returns")
+    parser = subparsers.add_parser(
+        "delete",
+        description="Ends disposable sandboxes and everything that runs in them, and removes their files. If one "
+        "cannot be deleted, the others still are. The exit code is 0 if all are gone.",
+    )
+    parser.add_argument("ids", nargs="+", metavar="ID", help="ids or names")
+    add_json(parser)
 
 
 @with_app
 async def run(app: App, options: argparse.Namespace) -> int:
+    return await (_delete if options.verb == "delete" else _create)(app, options)
+
+
+async def _delete(app: App, options: argparse.Namespace) -> int:
+    async def delete(name: str) -> dict[str, str]:
+        gone = await app.disposables.service.delete(name)
+        await app.apps.forget(gone.id)
+        return {"sandbox_id": gone.id}
+
+    return await for_each(options.ids, delete, "sandbox_id", "deleted", options.json)
+
+
+async def _create(app: App, options: argparse.Namespace) -> int:
     made = await app.disposables.create(_order(app, options))
     if made.status == PENDING:
         complain(f"{made.id} is pending: {made.reason}")
