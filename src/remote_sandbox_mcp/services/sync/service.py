@@ -110,7 +110,7 @@ class Syncs:
         except Unreachable as problem:
             raise CutOff(problem, job.outcome() if job.source_tree is not None else None) from problem
         finally:
-            if len(job.plan.send) > MANY_FILES:
+            if len(job.plan.send) + job.plan.skipped > MANY_FILES:
                 asyncio.get_running_loop().call_later(LATER_S, give_back_memory)
 
     @contextlib.asynccontextmanager
