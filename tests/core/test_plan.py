@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.values import is_empty, read_tree
 
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
-from remote_sandbox_mcp.core.sync.plan import LARGE, UNKNOWN, Attributes, Item, Plan, check_deletion, make_plan
+from remote_sandbox_mcp.core.sync.plan import LARGE, UNKNOWN, Attributes, Item, Items, Plan, check_deletion, make_plan
 from remote_sandbox_mcp.core.sync.transfer import Order, Place
 from remote_sandbox_mcp.core.sync.tree import FOLDER, Tree
 
@@ -86,6 +87,29 @@ def test_an_item_has_its_path_size_and_reason() -> None:
     (first,) = plan.send
     assert first == Item(b"d", b"a", F.encode(), 3, "new")
     assert (first.path, first.meta.mtime, plan.bytes) == (b"d/a", 5000000000, 3)
+
+
+def test_many_files_to_send_take_little_more_memory_than_the_scan() -> None:
+    count = 10_000
+    source = tree({f"{number:05}": F for number in range(count)})
+    tracemalloc.start()
+    try:
+        plan = make_plan(source, tree(), PUSH)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert (len(plan.send), plan.bytes) == (count, 3 * count)
+    assert held < 2 * len(source.folders[b""])
+
+
+def test_packed_items_are_the_same_in_the_same_order() -> None:
+    items = [
+        Item(b"", b"a", F.encode(), 3, "new"),
+        Item(b"", b"b", L.encode(), 0, "link"),
+        Item(b"d", b"c", F.encode(), 3, "link"),
+        Item(b"", b"d", F.encode(), 3, "new"),
+    ]
+    assert list(Items(items)) == items
 
 
 TOUCHED: dict[str, tuple[str, str, list[Attributes]]] = {
