@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from tests.support.sshd import wait_until
 
 from .. import trees
 from ..client import Server, succeeded
-from ..host import resident
+from ..host import settled
 from ..measure import Times, in_turns, timed
 from ..report import Row, Target
 from ..stage import OURS, Stage, entry
@@ -19,8 +18,6 @@ from ..sync import Tool, grounds
 
 PART = 10
 FILES, MOST_MB = 200_000, 110
-# The hub's memory has settled when it has not changed for so long.
-SETTLED_S = 4
 
 
 def rows(stage: Stage) -> Iterator[Row]:
@@ -55,10 +52,10 @@ def _after_large_sync(stage: Stage) -> Row:
     count, folders = (5_000, 50) if stage.quick else (FILES, 2_000)
     with grounds("growth", stage) as here, stage.ours([entry(here.sshd)]) as server:
         succeeded(server.call("exec_bash", command="true"))
-        before = _settled(server)
+        before = settled(server.worker)
         source = here.plant(lambda root: trees.scatter(root, count, 16, folders))
         Tool(server, here.sshd.name).up(source, here.far / "copy")
-        after = _settled(server)
+        after = settled(server.worker)
     return Row(
         "growth",
         f"the hub's memory after a sync of {count:,} files",
@@ -69,15 +66,6 @@ def _after_large_sync(stage: Stage) -> Row:
         target=Target(MOST_MB),
         out_of_reach=stage.quick,
     )
-
-
-def _settled(server: Server) -> int:
-    """What the hub holds when it has loaded all its modules, and has given back what it does not need."""
-    seen = [0]
-    while len(seen) <= SETTLED_S or seen[-1] != seen[-1 - SETTLED_S]:
-        seen.append(resident(server.worker))
-        time.sleep(1)
-    return seen[-1]
 
 
 def _long_log(stage: Stage) -> Row:
