@@ -13,6 +13,8 @@ BUSY_SHARE = 0.15
 CALM_SHARE = 0.05
 BUSY_LOAD_PER_CORE = 0.5
 _LOOK_S = 1.5
+# A memory has settled when it has not changed for so long.
+_SETTLED_S = 4
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,15 @@ def rewind_peak(pid: int) -> int:
 def resident(pid: int) -> int:
     """What a process holds now, in kB; nothing where it has ended."""
     return _memory(pid, "VmRSS")
+
+
+def settled(pid: int) -> int:
+    """What a hub holds, in kB, once it has loaded all its modules and given back what it does not need."""
+    seen = [resident(pid)]
+    while len(seen) <= _SETTLED_S or seen[-1] != seen[-1 - _SETTLED_S]:
+        time.sleep(1)
+        seen.append(resident(pid))
+    return seen[-1]
 
 
 def held(pid: int) -> int:

@@ -16,9 +16,10 @@ from tests.support.line import ThreadedLine
 from tests.support.sshd import wait_until
 
 from remote_sandbox_mcp.far.jobs.state import listed_children
+from remote_sandbox_mcp.local.processes.locks import holder
 
 from ..client import Server
-from ..host import peak
+from ..host import peak, settled
 from ..measure import in_turns, timed
 from ..report import Row, Target
 from ..stage import ALONE, OURS, Stage, entry
@@ -118,13 +119,12 @@ def _watchdog(stage: Stage) -> Iterator[Row]:
     fleet = stage.machines(machines)
     environment = stage.environment([entry(sshd) for sshd in fleet])
     state = Path(environment["XDG_STATE_HOME"]) / "remote-sandbox-mcp"
-    # A hub would look after them itself.
     with stage.server(ALONE, environment) as server:
         for sshd in fleet:
             order = {"command": "sleep 3600", "session_name": "guarded", "interval_s": 3600}
             server.call("exec_bash_background", sandbox_name=sshd.name, ensure_watchdog=False, **order)
     _multiply(state, watches // machines)
-    with _daemon(environment) as pid:
+    with _daemon(environment, state) as pid:
         _wait_for_round(state, pid)
         costs = [_round(state, pid) for _ in range(stage.rounds(5, 2))]
         idle = _share(pid, stage.rounds(IDLE_S, 3))
@@ -163,10 +163,16 @@ def _multiply(state: Path, times: int) -> None:
 
 
 @contextmanager
-def _daemon(environment: dict[str, str]) -> Iterator[int]:
+def _daemon(environment: dict[str, str], state: Path) -> Iterator[int]:
+    """The process that is the watchdog: this one, or a hub that was started meanwhile to be it."""
     process = subprocess.Popen([*OURS, "watchdog", "run"], env=environment, stdin=subprocess.DEVNULL)
     try:
-        yield process.pid
+        wait_until(lambda: holder(state / "watchdog.lock") is not None, what="a watchdog", seconds=60)
+        watchdog = holder(state / "watchdog.lock")
+        assert watchdog
+        settled(watchdog.pid)
+        yield watchdog.pid
+        os.kill(watchdog.pid, signal.SIGTERM)
     finally:
         process.terminate()
         process.wait(10)

@@ -32,6 +32,7 @@ from tests.support.jobs import (
     shell,
 )
 from tests.support.pipe import PipeMachine, pythons
+from tests.support.root import run_as_root
 from tests.support.sshd import Fleet, Sshd, wait_until
 from tests.support.waiting import eventually
 
@@ -358,6 +359,42 @@ async def test_a_long_text_arrives_whole(jobs: Jobs, user: Sshd) -> None:
 # Pruning
 
 
+def let_prune(user: Sshd) -> None:
+    """Take away the mark that says that old jobs were removed a moment ago."""
+    run_as_root("rm", f"/tmp/remote-sandbox-{user.uid}/jobs.pruned")
+
+
+async def test_old_jobs_are_looked_for_once_a_minute(jobs: Jobs, user: Sshd) -> None:
+    old = await run(jobs, "true", "a")
+    path = folder_of(user, old.job_id) / "order"
+    path.write_text(path.read_text().replace('"ordered": ', '"ordered": 1000.0, "was": '))
+    await run(jobs, "true", "b")
+    await run(jobs, "true", "c")
+    assert old.job_id in job_folders(user)
+
+
+async def test_a_look_by_name_reads_no_other_job(jobs: Jobs, user: Sshd) -> None:
+    """Neither where a job has the name, nor where it was removed, nor where none had it."""
+    others = [(await run(jobs, "true", f"other-{number}")).job_id for number in range(5)]
+    mine = await run(jobs, "true", "mine")
+    records = [folder_of(user, job_id) / "order" for job_id in others]
+    for path in records:
+        os.utime(path, (1, 1))
+    seen = await jobs.inspect([JobQuery(session=name) for name in ("mine", "gone", "never")])
+    assert [each.state for each in seen] == [JobState.ENDED, JobState.MISSING, JobState.MISSING]
+    assert seen[0].job_id == mine.job_id
+    await run(jobs, "true", "fresh")
+    assert [path.stat().st_atime for path in records] == [1.0] * 5
+
+
+async def test_a_name_that_leads_nowhere_leads_to_the_newest_job_that_has_it(jobs: Jobs, user: Sshd) -> None:
+    """A start that is killed between its two steps has the name, and no folder."""
+    job_id = (await run(jobs, "exit 3", "a")).job_id
+    (folder_of(user, job_id).parent / "by-session/a").write_text(new_job_id())
+    (seen,) = await jobs.inspect([JobQuery(session="a")])
+    assert (seen.job_id, seen.exit_code) == (job_id, 3)
+
+
 async def test_old_jobs_are_pruned_and_running_ones_never(jobs: Jobs, user: Sshd) -> None:
     started = [await begin(jobs, script, name) for script, name in ((FOREVER, "a"), ("true", "b"), (FOREVER, "c"))]
     await in_thread(user, "tmux kill-session -t =c")
@@ -366,6 +403,7 @@ async def test_old_jobs_are_pruned_and_running_ones_never(jobs: Jobs, user: Sshd
     for each in started:
         path = folder_of(user, each.job_id) / "order"
         path.write_text(path.read_text().replace('"ordered": ', '"ordered": 1000.0, "was": '))
+    let_prune(user)
     fresh = await begin(jobs, "true", "d")
     left = sorted([started[0].job_id, fresh.job_id])
     await eventually(lambda: asyncio.to_thread(job_folders, user), lambda found: found == left, "the pruning")

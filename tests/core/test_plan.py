@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.values import is_empty, read_tree
 
 from remote_sandbox_mcp.core.errors import BadArgument, FileProblem
-from remote_sandbox_mcp.core.sync.plan import LARGE, UNKNOWN, Attributes, Item, Plan, check_deletion, make_plan
+from remote_sandbox_mcp.core.sync.plan import LARGE, UNKNOWN, Attributes, Item, Items, Plan, check_deletion, make_plan
 from remote_sandbox_mcp.core.sync.transfer import Order, Place
 from remote_sandbox_mcp.core.sync.tree import FOLDER, Tree
 
@@ -83,8 +84,32 @@ def test_new_and_changed_entries_are_sent(
 
 def test_an_item_has_its_path_size_and_reason() -> None:
     plan = make_plan(tree({"d/": D, "d/a": F}), tree(), PUSH)
-    assert plan.send == [Item(b"d", b"a", F.encode(), 3, "new")]
-    assert (plan.send[0].path, plan.send[0].meta.mtime, plan.bytes) == (b"d/a", 5000000000, 3)
+    (first,) = plan.send
+    assert first == Item(b"d", b"a", F.encode(), 3, "new")
+    assert (first.path, first.meta.mtime, plan.bytes) == (b"d/a", 5000000000, 3)
+
+
+def test_many_files_to_send_take_little_more_memory_than_the_scan() -> None:
+    count = 10_000
+    source = tree({f"{number:05}": F for number in range(count)})
+    tracemalloc.start()
+    try:
+        plan = make_plan(source, tree(), PUSH)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert (len(plan.send), plan.bytes) == (count, 3 * count)
+    assert held < 2 * len(source.folders[b""])
+
+
+def test_packed_items_are_the_same_in_the_same_order() -> None:
+    items = [
+        Item(b"", b"a", F.encode(), 3, "new"),
+        Item(b"", b"b", L.encode(), 0, "link"),
+        Item(b"d", b"c", F.encode(), 3, "link"),
+        Item(b"", b"d", F.encode(), 3, "new"),
+    ]
+    assert list(Items(items)) == items
 
 
 TOUCHED: dict[str, tuple[str, str, list[Attributes]]] = {
@@ -101,7 +126,7 @@ def test_entries_that_differ_only_in_mode_or_time_are_touched(
     source: str, target: str, touch: list[Attributes]
 ) -> None:
     plan = make_plan(tree({"a": source}), tree({"a": target}), PUSH)
-    assert (plan.touch, plan.send, plan.skipped, is_empty(plan)) == (touch, [], 1, not touch)
+    assert (plan.touch, list(plan.send), plan.skipped, is_empty(plan)) == (touch, [], 1, not touch)
 
 
 # Both trees; what is cleared without delete_extras, and with it. None: it stays, and that is told.
@@ -129,7 +154,7 @@ def test_an_entry_of_another_kind_is_cleared_before_it_is_replaced(
     plan = make_plan(tree(source), tree(target), order(delete_extras=deletes))
     expected = cleared if deletes else careful
     if expected is None:
-        assert (plan.clear, plan.send, is_empty(plan)) == ([], [], True)
+        assert (plan.clear, list(plan.send), is_empty(plan)) == ([], [], True)
         assert [problem.path for problem in plan.problems] == ["a"]
         assert "delete_extras=true" in plan.problems[0].reason
         return
@@ -253,7 +278,7 @@ def test_which_extras_are_deleted(
     plan = make_plan(ours, tree(target), order(delete_extras=True, **rules))
     assert sorted(path.decode() for path in plan.delete_files) == files
     assert [path.decode() for path in plan.delete_folders] == folders
-    assert (plan.send, plan.clear, plan.problems) == ([], [], [])
+    assert (list(plan.send), plan.clear, plan.problems) == ([], [], [])
     kept = make_plan(ours, tree(target), order(**rules))
     assert (kept.delete_files, kept.delete_folders, is_empty(kept)) == ([], [], True)
 
@@ -267,7 +292,7 @@ def test_nothing_is_deleted_where_the_source_could_not_be_read() -> None:
     assert make_plan(tree({"a": F}, unread=1), target, PUSH).problems == []
     # Neither is a folder that is in the way.
     plan = make_plan(tree({"d": F}, unread=1), tree({"d/": D, "d/x": F}), order(delete_extras=True))
-    assert (plan.clear, plan.send, len(plan.problems)) == ([], [], 2)
+    assert (plan.clear, list(plan.send), len(plan.problems)) == ([], [], 2)
 
 
 # Metas on both sides; whether it is in doubt (and else has to change), is sent, or neither.
@@ -365,7 +390,7 @@ def test_excluded_entries_that_the_source_lists_are_not_taken(fields: dict[str, 
     asked = order(PULL, excludes=("/.*",), delete_extras=True, checksum=checksum)
     target = tree({".profile": F, ".ssh/": D, "p/": D})
     plan = make_plan(tree(**fields), target, asked)
-    assert (plan.send, plan.clear, plan.touch, plan.doubtful, plan.delete_files) == ([], [], [], [], [])
+    assert (list(plan.send), plan.clear, plan.touch, plan.doubtful, plan.delete_files) == ([], [], [], [], [])
     assert all(item.path == b"p" for item in plan.finish)
     assert plan.new_folders == 0
 

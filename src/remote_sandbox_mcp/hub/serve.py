@@ -408,6 +408,8 @@ async def load_everything() -> None:
     await asyncio.sleep(LOAD_AFTER_S)
     from ..fronts.mcp.prefetch import turn
 
+    # httpx does without its own command line, for which it would load rich and pygments.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     skipped = ("__main__", ".far", ".frameworks")
     try:
         for found in pkgutil.walk_packages(remote_sandbox_mcp.__path__, "remote_sandbox_mcp."):

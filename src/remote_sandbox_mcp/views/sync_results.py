@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..core.sandboxes.files import Problem
@@ -67,7 +68,7 @@ def preview_fields(job: Synchronization) -> dict[str, Any]:
     plan, tree = job.plan, job.source_tree
     assert tree is not None
     deleted = [*plan.clear, *plan.delete_files, *plan.delete_folders]
-    send = [{"path": _text(item.path), "bytes": item.size, "why": item.why} for item in plan.send[:MOST_SHOWN]]
+    send = [{"path": _text(item.path), "bytes": item.size, "why": item.why} for item in islice(plan.send, MOST_SHOWN)]
     fields: dict[str, Any] = {
         "mode": "dry_run",
         "would_send_files": len(plan.send),

@@ -760,6 +760,15 @@ async def test_nothing_to_do_is_told_as_done(pool: Pool) -> None:
     assert pool.target.is_dir()
 
 
+async def test_only_what_came_otherwise_than_it_was_listed_is_noted(pool: Pool) -> None:
+    make(pool.source, {name: File(3) for name in (b"a", b"b", b"c")})
+    job = pool.begin()
+    await job.prepare()
+    (pool.source / "b").write_bytes(b"longer")
+    assert (await job.carry_out()).sent_files == 3
+    assert list(job.tally.otherwise) == [b"b"]
+
+
 async def test_a_plan_that_is_released_has_changed_nothing(pool: Pool) -> None:
     make(pool.source, {b"a": File(1), b"b": Folder({b"c": File(5 * MIB)})})
     job = pool.begin(delete_extras=True)

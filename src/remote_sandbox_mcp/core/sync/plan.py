@@ -62,6 +62,33 @@ class Item(NamedTuple):
         return child(self.folder, self.name)
 
 
+class Items:
+    """Items in their order, packed as a scan is: as objects they would take several times as much memory."""
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        # Folder, why, and names and metas as in a block of a scan.
+        self._blocks: list[tuple[bytes, str, bytearray]] = []
+        self._count = self.bytes = 0
+        for item in items:
+            self.append(item)
+
+    def append(self, item: Item) -> None:
+        if not self._blocks or self._blocks[-1][:2] != (item.folder, item.why):
+            self._blocks.append((item.folder, item.why, bytearray()))
+        self._blocks[-1][2].extend(b"%b\0%b\0" % (item.name, item.text))
+        self._count += 1
+        self.bytes += item.size
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Item]:
+        for folder, why, block in self._blocks:
+            fields = bytes(block).split(b"\0")
+            for name, text in zip(fields[0::2], fields[1::2]):  # noqa: B905 the last field is empty
+                yield Item(folder, name, text, size_of(text), why)
+
+
 @dataclass(frozen=True)
 class Attributes:
     """The mode and time that a path gets at the end."""
@@ -76,7 +103,7 @@ class Plan:
     """Actions of a sync, in the order of doing them: clear, send, touch, delete, finish."""
 
     clear: list[bytes] = field(default_factory=list)
-    send: list[Item] = field(default_factory=list)
+    send: Items = field(default_factory=Items)
     touch: list[Attributes] = field(default_factory=list)
     # Same size on both sides: whether they are sent depends on their content. (The item; whether its meta differs.)
     doubtful: list[tuple[Item, bool]] = field(default_factory=list)
@@ -104,7 +131,7 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        return sum(item.size for item in self.send)
+        return self.send.bytes
 
 
 def secrets_in(items: Iterable[Item], root: str) -> list[bytes]:

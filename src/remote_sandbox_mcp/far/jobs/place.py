@@ -158,11 +158,13 @@ def newest_of(session: str) -> "bytes | None":
     """The newest job of this machine that had exactly this session name."""
     if not SESSION_NAME.match(session):
         return None
-    noted = [folder for folder in sessions_in(job_roots(), session) if not is_of_another(read_json(folder, b"order"))]
-    if not noted:
-        # A start that was killed between making the folder and noting its session leaves no note.
-        noted = [folder for _, folder in all_jobs() if read_json(folder, b"order").get("session") == session]
-    return max(noted, key=lambda folder: float(read_json(folder, b"order").get("ordered", 0.0))) if noted else None
+    roots = job_roots()
+    found = [folder for folder in sessions_in(roots, session) if not is_of_another(read_json(folder, b"order"))]
+    # A start or a removal that was killed halfway leaves a note of a job that is not there. Login nodes of a cluster
+    # have no lock in common, so that one may remove the note of another.
+    if not found and (CLUSTER_NAMES or any(os.path.lexists(session_file(root, session)) for root in roots)):
+        found = [folder for _, folder in all_jobs() if read_json(folder, b"order").get("session") == session]
+    return max(found, key=lambda folder: float(read_json(folder, b"order").get("ordered", 0.0))) if found else None
 
 
 def sessions_in(roots: "list[bytes]", session: str) -> "list[bytes]":
@@ -191,9 +193,10 @@ def prune_jobs(now: float) -> None:
     jobs = all_jobs()
     old = [folder for at, (ordered, folder) in enumerate(jobs) if at >= KEEP_JOBS or now - ordered > KEEP_JOBS_S]
     alive = find_cookies() if old else {}
-    for folder in old:
-        if to_text(os.path.basename(folder)) not in alive and not may_live(folder):
-            forget_job(folder)
+    gone = {folder for folder in old if to_text(os.path.basename(folder)) not in alive and not may_live(folder)}
+    left = newest_by_session([job for job in jobs if job[1] not in gone]) if gone else {}
+    for folder in gone:
+        forget_job(folder, left)
     for root in job_roots():
         for name in os.listdir(root) if is_private(root) else []:
             folder = os.path.join(root, name)
@@ -208,24 +211,30 @@ def may_live(folder: bytes) -> bool:
     return keeper_lives(folder, read_begun(folder))
 
 
-def forget_job(folder: bytes) -> None:
-    """Remove a job's folder. It is renamed first, so that no reader finds a job with half of its files."""
+def forget_job(folder: bytes, left: "dict[tuple[bytes, str], bytes] | None" = None) -> None:
+    """Remove a job's folder; `left`: the newest jobs of sessions, where they are known. Needs the lock of starts.
+
+    It is renamed first, so that no reader finds a job with half of its files.
+    """
     session = str(read_json(folder, b"order").get("session", ""))
     root = os.path.dirname(folder)
-    named = session and read_session(root, session) == folder
     gone = os.path.join(root, b".new-" + os.urandom(8).hex().encode())
     with contextlib.suppress(OSError):
         os.rename(folder, gone)
-        if named:
-            name_another(root, session)
     for path in (gone, folder):
         shutil.rmtree(path, ignore_errors=True)
+    if session and not read_session(root, session):
+        other = (newest_by_session(all_jobs()) if left is None else left).get((root, session))
+        with contextlib.suppress(OSError):
+            if other:
+                note_session(other, session)
+            else:
+                os.unlink(session_file(root, session))
 
 
-def name_another(root: bytes, session: str) -> None:
-    """After the newest job of a session was removed, note the newest of those that remain."""
-    os.unlink(session_file(root, session))
-    for _, folder in all_jobs():
-        if os.path.dirname(folder) == root and read_json(folder, b"order").get("session") == session:
-            note_session(folder, session)
-            return
+def newest_by_session(jobs: "list[tuple[float, bytes]]") -> "dict[tuple[bytes, str], bytes]":
+    """The newest job of each session in each root; `jobs` are sorted, newest first."""
+    return {
+        (os.path.dirname(folder), str(read_json(folder, b"order").get("session", ""))): folder
+        for _, folder in reversed(jobs)
+    }

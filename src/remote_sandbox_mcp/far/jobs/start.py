@@ -22,6 +22,7 @@ from ..outpost.place import (
     closing_fd,
     is_locked,
     machine_marks,
+    mark_pruned,
     place_id,
     reason_of,
     start_folder,
@@ -284,7 +285,9 @@ def start_job(order: "JobStartOrder", raw: bytes, request: int, listener: Listen
         submit_job(job_id, made)
     listener.send(json_frame(END, request, answer))
     listener.finish()
-    prune_jobs(time.time())
+    if mark_pruned(os.path.join(base_folder(), b"jobs.pruned")):
+        with one_at_a_time():
+            prune_jobs(time.time())
 
 
 def submit_job(job_id: str, made: "list[bytes]") -> None:
@@ -297,7 +300,8 @@ def submit_job(job_id: str, made: "list[bytes]") -> None:
     except Refused as refusal:
         if refusal.reason != "unsure":
             take_back(made)
-            forget_job(folder)
+            with one_at_a_time():
+                forget_job(folder)
         raise
 
 
@@ -353,10 +357,10 @@ def first_start(order: "JobStartOrder", raw: bytes, made: "list[bytes]") -> "Job
             raise Refused("syntax", "the command has a syntax error: %s" % problem_said)
         open_log(log, made)
         final = os.path.join(os.path.dirname(folder), to_bytes(str(order["id"])))
+        # First, so that no job is without a note; and a failure after the start would be reported although it runs.
+        note_session(final, session)
         os.rename(folder, final)
         folder = final
-        # Before the start: a failure after it would be reported although the command runs.
-        note_session(folder, session)
         if "slurm" in record:
             return describe_begun(folder, record, False, [])
         return bring_to_life(folder, record, [] if lasting else [NOT_LASTING])

@@ -169,8 +169,8 @@ def foreign_state(query: "JobQuestion") -> "dict[str, Any]":
     session, log = str(query.get("session", "")), str(query.get("log_file", ""))
     facts: "dict[str, Any]" = {"order": {"session": session, "log": to_text(to_path(log)) if log else ""}}
     facts.update(foreign=True, begun={})
-    panes, made = tmux_panes(to_bytes(session)) if session else ([], 0.0)
-    if panes or (session and has_tmux_session(to_bytes(session))):
+    if session and has_tmux_session(to_bytes(session)):
+        panes, made = tmux_panes(to_bytes(session))
         return dict(facts, state="running", panes=panes, begun={"started": made} if made else {})
     last = read_last(to_path(log)) if log else None
     other = session_elsewhere(session)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import pwd
@@ -137,6 +138,7 @@ def prepare_base(folder: bytes) -> None:
     place_mark(folder)
 
 
+@functools.lru_cache(maxsize=None)
 def boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

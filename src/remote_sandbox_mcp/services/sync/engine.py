@@ -99,6 +99,8 @@ class Synchronization:
 
     async def _settle_doubts(self, plan: Plan) -> None:
         """Compare the content of what has the same size on both sides."""
+        if not plan.doubtful:
+            return
         for batch in batches([item for item, _ in plan.doubtful], BATCH_FILES, 1 << 62):
             raw = names_of(batch)
             ours, theirs = await asyncio.gather(

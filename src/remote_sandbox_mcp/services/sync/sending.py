@@ -10,7 +10,7 @@ from functools import partial
 from ...core.errors import FileProblem, SandboxError
 from ...core.orders import ReceiveOrder, SendOrder
 from ...core.sandboxes.files import Problem
-from ...core.sync.plan import LARGE, Item, Plan
+from ...core.sync.plan import LARGE, Item, Items, Plan
 from ...core.sync.transfer import Lane
 from ...core.sync.tree import text_of
 from .ends import Ends
@@ -49,7 +49,7 @@ class Sending:
         """Send the planned items. Raises FileProblem where nothing more can be written, Unreachable."""
         items = self.plan.send
         streams = await self._open_streams(items)
-        small = [item for item in items if item.size <= LARGE]
+        small = (item for item in items if item.size <= LARGE)
         large = [item for item in items if item.size > LARGE]
         async with Together() as tasks:
             tasks.start(self._send_large(streams, large))
@@ -59,10 +59,10 @@ class Sending:
                 tasks.check()
                 tasks.start(self._send_batch(streams, stream, batch), partial(streams.give_back, stream, size))
 
-    async def _open_streams(self, items: list[Item]) -> Streams:
+    async def _open_streams(self, items: Items) -> Streams:
         """More streams the longer the round trip, but no more than there is to send."""
         source, target = self.ends.source, self.ends.target
-        pieces = max(1, sum(item.size for item in items) // BATCH_BYTES, len(items) // BATCH_FILES)
+        pieces = max(1, items.bytes // BATCH_BYTES, len(items) // BATCH_FILES)
         counts = [min(pieces, MANY_LANES if end.is_far else NEXT_DOOR) for end in (source, target)]
         worth = pieces // WORTH_A_LANE
         await asyncio.gather(source.widen(counts[0], worth), target.widen(counts[1], worth))

@@ -28,7 +28,7 @@ from .sending import Bridging
 HERE_LANES, FAR_LANES = 2, 8
 SILENCE_S = 4.0
 # After a plan with more files, and when nobody has it any more, memory goes back to the system.
-MANY_FILES, LATER_S = 20_000, 1.0
+MANY_FILES, LATER_S = 100, 1.0
 # How one machine reaches another directly, where that is allowed.
 Routes = Callable[[str, str], Bridging | None]
 # Resolves a place of this computer and decides whether it may be written or read. Raises BadArgument.
@@ -110,7 +110,7 @@ class Syncs:
         except Unreachable as problem:
             raise CutOff(problem, job.outcome() if job.source_tree is not None else None) from problem
         finally:
-            if len(job.plan.send) > MANY_FILES:
+            if len(job.plan.send) + job.plan.skipped > MANY_FILES:
                 asyncio.get_running_loop().call_later(LATER_S, give_back_memory)
 
     @contextlib.asynccontextmanager

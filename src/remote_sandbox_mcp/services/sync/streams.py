@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import FileProblem
@@ -41,8 +41,8 @@ def names_of(batch: list[Item]) -> bytes:
 
 
 def wanted_of(batch: list[Item]) -> list[str]:
-    """Describe each item in the format of far/target.py: kind and mode of a file, everything of a link."""
-    return [item.text.partition(b" ")[0].decode() if item.text[:1] == b"f" else text_of(item.text) for item in batch]
+    """Describe each item as the scan did, so that the target tells of those alone that came otherwise."""
+    return [text_of(item.text) for item in batch]
 
 
 def portions(parts: list[bytes], found: Sequence[bytes] = ()) -> Iterator[tuple[list[bytes], list[str]]]:
@@ -55,7 +55,7 @@ def portions(parts: list[bytes], found: Sequence[bytes] = ()) -> Iterator[tuple[
             begin, size = at + 1, 0
 
 
-def batches(items: list[Item], most: int, size: int) -> Iterator[list[Item]]:
+def batches(items: Iterable[Item], most: int, size: int) -> Iterator[list[Item]]:
     batch: list[Item] = []
     total = 0
     for item in items:

@@ -14,7 +14,7 @@ from ...core.errors import BadArgument, FileProblem, SandboxError
 from ...core.gate import Ground
 from ...core.sandboxes.files import Problem
 from ...core.sync.incoming import Sieve
-from ...core.sync.plan import Item, Plan
+from ...core.sync.plan import Item, Items, Plan
 from ...core.sync.scope import AppliedScope, Scope, folders_above, is_among, survey
 from ...core.sync.transfer import IN_WORKSPACE, Listener, Order, Outcome, Place
 from ...core.sync.tree import LEADS_OUT, Tree, text_of
@@ -252,7 +252,7 @@ class Pass:
         return tuple(sorted(large))
 
     def _leave(self, plan: Plan, paths: Collection[bytes]) -> None:
-        plan.send = [item for item in plan.send if item.path not in paths]
+        plan.send = Items(item for item in plan.send if item.path not in paths)
         self._left = self._left.union(paths)
 
     async def _leave_results(self, plan: Plan, decided: frozenset[bytes]) -> dict[bytes, bytes]:
@@ -324,8 +324,8 @@ class Pass:
         async with self._closing():
             here, there = await self._scan_both()
             result = await self._decide(self.base, here, there, replace(self.scope, decided=wanted))
-            items = [item for item in result.pull.send if item.path in wanted]
-            plan = Plan(send=items, found=result.pull.found)
+            items = (item for item in result.pull.send if item.path in wanted)
+            plan = Plan(send=Items(items), found=result.pull.found)
             self._push.release()
             # They may have grown since they were left.
             await self._leave_results(plan, frozenset())
