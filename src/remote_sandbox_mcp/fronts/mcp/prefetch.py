@@ -185,7 +185,10 @@ def validators_made_when_used() -> Iterator[None]:
     this a start takes a sixth more processor time until the tools are listed, and a quarter more with a new hub.
     """
     from pydantic import BaseModel, TypeAdapter
+    from pydantic.plugin import _loader
 
+    # Plugins of pydantic are not looked for, in the metadata of every package that is installed.
+    _loader._plugins = _loader._plugins or {}
     usual, make, rebuild = BaseModel.model_config, TypeAdapter.__init__, BaseModel.__dict__["model_rebuild"]
 
     def make_later(self: Any, type: Any, *, config: Any = None, _parent_depth: int = 2, **more: Any) -> None:
