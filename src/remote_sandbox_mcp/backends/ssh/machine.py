@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import secrets
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -144,16 +145,29 @@ def why_no_walls(machine: Machine, said: str) -> str:
 
 
 async def start_line(
-    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, **options: Any
+    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, ahead: bytes = b"", **options: Any
 ) -> asyncssh.SSHClientProcess[bytes]:
-    """Start a line for the login shell, within walls where the operator wants them."""
-    if machine.writable is None:
-        return await connection.create_process(line, encoding=None, **options)
-    line, sent = program.walled(line, machine.python, machine.writable)
-    process = await connection.create_process(line, encoding=None, **options)
-    with contextlib.suppress(OSError):
-        # The reader notices that there is no Python.
-        process.stdin.write(sent)
+    """Start a line for the login shell, within walls where the operator wants them.
+
+    `ahead` is the beginning of its input. It follows the request at once: an answer would take a round trip.
+    """
+    if machine.writable is not None:
+        line, walls = program.walled(line, machine.python, machine.writable)
+        ahead = walls + ahead
+
+    def begin() -> asyncssh.SSHClientProcess[bytes]:
+        process: asyncssh.SSHClientProcess[bytes] = asyncssh.SSHClientProcess()
+        # The channel is open, and asyncssh asks for the program before anything else has its turn.
+        asyncio.get_running_loop().call_soon(send, process)
+        return process
+
+    def send(process: asyncssh.SSHClientProcess[bytes]) -> None:
+        # If it has ended by now, its reader notices.
+        with contextlib.suppress(OSError):
+            process.channel.write(ahead)
+
+    _, process = await connection.create_session(begin, line, encoding=None, **options)
+    await process.redirect(PIPE, PIPE, PIPE)
     return process
 
 
@@ -258,14 +272,13 @@ async def _start(
     sent = await asyncio.to_thread(functools.partial(program.sent, is_compiled=is_compiled))
     line = program.start_line(machine.python, token, is_compiled=is_compiled)
     try:
-        starting = functools.partial(start_line, connection, machine, line)
+        starting = functools.partial(start_line, connection, machine, line, sent)
         process = await (_when_granted(starting) if is_second_try else starting())
     except (OSError, asyncssh.Error) as problem:
         kind = CutAfterLogin if connection.is_closed() else Unreachable
         raise kind(f"{who}: logged in, but no session could be opened: {problem}") from None
     client = OutpostClient(ChannelLine(connection, process), machine.name)
     try:
-        process.stdin.write(sent)
         await client.greet(token)
     except (OSError, NoOutpost) as problem:
         await process.wait_closed()
@@ -400,7 +413,7 @@ async def open_session(
     sent = await asyncio.to_thread(functools.partial(program.sent, pieces, is_compiled=is_compiled))
     line = program.start_line(machine.python, token, pieces, *words, is_compiled=is_compiled)
     try:
-        process = await start_line(connection, machine, line, window=LANE_WINDOW)
+        process = await start_line(connection, machine, line, sent, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{machine.name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
@@ -408,7 +421,6 @@ async def open_session(
     process.channel.set_write_buffer_limits(LANE_BUFFER)
     greeting = near(LaneLine(connection, process, closed), machine.name)
     try:
-        process.stdin.write(sent)
         await within(greeting.greet(token), gate.deadline_s)
     except BaseException as problem:
         process.close()
