@@ -278,7 +278,7 @@ class InProgress:
 class Turns(AbstractAsyncContextManager[None]):
     """Decides when a call of one client begins: entered around each call, in the order in which they came.
 
-    A client has at most `most` calls at work beside other clients, and up to MOST_ALONE while no other is, or was lately.
+    A client has at most `most` calls at work beside others, and up to MOST_ALONE while no other is, or was lately.
     A call that only waits for a far side steps aside, and is not at work any more.
     """
 
