@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -139,7 +140,7 @@ async def test_the_quickest_answer_counts(opener: Opener, monkeypatch: pytest.Mo
     monkeypatch.setattr("remote_sandbox_mcp.services.sync.lanes.time.perf_counter", lambda: next(clock))
     for expected in (0.5, 0.1, 0.1):
         await lanes.take()
-        await turns(lambda expected=expected: lanes.round_trip_s == pytest.approx(expected))
+        await turns(functools.partial(lambda wanted: lanes.round_trip_s == pytest.approx(wanted), expected))
 
 
 async def test_what_cannot_be_opened_is_told() -> None:

@@ -10,7 +10,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from ...core.errors import CUT, Unreachable, Unsupported
 from ...core.sandboxes.machine import Machine
@@ -166,7 +166,8 @@ async def start_line(
         with contextlib.suppress(OSError):
             process.channel.write(ahead)
 
-    _, process = await connection.create_session(begin, line, encoding=None, **options)
+    _, session = await connection.create_session(begin, line, encoding=None, **options)
+    process = cast("asyncssh.SSHClientProcess[bytes]", session)
     await process.redirect(PIPE, PIPE, PIPE)
     return process
 

@@ -160,7 +160,7 @@ class UsedLater(ModuleType):
                 if type(self) is UsedLater and "is_begun" not in vars(self):
                     self.is_begun = True
                     cast("Any", self.__spec__).loader.exec_module(self)
-                    self.__class__ = ModuleType
+                    self.__class__ = ModuleType  # type: ignore[assignment]
             if name in vars(self):
                 return vars(self)[name]
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
