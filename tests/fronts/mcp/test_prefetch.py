@@ -56,18 +56,6 @@ Late.model_rebuild()
 print(Late.__pydantic_complete__)
 """
 
-# What a server of standard streams leaves out, and that it is there for who asks for it later.
-LEFT_OUT = """
-import sys, typing
-from remote_sandbox_mcp.fronts.mcp import prefetch
-prefetch.load(".stdio")
-parts = ("mcp.client", "httpx2._client", "uvicorn", "uvicorn.main")
-print([name for name in parts if name in sys.modules], hasattr(typing, "compile"))
-import mcp, httpx2, uvicorn.main
-from mcp import Client, stdio_server
-print(Client.__module__, httpx2.AsyncClient.__name__, hasattr(mcp, "no_such_name"), type(mcp), mcp.server.__name__)
-"""
-
 
 def call(tool: str = "exec_bash", **arguments: Any) -> dict[str, Any]:
     return {"method": "tools/call", "params": {"name": tool, "arguments": arguments}}
@@ -162,8 +150,3 @@ def test_a_first_call_is_one_login_which_begins_while_the_sdk_is_loaded(tmp_path
             finally:
                 process.stdin.close()
                 process.wait(10)
-
-
-def test_clients_of_the_sdk_and_what_http_needs_are_loaded_with_their_first_use() -> None:
-    said = subprocess.run([sys.executable, "-c", LEFT_OUT], capture_output=True, text=True, check=True).stdout
-    assert said.splitlines() == ["[] False", "mcp.client.client AsyncClient False <class 'module'> mcp.server"]

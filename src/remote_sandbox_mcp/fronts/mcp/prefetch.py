@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import importlib
 import json
 import sys
 import threading
-import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec, module_from_spec
 from types import ModuleType, UnionType
-from typing import Annotated, Any, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from ...app import App, Stock, compose
 from ...config.source import ConfigSource
@@ -124,57 +121,8 @@ def sandbox_in(call: dict[str, Any]) -> str | None:
 
 def load(module: str) -> ModuleType:
     """Import a module of this package, and with it the SDK."""
-    with turn, without_clients_and_http(), annotations_compiled_once(), validators_made_when_used():
+    with turn, validators_made_when_used():
         return importlib.import_module(module, __package__)
-
-
-@contextmanager
-def without_clients_and_http() -> Iterator[None]:
-    """Leave out what a server of standard streams never uses: an eighth of the processor time of a start.
-
-    The SDK's own first module imports its clients, and sse-starlette imports uvicorn only to change how that handles
-    signals, which ours does not (fronts/http/serve.py); it takes uvicorn for not installed.
-    """
-    for name in ("mcp", "httpx2"):
-        if name not in sys.modules and (spec := find_spec(name)):
-            sys.modules[name] = module = module_from_spec(spec)
-            module.__class__ = UsedLater
-    uvicorn, left_out = "uvicorn.main", cast("ModuleType", None)
-    is_loaded = sys.modules.setdefault(uvicorn, left_out) is not None
-    try:
-        yield
-    finally:
-        if not is_loaded:
-            del sys.modules[uvicorn]
-
-
-class UsedLater(ModuleType):
-    """A module that is executed when the first of its names is asked for; its submodules can be imported before."""
-
-    _one_at_a_time = threading.RLock()
-
-    def __getattr__(self, name: str) -> Any:
-        # Names like __file__ are asked of every module by who looks for another.
-        if not name.startswith("__"):
-            with self._one_at_a_time:
-                if type(self) is UsedLater and "is_begun" not in vars(self):
-                    self.is_begun = True
-                    cast("Any", self.__spec__).loader.exec_module(self)
-                    self.__class__ = ModuleType  # type: ignore[assignment]
-            if name in vars(self):
-                return vars(self)[name]
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-
-
-@contextmanager
-def annotations_compiled_once() -> Iterator[None]:
-    """Compile equal annotations once: of the thousands in the SDK's models, most are one of a few hundred."""
-    module: Any = typing
-    module.compile = functools.lru_cache(None)(compile)
-    try:
-        yield
-    finally:
-        del module.compile
 
 
 @contextmanager
@@ -185,10 +133,7 @@ def validators_made_when_used() -> Iterator[None]:
     this a start takes a sixth more processor time until the tools are listed, and a quarter more with a new hub.
     """
     from pydantic import BaseModel, TypeAdapter
-    from pydantic.plugin import _loader
 
-    # Plugins of pydantic are not looked for, in the metadata of every package that is installed.
-    _loader._plugins = _loader._plugins or {}
     usual, make, rebuild = BaseModel.model_config, TypeAdapter.__init__, BaseModel.__dict__["model_rebuild"]
 
     def make_later(self: Any, type: Any, *, config: Any = None, _parent_depth: int = 2, **more: Any) -> None:

@@ -11,8 +11,6 @@ from mcp.server.mcpserver.tools import Tool, ToolManager
 from mcp.types import CallToolResult, Icon, ToolAnnotations
 from pydantic import Field
 
-from .prefetch import annotations_compiled_once
-
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 # Claude Code hides tools behind a search, except for those marked like this: the ones that work begins with.
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
@@ -169,8 +167,7 @@ class Toolbox(ToolManager):
         return super().get_tool(name)
 
     def list_tools(self) -> list[Tool]:
-        with annotations_compiled_once():
-            return [tool for name, offer in self._offers.items() if offer.is_listed and (tool := self.get_tool(name))]
+        return [tool for name, offer in self._offers.items() if offer.is_listed and (tool := self.get_tool(name))]
 
     def _make(self, name: str, offer: OfferedTool) -> None:
         """Build the tool, with schemas reduced to what an agent needs."""

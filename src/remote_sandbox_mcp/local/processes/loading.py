@@ -38,9 +38,9 @@ def end() -> None:
 
 
 def defer_methods() -> None:
-    """Compile methods of dataclasses with their first use.
+    """Compile methods of dataclasses with their first call; but not __init__, whose parameters others look at.
 
-    Without this a start takes a quarter more processor time until the tools are listed, with a new hub or without one.
+    Without this a start takes an eighth more processor time until the tools are listed, with a new hub or without one.
     """
     if _one_by_one:
         _stdlib._create_fn = create_later
@@ -56,44 +56,40 @@ def make_methods_at_once() -> None:
 
 
 def create_later(name: str, *source: Any, **more: Any) -> Any:
-    return CompiledWhenUsed(name, functools.partial(_one_by_one, name, *source, **more))
+    create = functools.partial(_one_by_one, name, *source, **more)
+    return create() if name == "__init__" else compiled_when_called(name, create)
 
 
 def later_builder() -> Any:
     class LaterBuilder(_all_of_a_class):  # type: ignore[misc]
         def add_fn(self, name: str, *parts: Any, **more: Any) -> None:
             super().add_fn(name, *parts, **more)
-            self.locals[f"later{name}"] = CompiledWhenUsed(name, functools.partial(self.make, self.src[-1], name))
-            self.src[-1] = f" {name} = later{name}"
+            if name != "__init__":
+                self.locals[f"later{name}"] = compiled_when_called(
+                    name, functools.partial(self.make, self.src[-1], name)
+                )
+                self.src[-1] = f" {name} = later{name}"
 
         def make(self, source: str, name: str) -> Any:
             made: dict[str, Any] = {}
-            text = f"def make({','.join(self.locals)}):\n{source}\n return {name}"
-            # Not with the annotations of this module, which stay texts.
-            exec(compile(text, "<string>", "exec", dont_inherit=True), self.globals, made)
+            exec(f"def make({','.join(self.locals)}):\n{source}\n return {name}", self.globals, made)
             return made["make"](**self.locals)
 
     return LaterBuilder
 
 
-class CompiledWhenUsed:
-    """A method that is made when it is called or looked at, and takes its place in the class."""
+def compiled_when_called(name: str, create: Callable[[], Any]) -> Any:
+    """A method that is made by its first call, and takes its place in the class."""
+    made: Any = None
 
-    def __init__(self, name: str, create: Callable[[], Any]) -> None:
-        self.__name__ = self.__qualname__ = name
-        self._create = functools.lru_cache(None)(create)
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        return self._made(owner).__get__(instance, owner)
-
-    def __call__(self, instance: object, *given: object) -> object:
-        """For what `dataclasses` itself wraps: up to Python 3.12 that is __repr__."""
-        return self._made(type(instance))(instance, *given)
-
-    def _made(self, user: type) -> Any:
-        name, made = self.__name__, self._create()
-        for owner in user.__mro__:
-            if owner.__dict__.get(name) is self:
-                made.__qualname__ = f"{owner.__qualname__}.{name}"
+    def method(self: object, *given: object) -> object:
+        nonlocal made
+        made = made or create()
+        for owner in type(self).__mro__:
+            if owner.__dict__.get(name) is method:
+                made.__qualname__ = method.__qualname__
                 setattr(owner, name, made)
-        return made
+        return made(self, *given)
+
+    method.__name__ = name
+    return method
