@@ -6,6 +6,7 @@ import asyncio
 
 from remote_sandbox_mcp.core.client import only_waits
 from remote_sandbox_mcp.services.session import MOST_ALONE, MOST_AT_WORK, MOST_IN_ALL, Turns
+from tests.support.server import until
 
 
 class Client:
@@ -67,13 +68,26 @@ async def test_beside_another_client_each_has_its_share_and_waits_for_none_of_th
     assert (flood.at_work, len(flood.begun)) == (MOST_AT_WORK, MOST_ALONE)
     await flood.end(1)
     assert (flood.at_work, len(flood.begun)) == (MOST_AT_WORK, MOST_ALONE + 1)
-    # When the other has ended, the rest begins at once.
+    # When the other has ended, the rest begins.
     await other.end(MOST_AT_WORK)
     await other.end(1)
-    assert len(flood.begun) == MOST_ALONE + 50
+    await until(lambda: len(flood.begun) == MOST_ALONE + 50, "the rest to begin")
     await flood.end(MOST_ALONE)
     await asyncio.gather(*flood.calls, *other.calls)
-    assert not busy
+    await until(lambda: not busy, "nobody to be at work")
+
+
+async def test_a_flood_right_between_two_calls_of_another_client_is_not_let_in_whole() -> None:
+    busy: set[Turns] = set()
+    flood, other = Client(busy), Client(busy)
+    await other.call(1)
+    await other.end(1)
+    await flood.call(MOST_AT_WORK + 1)
+    assert flood.at_work == MOST_AT_WORK
+    # The other makes no further call.
+    await until(lambda: flood.at_work == MOST_AT_WORK + 1, "the rest to begin")
+    await flood.end(MOST_AT_WORK + 1)
+    await asyncio.gather(*flood.calls, *other.calls)
 
 
 async def test_calls_that_only_wait_for_a_far_side_make_room_for_more_up_to_a_bound() -> None:
@@ -92,7 +106,7 @@ async def test_calls_that_only_wait_for_a_far_side_make_room_for_more_up_to_a_bo
     await other.end(MOST_ALONE + 1)
     await other.end(1)
     await asyncio.gather(*waiting.calls, *other.calls)
-    assert not busy
+    await until(lambda: not busy, "nobody to be at work")
 
 
 async def test_a_call_that_is_cancelled_takes_no_turn() -> None:

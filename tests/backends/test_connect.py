@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asyncssh.channel import SSHClientChannel
+from asyncssh.constants import MSG_CHANNEL_DATA
 
 from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.backends.link import doorway, pipe, relay
@@ -150,6 +152,33 @@ async def test_a_machine_whose_sshd_forwards_nothing_has_a_relay(
         assert await echo(sandbox, port) == b"hello"
         await sandbox.stop(run_id)
     wait_until(lambda: not relays_of(sshd), what="the relay to end with its sandbox")
+
+
+async def test_a_program_follows_its_request_at_once(
+    sshd: Sshd, known_hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To wait for the answer first would take a round trip of each connection and of each lane."""
+    seen: list[str] = []
+    ask, send = SSHClientChannel._make_request, SSHClientChannel.send_packet
+
+    async def noted_request(channel: Any, *request: bytes) -> bool | None:
+        seen.append("request")
+        answer = await ask(channel, *request)
+        seen.append("answer")
+        return answer
+
+    def noted_packet(channel: Any, kind: int, *parts: bytes) -> None:
+        if kind == MSG_CHANNEL_DATA and seen[-1] != "program":
+            seen.append("program")
+        send(channel, kind, *parts)
+
+    monkeypatch.setattr(SSHClientChannel, "_make_request", noted_request)
+    monkeypatch.setattr(SSHClientChannel, "send_packet", noted_packet)
+    async with opened(sshd, known_hosts) as sandbox:
+        assert seen[:3] == ["request", "program", "answer"]
+        del seen[:]
+        await (await sandbox.open_lane()).close()
+        assert seen[:3] == ["request", "program", "answer"]
 
 
 async def test_a_machine_that_forwards_has_no_relay(sshd: Sshd, known_hosts: Path) -> None:

@@ -41,7 +41,10 @@ MOST_REFUSALS = 5
 # Further calls of the same client wait, so that a flood from one does not starve the others. The second limit is for
 # a client that is alone at work, and for many clients that cannot be told apart; the third also counts calls that only
 # wait for a far side.
-MOST_AT_WORK, MOST_ALONE, MOST_IN_ALL = 32, 128, 200
+MOST_AT_WORK, MOST_ALONE, MOST_IN_ALL = 25, 128, 200
+# A client that makes one call after the other is at work for so long after each: a flood that comes right between two
+# of them would be let in whole.
+LATELY_S = 0.1
 
 
 class Selection:
@@ -275,7 +278,7 @@ class InProgress:
 class Turns(AbstractAsyncContextManager[None]):
     """Decides when a call of one client begins: entered around each call, in the order in which they came.
 
-    A client has at most `most` calls at work beside other clients, and up to MOST_ALONE while no other is at work.
+    A client has at most `most` calls at work beside others, and up to MOST_ALONE while no other is, or was lately.
     A call that only waits for a far side steps aside, and is not at work any more.
     """
 
@@ -283,7 +286,7 @@ class Turns(AbstractAsyncContextManager[None]):
         """`busy`: those that have calls at work, of all clients; by default of this process."""
         self._most = most
         self._busy = _BUSY if busy is None else busy
-        self._at_work = self._aside = 0
+        self._at_work = self._aside = self._begun = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
@@ -321,17 +324,24 @@ class Turns(AbstractAsyncContextManager[None]):
             place.is_at_work = False
             self._aside += 1
             self._end()
+            self._rest(self._begun)
 
     def _begin(self) -> None:
         self._at_work += 1
+        self._begun += 1
         self._busy.add(self)
 
     def _end(self) -> None:
         self._at_work -= 1
         self._admit()
         if not self._at_work:
+            asyncio.get_running_loop().call_later(LATELY_S, self._rest, self._begun)
+
+    def _rest(self, begun: int) -> None:
+        """Let the others have all, unless a call has begun meanwhile."""
+        if self._begun == begun and not self._at_work:
             self._busy.discard(self)
-            for other in self._busy:
+            for other in tuple(self._busy):
                 other._admit()
 
     def _admit(self) -> None:

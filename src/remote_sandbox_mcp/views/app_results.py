@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -124,8 +125,13 @@ def timestamp(seconds: float) -> str:
 
 def moment(seconds: float) -> str:
     """ISO 8601; years beyond four digits, which a file system may report, become the nearest valid one."""
-    within = min(max(seconds, -62135596800.0), 253402300799.0)
-    return f"{(datetime(1970, 1, 1) + timedelta(seconds=int(within))).isoformat()}Z"
+    return _moment(int(min(max(seconds, -62135596800.0), 253402300799.0)))
+
+
+# Files of one folder often come from the same seconds.
+@functools.lru_cache(256)
+def _moment(second: int) -> str:
+    return f"{(datetime(1970, 1, 1) + timedelta(seconds=second)).isoformat()}Z"
 
 
 def log_text(records: Sequence[RunRecord]) -> str:

@@ -11,7 +11,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -685,6 +686,30 @@ async def test_many_large_files_over_a_single_lane_on_either_side(pool: Pool) ->
     assert outcome.sent_files == 13
     check_equal(pool)
     for end in ends:
+        await end.lanes.close()
+
+
+async def test_a_first_transfer_of_some_megabytes_starts_one_process_here(pool: Pool) -> None:
+    """A second one would be waited for longer than it saves; further lanes to the machine are opened meanwhile."""
+    make(pool.source, {b"large": File(17 * MIB, 1)})
+    opened: Counter[str] = Counter()
+
+    def opener(end: str) -> Callable[[], Awaitable[Lane]]:
+        async def open_one() -> Lane:
+            opened[end] += 1
+            return await pool.open_lane()
+
+        return open_one
+
+    order = pool.order()
+    two = [End(order.source, Lanes("here", opener("here"), 2)), End(order.target, Lanes("far", opener("far"), 8))]
+    job = Synchronization(order, two[0], two[1], pool.chunks)
+    await job.prepare()
+    await job.carry_out()
+    check_equal(pool)
+    assert opened["here"] == 1
+    assert opened["far"] > 1
+    for end in two:
         await end.lanes.close()
 
 

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import functools
 import secrets
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ...core.errors import CUT, Unreachable, Unsupported
 from ...core.sandboxes.machine import Machine
@@ -133,16 +134,30 @@ def why_no_walls(machine: Machine, said: str) -> str:
 
 
 async def start_line(
-    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, **options: Any
+    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, ahead: bytes = b"", **options: Any
 ) -> asyncssh.SSHClientProcess[bytes]:
-    """Start a line for the login shell, within walls where the operator wants them."""
-    if machine.writable is None:
-        return await connection.create_process(line, encoding=None, **options)
-    line, sent = program.walled(line, machine.python, machine.writable)
-    process = await connection.create_process(line, encoding=None, **options)
-    with contextlib.suppress(OSError):
-        # The reader notices that there is no Python.
-        process.stdin.write(sent)
+    """Start a line for the login shell, within walls where the operator wants them.
+
+    `ahead` is the beginning of its input. It follows the request at once: an answer would take a round trip.
+    """
+    if machine.writable is not None:
+        line, walls = program.walled(line, machine.python, machine.writable)
+        ahead = walls + ahead
+
+    def begin() -> asyncssh.SSHClientProcess[bytes]:
+        process: asyncssh.SSHClientProcess[bytes] = asyncssh.SSHClientProcess()
+        # The channel is open, and asyncssh asks for the program before anything else has its turn.
+        asyncio.get_running_loop().call_soon(send, process)
+        return process
+
+    def send(process: asyncssh.SSHClientProcess[bytes]) -> None:
+        # If it has ended by now, its reader notices.
+        with contextlib.suppress(OSError):
+            process.channel.write(ahead)
+
+    _, session = await connection.create_session(begin, line, encoding=None, **options)
+    process = cast("asyncssh.SSHClientProcess[bytes]", session)
+    await process.redirect(PIPE, PIPE, PIPE)
     return process
 
 
@@ -244,14 +259,13 @@ async def _start(
     sent = await asyncio.to_thread(functools.partial(program.sent, is_compiled=is_compiled))
     line = program.start_line(machine.python, token, is_compiled=is_compiled)
     try:
-        starting = functools.partial(start_line, connection, machine, line)
+        starting = functools.partial(start_line, connection, machine, line, sent)
         process = await (_when_granted(starting) if is_second_try else starting())
     except (OSError, asyncssh.Error) as problem:
         kind = CutAfterLogin if connection.is_closed() else Unreachable
         raise kind(f"{who}: logged in, but no session could be opened: {problem}") from None
     client = OutpostClient(ChannelLine(connection, process), machine.name)
     try:
-        process.stdin.write(sent)
         await client.greet(token)
     except (OSError, NoOutpost) as problem:
         await process.wait_closed()
@@ -340,10 +354,10 @@ async def start_program(
 
 
 async def start_further(
-    line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection
+    line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection, ahead: bytes = b""
 ) -> asyncssh.SSHClientProcess[bytes]:
     try:
-        process = await start_line(connection, gate.machine, line, window=LANE_WINDOW)
+        process = await start_line(connection, gate.machine, line, ahead, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{gate.machine.name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
@@ -387,10 +401,9 @@ async def open_session(
     machine, token, is_compiled = gate.machine, secrets.token_hex(16), gate.python.is_ours()
     sent = await asyncio.to_thread(functools.partial(program.sent, pieces, is_compiled=is_compiled))
     line = program.start_line(machine.python, token, pieces, *words, is_compiled=is_compiled)
-    process = await start_further(line, gate, connection)
+    process = await start_further(line, gate, connection, sent)
     greeting = near(SessionLine(process, closed), machine.name)
     try:
-        process.stdin.write(sent)
         await within(greeting.greet(token), gate.deadline_s)
     except BaseException as problem:
         process.close()

@@ -191,7 +191,8 @@ def names_in(folder: bytes, most: int, problems: "list[list[str]]") -> "list[byt
         note(problems, folder, problem)
         return []
     first = heapq.nsmallest(most, names) if len(names) > most * 4 else sorted(names)
-    return [os.path.join(folder, name) for name in first]
+    above = os.path.join(folder, b"")
+    return [above + name for name in first]
 
 
 def note(problems: "list[list[str]]", path: bytes, problem: OSError) -> None:

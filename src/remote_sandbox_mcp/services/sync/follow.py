@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,6 @@ from ...core.sync.tree import MOST_BYTES, Tree, TreeReader
 from ...far.outpost.wire import CANCEL
 from ...local.waiting import Chores
 from .ends import LONG_S
-from .lanes import tried_out
 
 # After this time without a look the lane is closed. An open lane counts as use of a disposable sandbox.
 IDLE_S = 600.0
@@ -133,8 +133,10 @@ class Follower:
         async with self._opening:
             if self._lane is None or not self._lane.is_alive:
                 await self.close()
-                self._lane, seconds = await tried_out(self._open_lane)
-                self._squeeze = seconds > LONG_S
+                self._lane = await self._open_lane()
+                asked = time.perf_counter()
+                await self._lane.begin({"verb": "rest"})
+                self._squeeze = time.perf_counter() - asked > LONG_S
             return self._lane
 
     async def _follow(self, lane: Lane, after_run: str, since: int) -> tuple[Tree, bool]:

@@ -8,22 +8,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from ...core.errors import SandboxError
-from ...core.sync.transfer import Lane
+from ...core.sync.transfer import Lane, Reply
 from ...local.waiting import Chores
 
 IDLE_S = 120.0
-
-
-async def tried_out(opener: Callable[[], Awaitable[Lane]]) -> tuple[Lane, float]:
-    """Open a lane; returns how long a round trip over it takes, too."""
-    lane = await opener()
-    begun = time.perf_counter()
-    try:
-        await lane.begin({"verb": "rest"})
-    except BaseException:
-        await lane.close()
-        raise
-    return lane, time.perf_counter() - begun
 
 
 class Lanes:
@@ -39,6 +27,7 @@ class Lanes:
         self._timer: asyncio.TimerHandle | None = None
         self._coming = Chores(f"lanes to {name}", expected=(SandboxError,))
         self._closing = Chores(f"closing lanes to {name}")
+        self._measuring = Chores(f"the round trip to {name}", expected=(SandboxError,))
 
     async def take(self) -> Lane:
         """A live lane. Raises ConnectError, Unsupported."""
@@ -52,9 +41,14 @@ class Lanes:
             await asyncio.wait(tuple(self._coming), return_when=asyncio.FIRST_COMPLETED)
 
     async def _new(self) -> Lane:
-        lane, seconds = await tried_out(self._opener)
-        self.round_trip_s = min(self.round_trip_s, seconds)
+        lane = await self._opener()
+        # Not waited for: it is answered before all that is asked next, so it is known when there is something to send.
+        self._measuring.start(self._measure(lane.begin({"verb": "rest"}), time.perf_counter()))
         return lane
+
+    async def _measure(self, answer: Awaitable[Reply], asked: float) -> None:
+        await answer
+        self.round_trip_s = min(self.round_trip_s, time.perf_counter() - asked)
 
     def open_ahead(self, count: int) -> None:
         """Begin to open what a transfer will take presently, so that there are so many lanes."""

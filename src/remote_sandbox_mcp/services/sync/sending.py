@@ -22,8 +22,9 @@ BATCH_FILES, BATCH_BYTES = 256, 512 << 10
 # By how much the files of one batch may have grown since they were listed.
 MOST_GROWN = 8 << 20
 MANY_LANES = 8
-# A lane that has to be opened takes about as long as so many batches on one that is open.
-WORTH_A_LANE = 16
+# A lane that has to be opened takes about as long as so many batches on one that is open; on this computer, where a
+# process is started for it, as long as many more.
+WORTH_A_LANE, WORTH_HERE = 16, 64
 # Each takes a few round trips, which over a long distance cost more than its bytes.
 LARGE_AT_ONCE = 16
 
@@ -64,8 +65,8 @@ class Sending:
         source, target = self.ends.source, self.ends.target
         pieces = max(1, items.bytes // BATCH_BYTES, len(items) // BATCH_FILES)
         counts = [min(pieces, MANY_LANES if end.is_far else NEXT_DOOR) for end in (source, target)]
-        worth = pieces // WORTH_A_LANE
-        await asyncio.gather(source.widen(counts[0], worth), target.widen(counts[1], worth))
+        worth = [pieces // (WORTH_A_LANE if end.place.sandbox else WORTH_HERE) for end in (source, target)]
+        await asyncio.gather(source.widen(counts[0], worth[0]), target.widen(counts[1], worth[1]))
         await self._cross_directly(source.taken)
         targets = self.bridged or target.taken
         common = [way for way in source.lane.squeezers if way in targets[0].squeezers]

@@ -215,9 +215,9 @@ def next_cursor(truncated: bool, start: int, keys: Sequence[str]) -> dict[str, A
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
-    fields = {"path": plain_text(entry.path), "is_dir": entry.is_dir, "size": entry.size}
-    fields |= {"mtime": int(entry.mtime), "modified": moment(entry.mtime)}
-    return fields | ({"kind": entry.kind} if entry.kind not in ("file", "dir") else {})
+    path, mtime, kind = plain_text(entry.path), entry.mtime, entry.kind
+    fields = {"path": path, "is_dir": kind == "dir", "size": entry.size, "mtime": int(mtime), "modified": moment(mtime)}
+    return fields if kind in ("file", "dir") else fields | {"kind": kind}
 
 
 def match_fields(match: Match) -> dict[str, Any]:
