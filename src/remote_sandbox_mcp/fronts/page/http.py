@@ -47,6 +47,10 @@ class PageRefusal(Exception):
         self.status = status
 
 
+# What our WebSockets speak, and, as they have no headers of their own, the word with the page's token beside it.
+SOCKET, TOKEN_WORD = "terminal", "token."
+
+
 @dataclass(frozen=True)
 class PageAnswer:
     """An answer that is sent at once."""
@@ -90,7 +94,7 @@ class PageRequest:
         except ValueError:
             raise PageRefusal(400, "the query has too many fields") from None
         peer = str((scope.get("client") or ("",))[0])
-        return cls(scope["method"], scope["path"], dict(query), tuple(scope["headers"]), receive, peer)
+        return cls(scope.get("method", "GET"), scope["path"], dict(query), tuple(scope["headers"]), receive, peer)
 
     @property
     def is_from_here(self) -> bool:
@@ -100,6 +104,12 @@ class PageRequest:
     def header(self, name: str) -> str:
         values = [value.decode("latin-1") for key, value in self.headers if key == name.encode()]
         return values[0].strip() if len(values) == 1 else ""
+
+    @property
+    def token(self) -> str:
+        words = (word.strip() for word in self.header("sec-websocket-protocol").split(","))
+        spoken = (word.removeprefix(TOKEN_WORD) for word in words if word.startswith(TOKEN_WORD))
+        return self.header("x-page-token") or next(spoken, "")
 
     def cookies(self, name: str) -> list[str]:
         """All of this name: a server at another port of this host can add some of its own."""
