@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, Locator, Page
+    from playwright.async_api import Browser, BrowserContext, Locator, Page, Position
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # Beside other work, a first login to a machine may take this long.
 SOON_MS = 40_000
+# In a row, beside the links in it.
+LEFT: Position = {"x": 20, "y": 20}
 
 
 def require_chromium() -> str:

@@ -11,6 +11,17 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Event,
+    RejectConnection,
+    Request,
+    TextMessage,
+)
+
 HOST = "127.0.0.1"
 # Beside other work, a first login to a machine may take this long.
 SOON_S = 30.0
@@ -74,6 +85,62 @@ class Browser:
             yield Stream(connection.getresponse(), connection.sock)
         finally:
             connection.close()
+
+    @contextmanager
+    def terminal(self, path: str = "/ui/api/terminal", **changes: str) -> Iterator[Socket]:
+        """A WebSocket, asked for as our page does except for these headers; an empty one is left out."""
+        headers = {
+            "Host": f"{HOST}:{self.port}",
+            "Origin": f"http://{HOST}:{self.port}",
+            "Cookie": self.cookie,
+            "Sec-WebSocket-Protocol": f"terminal, token.{self.token}",
+        } | {name.replace("_", "-"): value for name, value in changes.items()}
+        with socket.create_connection((HOST, self.port), timeout=SOON_S) as line:
+            yield Socket(line, path, headers)
+
+
+class Socket:
+    """The browser's end of a WebSocket. `status` 101 says that there is one."""
+
+    def __init__(self, line: socket.socket, path: str, headers: dict[str, str]) -> None:
+        self.line = line
+        self._wire = WSConnection(ConnectionType.CLIENT)
+        words = headers.pop("Sec-WebSocket-Protocol").split(", ")
+        given = [(name.encode(), value.encode()) for name, value in headers.items() if value and name != "Host"]
+        self._put(Request(host=headers["Host"], target=path, extra_headers=given, subprotocols=words))
+        first = next(self.events(), None)
+        self.status = 101 if isinstance(first, AcceptConnection) else 0
+        if isinstance(first, RejectConnection):
+            self.status = first.status_code
+
+    def send(self, value: Any) -> None:
+        self._put(BytesMessage(value) if isinstance(value, bytes) else TextMessage(json.dumps(value)))
+
+    def say(self, **fields: Any) -> None:
+        self.send(fields)
+
+    def heard(self) -> Iterator[bytes | dict[str, Any]]:
+        """What is shown, and what is said, until it is closed; parts of what is shown are taken at once."""
+        for event in self.events():
+            if isinstance(event, BytesMessage):
+                yield bytes(event.data)
+                self.say(took=len(event.data))
+            elif isinstance(event, TextMessage):
+                yield json.loads(event.data)
+
+    def _put(self, event: Event) -> None:
+        self.line.sendall(self._wire.send(event))
+
+    def events(self) -> Iterator[Event]:
+        while True:
+            for event in self._wire.events():
+                if isinstance(event, CloseConnection):
+                    return
+                yield event
+            data = self.line.recv(1 << 16)
+            if not data:
+                return
+            self._wire.receive_data(data)
 
 
 class Stream:

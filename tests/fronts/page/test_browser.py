@@ -15,7 +15,7 @@ import pytest
 
 from remote_sandbox_mcp.config.allowances import Allowance, allow
 from tests.fronts.http.conftest import connected
-from tests.support.chromium import Opener, Tab, chromium, fresh, require_chromium, tabs
+from tests.support.chromium import LEFT, Opener, Tab, chromium, fresh, require_chromium, tabs
 from tests.support.dashboards import Dashboard, dashboard
 from tests.support.hubs import kill_hub
 from tests.support.server import Caller, entry
@@ -339,7 +339,7 @@ async def test_a_job_is_followed_and_stopped_after_a_question(tab: Tab, agent: C
     printed = r"printf '\033[1;32mgreen\033[0m\nstep 1\rstep 2\n'"
     await start(agent, machine, "to-stop", f"{printed}; while sleep 0.2; do echo tick; done")
     await tab.go("jobs")
-    await (await tab.shows(".row-link", "to-stop")).click()
+    await (await tab.shows(".row", "to-stop")).locator(".row-link").click(position=LEFT)
     assert await (await tab.shows(".log-line .ink-2")).inner_text() == "green"
     await tab.shows(".log-line", re.compile("^step 2$"))
     await tab.shows(".log-line", "tick")
@@ -516,12 +516,20 @@ async def test_the_end_of_a_watched_job_and_a_transfer_are_shown(
     allow(Allowance(str(data), writing=False), shown.home / "state")
     await agent.call("sync_local_to_remote_background", local_path=str(data), remote_path=f"{machine.name}:data")
     await tab.go("jobs")
-    row = await tab.shows(".row-link", "watched")
+    row = await tab.shows(".row", "watched")
     await row.locator(".bar-text", has_text="step 3 / 4").wait_for()
+    # A machine's name is a link of its own, beside that of the row, and not within it.
+    await row.locator(".name-link", has_text=machine.name).click()
+    await tab.shows("h1", machine.name)
+    assert not await tab.find("a a").count()
+    await tab.go("jobs")
+    await (await tab.shows(".row", "watched")).locator("[title]").first.click()
+    await tab.shows("h1", "watched")
     await tab.go("transfers")
     await tab.shows(".transfer[data-state=ended] h2", f"{data} → {machine.name}:data")
     await tab.go("events")
     await tab.shows(".event[data-state=ended] .event-job", "watched")
+    await tab.shows(f".event .name-link[href='#/machines/{machine.name}']", machine.name)
     await (await tab.shows(".event-job", "watched")).click()
     await tab.shows("h1", "watched")
 
@@ -548,7 +556,7 @@ async def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     await press("Escape")
     assert await tab.page.locator("[data-search]").input_value() == ""
     await press("Escape")
-    await tab.shows(".row-link .job")
+    await tab.shows(".row .job")
     await press("j")
     await tab.until("() => document.activeElement.matches('.row-link')")
     await press("Enter")

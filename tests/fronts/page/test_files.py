@@ -30,12 +30,20 @@ def test_the_page_is_served_to_anybody_and_revalidated(served: Service) -> None:
 
 # What a browser loads before anything is opened: what the page names, and what its modules import.
 NAMED = re.compile(rb"""(?:href|src)="([\w.]+)"|from "\./([\w.]+)\"""")
-MOST_BYTES, MOST_SENT = 350_000, 120_000
+LATER = {(): set(), ("job.js",): {"log.js"}, ("sentences.js",): {"sentences.js"}}
 
 
-def test_the_page_is_light_and_its_terminal_and_its_chinese_are_loaded_when_they_are_wanted(served: Service) -> None:
+@pytest.mark.parametrize(
+    ("more", "most", "most_sent"),
+    [
+        pytest.param((), 230_000, 85_000, id="at first"),
+        pytest.param(("job.js",), 275_000, 100_000, id="with the log of a job"),
+        pytest.param(("sentences.js",), 330_000, 120_000, id="in Chinese"),
+    ],
+)
+def test_the_page_is_light(served: Service, more: tuple[str, ...], most: int, most_sent: int) -> None:
     browser, loaded, sent = Browser(served.port), {}, 0
-    names = {"index.html"}
+    names = {"index.html", *more}
     while names - loaded.keys():
         for name in names - loaded.keys():
             loaded[name] = browser.ask("GET", f"/ui/{name}").body
@@ -45,9 +53,9 @@ def test_the_page_is_light_and_its_terminal_and_its_chinese_are_loaded_when_they
             sent += len(packed.body)
         names |= {(one or other).decode() for body in loaded.values() for one, other in NAMED.findall(body)}
     assert {"main.js", "page.css", "saying.js"} <= loaded.keys()
-    assert not {"terminal.js", "sentences.js"} & loaded.keys()
-    assert sum(map(len, loaded.values())) <= MOST_BYTES
-    assert sent <= MOST_SENT
+    assert {"terminal.js", "log.js", "sentences.js"} & loaded.keys() == LATER[more]
+    assert sum(map(len, loaded.values())) <= most
+    assert sent <= most_sent
 
 
 def test_the_address_without_a_slash_leads_to_the_page(served: Service) -> None:

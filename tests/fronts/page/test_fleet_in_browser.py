@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fronts.http.conftest import connected
-from tests.support.chromium import Opener, Tab, chromium, fresh, require_chromium, tabs
+from tests.support.chromium import LEFT, Opener, Tab, chromium, fresh, require_chromium, tabs
 from tests.support.dashboards import Dashboard, dashboard
 from tests.support.engine_place import WITH_PYTHON, Place
 from tests.support.server import Caller, entry
@@ -105,9 +105,9 @@ async def test_a_cluster_shows_its_partitions_and_why_a_job_waits(tab: Tab, agen
     await card.get_by_text("1 running, 1 pending").wait_for()
     await tab.go("jobs")
     await tab.shows(".job[data-state=running] .job-name", re.compile("^runs$"))
-    waits = await tab.shows(".row-link:has(.job[data-state=pending])", "waits")
+    waits = await tab.shows(".row:has(.job[data-state=pending])", "waits")
     await waits.locator(".job-time", has_text=re.compile("Resources|Priority")).wait_for()
-    await waits.click()
+    await waits.locator(".row-link").click(position=LEFT)
     await tab.shows(".fact", re.compile("main.*(Resources|Priority)"))
     # The first one makes room for it.
     await tab.go("jobs/hpc%2Fruns")
@@ -182,10 +182,10 @@ async def test_a_hostile_job_is_text_wherever_it_is_named(tab: Tab, agent: Calle
         "exec_bash_background", command=HOSTILE, session_name=NAME, sandbox_name=machine.name, watch=False
     )
     await tab.go("jobs")
-    row = await tab.shows(".row-link", started["tmux_session"])
+    row = await tab.shows(".row", started["tmux_session"])
     await row.locator(".job-exit", has_text="exit 7").wait_for()
     await row.locator(".job-command[data-why][title*='<script>document.title=1</script>']").wait_for()
-    await row.click()
+    await row.locator(".row-link").click(position=LEFT)
     await tab.shows("h1", started["tmux_session"])
     await tab.shows(".log-line", "<script>document.title=1</script>")
     await tab.shows(".log-line", "__proto__")

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
 import os
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from wsproto.events import BytesMessage
 
+from remote_sandbox_mcp.fronts.page.terminals import MOST_AHEAD
 from tests.fronts.http.conftest import connected
 from tests.support.chromium import Opener, Tab, chromium, fresh, require_chromium, tabs
 from tests.support.dashboards import Dashboard, dashboard
-from tests.support.page import HOST, SOON_S, Stream
+from tests.support.page import HOST, SOON_S
 from tests.support.page import Browser as Asker
 from tests.support.server import Caller, entry
-from tests.support.sshd import Fleet, Sshd
+from tests.support.sshd import Fleet, Sshd, wait_until
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -244,8 +244,7 @@ async def test_a_running_job_is_entered(tab: Tab, agent: Caller, machine: Sshd) 
 # Attacks on files and terminals
 
 NEW = [
-    ("GET", "curves"), ("GET", "log/line"), ("POST", "folder"), ("POST", "download"), ("POST", "terminal"),
-    ("POST", "terminal/type"), ("POST", "terminal/size"),
+    ("GET", "curves"), ("GET", "log/line"), ("POST", "folder"), ("POST", "download"),
 ]  # fmt: skip
 
 
@@ -267,57 +266,144 @@ def test_nobody_else_gets_in(shown: Dashboard, method: str, path: str) -> None:
         assert asker.ask("GET", at).status == 404
 
 
-@contextmanager
-def terminal(asker: Asker, **wanted: Any) -> Iterator[Stream]:
-    connection = http.client.HTTPConnection(HOST, asker.port, timeout=SOON_S)
-    try:
-        connection.request("POST", "/ui/api/terminal", json.dumps(wanted).encode(), asker.headers(True, {}))
-        assert connection.sock is not None
-        yield Stream(connection.getresponse(), connection.sock)
-    finally:
-        connection.close()
+# Attacks on the WebSocket: a browser lets any page ask for one, and sends its cookies along.
+
+EVIL = "http://evil.example.org"
 
 
-def test_a_terminal_belongs_to_the_tab_that_opened_it(shown: Dashboard, machine: Sshd) -> None:
-    asker, other = Asker(shown.port), Asker(shown.port)
+def test_no_other_page_gets_a_terminal(shown: Dashboard, machine: Sshd) -> None:
+    asker, stranger = Asker(shown.port), Asker(shown.port)
     asker.enter(shown.key)
-    other.enter(shown.key)
-    with terminal(asker, sandbox=machine.name, rows=24, columns=80) as stream:
-        events = stream.events()
-        name, data = next(events)
-        assert name == "opened"
-        typed = {"id": data["id"], "data": base64.b64encode(b"echo $((6*7))-here; exit\n").decode()}
-        # Another browser that has the key opens terminals of its own.
-        assert other.ask("POST", "/ui/api/terminal/type", typed).status == 404
-        assert asker.ask("POST", "/ui/api/terminal/type", typed | {"id": "0" * 32}).status == 404
-        assert asker.ask("POST", "/ui/api/terminal/type", typed | {"data": "?"}).status == 400
-        assert asker.ask("POST", "/ui/api/terminal/size", {"id": data["id"], "rows": "1"}).status == 400
-        assert asker.ask("POST", "/ui/api/terminal/type", typed).status == 200
-        said = b""
-        for name, data in events:
-            said += base64.b64decode(data) if name == "output" else b""
-        assert (name, data) == ("end", {"trouble": ""})
-        assert b"42-here" in said
-    (call,) = asker.ask("GET", "/ui/api/calls?tool=terminal&limit=1").json["calls"]
+    own = f"http://{HOST}:{shown.port}"
+    refused: list[tuple[int, dict[str, str]]] = [
+        # A page elsewhere, a frame without an origin, a program that says none, another server of this computer.
+        (403, {"Origin": EVIL}),
+        (403, {"Origin": "null"}),
+        (404, {"Origin": ""}),
+        (403, {"Origin": f"http://{HOST}:{shown.port + 1}"}),
+        (403, {"Origin": f"{own}.evil.example.org"}),
+        (403, {"Sec_Fetch_Site": "cross-site"}),
+        # A name that a page elsewhere has lead here.
+        (421, {"Host": f"evil.example.org:{shown.port}", "Origin": f"{EVIL}:{shown.port}"}),
+        # One half of the pass.
+        (401, {"Cookie": ""}),
+        (401, {"Sec_WebSocket_Protocol": "terminal"}),
+        (401, {"Sec_WebSocket_Protocol": f"terminal, token.{'0' * 64}"}),
+        (401, {"Cookie": asker.cookie.partition("=")[0] + "=1.2.3"}),
+    ]
+    for status, changes in refused:
+        with asker.terminal(**changes) as socket:
+            assert (socket.status, changes) == (status, changes)
+    with stranger.terminal() as socket:
+        assert socket.status == 401
+    for path in ("/ui/api/stream", "/ui/", "/ui/api/terminal/x", "/", "/mcp"):
+        with asker.terminal(path) as socket:
+            assert socket.status != 101
+    with asker.terminal() as socket:
+        assert socket.status == 101
+        # One that has begun ends with its pass.
+        socket.say(sandbox=machine.name, rows=24, columns=80)
+        heard = socket.heard()
+        assert next(heard) == {"opened": True}
+        asker.ask("POST", "/ui/leave", {})
+        assert {"end": ""} not in list(heard)
+    with asker.terminal() as socket:
+        assert socket.status == 401
+
+
+def test_a_terminal_shows_what_is_typed_and_keeps_none_of_it(shown: Dashboard, machine: Sshd) -> None:
+    asker = Asker(shown.port)
+    asker.enter(shown.key)
+    with asker.terminal() as socket:
+        socket.say(sandbox=machine.name, rows=24, columns=80)
+        heard = socket.heard()
+        assert next(heard) == {"opened": True}
+        # The prompt: it has its first size.
+        assert isinstance(next(heard), bytes)
+        socket.say(rows=30, columns=90)
+        typed = b"echo $((6*7))-here $(stty size); exit\n"
+        socket.send(typed)
+        parts = list(heard)
+    assert b"42-here 30 90" in b"".join(part for part in parts if isinstance(part, bytes))
+    assert {"took": len(typed)} in parts
+    assert parts[-1] == {"end": ""}
+    kept = lambda: asker.ask("GET", "/ui/api/calls?tool=terminal&limit=1").json["calls"]  # noqa: E731
+    wait_until(kept, what="the call")
+    (call,) = kept()
     assert (call["client"], call["arguments"]["sandbox_name"]) == ("page", machine.name)
     assert "echo" not in json.dumps(call)
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"sandbox": "nowhere", "rows": 24, "columns": 80},
-        {"sandbox": "gpu1", "job": "no-such-job", "rows": 24, "columns": 80},
-        {"sandbox": "gpu1", "rows": "24", "columns": None},
-    ],
-)
-def test_a_terminal_that_cannot_be_opened_says_why(shown: Dashboard, wanted: dict[str, Any]) -> None:
+def test_a_browser_that_does_not_draw_holds_the_program_up(shown: Dashboard, machine: Sshd) -> None:
     asker = Asker(shown.port)
     asker.enter(shown.key)
-    with terminal(asker, **wanted) as stream:
-        ((name, data),) = stream.events()
-    assert name == "end"
-    assert len(data["trouble"]) > 10
+    with asker.terminal() as socket:
+        socket.say(sandbox=machine.name, rows=24, columns=80)
+        heard = socket.heard()
+        assert next(heard) == {"opened": True}
+        # What is shown is taken when the next part is asked for: of this much, the half is not sent without.
+        socket.send(b"stty -echo; head -c 600000 /dev/zero | tr '\\0' x; echo 'all of'' it'; exit\n")
+        socket.line.settimeout(2.0)
+        size = 0
+        with suppress(TimeoutError):
+            for event in socket.events():
+                size += len(event.data) if isinstance(event, BytesMessage) else 0
+        assert 100_000 < size <= MOST_AHEAD
+        socket.line.settimeout(SOON_S)
+        socket.say(took=size)
+        assert b"all of it" in b"".join(part for part in socket.heard() if isinstance(part, bytes))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"sandbox": "nowhere", "rows": 24, "columns": 80}, "nowhere"),
+        ({"sandbox": "gpu1", "job": "no-such-job", "rows": 24, "columns": 80}, "no-such-job"),
+        ({"sandbox": "gpu1", "rows": "24", "columns": None}, "whole numbers"),
+    ],
+)
+def test_a_terminal_that_cannot_be_opened_says_why(shown: Dashboard, wanted: dict[str, Any], said: str) -> None:
+    asker = Asker(shown.port)
+    asker.enter(shown.key)
+    with asker.terminal() as socket:
+        socket.say(**wanted)
+        (told,) = socket.heard()
+    assert isinstance(told, dict)
+    assert said in told["end"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        (b"typed", None, "JSON object"),
+        ([1], None, "JSON object"),
+        ({}, {"took": 1}, "more was taken"),
+        ({}, {"took": -1}, "more was taken"),
+        ({}, {"rows": 1}, "whole numbers"),
+        # More than it may, and more than one message has: both are cut.
+        ({}, b"x" * 60_000, "does not read"),
+        ({}, b"x" * 70_000, ""),
+    ],
+)
+def test_what_is_no_terminal_s_is_refused(shown: Dashboard, first: Any, then: Any, said: str) -> None:
+    asker = Asker(shown.port)
+    asker.enter(shown.key)
+    with asker.terminal() as socket:
+        socket.send({"sandbox": "gpu1", "rows": 24, "columns": 80} if first == {} else first)
+        heard = socket.heard()
+        if then is not None:
+            assert next(heard) == {"opened": True}
+            # Nothing reads what is typed.
+            socket.send(b"stty -icanon -echo; exec sleep 1000\n")
+            with suppress(ConnectionError):
+                for _ in range(100 if isinstance(then, bytes) else 1):
+                    socket.send(then)
+        ends = []
+        with suppress(ConnectionError):
+            ends += [part["end"] for part in heard if isinstance(part, dict) and "end" in part]
+    if isinstance(then, bytes):
+        return
+    assert [said in end for end in ends] == [True]
 
 
 @pytest.mark.parametrize(

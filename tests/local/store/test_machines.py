@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,3 +96,40 @@ def test_a_machine_that_makes_names_up_fills_no_disk(rows: MachineRows, monkeypa
     now = float(int(time.time()) // 3600 * 3600)
     rows.write([minute(now + 60 * n, owner=Owner(f"user{n}")) for n in range(10)])
     assert len(rows.hours(0)) == 3
+
+
+# Of 100 machines, over 90 days; and of one core.
+MOST_BYTES, MOST_SHARE = 50e6, 0.005
+
+
+def busy_minute(machine: int, at: int) -> Minute:
+    """Eight GPUs, whose users change every two hours."""
+    chance = random.Random(machine * 997 + at // 7200)
+    cards = {Owner(f"user{chance.randrange(6)}"): 4.0, Owner("ann", f"train-{chance.randrange(9)}"): 4.0}
+    gpus = tuple(chance.random() for _ in range(8))
+    return Minute(f"gpu{machine:03}.example.org", (float(at), chance.random(), chance.random(), gpus), cards)
+
+
+def test_ninety_days_of_machines_stay_small(rows: MachineRows) -> None:
+    now = int(time.time()) // 3600 * 3600
+    rows.tidy(now)
+    first, machines = rows.database.file.stat().st_size, range(2)
+    # Days that were thinned, and then the last two, minute by minute.
+    for days, step in ((range(-90, -2), 900), (range(-2, 0), 60)):
+        for day in days:
+            times = range(now + day * 86400, now + (day + 1) * 86400, step)
+            rows.write([busy_minute(machine, at) for at in times for machine in machines])
+            rows.tidy(now + (day + 1) * 86400)
+    rows.database.close()
+    size = rows.database.file.stat().st_size
+    assert first + 100 / len(machines) * (size - first) <= MOST_BYTES
+
+
+def test_the_history_of_a_hundred_machines_takes_little_of_a_core(rows: MachineRows) -> None:
+    now = int(time.time()) // 3600 * 3600
+    hour = [[busy_minute(machine, at) for machine in range(100)] for at in range(now, now + 3600, 60)]
+    begun = time.process_time()
+    for minutes in hour:
+        rows.write(minutes)
+    rows.tidy(now + 3600)
+    assert time.process_time() - begun <= MOST_SHARE * 3600

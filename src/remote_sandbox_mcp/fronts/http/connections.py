@@ -11,7 +11,9 @@ as its head has come (see gate.py), so that a complete head means: let in, or cl
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -26,6 +28,9 @@ MOST_CONNECTIONS = 1000
 MOST_UNFINISHED = 200
 # For the whole head of a request, however slowly it comes; and for the next piece of a body.
 HEAD_S, BODY_PIECE_S = 10.0, 30.0
+
+# Whether a request, as ASGI describes it, may become a WebSocket.
+MayUpgrade = Callable[[Any], bool]
 
 
 def most_unfinished() -> int:
@@ -56,10 +61,12 @@ class Unfinished:
 class Connection(H11Protocol):
     """uvicorn's connection with deadlines for head and body, which uvicorn itself does not have."""
 
-    def __init__(self, unfinished: Unfinished, troubles: logging.Logger, **given: Any) -> None:
-        """`troubles` is the logger for failed requests."""
+    def __init__(self, unfinished: Unfinished, troubles: logging.Logger, may_upgrade: MayUpgrade, **given: Any) -> None:
+        """`troubles` is the logger for failed requests; `may_upgrade` says which become a WebSocket."""
         super().__init__(**given)
         self.logger = troubles
+        self._may_upgrade = may_upgrade
+        self._is_socket = False
         self.was_let_in = False
         self._unfinished = unfinished
         self._deadline: asyncio.TimerHandle | None = None
@@ -77,12 +84,27 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._set_deadline()
 
+    def _should_upgrade(self) -> bool:
+        """Whether a request becomes a WebSocket; all that ask for one in vain are answered as if they had not."""
+        is_asked = self._get_upgrade() == b"websocket" and self.limit_concurrency is None
+        self._is_socket = is_asked and self._may_upgrade(self.scope)
+        if self._is_socket:
+            # With its library, for the first who is let in.
+            from .sockets import Socket
+
+            self._settle()
+            self.ws_protocol_class = functools.partial(Socket, self._closed)  # type: ignore[assignment]
+        return self._is_socket
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._closed()
+
+    def _closed(self) -> None:
         self._unfinished.open -= 1
         self._settle()
 
@@ -93,7 +115,7 @@ class Connection(H11Protocol):
 
     def _set_deadline(self) -> None:
         """Set the deadline for the next input: a head, whose deadline does not move; a piece of a body; or none."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_socket:
             self._settle()
         elif self.conn.their_state is h11.IDLE:
             if not self._awaits_head:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..page.app import PageApp
 from ..page.http import is_page
 from . import operation
 from .listener import Terms
@@ -66,7 +67,7 @@ class HttpGate:
     """ASGI application around the one that serves MCP, and the page, which has a key check of its own."""
 
     def __init__(
-        self, app: AsgiApp, terms: Terms, page: AsgiApp | None = None, operation: AsgiApp | None = None
+        self, app: AsgiApp, terms: Terms, page: PageApp | None = None, operation: AsgiApp | None = None
     ) -> None:
         self._app = app
         self._page = page
@@ -74,8 +75,12 @@ class HttpGate:
         self._terms = terms
         self._digest = None if terms.key is None else _digest(terms.key.reveal().encode())
 
+    def may_upgrade(self, scope: Scope) -> bool:
+        """Whether a request may become a WebSocket, which only the page has."""
+        return self._page is not None and self.decide(_asked(scope)) is None and self._page.may_upgrade(scope)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = Asked(scope["method"], scope["path"], tuple(scope["headers"]))
+        asked = _asked(scope)
         if answer := self.decide(asked):
             await _say(answer, send)
             return
@@ -128,6 +133,10 @@ class HttpGate:
             return True
         # Compare digests, and all of them, so that the time taken reveals nothing about the key.
         return any([hmac.compare_digest(_digest(given), digest) for given in _given(asked)])
+
+
+def _asked(scope: Scope) -> Asked:
+    return Asked(scope.get("method", "GET"), scope["path"], tuple(scope["headers"]))
 
 
 def _is_own_page(origin: str, host: str) -> bool:

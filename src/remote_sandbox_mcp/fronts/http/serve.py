@@ -8,7 +8,7 @@ import functools
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 # A call may carry files in base64.
 LARGEST_REQUEST = 64 << 20
+# WebSockets have small messages, and nothing packed that grows. One whose browser has slept for so long is given up.
+SOCKETS: Mapping[str, Any] = {"ws_max_size": 64 << 10, "ws_per_message_deflate": False, "ws_ping_timeout": 300.0}
 MOST_SESSIONS = 2000
 # Few are accepted per turn of the loop, so that each is read before it can become the oldest unfinished one; the others
 # wait in the kernel.
@@ -175,12 +177,12 @@ def _web(gate: HttpGate, unfinished: Unfinished | None = None) -> Web:
     # One logger per server, so that one can be silenced while others go on.
     troubles = logging.Logger("uvicorn.error")
     troubles.parent = logging.getLogger("uvicorn.error")
-    connection: Any = functools.partial(Connection, unfinished or Unfinished(), troubles)
+    connection: Any = functools.partial(Connection, unfinished or Unfinished(), troubles, gate.may_upgrade)
     return Web(
         uvicorn.Config(
             gate, http=connection, backlog=min(ACCEPTED_AT_ONCE, most_unfinished()), ws="none",
             lifespan="off", interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
-            server_header=False, date_header=False,
+            server_header=False, date_header=False, **SOCKETS,
         ),
         troubles,
     )  # fmt: skip

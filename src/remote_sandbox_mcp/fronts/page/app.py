@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ...config import paths
@@ -79,22 +80,42 @@ class PageApp:
             "call": self._call,
             "disallow": lambda wanted, _: asyncio.to_thread(self._allowing.take_back, wanted),
             "folder": self._files.folder,
-            "terminal/type": self._terminals.type,
-            "terminal/size": self._terminals.resize,
         }
         self._sources: Mapping[tuple[str, str], Callable[[PageRequest, str], Awaitable[Source]]] = {
             ("GET", "stream"): self._changes,
             ("GET", "log"): self._follow_log,
             ("GET", "log/whole"): self._whole_log,
             ("POST", "download"): self._download,
-            ("POST", "terminal"): self._terminal,
         }
 
     def end(self) -> None:
         """End all streams now: the service winds down."""
         self._streams.end()
 
+    def may_upgrade(self, scope: http.Scope) -> bool:
+        """Whether a request may become a WebSocket: our page wants a terminal, and its browser says where it is from.
+
+        A browser sends an Origin with each of them, and lets any page ask: no policy of another page is in the way.
+        """
+        with suppress(http.PageRefusal):
+            request = PageRequest.of(scope, _nothing)
+            return request.path == f"{http.API}terminal" and bool(request.header("origin") and self._check(request))
+        return False
+
+    async def _socket(self, scope: http.Scope, receive: http.Receive, send: http.Send) -> None:
+        try:
+            # This header is a field of its own where there is a WebSocket.
+            words = (b"sec-websocket-protocol", ", ".join(scope["subprotocols"]).encode())
+            cookie = self._check(PageRequest.of({**scope, "headers": [*scope["headers"], words]}, receive))
+            over = functools.partial(self._door.until_over, cookie)
+            await self._streams.carry(self._terminals.show(receive, send), over)
+        except http.PageRefusal:
+            # 403, in place of the upgrade.
+            await send({"type": "websocket.close"})
+
     async def __call__(self, scope: http.Scope, receive: http.Receive, send: http.Send) -> None:
+        if scope["type"] == "websocket":
+            return await self._socket(scope, receive, send)
         request: PageRequest | None = None
         try:
             request = PageRequest.of(scope, receive)
@@ -126,9 +147,8 @@ class PageApp:
     def _check(self, request: PageRequest) -> str:
         """The cookie of a request of our page, in a browser that has entered. Raises PageRefusal."""
         _refuse_other_sites(request)
-        token = request.header("x-page-token")
         for cookie in request.cookies(self._door.cookie_name):
-            if self._door.knows(cookie, token):
+            if self._door.knows(cookie, request.token):
                 return cookie
         raise http.PageRefusal(401, ASK_FOR_KEY)
 
@@ -180,9 +200,6 @@ class PageApp:
 
     async def _download(self, request: PageRequest, _: str) -> Source:
         return await self._files.pieces(await request.json(LARGEST_PLACE)), BYTES
-
-    async def _terminal(self, request: PageRequest, cookie: str) -> Source:
-        return self._terminals.events(await request.json(LARGEST_PLACE), cookie), EVENTS
 
     # With one: answers
 
@@ -267,6 +284,11 @@ def _refuse_other_sites(request: PageRequest) -> None:
     """Refuse what another web page has sent, where the browser says so."""
     if request.header("sec-fetch-site") not in ("", "same-origin"):
         raise http.PageRefusal(403, "only the page itself may ask for this")
+
+
+async def _nothing() -> http.Message:
+    """The body of a request that has none."""
+    return {"type": "http.disconnect"}
 
 
 def choice_fields(choice: ProviderChoice) -> dict[str, Any]:

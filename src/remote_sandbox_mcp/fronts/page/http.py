@@ -6,6 +6,7 @@ import functools
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,10 @@ class PageRefusal(Exception):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
+
+
+# What our WebSockets speak, and, as they have no headers of their own, the word with the page's token beside it.
+SOCKET, TOKEN_WORD = "terminal", "token."
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class PageRequest:
         except ValueError:
             raise PageRefusal(400, "the query has too many fields") from None
         peer = str((scope.get("client") or ("",))[0])
-        return cls(scope["method"], scope["path"], dict(query), tuple(scope["headers"]), receive, peer)
+        return cls(scope.get("method", "GET"), scope["path"], dict(query), tuple(scope["headers"]), receive, peer)
 
     @property
     def is_from_here(self) -> bool:
@@ -100,6 +105,12 @@ class PageRequest:
     def header(self, name: str) -> str:
         values = [value.decode("latin-1") for key, value in self.headers if key == name.encode()]
         return values[0].strip() if len(values) == 1 else ""
+
+    @property
+    def token(self) -> str:
+        words = (word.strip() for word in self.header("sec-websocket-protocol").split(","))
+        spoken = (word.removeprefix(TOKEN_WORD) for word in words if word.startswith(TOKEN_WORD))
+        return self.header("x-page-token") or next(spoken, "")
 
     def cookies(self, name: str) -> list[str]:
         """All of this name: a server at another port of this host can add some of its own."""
@@ -208,8 +219,15 @@ def files() -> Mapping[str, File]:
     return {name: _read(found) for name, found in named.items()}
 
 
+# Indentation and lines of comments, which no browser needs; the numbers of lines stay.
+FOR_PEOPLE = re.compile(rb"^[ \t]+(?://.*)?|^//.*|^/\*.*\*/$", re.MULTILINE)
+
+
 def _read(file: Path) -> File:
     body = file.read_bytes()
+    # Files of others have their licence in comments.
+    if file.suffix in (".js", ".css") and file.parent.name == "files":
+        body = FOR_PEOPLE.sub(b"", body)
     return File(body, TYPES[file.suffix], f'W/"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 

@@ -1,11 +1,12 @@
-"""Streams of server-sent events: each ends with its browser, with its pass, with the service, or by itself."""
+"""Streams of events, and WebSockets: each ends with its browser, its pass or the service, or by itself."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
+from typing import Any
 
 from ...local.waiting import within
 from ...views.live.service import TOPICS, Live
@@ -66,27 +67,39 @@ class EventStreams:
 
         Raises PageRefusal for one too many.
         """
-        if self._count >= MOST_STREAMS:
+        try:
+            is_cut = await self.carry(_pump(source, send, kind), over, receive)
+        except PageRefusal:
             await source.aclose()
+            raise
+        if is_cut:
+            # A browser that does not read has no room for it, and its connection is closed in any case.
+            with suppress(asyncio.TimeoutError):
+                await within(send({"type": "http.response.body", "body": b""}), LAST_WORD_S)
+
+    async def carry(self, work: Coroutine[Any, Any, None], over: UntilOver, receive: Receive | None = None) -> bool:
+        """Do this until its browser's pass is over or the service ends, and with `receive` until the browser goes.
+
+        Returns whether it was cut short, or failed. Raises PageRefusal for one too many.
+        """
+        if self._count >= MOST_STREAMS:
+            work.close()
             raise PageRefusal(503, "too many streams are open; close some pages")
         self._count += 1
-        work = asyncio.ensure_future(_pump(source, send, kind))
-        gone, ended = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._ended.wait())
-        tasks = (work, gone, ended, asyncio.ensure_future(over()))
+        working = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(_gone(receive)) if receive else working
+        tasks = (working, gone, asyncio.ensure_future(over()), asyncio.ensure_future(self._ended.wait()))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._count -= 1
-            is_cut, problem = not work.done() and not gone.done(), work.exception() if work.done() else None
+            is_cut, problem = not working.done() and not gone.done(), working.exception() if working.done() else None
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if problem is not None:
             log.error("a stream of the page failed", exc_info=problem)
-        if is_cut or problem is not None:
-            # A browser that does not read has no room for it, and its connection is closed in any case.
-            with suppress(asyncio.TimeoutError):
-                await within(send({"type": "http.response.body", "body": b""}), LAST_WORD_S)
+        return is_cut or problem is not None
 
 
 async def _pump(source: AsyncGenerator[bytes, None], send: Send, kind: bytes) -> None:

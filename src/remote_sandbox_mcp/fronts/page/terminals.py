@@ -1,114 +1,179 @@
-"""Terminals in the browser: a shell in a sandbox, or the window of a job, for as long as their tab is open.
+"""Terminals in the browser: a shell in a sandbox, or the window of a job, each over a WebSocket of its own.
 
-What is shown comes as a stream of events, what is typed in requests: the service has no WebSockets, and these pass the
-same checks as all that the page asks for.
+Bytes are what the terminal shows, and what is typed. Text is a JSON object: what to open, first; `opened`; a new size;
+`took`, how many bytes came to their end; and `end`. A side sends no more than MOST_AHEAD bytes before they are taken.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import secrets
+import json
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ...app import App
 from ...core.errors import SandboxError
-from ...local.waiting import within
 from ...services.history import MadeCall
 from ...services.jobs.attach import Attached, Window, open_shell
 from ...services.jobs.values import Which
 from ...views.results import sentence
 from .calls import CLIENT
-from .http import PageRefusal
-from .streams import HEARTBEAT, HEARTBEAT_S, event
+from .http import SOCKET, PageRefusal, Receive, Send, to_json
 
-# At once; and how long a program that reads nothing holds up who types.
-MOST_TERMINALS, TYPE_S = 16, 10.0
-# The size of a terminal, and of one event.
-MOST_ROWS, MOST_COLUMNS, PIECE_BYTES = 500, 1000, 64 << 10
+# At once.
+MOST_TERMINALS = 16
+# The size of a terminal, and of what one message shows; terminal.js knows MOST_AHEAD, too.
+MOST_ROWS, MOST_COLUMNS, PIECE_BYTES, MOST_AHEAD = 500, 1000, 32 << 10, 256 << 10
 
 
 class Terminals:
-    """Terminals that are open, by the cookie of their browser and an id that only their tab knows."""
+    """Terminals that are open."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._open: dict[tuple[str, str], Attached] = {}
+        self._count = 0
 
-    async def events(self, wanted: Mapping[str, Any], cookie: str) -> AsyncGenerator[bytes, None]:
-        """Open one; `opened`, then `output` in base64, and `end`."""
-        sandbox, job = (str(wanted.get(name, ""))[:500] for name in ("sandbox", "job"))
-        begun, trouble = time.time(), ""
+    async def show(self, receive: Receive, send: Send) -> None:
+        """Open one for a browser that was let in, until it ends or the browser goes."""
+        # First it says that there is one.
+        await receive()
+        await send({"type": "websocket.accept", "subprotocol": SOCKET})
+        wire, trouble = Wire(receive, send), ""
+        self._count += 1
         try:
-            if len(self._open) >= MOST_TERMINALS:
+            if self._count > MOST_TERMINALS:
                 raise PageRefusal(429, f"{MOST_TERMINALS} terminals are open; close one")
-            attached = await self._attach(sandbox, job, window_of(wanted))
-            # What is typed may be a password, and is not kept.
-            given = {"sandbox_name": sandbox, "tmux_session": job}
-            seconds = time.time() - begun
-            self._app.history.note(
-                MadeCall(tool="terminal", arguments=given, outcome="done", begun=begun, seconds=seconds, client=CLIENT)
-            )
-            async with aclosing(self._shown((cookie, secrets.token_hex(16)), attached)) as parts:
-                async for part in parts:
-                    yield part
+            attached = await self._open(await wire.text())
+            try:
+                await wire.carry(attached)
+            finally:
+                await attached.close()
         except PageRefusal as refused:
             trouble = str(refused)
         except SandboxError as problem:
             trouble = sentence(problem)
-        yield event("end", {"trouble": trouble})
-
-    async def _attach(self, sandbox: str, job: str, window: Window) -> Attached:
-        if job:
-            return await self._app.jobs.attach(Which(session=job, sandbox=sandbox), window)
-        return await open_shell(await self._app.fleet.get(sandbox), window)
-
-    async def _shown(self, id: tuple[str, str], attached: Attached) -> AsyncGenerator[bytes, None]:
-        """A browser that does not read holds the program up, and one that goes away ends it."""
-        self._open[id] = attached
-        reading = asyncio.ensure_future(attached.read())
-        try:
-            yield event("opened", {"id": id[1]})
-            while True:
-                await asyncio.wait((reading,), timeout=HEARTBEAT_S)
-                if not reading.done():
-                    yield HEARTBEAT
-                elif data := reading.result():
-                    for at in range(0, len(data), PIECE_BYTES):
-                        yield event("output", base64.b64encode(data[at : at + PIECE_BYTES]).decode())
-                    reading = asyncio.ensure_future(attached.read())
-                else:
-                    return
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            del self._open[id]
-            await attached.close()
+            self._count -= 1
+        await wire.say(end=trouble)
+        with suppress(OSError):
+            await send({"type": "websocket.close"})
 
-    async def type(self, wanted: Mapping[str, Any], cookie: str) -> dict[str, Any]:
-        """Raises PageRefusal, SandboxError."""
+    async def _open(self, wanted: Mapping[str, Any]) -> Attached:
+        sandbox, job = (str(wanted.get(name, ""))[:500] for name in ("sandbox", "job"))
+        begun, window = time.time(), window_of(wanted)
+        if job:
+            attached = await self._app.jobs.attach(Which(session=job, sandbox=sandbox), window)
+        else:
+            attached = await open_shell(await self._app.fleet.get(sandbox), window)
+        # What is typed may be a password, and is not kept.
+        given = {"sandbox_name": sandbox, "tmux_session": job}
+        seconds = time.time() - begun
+        self._app.history.note(
+            MadeCall(tool="terminal", arguments=given, outcome="done", begun=begun, seconds=seconds, client=CLIENT)
+        )
+        return attached
+
+
+class Wire:
+    """The WebSocket of one terminal."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        # What waits for the program: a size, and what was typed.
+        self._window: Window | None = None
+        self._typed = bytearray()
+        self._given, self._drawn = asyncio.Event(), asyncio.Event()
+        # Of what was typed, what the program has not taken; and of what was shown, what the browser has not drawn.
+        self._untaken = self._undrawn = 0
+
+    async def carry(self, attached: Attached) -> None:
+        """Until one side has ended. A browser that does not draw holds the program up."""
+        await self.say(opened=True)
+        work = [asyncio.ensure_future(it(attached)) for it in (self._show, self._hear, self._type)]
         try:
-            data = base64.b64decode(str(wanted.get("data", "")), validate=True)
-        except ValueError:
-            raise PageRefusal(400, "data is not encoded as it must be") from None
+            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for each in work:
+                each.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+
+    async def say(self, **fields: Any) -> None:
+        await self._tell("text", to_json(fields).decode())
+
+    async def _tell(self, kind: str, value: str | bytes) -> None:
+        # To a browser that has gone; receive() says that, too.
+        with suppress(OSError):
+            await self._send({"type": "websocket.send", kind: value})
+
+    async def text(self) -> dict[str, Any]:
+        """Raises PageRefusal."""
+        given = await self._next()
+        if not isinstance(given, dict):
+            raise PageRefusal(400, "the body must be a JSON object")
+        return given
+
+    async def _next(self) -> bytes | dict[str, Any] | None:
+        """Wait for what is typed, or a text; None where the browser has gone. Raises PageRefusal."""
+        message = await self._receive()
+        if message["type"] == "websocket.disconnect":
+            return None
+        if (text := message.get("text")) is None:
+            return bytes(message["bytes"])
         try:
-            await within(self._of(wanted, cookie).type(data), TYPE_S)
-        except asyncio.TimeoutError:
-            raise PageRefusal(504, "the program in the terminal does not read what is typed") from None
-        return {}
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            raise PageRefusal(400, "the body is not valid JSON") from None
+        if not isinstance(value, dict):
+            raise PageRefusal(400, "the body must be a JSON object")
+        return value
 
-    async def resize(self, wanted: Mapping[str, Any], cookie: str) -> dict[str, Any]:
-        self._of(wanted, cookie).resize(window_of(wanted))
-        return {}
+    async def _show(self, attached: Attached) -> None:
+        while data := await attached.read():
+            for at in range(0, len(data), PIECE_BYTES):
+                await self._put(data[at : at + PIECE_BYTES])
 
-    def _of(self, wanted: Mapping[str, Any], cookie: str) -> Attached:
-        found = self._open.get((cookie, str(wanted.get("id", ""))))
-        if found is None:
-            raise PageRefusal(404, "there is no such terminal (any more)")
-        return found
+    async def _put(self, piece: bytes) -> None:
+        while self._undrawn + len(piece) > MOST_AHEAD:
+            self._drawn.clear()
+            await self._drawn.wait()
+        self._undrawn += len(piece)
+        await self._tell("bytes", piece)
+
+    async def _hear(self, _: Attached) -> None:
+        while (given := await self._next()) is not None:
+            if isinstance(given, bytes):
+                self._untaken += len(given)
+                if self._untaken > MOST_AHEAD:
+                    raise PageRefusal(413, "the program in the terminal does not read what is typed")
+                self._typed += given
+            elif "took" in given:
+                self._take(given["took"])
+            else:
+                self._window = window_of(given)
+            self._given.set()
+
+    def _take(self, count: object) -> None:
+        if type(count) is not int or not 0 <= count <= self._undrawn:
+            raise PageRefusal(400, "more was taken than was sent")
+        self._undrawn -= count
+        self._drawn.set()
+
+    async def _type(self, attached: Attached) -> None:
+        while await self._given.wait():
+            self._given.clear()
+            if self._window:
+                attached.resize(self._window)
+            data, self._typed, self._window = bytes(self._typed), bytearray(), None
+            # Waits for the program, which may not read.
+            await attached.type(data)
+            self._untaken -= len(data)
+            if data:
+                await self.say(took=len(data))
 
 
 def window_of(wanted: Mapping[str, Any]) -> Window:

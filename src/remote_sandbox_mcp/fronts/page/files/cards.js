@@ -337,12 +337,13 @@ export function gpuSquares(row) {
 
 // Jobs
 
-export function jobCard(row, now) {
+// `machine` shows its name: a link, or as here text alone.
+export function jobCard(row, now, machine = h("span")) {
   const parts = {
     state: h("span.state"),
     name: h("span.job-name"),
     command: h("span.job-command"),
-    machine: h("span.job-machine"),
+    machine: h("span.job-machine", {}, machine),
     time: h("span.job-time"),
     progress: bar(t("Progress")),
     left: h("span.job-left"),
@@ -364,7 +365,7 @@ export function jobCard(row, now) {
       put(parts.command, said(row.trouble) || why || row.command || "");
       attribute(parts.command, "data-why", Boolean(row.error_line && !row.trouble));
       attribute(parts.command, "title", why ? row.command : null);
-      put(parts.machine, row.sandbox);
+      put(machine, row.sandbox);
       progress_(parts.progress, row);
       put(parts.exit, row.exit_code === undefined || row.exit_code === null ? "" : row.signal || t("exit {code}", { code: row.exit_code }));
       put(parts.restarts, restarts(row));

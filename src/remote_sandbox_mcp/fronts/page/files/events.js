@@ -4,7 +4,7 @@ import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { clock, day } from "./format.js";
 import { jobLink } from "./jobs.js";
 import { Older } from "./older.js";
-import { empty, fits, heading, remembered, searchBox, select } from "./parts.js";
+import { empty, fits, heading, machineAddress, machineLink, remembered, searchBox, select } from "./parts.js";
 import { said } from "./saying.js";
 import { t } from "./words.js";
 
@@ -77,8 +77,9 @@ function eventRow(first) {
   const time = h("time.event-time");
   const kind = h("span.state");
   const job = h("a.event-job");
+  const machine = machineLink("");
   const summary = h("p.event-summary");
-  const node = h("div.event", {}, time, h("span.event-mark", { "aria-hidden": "true" }), h("div.event-body", {}, h("p.event-head", {}, kind, job), summary));
+  const node = h("div.event", {}, time, h("span.event-mark", { "aria-hidden": "true" }), h("div.event-body", {}, h("p.event-head", {}, kind, job, machine), summary));
   const update = (row) => {
     attribute(node, "data-state", LOOKS[row.outcome || row.event_type] || "unknown");
     const when = new Date(row.created_ts * 1000);
@@ -88,8 +89,11 @@ function eventRow(first) {
     job.hidden = !row.tmux_session;
     if (row.tmux_session) {
       job.href = jobLink(`${row.sandbox}/${row.tmux_session}`);
-      put(job, `${row.tmux_session} · ${row.sandbox}`);
+      put(job, row.tmux_session);
     }
+    machine.hidden = !row.sandbox;
+    machine.href = machineAddress(row.sandbox);
+    put(machine, row.sandbox);
     put(summary, said(row.summary));
   };
   update(first);

@@ -263,6 +263,12 @@ export class Feed {
     return this._asked(() => this.fetch(`${path}?${new URLSearchParams(given)}`));
   }
 
+  // A WebSocket has no headers of its own: the token is a word beside the one that both speak.
+  socket(path, word) {
+    const words = [word, `token.${localStorage.getItem(TOKEN) || ""}`];
+    return Object.assign(new WebSocket(`${location.origin.replace("http", "ws")}${this._base}${path}`, words), { binaryType: "arraybuffer" });
+  }
+
   // Call a tool. Returns {is_error, text, structured}.
   call(tool, given) {
     return this.post("/api/call", { tool, arguments: given });

@@ -3,7 +3,7 @@
 import { endedAt, jobCard, jobState } from "./cards.js";
 import { LazyList, attribute, h, put, replace, soon } from "./dom.js";
 import { GROUPS, ORDERS, stopAll } from "./job_order.js";
-import { button, choice, confirmed, empty, fits, heading, remembered, searchBox, select, toggle } from "./parts.js";
+import { button, choice, confirmed, empty, fits, heading, machineLink, remembered, searchBox, select, toggle } from "./parts.js";
 import { t } from "./words.js";
 
 const STATES = ["all", "running", "pending", "failed", "gone", "ended"];
@@ -32,7 +32,7 @@ export function mount(root, { feed }) {
     rows,
     (row) => {
       if (row.group !== undefined) return groupRow(row);
-      const card = jobCard(row, feed.now());
+      const card = jobCard(row, feed.now(), machineLink(row.sandbox));
       return { node: card.node, tick: card.tick, update: (row) => card.update(row, feed.now()) };
     },
     shell,
@@ -98,13 +98,14 @@ export function mount(root, { feed }) {
   };
 }
 
-// The row is a link, so that it is reached by Tab and opens in a tab of its own.
+// A link lies below the whole row, so that it is reached by Tab and opens in a tab of its own; the machine's lies above.
 function shell(id) {
   if (id.startsWith("\n")) return h("li.job-group");
-  const link = h("a.row-link", { href: jobLink(id) });
-  const node = h("li.row", {}, link);
-  node.inside = link;
-  return node;
+  const link = h("a.row-link", { href: jobLink(id), "aria-label": id.slice(id.indexOf("/") + 1) });
+  const inside = h("div.row-inside");
+  // What has a title is above that link, too.
+  const node = h("li.row", { onclick: (event) => event.target.closest("a") || link.click() }, link, inside);
+  return Object.assign(node, { inside });
 }
 
 // Under which of the buttons above a job is found.

@@ -8,7 +8,6 @@ import * as events from "./events.js";
 import { feed } from "./feed.js";
 import * as files from "./files.js";
 import * as fleet from "./fleet.js";
-import * as job from "./job.js";
 import * as jobs from "./jobs.js";
 import { help, listen } from "./keys.js";
 import * as machine from "./machine.js";
@@ -33,19 +32,23 @@ const VIEWS = [
   { name: "usage", key: "u", title: "Usage", view: usage },
   { name: "files", key: "o", title: "Files", view: files },
 ];
-// Loaded when it is opened.
-const terminal = {
-  mount(root, given) {
-    let end = null;
-    import("./terminal.js").then(({ mount }) => end || (end = mount(root, given)));
-    return () => ((end ||= () => {})());
-  },
-};
+// Loaded when they are opened.
+const job = later(() => import("./job.js"));
+const terminal = later(() => import("./terminal.js"));
 // Reached by the names of machines; and from a job, or from files.
 const MACHINE = { name: "machines", title: "Machine", view: machine };
 const INNER = [MACHINE, { name: "terminal", title: "Terminal", view: terminal }];
 const THEME = "remote-sandbox-theme";
 const THEMES = ["system", "light", "dark"];
+
+function later(load) {
+  const mount = (root, given) => {
+    let end = null;
+    load().then((view) => end || ((end = view.mount(root, given)), given.begun()), (problem) => say(problem.message, true));
+    return () => ((end ||= () => {})());
+  };
+  return { mount };
+}
 
 let log = null;
 let endView = null;
@@ -114,17 +117,18 @@ function route(isAnew = false) {
   const wanted = feed.phase === "key" ? "door" : `${view.name}/${id}`;
   if (wanted === shown && !isAnew) return;
   const isMove = shown && shown !== wanted;
+  const begun = () => isMove && main.querySelector("h1")?.focus({ preventScroll: true });
   endView?.();
   endView = null;
   shown = wanted;
   main.replaceChildren();
   if (wanted === "door") main.append(door(feed, () => route()));
-  else endView = open(view, decoded(id));
+  else endView = open(view, decoded(id), begun);
   for (const link of document.querySelectorAll(".nav-link")) attribute(link, "aria-current", link.getAttribute("href") === `#/${view.name === MACHINE.name ? "fleet" : view.name}` ? "page" : null);
   entitle(id ? decoded(id) : t(view.title));
   if (isMove) {
     scrollTo(0, 0);
-    main.querySelector("h1")?.focus({ preventScroll: true });
+    begun();
   }
 }
 
@@ -136,10 +140,10 @@ function decoded(id) {
   }
 }
 
-function open({ name, view }, id) {
+function open({ name, view }, id, begun) {
   const line = Number(/\?line=(\d{1,12})$/.exec(location.hash)?.[1]);
-  if (name === "jobs" && id.includes("/")) return job.mount(main, { feed, id, at: line, keys: (found) => (log = found) });
-  return view.mount(main, { feed, id });
+  if (name === "jobs" && id.includes("/")) return job.mount(main, { feed, id, begun, at: line, keys: (found) => (log = found) });
+  return view.mount(main, { feed, id, begun });
 }
 
 // Theme and language

@@ -14,9 +14,8 @@ export const SENTENCES = {
   "the hub has ended, and no other answers: {path}": "hub 已结束，也没有别的 hub 应答：{path}",
   // Files and terminals
   "{n} terminals are open; close one": "已打开 {n} 个终端；请关闭一个",
-  "data is not encoded as it must be": "数据的编码不正确",
   "the program in the terminal does not read what is typed": "终端中的程序没有读取输入",
-  "there is no such terminal (any more)": "没有（或不再有）这个终端",
+  "more was taken than was sent": "确认收到的多于发送的",
   "rows and columns must be whole numbers": "行数和列数必须是整数",
   "most must be a number of bytes, at most {n}": "字节数上限必须是数字，最多 {n}",
   "send {list}": "请发送 {list}",

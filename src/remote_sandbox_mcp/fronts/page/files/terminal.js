@@ -5,7 +5,8 @@ import { button, heading, icon, say } from "./parts.js";
 import { said } from "./saying.js";
 import { t } from "./words.js";
 
-const [RESIZE_MS, MOST_TYPED] = [150, 40_000];
+// So much is sent at once, and before the program has taken it; terminals.py knows that, too.
+const [RESIZE_MS, PIECE, MOST_AHEAD] = [150, 32 << 10, 256 << 10];
 
 export function mount(root, { feed, id = "" }) {
   const slash = id.indexOf("/");
@@ -18,7 +19,7 @@ export function mount(root, { feed, id = "" }) {
   head.prepend(back);
   root.append(head, h("p.quiet.terminal-hint", {}, t("Ctrl-Shift-Escape leaves the terminal; closing this view ends a shell and detaches from a job.")), box);
   root.classList.add("full");
-  let [screen, fit, abort, wire, isGone] = [null, null, null, null, false];
+  let [screen, fit, wire, isGone] = [null, null, null, false];
   const taken = styles();
 
   async function load() {
@@ -35,7 +36,7 @@ export function mount(root, { feed, id = "" }) {
     screen.attachCustomKeyEventHandler((event) => !(event.ctrlKey && event.shiftKey && event.key === "Escape" && (back.focus(), true)));
     screen.onData((text) => wire?.type(new TextEncoder().encode(text)));
     screen.onBinary((text) => wire?.type(Uint8Array.from(text, (letter) => letter.charCodeAt(0))));
-    screen.onResize(() => wire?.resize(screen));
+    screen.onResize(() => wire?.say(sizeOf(screen)));
     sizes.observe(box);
     await open();
   }
@@ -48,46 +49,23 @@ export function mount(root, { feed, id = "" }) {
 
   async function open() {
     again.hidden = true;
-    abort = new AbortController();
     put(state, t("connecting"));
-    try {
-      const given = { sandbox, job, rows: screen.rows, columns: screen.cols };
-      const answer = await feed.fetch("/api/terminal", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(given), signal: abort.signal });
-      await show(answer);
-    } catch (problem) {
-      if (!isGone) put(state, problem.message);
-    }
+    let end = t("The connection was cut.");
+    wire = new Wire(feed, { sandbox, job, ...sizeOf(screen) });
+    await wire.carry({
+      opened: () => (put(state, t("connected")), screen.focus()),
+      draw: (data) => new Promise((drawn) => screen.write(data, drawn)),
+      end: (trouble) => (end = said(trouble) || t("It has ended.")),
+    });
     wire = null;
+    if (!isGone) put(state, end);
     again.hidden = false;
-  }
-
-  // The next piece is read when the last one is drawn: a program that prints faster is held up at its own end.
-  async function show(answer) {
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let rest = ""; ; ) {
-      const { value, done } = await reader.read();
-      if (done) return put(state, t("The connection was cut."));
-      const parts = (rest + value).split("\n\n");
-      rest = parts.pop();
-      for (const part of parts) {
-        const [, event, data] = /^event: (\w+)\ndata: (.*)$/s.exec(part) || [];
-        if (event === "output") await new Promise((drawn) => screen.write(decoded(JSON.parse(data)), drawn));
-        else if (event === "opened") begun(JSON.parse(data).id);
-        else if (event === "end") return put(state, said(JSON.parse(data).trouble) || t("It has ended."));
-      }
-    }
-  }
-
-  function begun(id) {
-    wire = typing(feed, id);
-    put(state, t("connected"));
-    screen.focus();
   }
 
   load().catch((problem) => say(problem.message, true));
   return () => {
     isGone = true;
-    abort?.abort();
+    wire?.close();
     sizes.disconnect();
     clearTimeout(resizing);
     screen?.dispose();
@@ -107,43 +85,53 @@ function styled() {
   });
 }
 
-function decoded(text) {
-  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+function sizeOf({ rows, cols }) {
+  return { rows, columns: cols };
 }
 
-// What is typed goes in its order: one request at a time, with all that was typed meanwhile.
-function typing(feed, id) {
-  let [waiting, isBusy, resized] = [[], false, null];
-  const send = async () => {
-    if (isBusy) return;
-    isBusy = true;
-    try {
-      while (waiting.length || resized) {
-        if (resized) {
-          const size = resized;
-          resized = null;
-          await feed.post("/api/terminal/size", { id, ...size });
-        }
-        const now = waiting.splice(0, MOST_TYPED);
-        if (now.length) await feed.post("/api/terminal/type", { id, data: btoa(now.map((byte) => String.fromCharCode(byte)).join("")) });
-      }
-    } catch (problem) {
-      waiting = [];
-      say(problem.message, true);
-    } finally {
-      isBusy = false;
+// Both sides hold what is typed and printed back until the other has taken it: a program that prints faster than the
+// page draws is held up at its own end.
+class Wire {
+  constructor(feed, first) {
+    this._waiting = [];
+    this._ahead = 0;
+    this._socket = feed.socket("/api/terminal", "terminal");
+    this._socket.addEventListener("open", () => this.say(first));
+  }
+
+  // Until it is closed.
+  carry({ opened, draw, end }) {
+    const hear = ({ data }) => {
+      if (typeof data !== "string") return draw(new Uint8Array(data)).then(() => this.say({ took: data.byteLength }));
+      const told = JSON.parse(data);
+      if (told.opened) opened();
+      if ("end" in told) end(told.end);
+      this._ahead -= told.took || 0;
+      this._send();
+    };
+    this._socket.addEventListener("message", hear);
+    return new Promise((done) => this._socket.addEventListener("close", done));
+  }
+
+  say(value) {
+    if (this._socket.readyState === WebSocket.OPEN) this._socket.send(JSON.stringify(value));
+  }
+
+  type(data) {
+    for (let at = 0; at < data.length; at += PIECE) this._waiting.push(data.subarray(at, at + PIECE));
+    this._send();
+  }
+
+  _send() {
+    while (this._waiting.length && this._ahead + this._waiting[0].length <= MOST_AHEAD && this._socket.readyState === WebSocket.OPEN) {
+      this._ahead += this._waiting[0].length;
+      this._socket.send(this._waiting.shift());
     }
-  };
-  return {
-    type: (data) => {
-      for (const byte of data) waiting.push(byte);
-      send();
-    },
-    resize: ({ rows, cols }) => {
-      resized = { rows, columns: cols };
-      send();
-    },
-  };
+  }
+
+  close() {
+    this._socket.close();
+  }
 }
 
 // xterm.js writes its styles into <style> and style="", which the page's policy refuses. While a terminal is open, they
