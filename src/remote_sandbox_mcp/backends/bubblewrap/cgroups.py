@@ -231,16 +231,13 @@ def limit_cpu(group: Group, cores: float) -> bool:
 
 def _set(group: Group, wanted: dict[str, str]) -> bool:
     """Write a value where the file exists; returns whether one accepted it."""
+    accepted = 0
     files = (folder / name for folder in group.folders for name in wanted)
-    return any([_write(file, wanted[file.name]) for file in files if file.exists()])
-
-
-def _write(file: Path, text: str) -> bool:
-    try:
-        file.write_text(text)
-    except OSError:
-        return False
-    return True
+    for file in filter(Path.exists, files):
+        with contextlib.suppress(OSError):
+            file.write_text(wanted[file.name])
+            accepted += 1
+    return accepted > 0
 
 
 def existing(folders: Iterable[str]) -> Group:
