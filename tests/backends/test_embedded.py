@@ -37,7 +37,7 @@ from tests.support.disposables import (
     until_gone,
     with_python,
 )
-from tests.support.means import needs_tun, require_bubblewrap
+from tests.support.means import needs_tun, require_local
 
 # Made and used
 
@@ -468,7 +468,7 @@ asyncio.run(main())
 
 
 async def test_sandboxes_of_a_killed_server_are_found_and_expire(tmp_path: Path) -> None:
-    require_bubblewrap()
+    require_local()
     mark = marked_sleep()
     with server_process(CRASHING, str(tmp_path), mark) as server:
         assert server.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, Cli, Maker, at_a_terminal, entry, nobody
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.sshd import Sshd, closed_port, wait_until
 
 
@@ -176,7 +176,7 @@ def test_help_tells_the_exit_codes(cli: Cli) -> None:
 
 
 def test_the_local_sandbox_needs_no_machine(cli: Cli) -> None:
-    require_bubblewrap()
+    require_local()
     outcome = cli("exec", "pwd; ls -A")
     assert (outcome.code, outcome.stdout) == (0, "/home/sandbox\n"), outcome.stderr
     assert not Path("/home/sandbox").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hubs import hub_pid
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.server import Wire, wire
 from tests.support.sshd import wait_until
 
@@ -128,7 +128,7 @@ def echo(port: int) -> bytes:
 
 @pytest.mark.parametrize("half_closed", [True, False], ids=["half-closed", "idle"])
 def test_a_crowd_at_a_forwarded_port_stops_nothing(tmp_path: Path, *, half_closed: bool) -> None:
-    require_bubblewrap()
+    require_local()
     with wire(tmp_path, local=True) as line:
         line.initialize()
         line.call("exec_bash", command="true")

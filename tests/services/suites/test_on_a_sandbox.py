@@ -17,6 +17,7 @@ from remote_sandbox_mcp.core.suites.report import TestReport
 from remote_sandbox_mcp.core.suites.suite import Loan
 from remote_sandbox_mcp.services.suites import loan
 from remote_sandbox_mcp.services.suites.service import results_of, run_tests
+from tests.support.means import folders_inside
 from tests.support.pace import Deadline
 from tests.support.values import succeeded
 
@@ -33,7 +34,7 @@ class Sums(unittest.TestCase):
         self.assertEqual(1, 2)
 """
 DEADLINE_S = 20.0
-LENT = "/home/sandbox/.local/share/remote-sandbox/pytest.pyz"
+LENT = ".local/share/remote-sandbox/pytest.pyz"
 
 
 async def reported(sandbox: OutpostSandbox, *, command: str = "", path: str = "", timeout_s: float = 60) -> TestReport:
@@ -51,11 +52,11 @@ def left_behind(home: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("with_pytest")
-async def test_pytest_is_found_and_run(sandbox: OutpostSandbox, put: Put, home: Path) -> None:
+async def test_pytest_is_found_and_run(sandbox: OutpostSandbox, put: Put, home: Path, tmp_path: Path) -> None:
     put({"project/tests/test_x.py": TWO_TESTS, "project/pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-q'\n"})
     report = await reported(sandbox, path="project")
     assert report.runner == "pytest"
-    assert "-m pytest --junitxml=/tmp/rsmcp-tests-run-" in report.command
+    assert f"-m pytest --junitxml={folders_inside(tmp_path)[1]}/rsmcp-tests-run-" in report.command
     assert counts(report) == (1, 1, 0, 0)
     assert (report.complete, report.problem, report.exit_code, succeeded(report)) == (True, "", 1, False)
     (failure,) = report.failures
@@ -167,14 +168,17 @@ async def test_a_file_of_which_unittest_runs_nothing_is_told(sandbox: OutpostSan
     assert "no test of test_b was run" in report.problem
 
 
-async def test_pytest_is_lent_where_there_is_none(sandbox: OutpostSandbox, put: Put, home: Path) -> None:
+async def test_pytest_is_lent_where_there_is_none(
+    sandbox: OutpostSandbox, put: Put, home: Path, tmp_path: Path
+) -> None:
+    lent = f"{folders_inside(tmp_path)[0]}/{LENT}"
     put({"p/test_a.py": PASSING, "p/sub/test_b.py": FAILING, "p/packaging.py": "mine = True\n"})
     put({"p/test_c.py": "import packaging\n\ndef test_own_modules_come_first():\n    assert packaging.mine\n"})
     report = await reported(sandbox, path="p")
     assert (report.runner, counts(report), report.problem) == ("pytest", (2, 1, 0, 0), "")
     assert report.failures[0].id == "sub/test_b.py::test_b"
-    assert f"was lent by the server, because python3 there has none; it is {LENT}" in report.lent
-    again = await reported(sandbox, path="p", command=f"python3 {LENT} -q sub/test_b.py::test_b")
+    assert f"was lent by the server, because python3 there has none; it is {lent}" in report.lent
+    again = await reported(sandbox, path="p", command=f"python3 {lent} -q sub/test_b.py::test_b")
     assert (again.runner, counts(again)) == ("pytest", (0, 1, 0, 0))
     assert left_behind(home) == []
 
