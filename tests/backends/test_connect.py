@@ -40,7 +40,7 @@ from tests.backends.contract.ports import (
     send_all,
     start_service,
 )
-from tests.support.means import require_local
+from tests.support.means import require_bubblewrap
 from tests.support.pipe import pythons
 from tests.support.sshd import Fleet, Sshd, wait_until
 from tests.support.waiting import eventually
@@ -294,7 +294,7 @@ async def test_no_command_in_the_sandbox_has_the_socket_for_descriptors(tmp_path
 
 
 async def test_each_sandbox_has_ports_of_its_own(tmp_path: Path) -> None:
-    require_local()
+    require_bubblewrap()
     places = [LocalPlace(name) for name in ("one", "two")]
     async with walled(tmp_path, places[0]) as one, walled(tmp_path, places[1]) as two:
         port, run_id = await start_service(one)

@@ -199,7 +199,8 @@ def as_ordinary_user(scripts: list[str], **order: Any) -> dict[str, Any]:
 
 
 def small_image(folder: Path) -> Path:
-    """A root file system with busybox alone, and the libraries that this needs."""
+    """A root file system with busybox alone, and the libraries that this needs; only namespaces make it one."""
+    require_bubblewrap()
     busybox = require_program("busybox")
     for name in ("bin", "etc", "usr/share", "var/tmp", "root"):
         (folder / name).mkdir(parents=True)

@@ -104,12 +104,11 @@ def require_bubblewrap() -> None:
         pytest.skip("bubblewrap cannot run here")
 
 
-def folders_inside(state: Path) -> tuple[str, str]:
-    """Home and temporary folder of the sandbox `local` that keeps its state there, as its commands call them."""
+def folders_inside(box: Path) -> tuple[str, str]:
+    """Home and temporary folder of a sandbox on this machine, as its commands call them; `box` has both."""
     if bubblewrap_runs():
         return "/home/sandbox", "/tmp"
-    own = os.path.realpath(state / "local/local")
-    return f"{own}/home", f"{own}/tmp"
+    return str(box.resolve() / "home"), str(box.resolve() / "tmp")
 
 
 @cache

@@ -44,7 +44,7 @@ def home(tmp_path: Path) -> Path:
 async def sandbox(tmp_path: Path) -> AsyncIterator[OutpostSandbox]:
     """Real commands behind real walls; its Python has what is in ~/lib."""
     require_local()
-    library = f"{folders_inside(tmp_path)[0]}/lib"
+    library = f"{folders_inside(tmp_path / 'local/local')[0]}/lib"
     place = LocalPlace(environment=Environment(env={"PYTHONPATH": library, "PYTHONDONTWRITEBYTECODE": "1"}))
     opened = await open_local(place, tmp_path)
     yield opened

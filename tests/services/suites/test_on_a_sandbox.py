@@ -52,11 +52,11 @@ def left_behind(home: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("with_pytest")
-async def test_pytest_is_found_and_run(sandbox: OutpostSandbox, put: Put, home: Path, tmp_path: Path) -> None:
+async def test_pytest_is_found_and_run(sandbox: OutpostSandbox, put: Put, home: Path) -> None:
     put({"project/tests/test_x.py": TWO_TESTS, "project/pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-q'\n"})
     report = await reported(sandbox, path="project")
     assert report.runner == "pytest"
-    assert f"-m pytest --junitxml={folders_inside(tmp_path)[1]}/rsmcp-tests-run-" in report.command
+    assert f"-m pytest --junitxml={folders_inside(home.parent)[1]}/rsmcp-tests-run-" in report.command
     assert counts(report) == (1, 1, 0, 0)
     assert (report.complete, report.problem, report.exit_code, succeeded(report)) == (True, "", 1, False)
     (failure,) = report.failures
@@ -168,10 +168,8 @@ async def test_a_file_of_which_unittest_runs_nothing_is_told(sandbox: OutpostSan
     assert "no test of test_b was run" in report.problem
 
 
-async def test_pytest_is_lent_where_there_is_none(
-    sandbox: OutpostSandbox, put: Put, home: Path, tmp_path: Path
-) -> None:
-    lent = f"{folders_inside(tmp_path)[0]}/{LENT}"
+async def test_pytest_is_lent_where_there_is_none(sandbox: OutpostSandbox, put: Put, home: Path) -> None:
+    lent = f"{folders_inside(home.parent)[0]}/{LENT}"
     put({"p/test_a.py": PASSING, "p/sub/test_b.py": FAILING, "p/packaging.py": "mine = True\n"})
     put({"p/test_c.py": "import packaging\n\ndef test_own_modules_come_first():\n    assert packaging.mine\n"})
     report = await reported(sandbox, path="p")
