@@ -87,6 +87,22 @@ def checked(order: SandboxOrder, where: str) -> SandboxOrder:
     return replace(order, limits=_limits(order.limits))
 
 
+def check_walls(order: SandboxOrder, engine: Engine, where: str) -> None:
+    """Refuse what leads past the walls of a machine on which only some folders may be written. Raises Unsupported.
+
+    What a container writes lies in its own layer. In a folder of the machine its root could leave a program that runs
+    as root there, or change a link while the engine mounts what it leads to.
+    """
+    here = f"on {where} only some folders may be written"
+    if order.network:
+        raise Unsupported(f"network: {here}, and a network leads to services of {where} that write elsewhere")
+    if order.limits.gpus and not order.limits.cards:
+        raise Unsupported(f"gpu: {here}, so no job can hold cards for a container; name them, as 0 or 0,2")
+    for volume in order.volumes:
+        if not volume.read_only or engine.tool != "docker":
+            raise Unsupported(f"volumes: {here}, and {volume.source} is in none of them; mount it read_only, by docker")
+
+
 def _limits(asked: Limits) -> Limits:
     for card in asked.cards:
         if not CARD.match(card):
@@ -122,7 +138,9 @@ def run_words(
     words += [f"--cpus={limits.cpu:g}", f"--memory={limits.memory_mb}m", f"--memory-swap={limits.memory_mb}m"]
     # /dev/shm counts as memory; programs that share arrays between processes need more than the default 64 MB.
     words += [f"--pids-limit={limits.processes}", f"--shm-size={max(1, limits.memory_mb // 2)}m"]
-    words += [word for volume in order.volumes for word in _mount(volume.source, volume.target, volume.read_only)]
+    words += [
+        word for volume in order.volumes for word in _mount(engine.tool, volume.source, volume.target, volume.read_only)
+    ]
     words += gpu_words(engine, limits)
     until = f"+{max(1, life)}" if order.timeout_s else "0"
     return [*words, order.image, "-c", 'eval "$0"', keeper(), until, DEADLINE]
@@ -141,8 +159,10 @@ def _network(engine: Engine, order: SandboxOrder) -> str:
     return "private" if engine.tool == "podman" else "bridge"
 
 
-def _mount(source: str, target: str, read_only: bool) -> list[str]:
-    return [f"--mount=type=volume,source={source},target={target}" + (",readonly" if read_only else "")]
+def _mount(tool: str, source: str, target: str, read_only: bool) -> list[str]:
+    # Nor is it filled with what the image has in that place.
+    how = ",readonly,volume-nocopy" if read_only and tool == "docker" else ",readonly" if read_only else ""
+    return [f"--mount=type=volume,source={source},target={target}{how}"]
 
 
 def gpu_words(engine: Engine, limits: Limits) -> list[str]:

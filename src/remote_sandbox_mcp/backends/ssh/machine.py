@@ -144,10 +144,10 @@ def why_no_walls(machine: Machine, said: str) -> str:
 
 
 async def start_line(
-    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, **options: Any
+    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, *, walled: bool = True, **options: Any
 ) -> asyncssh.SSHClientProcess[bytes]:
     """Start a line for the login shell, within walls where the operator wants them."""
-    if machine.writable is None:
+    if machine.writable is None or not walled:
         return await connection.create_process(line, encoding=None, **options)
     line, sent = program.walled(line, machine.python, machine.writable)
     process = await connection.create_process(line, encoding=None, **options)
@@ -341,21 +341,26 @@ class MachineSandbox(OutpostSandbox):
 
     beside: Callable[[OutpostClient, Opener[ProgramLine]], Awaitable[ProgramLine]]
 
-    async def start(self, line: str) -> ProgramLine:
+    async def start(self, line: str, *, walled: bool = True) -> ProgramLine:
         """Start a program by a line for the login shell, in a session that ends when its line is closed.
 
         Raises ConnectError, and Unsupported if no further session is granted.
         """
-        return await self.beside(await self._reach(), functools.partial(start_program, line))
+        return await self.beside(await self._reach(), functools.partial(start_program, line, walled=walled))
 
 
 async def start_program(
-    line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
+    line: str,
+    gate: LoginGate,
+    connection: asyncssh.SSHClientConnection,
+    closed: Callable[[], None],
+    *,
+    walled: bool = True,
 ) -> ProgramLine:
     """Start any program in a further session; open_session does that for our own."""
     name = gate.machine.name
     try:
-        process = await start_line(connection, gate.machine, line, window=LANE_WINDOW)
+        process = await start_line(connection, gate.machine, line, walled=walled, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:
