@@ -52,7 +52,7 @@ def login_line(*words: str) -> str:
 
 
 def plain_line(*words: str) -> str:
-    """The same for a shell that reads no files of the login."""
+    """The line that starts a shell with these words, which reads no files of the login."""
     return f"exec /bin/sh {join(words)}"
 
 
