@@ -93,14 +93,12 @@ def check_walls(order: SandboxOrder, engine: Engine, where: str) -> None:
     What a container writes lies in its own layer. In a folder of the machine its root could leave a program that runs
     as root there, or change a link while the engine mounts what it leads to.
     """
-    here = f"on {where} only some folders may be written"
     if order.network:
-        raise Unsupported(f"network: {here}, and a network leads to services of {where} that write elsewhere")
+        raise Unsupported(f"network: on {where} only some folders may be written, and services of it write elsewhere")
     if order.limits.gpus and not order.limits.cards:
-        raise Unsupported(f"gpu: {here}, so no job can hold cards for a container; name them, as 0 or 0,2")
-    for volume in order.volumes:
-        if not volume.read_only or engine.tool != "docker":
-            raise Unsupported(f"volumes: {here}, and {volume.source} is in none of them; mount it read_only, by docker")
+        raise Unsupported(f"gpu: on {where} only some folders may be written, so no job holds cards; name them, as 0,2")
+    if any(not volume.read_only or engine.tool != "docker" for volume in order.volumes):
+        raise Unsupported(f"volumes: on {where} only some folders may be written; mount them read_only, by docker")
 
 
 def _limits(asked: Limits) -> Limits:
