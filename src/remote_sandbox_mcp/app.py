@@ -226,9 +226,10 @@ def engine_offer(member: Member, engine: Engine, settings: Settings) -> Offer:
         async def jobs() -> Jobs:
             return (await member.open()).jobs
 
-        way = MachineWay(member.name, member.open)
-        env = member.environment.env
-        return EngineProvider(member.name, engine, way, settings.rules, paths.installation(), env, jobs)
+        beyond_walls = bool(member.describe().writable)
+        way = MachineWay(member.name, member.open, walled=not beyond_walls)
+        env, mark = member.environment.env, paths.installation()
+        return EngineProvider(member.name, engine, way, settings.rules, mark, env, jobs, beyond_walls=beyond_walls)
 
     return Offer(traits_of(member.name), make, member)
 

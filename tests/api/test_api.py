@@ -20,7 +20,7 @@ from remote_sandbox_mcp.services.fleet import Fleet
 from tests.fronts.mcp.conftest import member
 from tests.support.fakes.jobs import FakeCard
 from tests.support.fakes.sandbox import Answer, FakeSandbox, after
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.waiting import eventually
 
 HEAVY = {"mcp", "pydantic", "starlette", "anyio", "httpx", "httpx2", "asyncssh", "asyncio", "sqlite3", "rich"}
@@ -103,7 +103,7 @@ async def test_output_comes_as_it_is_printed_and_each_byte_once(boxes: Sandboxes
 
 
 async def test_leaving_the_loop_or_the_call_stops_the_command() -> None:
-    require_bubblewrap()
+    require_local()
     async with Sandboxes() as boxes:
         box = await boxes.create()
         script = "trap 'echo ended >> ended; exit' TERM; echo ready >> ready; echo ready; sleep 977 & wait"
@@ -169,7 +169,7 @@ async def test_errors_are_ours(boxes: Sandboxes) -> None:
 
 
 async def test_a_disposable_one_is_made_used_and_deleted() -> None:
-    require_bubblewrap()
+    require_local()
     async with Sandboxes() as boxes:
         box = await boxes.create(env={"COLOUR": "blue"})
         assert (await box.run("cat; echo $COLOUR", input=b"in ")).text == "in blue\n"

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from remote_sandbox_mcp.far.outpost import filter as calls
 from remote_sandbox_mcp.far.outpost import guard
 from remote_sandbox_mcp.services.probe.doctor import examine_local
 from tests.support.disposables import reachable
-from tests.support.means import IS_ROOT
+from tests.support.means import IS_ROOT, readable_source, require_namespaces
 from tests.support.programs import look_in, plant
 
 
@@ -194,3 +195,14 @@ async def test_root_starts_a_network_by_the_real_path_of_our_python(
     monkeypatch.setattr(sys, "executable", str(own))
     monkeypatch.setattr(way, "_works", set())
     assert "because root would start" in await way.why_not(Network(Reach.HOSTS, ("example.org",)), footing)
+
+
+def test_root_of_a_namespace_of_one_user_is_that_user() -> None:
+    """There the system's own Python belongs to nobody, and as that user it would be run anyway."""
+    require_namespaces()
+    code = "from remote_sandbox_mcp.backends.bubblewrap import bwrap; print(bwrap.doubt_about_python() or 'none')"
+    other: dict[str, Any] = {"user": 61_200, "group": 61_200, "extra_groups": []} if IS_ROOT else {}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(readable_source()), "PYTHONDONTWRITEBYTECODE": "1"}
+    words = ["unshare", "--user", "--map-root-user", "/usr/bin/python3", "-c", code]
+    done = subprocess.run(words, env=environment, cwd="/", capture_output=True, text=True, check=False, **other)
+    assert (done.stdout, done.stderr) == ("none\n", "")

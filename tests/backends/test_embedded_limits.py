@@ -22,7 +22,7 @@ from remote_sandbox_mcp.core.errors import ConnectError, LostContact
 from remote_sandbox_mcp.core.sandboxes.disposable import Limits, SandboxOrder, new_disposable_id
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.disposables import as_ordinary_user, groups_of, made, mounts_below, provided, reachable, run, say
-from tests.support.means import IS_ROOT, needs_control_groups, needs_mounts
+from tests.support.means import IS_ROOT, bubblewrap_runs, needs_control_groups, needs_mounts, require_bubblewrap
 
 NAMESPACED = Footing("bwrap", ())
 STEPPED_DOWN = Footing("bwrap", (), STEP_DOWN_TO)
@@ -38,7 +38,7 @@ async def test_default_limits_are_reported(means: str, tmp_path: Path) -> None:
         held = (await provider.create(new_disposable_id(), SandboxOrder())).limits
         assert held.processes == limits.PROCESSES
         assert held.memory_mb == (limits.MEMORY_MB if means == "control-groups" else memory.machine_mb() // 2)
-        memory_note, processes, disk_told = held.told
+        memory_note, processes, disk_told = held.told[-3:]
         by = "held by a control group"
         assert (by in memory_note, by in processes) == (means == "control-groups",) * 2
         assert "watched" in disk_told
@@ -52,15 +52,22 @@ async def test_requested_limits_are_reported(means: str, tmp_path: Path) -> None
     async with made(tmp_path, SandboxOrder(limits=asked)) as (_, disposable, sandbox):
         held = disposable.limits
         assert (held.cpu, held.memory_mb, held.processes, held.disk_mb) == (0.5, 256, 400, 16)
-        assert [line.partition(":")[0] for line in held.told] == ["memory", "processes", "cpu", "disk"]
-        assert "16 MB" in held.told[3]
+        assert [line.partition(":")[0] for line in held.told[-4:]] == ["memory", "processes", "cpu", "disk"]
+        assert "16 MB" in held.told[-1]
         assert await say(sandbox, "ulimit -c") == "0"
         if means == "control-groups":
             names = ("cpu.cfs_quota_us", "cpu.max")
             quotas = [folder / name for folder in groups_of(disposable.id) for name in names]
             assert [file.read_text().split()[0] for file in quotas if file.exists()] == ["50000"]
         else:
-            assert await say(sandbox, "ulimit -d; ulimit -u") == f"{256 << 10}\n400"
+            data, most = (await say(sandbox, "ulimit -d; ulimit -u")).split()
+            assert int(data) == 256 << 10
+            check_most(int(most), 400)
+
+
+def check_most(processes: int, asked: int) -> None:
+    """Without a namespace what else this user runs counts, too, and is added."""
+    assert processes == asked if bubblewrap_runs() else processes >= asked
 
 
 RLIMITS = {"nothing asked": Limits(), "memory": Limits(memory_mb=64), "disk": Limits(disk_mb=64)}
@@ -213,7 +220,7 @@ async def test_many_empty_files_are_too_much_where_they_can_only_be_watched(
     async with made(tmp_path) as (_, disposable, sandbox):
         assert "2000 files" in disposable.limits.told[-1]
         with pytest.raises(LostContact, match="more than the 2000 that it may"):
-            await run(sandbox, "seq -f /tmp/file%.0f 5000 | xargs touch; sleep 30")
+            await run(sandbox, "seq -f ${TMPDIR:-/tmp}/file%.0f 5000 | xargs touch; sleep 30")
 
 
 async def test_one_file_cannot_pass_the_usual_limit(tmp_path: Path) -> None:
@@ -225,6 +232,8 @@ async def test_one_file_cannot_pass_the_usual_limit(tmp_path: Path) -> None:
 
 
 async def test_where_no_process_can_be_started_it_says_what_to_do(tmp_path: Path) -> None:
+    # Only a namespace counts them apart from those of tests beside this one.
+    require_bubblewrap()
     crowd = "for n in $(seq 200); do setsid sleep 60 > /dev/null 2>&1 & done; sleep 60"
     async with made(tmp_path, SandboxOrder(limits=Limits(processes=40))) as (_, _, sandbox):
         await sandbox.run(Command(crowd), patience_s=1.0)
@@ -237,7 +246,7 @@ def test_an_ordinary_user_has_limits_too() -> None:
     asked = {"processes": 40, "memory_mb": 512, "disk_mb": 8}
     told = as_ordinary_user(["ulimit -u", hog, BOMB, "echo well", FILLER], limits=asked, timeout_s=4)
     most, hogged, bombed, well, filled = told["seen"]
-    assert most[1].strip() == "40"
+    check_most(int(most[1]), 40)
     assert "MemoryError" in hogged[2]
     assert bombed[0] == 124
     assert well[1] == "well\n"

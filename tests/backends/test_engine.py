@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -70,11 +71,12 @@ async def provider(place: Place, tmp_path: Path) -> AsyncIterator[EngineProvider
     await until(lambda: not place.left(), "the engine to be empty", 15)
 
 
-def engine_on(machine: Sandbox, words: tuple[str, ...], mark: str) -> EngineProvider:
+def engine_on(machine: Sandbox, words: tuple[str, ...], mark: str, *, beyond_walls: bool = False) -> EngineProvider:
     async def opened() -> Sandbox:
         return machine
 
-    return EngineProvider("gpu1", MachineEngine("docker", words), MachineWay("gpu1", opened), DisposableRules(), mark)
+    engine, way = MachineEngine("docker", words), MachineWay("gpu1", opened, walled=not beyond_walls)
+    return EngineProvider("gpu1", engine, way, DisposableRules(), mark, beyond_walls=beyond_walls)
 
 
 async def make(provider: EngineProvider, **order: object) -> Disposable:
@@ -546,3 +548,81 @@ async def test_a_container_holds_its_cards_as_long_as_it_lives(
             return
         except NoCards:
             assert not deadline.has_passed()
+
+
+# Where only some folders of the machine may be written
+
+
+@pytest.fixture
+async def walled(place: Place, tmp_path: Path) -> AsyncIterator[tuple[EngineProvider, Sandbox]]:
+    """The engine of a machine with walls; a login there looks for programs in a folder that the agent may write."""
+    (place.sshd.home / "project").mkdir(exist_ok=True)
+    os.chown(place.sshd.home / "project", place.sshd.uid, place.sshd.uid)
+    profile = place.sshd.home / ".profile"
+    profile.write_text("PATH=~/project:$PATH\n")
+    machine = await open_machine(place.sshd.machine(writable=("~/project",)), tmp_path / "known_hosts")
+    made = engine_on(machine, place.words, mark=tmp_path.name, beyond_walls=True)
+    yield made, machine
+    await made.close()
+    await machine.close()
+    profile.unlink()
+    shutil.rmtree(place.sshd.home / "project")
+    await until(lambda: not place.left(), "the engine to be empty", 15)
+
+
+async def test_within_walls_only_we_reach_the_engine(walled: tuple[EngineProvider, Sandbox], place: Place) -> None:
+    provider, machine = walled
+    assert "denied" in await say(machine, f"docker --host={place.engine.socket} ps")
+    # What a login would find first is the agent's.
+    plant = "printf '#!/bin/sh\\ntouch ~/ran\\n' >~/project/docker; cp ~/project/docker ~/project/bash"
+    await say(machine, f"{plant}; chmod +x ~/project/*")
+    made = await make(provider)
+    sandbox = await provider.open(made)
+    assert await say(sandbox, "echo mine >/tmp/mine; cat /tmp/mine; ls /sys/class/net") == "mine\nlo\n"
+    await sandbox.close()
+    assert [seen.id for seen in await provider.list()] == [made.id]
+    await provider.delete(made)
+    assert not (place.sshd.home / "ran").exists()
+    mounts = ("/", "/proc", "/var/run/docker.sock", "~/project", str(place.sshd.home / "project"), "..")
+    for source in mounts:
+        with pytest.raises(BadArgument, match="cannot be mounted"):
+            await make(provider, volumes=(Volume(source, "/x"),))
+
+
+PAST_WALLS = {
+    "a network": {"network": True},
+    "cards that nobody holds": {"limits": replace(SMALL, gpus=1)},
+    "a volume": {"volumes": (Volume("remote-sandbox-x", "/x", read_only=False),)},
+}
+
+
+@pytest.mark.parametrize("order", PAST_WALLS.values(), ids=PAST_WALLS)
+async def test_what_leads_past_the_walls_is_refused(
+    walled: tuple[EngineProvider, Sandbox], place: Place, order: dict[str, object]
+) -> None:
+    with pytest.raises(Unsupported, match="on gpu1 only some folders may be written") as refused:
+        await make(walled[0], **order)
+    assert "\n" not in str(refused.value)
+    assert not place.left()
+
+
+async def test_a_volume_that_may_only_be_read_is_neither_written_nor_filled(
+    walled: tuple[EngineProvider, Sandbox], place: Place, tmp_path: Path
+) -> None:
+    """Not even one by which the operator of the engine has given a folder of the machine."""
+    folder = tmp_path / "given"
+    folder.mkdir(mode=0o777)
+    bound = (f"--opt=device={folder}", "--opt=type=none", "--opt=o=bind")
+    place.engine.docker("volume", "create", *bound, "remote-sandbox-given")
+    try:
+        made = await make(walled[0], volumes=(Volume("remote-sandbox-given", "/var"),))
+        sandbox = await walled[0].open(made)
+        wrote = await say(
+            sandbox, "ls -A /var; echo x >/var/new; mount -o remount,rw /var; umount /var; echo x >/var/new"
+        )
+        await sandbox.close()
+        await walled[0].delete(made)
+    finally:
+        place.engine.docker("volume", "rm", "--force", "remote-sandbox-given")
+    assert wrote.count("Read-only file system") == 2, wrote
+    assert os.listdir(folder) == []

@@ -5,12 +5,12 @@ import signal
 import socket
 
 from tests.cli.conftest import DEADLINE_S, Cli
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.sshd import Sshd, closed_port
 
 
 def test_a_sandbox_is_made_used_and_deleted(cli: Cli) -> None:
-    require_bubblewrap()
+    require_local()
     made = cli("create", "--name", "box", "--env", "COLOUR=green", "--env", "SHADE", "--timeout", "300", SHADE="dark")
     name = made.stdout.strip()
     assert (made.code, name[:3]) == (0, "sb-")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, Cli, Maker, at_a_terminal, entry, nobody
-from tests.support.means import require_bubblewrap
+from tests.support.means import folders_inside, require_local
 from tests.support.sshd import Sshd, closed_port, wait_until
 
 
@@ -176,9 +177,10 @@ def test_help_tells_the_exit_codes(cli: Cli) -> None:
 
 
 def test_the_local_sandbox_needs_no_machine(cli: Cli) -> None:
-    require_bubblewrap()
-    outcome = cli("exec", "pwd; ls -A")
-    assert (outcome.code, outcome.stdout) == (0, "/home/sandbox\n"), outcome.stderr
+    require_local()
+    outcome = cli("exec", "cd; pwd; ls")
+    own = folders_inside(Path(os.environ["REMOTE_SANDBOX_MCP_HOME"], "local/local"))[0]
+    assert (outcome.code, outcome.stdout) == (0, f"{own}\n"), outcome.stderr
     assert not Path("/home/sandbox").exists()
 
 

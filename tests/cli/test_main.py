@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 
 # A Python as on Windows, as far as it matters here: modules that are missing there cannot be imported.
 ON_WINDOWS = """
@@ -71,7 +71,7 @@ def test_options_hold_before_and_after_the_verb(cli: Cli, tmp_path: Path) -> Non
 
 
 def test_words_of_a_command_are_not_options_of_ours(cli: Cli) -> None:
-    require_bubblewrap()
+    require_local()
     outcome = cli("exec", "--sandbox", "local", "--json", "echo", "--json", "--config", "x")
     assert outcome.json["stdout"] == "--json --config x\n"
 

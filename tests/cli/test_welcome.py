@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.cli.conftest import COMMAND, Cli, at_a_terminal, nobody
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.pace import at_most
 from tests.support.sshd import silent_port
 
@@ -55,7 +55,7 @@ def test_the_lines_for_clients_lead_to_this_program_whatever_else_has_its_name(c
 
 def test_it_fits_one_screen_however_much_is_configured(cli: Cli) -> None:
     # Without it the page says what to install, too.
-    require_bubblewrap()
+    require_local()
     cli.machines = [nobody(f"gpu{n}", host=f"192.0.2.{n}") for n in range(50)]
     page = welcome(cli)
     assert "and 46 more" in page

@@ -51,9 +51,7 @@ BAD_ENTRIES = [
     pytest.param(
         {"host": "h", "read_only": True, "writable": "~/a"}, "writable contradict each other", id="nothing and a folder"
     ),
-    pytest.param(
-        {"host": "h", "writable": "~/a", "docker": True}, "docker makes programs write", id="walls and docker"
-    ),
+    pytest.param({"host": "h", "writable": "~/a", "slurm": True}, "slurm makes programs write", id="walls and a queue"),
     pytest.param({"host": "h", "read_only": True, "sudo": "nopasswd"}, "sudo makes programs", id="walls and sudo"),
     pytest.param({"host": "h", "slurm": "gpu"}, "slurm must be true, false, or a table", id="a partition alone"),
     pytest.param({"host": "h", "slurm": {"partion": "g"}}, "did you mean partition?", id="unknown option of Slurm"),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.conftest import entry
 from tests.support.doc_pages import PAGES, blocks, short
-from tests.support.means import require_bubblewrap, require_namespaces, require_program
+from tests.support.means import require_local, require_namespaces, require_program
 from tests.support.sshd import Sshd, wait_until
 
 LINE_S = 60
@@ -99,7 +99,7 @@ def run(line: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
 @pytest.mark.parametrize("page", [page for page, found in RUN.items() if found], ids=short)
 def test_the_lines_of_a_page_do_what_they_say(page: Path, world: Path) -> None:
     if any(" create " in line for line in RUN[page]):
-        require_bubblewrap()
+        require_local()
     for line in RUN[page]:
         done = run(line, world / "project")
         right = next((codes for form, codes in RIGHT.items() if re.match(form, line)), {0})

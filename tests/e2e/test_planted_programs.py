@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.server import Server, serve
 
 # As `conda init`, `go install` and dotfile managers leave a home folder.
@@ -24,7 +24,7 @@ def mark(tmp_path: Path) -> Path:
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
     """The client was started in the home folder itself, with all of it allowed by the operator."""
-    require_bubblewrap()
+    require_local()
     (tmp_path / FIRST_IN_PATH).mkdir(parents=True)
     path = f"{tmp_path / FIRST_IN_PATH}:{os.environ['PATH']}"
     async with serve(tmp_path, local=True, env={"PATH": path}) as served:

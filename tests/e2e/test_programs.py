@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.programs import plant
 from tests.support.server import serve
 from tests.support.sshd import Sshd, wait_until
@@ -29,7 +29,7 @@ def trap(file: Path) -> Path:
 
 @pytest.mark.parametrize("hub", [True, False], ids=["hub", "no hub"])
 async def test_a_program_that_was_planted_in_path_after_the_start_is_not_run(tmp_path: Path, hub: bool) -> None:
-    require_bubblewrap()
+    require_local()
     folder = tmp_path / "miniconda3" / "bin"
     folder.mkdir(parents=True)
     async with serve(tmp_path, local=True, hub=hub, env=path_with(folder)) as server:
@@ -44,7 +44,7 @@ async def test_a_program_that_was_planted_in_path_after_the_start_is_not_run(tmp
 
 
 async def test_a_program_in_a_folder_of_path_that_everybody_can_write_is_not_run(tmp_path: Path) -> None:
-    require_bubblewrap()
+    require_local()
     folder = tmp_path / "shared" / "bin"
     traps = [trap(folder / name) for name in ("bwrap", "slirp4netns", "a-door")]
     folder.chmod(0o1777)
@@ -58,7 +58,7 @@ async def test_a_program_in_a_folder_of_path_that_everybody_can_write_is_not_run
 
 
 async def test_the_path_of_a_later_client_does_not_choose_our_programs(tmp_path: Path) -> None:
-    require_bubblewrap()
+    require_local()
     folder = tmp_path / "theirs" / "bin"
     marker = trap(folder / "bwrap")
     async with serve(tmp_path, local=True) as first:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.support.doc_pages import ROOT
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 
 from .test_examples import DEADLINE_S, User, there, user
 
@@ -24,7 +24,7 @@ def test_there_are_ten() -> None:
 
 @pytest.mark.timeout(300)
 def test_every_recipe_prints_what_the_page_says(there: User) -> None:
-    require_bubblewrap()
+    require_local()
     for title, language, text, expected in RECIPES:
         words = ["/bin/sh", "-eu", "-c", text] if language == "sh" else [sys.executable, "-c", text]
         done = subprocess.run(

@@ -14,7 +14,7 @@ from shlex import quote
 import pytest
 
 from tests.support.hub_desk import Desk, desk_in
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.server import COMMAND, Entry, entry, environment
 from tests.support.sshd import Sshd, wait_until
 
@@ -74,7 +74,7 @@ def user(tmp_path: Path) -> Iterator[User]:
 @pytest.fixture
 def here(user: User) -> User:
     """With the sandbox of this computer."""
-    require_bubblewrap()
+    require_local()
     return user
 
 

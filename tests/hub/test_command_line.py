@@ -16,7 +16,7 @@ import pytest
 
 from tests.hub.test_login import at_terminal
 from tests.support.hub_desk import Desk, desk_in
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.second_factor import machine_with_code
 from tests.support.server import COMMAND, Entry, entry, environment, wire
 from tests.support.sshd import Fleet, Sshd, wait_until
@@ -109,7 +109,7 @@ def test_after_a_login_a_verb_asks_nothing(fleet: Fleet, desk: Desk) -> None:
 
 
 def test_a_job_in_the_local_sandbox_outlives_its_verb(desk: Desk, tmp_path: Path) -> None:
-    require_bubblewrap()
+    require_local()
     config = tmp_path / "config.toml"
     config.write_text("[local]\nenabled = true\n")
     config.chmod(0o600)
@@ -122,7 +122,7 @@ def test_a_job_in_the_local_sandbox_outlives_its_verb(desk: Desk, tmp_path: Path
 
 def test_a_job_that_nobody_watches_is_not_promised_a_resume(desk: Desk, tmp_path: Path) -> None:
     """In words that both faces share."""
-    require_bubblewrap()
+    require_local()
     config = tmp_path / "config.toml"
     config.write_text("[local]\nenabled = true\n")
     config.chmod(0o600)

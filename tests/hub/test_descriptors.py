@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.hubs import hub_pid
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
+from tests.support.ports import free_port
 from tests.support.server import Wire, wire
 from tests.support.sshd import wait_until
 
@@ -64,7 +65,7 @@ def test_sessions_leave_no_descriptors_behind(tmp_path: Path) -> None:
 
 SERVICE = """
 import selectors, socket
-door, looking = socket.create_server(("127.0.0.1", 7007), backlog=1000), selectors.DefaultSelector()
+door, looking = socket.create_server(("127.0.0.1", PORT), backlog=1000), selectors.DefaultSelector()
 looking.register(door, selectors.EVENT_READ)
 # Never closed.
 kept = []
@@ -100,9 +101,11 @@ def room_for(files: int) -> Iterator[None]:
 
 def forwarded(line: Wire, home: Path) -> int:
     """A port of this computer that leads to a service in the sandbox, which never closes a connection."""
-    (home / "state" / "local" / "local" / "home" / "service.py").write_text(SERVICE)
+    # Without namespaces it is a port of this computer.
+    service = free_port()
+    (home / "state" / "local" / "local" / "home" / "service.py").write_text(SERVICE.replace("PORT", str(service)))
     line.call("exec_bash_background", command="exec /usr/bin/python3 ~/service.py")
-    answer = line.call("forward_port", port=7007, sandbox_name="local")
+    answer = line.call("forward_port", port=service, sandbox_name="local")
     return int(answer["structuredContent"]["local_port"])
 
 
@@ -128,7 +131,7 @@ def echo(port: int) -> bytes:
 
 @pytest.mark.parametrize("half_closed", [True, False], ids=["half-closed", "idle"])
 def test_a_crowd_at_a_forwarded_port_stops_nothing(tmp_path: Path, *, half_closed: bool) -> None:
-    require_bubblewrap()
+    require_local()
     with wire(tmp_path, local=True) as line:
         line.initialize()
         line.call("exec_bash", command="true")

@@ -17,7 +17,7 @@ from remote_sandbox_mcp.core.errors import UnknownTask
 from remote_sandbox_mcp.core.jobs.job import JobWait
 from remote_sandbox_mcp.core.task import name_of, outcome_of
 from remote_sandbox_mcp.services.jobs.values import Wanted, Which
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.server import environment, write_config
 
 GO_ON = "echo begun; until [ -e go-on ]; do sleep 0.05; done; echo done; echo wrong >&2; exit 3"
@@ -25,7 +25,7 @@ GO_ON = "echo begun; until [ -e go-on ]; do sleep 0.05; done; echo done; echo wr
 
 @pytest.fixture
 async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
-    require_bubblewrap()
+    require_local()
     for name, value in environment(tmp_path, ()).items():
         monkeypatch.setenv(name, value)
     made = compose(load(write_config(tmp_path, local=True, config="")))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.engine_place import WITH_PYTHON, Place
 from tests.support.hub_desk import Desk, desk_in
-from tests.support.means import require_bubblewrap, require_program
+from tests.support.means import require_local, require_program
 from tests.support.platform import API_KEY, IMAGE, Platform
 from tests.support.server import Entry, entry, environment
 from tests.support.slurm import Cluster
@@ -91,7 +91,7 @@ def checked(run: Callable[..., str], framework: str, file: str, site: Site, *opt
 
 @pytest.fixture
 def here() -> Site:
-    require_bubblewrap()
+    require_local()
     return Site({}, exceptions=ONE_USER)
 
 

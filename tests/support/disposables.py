@@ -26,7 +26,7 @@ from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableR
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.far.outpost import guard
 from remote_sandbox_mcp.far.outpost.filter import NUMBERS
-from tests.support.means import IS_ROOT, readable_source, require_bubblewrap, require_program
+from tests.support.means import IS_ROOT, readable_source, require_bubblewrap, require_local, require_program
 from tests.support.pace import Deadline
 
 SOURCE = readable_source()
@@ -38,8 +38,10 @@ _numbers = itertools.count(1)
 
 
 def require_walls(walls: str) -> None:
-    """Ends the test as skipped where nothing of this kind confines a sandbox."""
-    if walls != landlock.LANDLOCK:
+    """Ends the test as skipped where nothing of this kind, or of any, confines a sandbox."""
+    if not walls:
+        require_local()
+    elif walls != landlock.LANDLOCK:
         require_bubblewrap()
     elif not guard.landlock_version():
         pytest.skip("this kernel has no Landlock")
@@ -197,7 +199,8 @@ def as_ordinary_user(scripts: list[str], **order: Any) -> dict[str, Any]:
 
 
 def small_image(folder: Path) -> Path:
-    """A root file system with busybox alone, and the libraries that this needs."""
+    """A root file system with busybox alone, and the libraries that this needs; only namespaces make it one."""
+    require_bubblewrap()
     busybox = require_program("busybox")
     for name in ("bin", "etc", "usr/share", "var/tmp", "root"):
         (folder / name).mkdir(parents=True)

@@ -19,6 +19,7 @@ import pytest
 import remote_sandbox_mcp
 from remote_sandbox_mcp.backends.bubblewrap import bwrap, cgroups, disk
 from remote_sandbox_mcp.far.outpost import filter as calls
+from remote_sandbox_mcp.far.outpost import guard
 
 TUN = "/dev/net/tun"
 _NOBODY = 65534
@@ -91,10 +92,23 @@ def bubblewrap_runs() -> bool:
     return any(not bwrap.try_out(way) for way in ways)
 
 
+def require_local() -> None:
+    """For what opens a sandbox on this machine, whatever confines it. Ends the test as skipped where nothing can."""
+    if not MUST_RUN and not bubblewrap_runs() and not guard.landlock_version():
+        pytest.skip("neither bubblewrap nor Landlock can run here")
+
+
 def require_bubblewrap() -> None:
-    """For what opens a sandbox on this machine. Ends the test as skipped where bubblewrap cannot run."""
+    """For what only namespaces give a sandbox on this machine. Ends the test as skipped where bubblewrap cannot run."""
     if not MUST_RUN and not bubblewrap_runs():
         pytest.skip("bubblewrap cannot run here")
+
+
+def folders_inside(box: Path) -> tuple[str, str]:
+    """Home and temporary folder of a sandbox on this machine, as its commands call them; `box` has both."""
+    if bubblewrap_runs():
+        return "/home/sandbox", "/tmp"
+    return str(box.resolve() / "home"), str(box.resolve() / "tmp")
 
 
 @cache

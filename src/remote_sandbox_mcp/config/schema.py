@@ -108,7 +108,7 @@ SERVICE_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "logging": {"level": ("MCP_LOG_LEVEL",)},
 }
 # What makes other programs write in its place, which no walls around its own commands hold.
-_BEYOND_WALLS = ("sudo", "docker", "podman", "slurm", "forward_agent")
+_BEYOND_WALLS = ("sudo", "slurm", "forward_agent")
 
 
 USUAL_ALERTS = Alerts(gpu_idle_s=1800.0)

@@ -9,12 +9,12 @@ import pytest
 from mcp.types import ElicitResult
 
 from tests.fronts.http.conftest import connected, service
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_the_servers_folder_is_no_project_and_a_form_opens_another(tmp_path: Path, mode: str) -> None:
-    require_bubblewrap()
+    require_local()
     folder, asked = tmp_path / "project", []
     folder.mkdir()
     (folder / "x").write_text("x")

@@ -20,7 +20,7 @@ from remote_sandbox_mcp.core.sync.transfer import Lane
 from remote_sandbox_mcp.fronts.mcp.server import build
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from tests.support.fakes.sandbox import FakeSandbox
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.server import AGENT, Caller
 from tests.support.signatures import SIGNATURES
 
@@ -92,7 +92,7 @@ async def tools(app: App) -> AsyncIterator[Caller]:
 @pytest.fixture
 async def local_tools(tmp_path: Path) -> AsyncIterator[Caller]:
     """The same on the embedded sandbox: real commands and real files."""
-    require_bubblewrap()
+    require_local()
     place = LocalPlace()
     embedded = Member(place.name, lambda: describe(place), lambda: open_local(place, tmp_path))
     async with connected(App(Fleet([embedded]))) as caller:

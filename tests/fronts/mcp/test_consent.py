@@ -19,6 +19,7 @@ from remote_sandbox_mcp.services.fleet import Fleet
 from remote_sandbox_mcp.services.session import MOST_REFUSALS
 from tests.fronts.mcp.conftest import connected, member
 from tests.support.fakes.sandbox import FakeSandbox
+from tests.support.means import require_bubblewrap
 from tests.support.server import Caller, serve
 
 ATTACKER = "attacker.example:443"
@@ -79,6 +80,7 @@ async def test_an_agent_does_not_choose_its_own_way_out(fake: FakeSandbox, netwo
 
 
 async def test_packages_are_installed_without_a_question(fake: FakeSandbox) -> None:
+    require_bubblewrap()
     user = User()
     async with served(fake, user) as tools:
         made = await tools.call("create_sandbox", network=["pypi.org", "files.pythonhosted.org:443"])
@@ -86,6 +88,7 @@ async def test_packages_are_installed_without_a_question(fake: FakeSandbox) -> N
 
 
 async def test_the_operators_list_takes_the_place_of_the_usual_one(fake: FakeSandbox) -> None:
+    require_bubblewrap()
     async with served(fake, network_hosts=("*.example.org", "data.example.net:8443")) as tools:
         made = await tools.call("create_sandbox", network=["a.b.example.org", "DATA.example.net:8443"])
         assert made["network"] is True
@@ -95,6 +98,7 @@ async def test_the_operators_list_takes_the_place_of_the_usual_one(fake: FakeSan
 
 @ERAS
 async def test_another_host_is_reached_after_a_yes(fake: FakeSandbox, mode: str) -> None:
+    require_bubblewrap()
     user = User("yes")
     async with served(fake, user, mode) as tools:
         made = await tools.call("create_sandbox", network=["pypi.org", ATTACKER])
@@ -107,6 +111,7 @@ async def test_another_host_is_reached_after_a_yes(fake: FakeSandbox, mode: str)
 @ERAS
 @pytest.mark.parametrize("answer", ["no", "decline"])
 async def test_a_no_is_remembered_for_the_session(fake: FakeSandbox, mode: str, answer: str) -> None:
+    require_bubblewrap()
     user = User(answer)
     async with served(fake, user, mode) as tools:
         first = await tools.fail("create_sandbox", network=[ATTACKER])
@@ -127,6 +132,7 @@ async def test_a_no_is_remembered_for_the_session(fake: FakeSandbox, mode: str, 
 async def test_a_form_that_is_closed_is_no_yes_and_may_be_shown_again(
     fake: FakeSandbox, mode: str, answer: str
 ) -> None:
+    require_bubblewrap()
     user = User(answer)
     async with served(fake, user, mode) as tools:
         await tools.fail("create_sandbox", network=[ATTACKER])
@@ -162,6 +168,7 @@ async def test_what_does_not_fit_a_form_is_not_asked(fake: FakeSandbox) -> None:
 
 
 async def test_a_person_at_the_page_chooses_any_host(fake: FakeSandbox) -> None:
+    require_bubblewrap()
     app = App(Fleet([member(fake)]))
     server = build(app)
     try:
@@ -175,6 +182,7 @@ async def test_a_person_at_the_page_chooses_any_host(fake: FakeSandbox) -> None:
 
 @ERAS
 async def test_a_hub_asks_and_remembers(tmp_path: Path, mode: str) -> None:
+    require_bubblewrap()
     user = User("yes")
     async with serve(tmp_path, local=True, mode=mode, elicitation=user) as server:
         assert (await server.call("create_sandbox", network=["other.example"]))["network"] is True

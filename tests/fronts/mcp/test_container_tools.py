@@ -23,7 +23,7 @@ from remote_sandbox_mcp.fronts.mcp import reporting
 from remote_sandbox_mcp.services.fleet import Fleet
 from tests.fronts.mcp.conftest import connected, member
 from tests.support.fakes.sandbox import FakeSandbox
-from tests.support.means import needs_tun
+from tests.support.means import folders_inside, needs_tun, require_bubblewrap
 from tests.support.server import Caller
 from tests.support.sshd import free_port
 
@@ -52,7 +52,8 @@ async def test_a_sandbox_is_made_used_and_thrown_away(tools: Caller) -> None:
     assert (done["exit_code"], done["stdout"], done["stderr"]) == (3, "hello\n", "oops\n")
     assert done["duration"] >= 0
     # Every other tool takes it, too.
-    assert await tools.output("pwd", sandbox_name=place) == "/home/sandbox\n"
+    home, _ = folders_inside(Path(os.environ["REMOTE_SANDBOX_MCP_HOME"], "disposable", place, "box"))
+    assert await tools.output("pwd", sandbox_name=place) == f"{home}\n"
     gone = await tools.call("delete_sandbox", sandbox_id=place)
     assert gone == {"sandbox_id": place, "status": "deleted"}
     problem = await tools.fail("run_command", sandbox_id=place, command="true")
@@ -85,6 +86,7 @@ async def test_deleting_the_local_sandbox_ends_what_runs_in_it_and_leaves_its_fi
 
 
 async def test_sandboxes_do_not_see_each_other(tools: Caller) -> None:
+    require_bubblewrap()
     first, second = await make(tools), await make(tools)
     await tools.output("echo secret >~/mine; echo secret >/tmp/mine", sandbox_name=first)
     assert "mine" not in await tools.output("ls ~ /tmp", sandbox_name=second)
@@ -237,6 +239,7 @@ NO_IMAGES = {
 
 @pytest.mark.parametrize("image", NO_IMAGES.values(), ids=NO_IMAGES.keys())
 async def test_what_is_no_image_is_refused_in_a_sentence(tools: Caller, image: str, tmp_path: Path) -> None:
+    require_bubblewrap()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to("loop")
@@ -383,6 +386,8 @@ async def test_volumes_are_written_as_source_and_target(tools: Caller) -> None:
 async def test_an_embedded_sandbox_has_the_network_that_was_asked_for(
     tools: Caller, network: bool | list[str] | None, has_network: bool
 ) -> None:
+    if has_network:
+        require_bubblewrap()
     given = {} if network is None else {"network": network}
     made = await tools.call("create_sandbox", **given)
     assert made["network"] is has_network

@@ -26,7 +26,7 @@ from remote_sandbox_mcp.local.store.history import HistoryRows, WantedCalls
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from tests.fronts.mcp.conftest import connected, member
 from tests.support.fakes.sandbox import Answer, FakeSandbox, after
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.server import Caller
 
 # Words without digits are known by where they stand, the others by how they look.
@@ -81,7 +81,7 @@ def printing(text: str) -> str:
 
 @asynccontextmanager
 async def local(folder: Path, env: dict[str, str] | None = None, **more: Any) -> AsyncIterator[Caller]:
-    require_bubblewrap()
+    require_local()
     place = dataclasses.replace(LocalPlace(), environment=Environment(env=env or {}))
     embedded = Member(place.name, lambda: describe(place), lambda: open_local(place, folder))
     async with connected(App(Fleet([embedded]), **more)) as caller:

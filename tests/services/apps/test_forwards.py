@@ -39,7 +39,7 @@ from tests.backends.contract.ports import (
     start_service,
 )
 from tests.support.fakes.sandbox import FakeSandbox
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.pace import at_most
 from tests.support.server import until
 from tests.support.sshd import Sshd, free_port
@@ -403,7 +403,7 @@ async def test_a_port_goes_on_after_a_moment_without_descriptors(
 
 @pytest.fixture
 async def walled(tmp_path: Path) -> AsyncIterator[OutpostSandbox]:
-    require_bubblewrap()
+    require_local()
     sandbox = await open_local(LocalPlace(), tmp_path)
     yield sandbox
     await sandbox.close()

@@ -17,7 +17,7 @@ from remote_sandbox_mcp.core.jobs.job import JobOrder, JobQuery, JobState
 from remote_sandbox_mcp.core.sandboxes.disposable import DisposableRules, SandboxOrder
 from remote_sandbox_mcp.core.sandboxes.files import Span
 from tests.support.disposable_house import House, until
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 
 from .test_processes import servers
 
@@ -35,7 +35,7 @@ class Maker:
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Maker]:
-    require_bubblewrap()
+    require_local()
     maker = Maker(tmp_path, [])
     yield maker
     for house in maker.houses:

@@ -14,14 +14,14 @@ from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.services.fleet import Fleet, Member
 from remote_sandbox_mcp.services.sessions.python import PythonReport
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 
 Run = Callable[..., Awaitable[PythonReport]]
 
 
 @pytest.fixture(scope="module")
 async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[App]:
-    require_bubblewrap()
+    require_local()
     place, folder = LocalPlace(), tmp_path_factory.mktemp("state")
     app = App(Fleet([Member(place.name, lambda: describe(place), lambda: open_local(place, folder))]))
     yield app

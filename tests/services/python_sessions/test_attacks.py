@@ -78,13 +78,21 @@ async def test_an_attack_on_its_own_session_is_told_and_the_next_call_begins_a_n
     assert (await told(run, "y", "bystander")).value == "2"
 
 
+def folders(name: str) -> str:
+    """The code that lists what sessions have by this name, wherever their sandbox keeps its runs."""
+    tops = '"/tmp/remote-sandbox-*", os.path.expanduser("~/.cache/remote-sandbox")'
+    return f'[path for top in ({tops}) for path in glob.glob(top + "/python-*/{name}")]'
+
+
 FLOOD_OF_IMAGES = (
     FIND
     + """
 for _ in range(60): os.write(own.results, HEAD.pack(b"I", 3, own.token) + b"GIF")
 os.write(own.results, HEAD.pack(b"N", 1, own.token) + b"x")
 import glob
-len(glob.glob("/tmp/remote-sandbox-*/python-*/s-images/*.png")) <= 4
+len("""
+    + folders("s-images/*.png")
+    + """) <= 4
 """
 )
 
@@ -93,7 +101,7 @@ async def test_code_that_sends_images_in_the_place_of_its_interpreter_fills_no_d
     record = await told(run, FLOOD_OF_IMAGES, "images")
     assert (record.state, len(record.images), record.value) == ("done", 4, "True")
     # What is sent while the supervisor is asked for it may come later.
-    kept = "import glob\nlen(glob.glob('/tmp/remote-sandbox-*/python-*/s-images/*.png'))"
+    kept = f"import glob, os\nlen({folders('s-images/*.png')})"
     assert (await told(run, kept, "images")).value == "4"
 
 
@@ -117,7 +125,7 @@ async def test_orders_to_its_supervisor_end_a_session_and_harm_no_other(run: Run
 import glob, json, os, socket, struct
 def order(**fields):
     line = socket.socket(socket.AF_UNIX)
-    os.chdir(glob.glob("/tmp/remote-sandbox-*/python-*/s-orders")[0])
+    os.chdir(FOLDERS[0])
     line.connect("socket")
     body = json.dumps(fields).encode()
     line.sendall(struct.pack(">cI", b"R", len(body)) + body)
@@ -125,7 +133,7 @@ for verb in ("call", "result", "x", 7, None, []):
     order(verb=verb, id=[], code=7, timeout="x", limit=None)
 order(verb="stop")
 import time; time.sleep(30)
-"""
+""".replace("FOLDERS", folders("s-orders"))
     record = await told(run, code, "orders")
     assert record.state in ("died", "lost")
     assert (await told(run, "1 + 1", "orders")).is_new
@@ -189,9 +197,9 @@ sys.exc_info = sys.excepthook = None
 async def test_a_session_whose_folder_was_removed_leaves_no_process(run: Run, sandbox: Sandbox) -> None:
     code = """
 import glob, os, shutil
-for folder in glob.glob("/tmp/remote-sandbox-*/python-*/s-removed"): shutil.rmtree(folder)
+for folder in FOLDERS: shutil.rmtree(folder)
 (os.getpid(), os.getppid())
-"""
+""".replace("FOLDERS", folders("s-removed"))
     first = await told(run, code, "removed")
     child, supervisor = eval(first.value)
     second = await told(run, "import os; os.getpid()", "removed")

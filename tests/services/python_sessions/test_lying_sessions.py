@@ -232,8 +232,9 @@ IMAGES = {
 
 @pytest.mark.parametrize("data", IMAGES.values(), ids=IMAGES)
 async def test_an_image_that_is_none_is_not_shown(run: Run, sandbox: Sandbox, liar: str, data: bytes) -> None:
-    await sandbox.write("/tmp/forged.png", data)
-    images = [{"path": "/tmp/forged.png", "size": -1}] * 1000
+    await sandbox.write("forged.png", data)
+    (path,) = [entry.path for entry in (await sandbox.list("")).entries if entry.path.endswith("/forged.png")]
+    images = [{"path": path, "size": -1}] * 1000
     await lie(sandbox, call=packed({**RECORD, "images": images}))
     answer = await called(run, liar)
     assert [part.type for part in answer.content] == ["text"]

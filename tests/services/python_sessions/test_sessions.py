@@ -12,6 +12,7 @@ from remote_sandbox_mcp.core.client import Call, begin_call
 from remote_sandbox_mcp.core.commands.interpreter import PythonOrder, PythonRecord
 from remote_sandbox_mcp.core.errors import BadArgument, NotStarted, Unsupported
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
+from tests.support.means import IS_ROOT, bubblewrap_runs
 from tests.support.waiting import eventually
 
 from .conftest import Run
@@ -19,7 +20,15 @@ from .conftest import Run
 PROGRAMS = """
 import multiprocessing, os, subprocess, sys
 def square(n): return n * n
-with multiprocessing.get_context("fork").Pool(2) as pool: squares = pool.map(square, [1, 2, 3])
+fork = multiprocessing.get_context("fork")
+if {shares}:
+    with fork.Pool(2) as pool: squares = pool.map(square, [1, 2, 3])
+else:
+    near, far = fork.Pipe()
+    copy = fork.Process(target=lambda: far.send([square(n) for n in [1, 2, 3]]))
+    copy.start()
+    squares = near.recv()
+    copy.join()
 if not os.fork():
     raise ValueError("in a copy of this process")
 os.wait()
@@ -73,7 +82,8 @@ async def test_an_interrupt_ends_what_is_awaited_and_programs_that_are_waited_fo
 
 
 async def test_programs_and_copies_of_the_process_work_and_do_not_answer_for_it(run: Run) -> None:
-    report = await run(PROGRAMS, session="programs")
+    # A pool needs shared memory by name.
+    report = await run(PROGRAMS.format(shares=IS_ROOT or bubblewrap_runs()), session="programs")
     assert report.record is not None
     assert (report.record.state, report.record.value) == ("done", "[1, 4, 9]")
     assert report.stdout.text == "from a program\n"
@@ -123,9 +133,10 @@ async def test_a_second_call_waits_for_its_turn(run: Run, sandbox: Sandbox) -> N
 async def test_another_folder_and_another_python_than_the_sessions_are_told(run: Run, sandbox: Sandbox) -> None:
     await sandbox.write("venv/bin/python", b'#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
     await sandbox.write("venv/pyvenv.cfg", b"")
-    await run("import os; os.chmod('venv/bin/python', 0o755)", session="places")
-    moved = await told(run, "1", session="places", cwd="/tmp")
-    assert (moved.state, moved.folder.startswith("/home")) == ("done", True)
+    await run("import os; os.chmod('venv/bin/python', 0o755); os.mkdir('closed', 0o100)", session="places")
+    # A folder that can be entered, and not listed.
+    moved = await told(run, "1", session="places", cwd="closed")
+    assert (moved.state, moved.folder.endswith("/closed")) == ("done", False)
     with pytest.raises(NotStarted, match=r"session places on local runs .*python.*, not venv; use another session"):
         await run("1", session="places", python="venv")
     where = "import os, shutil; os.getcwd(), shutil.which('python')[-15:], os.environ['VIRTUAL_ENV'][-4:]"

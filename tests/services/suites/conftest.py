@@ -14,9 +14,8 @@ from remote_sandbox_mcp.backends.bubblewrap.local import open_local
 from remote_sandbox_mcp.backends.link.sandbox import OutpostSandbox
 from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.sandboxes.machine import LocalPlace
-from tests.support.means import require_bubblewrap
+from tests.support.means import folders_inside, require_local
 
-HOME = "/home/sandbox"
 PACKAGES = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 
 Put = Callable[[dict[str, str]], None]
@@ -44,8 +43,9 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 async def sandbox(tmp_path: Path) -> AsyncIterator[OutpostSandbox]:
     """Real commands behind real walls; its Python has what is in ~/lib."""
-    require_bubblewrap()
-    place = LocalPlace(environment=Environment(env={"PYTHONPATH": f"{HOME}/lib", "PYTHONDONTWRITEBYTECODE": "1"}))
+    require_local()
+    library = f"{folders_inside(tmp_path / 'local/local')[0]}/lib"
+    place = LocalPlace(environment=Environment(env={"PYTHONPATH": library, "PYTHONDONTWRITEBYTECODE": "1"}))
     opened = await open_local(place, tmp_path)
     yield opened
     await opened.close()

@@ -16,6 +16,7 @@ from remote_sandbox_mcp.core.suites.reading import LOG_BYTES
 from remote_sandbox_mcp.core.suites.suite import Loan, TestReport
 from remote_sandbox_mcp.services.suites import loan
 from remote_sandbox_mcp.services.suites.service import results_of, run_tests
+from tests.support.means import folders_inside
 from tests.support.pace import Deadline
 from tests.support.values import succeeded
 
@@ -32,7 +33,7 @@ class Sums(unittest.TestCase):
         self.assertEqual(1, 2)
 """
 DEADLINE_S = 20.0
-LENT = "/home/sandbox/.local/share/remote-sandbox/pytest.pyz"
+LENT = ".local/share/remote-sandbox/pytest.pyz"
 
 
 async def reported(sandbox: OutpostSandbox, *, command: str = "", path: str = "", timeout_s: float = 60) -> TestReport:
@@ -54,7 +55,7 @@ async def test_pytest_is_found_and_run(sandbox: OutpostSandbox, put: Put, home: 
     put({"project/tests/test_x.py": TWO_TESTS, "project/pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-q'\n"})
     report = await reported(sandbox, path="project")
     assert report.runner == "pytest"
-    assert "-m pytest --junitxml=/tmp/rsmcp-tests-run-" in report.command
+    assert f"-m pytest --junitxml={folders_inside(home.parent)[1]}/rsmcp-tests-run-" in report.command
     assert counts(report) == (1, 1, 0, 0)
     assert (report.complete, report.problem, report.exit_code, succeeded(report)) == (True, "", 1, False)
     (failure,) = report.failures
@@ -167,13 +168,14 @@ async def test_a_file_of_which_unittest_runs_nothing_is_told(sandbox: OutpostSan
 
 
 async def test_pytest_is_lent_where_there_is_none(sandbox: OutpostSandbox, put: Put, home: Path) -> None:
+    lent = f"{folders_inside(home.parent)[0]}/{LENT}"
     put({"p/test_a.py": PASSING, "p/sub/test_b.py": FAILING, "p/packaging.py": "mine = True\n"})
     put({"p/test_c.py": "import packaging\n\ndef test_own_modules_come_first():\n    assert packaging.mine\n"})
     report = await reported(sandbox, path="p")
     assert (report.runner, counts(report), report.problem) == ("pytest", (2, 1, 0, 0), "")
     assert report.failures[0].id == "sub/test_b.py::test_b"
-    assert f"was lent by the server, because python3 there has none; it is {LENT}" in report.lent
-    again = await reported(sandbox, path="p", command=f"python3 {LENT} -q sub/test_b.py::test_b")
+    assert f"was lent by the server, because python3 there has none; it is {lent}" in report.lent
+    again = await reported(sandbox, path="p", command=f"python3 {lent} -q sub/test_b.py::test_b")
     assert (again.runner, counts(again)) == ("pytest", (0, 1, 0, 0))
     assert left_behind(home) == []
 

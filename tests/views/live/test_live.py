@@ -26,7 +26,7 @@ from remote_sandbox_mcp.views.live import watcher
 from remote_sandbox_mcp.views.live.board import Board, Viewer
 from remote_sandbox_mcp.views.live.rows import job_row
 from remote_sandbox_mcp.views.live.service import TOPICS, Live
-from tests.support.means import require_bubblewrap
+from tests.support.means import require_local
 from tests.support.pace import at_most
 from tests.support.server import entry, environment, write_config
 from tests.support.sshd import Fleet, Sshd
@@ -311,7 +311,7 @@ async def test_calls_events_and_transfers_of_any_process_are_noticed(tmp_path: P
 
 
 async def test_a_disposable_sandbox_is_shown_with_its_ports_and_is_not_kept_alive(tmp_path: Path) -> None:
-    require_bubblewrap()
+    require_local()
     async with looked_at(tmp_path, local=True, config='[disposable]\nprovider = "embedded"\n') as (app, view):
         await view.until(lambda topics: topics.get("sandboxes") == {}, "none")
         made = await app.disposables.create(SandboxOrder(name="scratch", timeout_s=600))

@@ -161,13 +161,17 @@ def take_down(store: SandboxStore, disposable_id: str) -> None:
     record, home = store.read(disposable_id), store.box(disposable_id) / "home"
     # Out of sight first: a process whose connection is cut by this must not open it again.
     aside = store.set_aside(disposable_id)
+    _end(record, home)
+    if aside:
+        remove(aside)
+
+
+def _end(record: Record | None, home: Path) -> None:
     group = cgroups.existing(record.groups if record else ())
     if group.exists():
         group.end()
     else:
         processes.end(home)
-    if aside:
-        remove(aside)
 
 
 def remove(aside: Path) -> None:
@@ -204,10 +208,10 @@ def _set_aside(store: SandboxStore, now: float) -> Iterator[Path]:
 
 def _may_stay(store: SandboxStore, disposable_id: str, now: float) -> bool:
     record = store.read(disposable_id)
+    # Frozen processes outlive the process that froze them.
+    _end(record, store.box(disposable_id) / "home")
     if record is None or 0 < record.made.expires <= now:
         return False
-    # Frozen processes outlive the process that froze them.
-    cgroups.existing(record.groups).end()
     if record.made.status == "paused":
         store.write(replace(record, made=replace(record.made, status="running")))
     return True

@@ -166,16 +166,23 @@ def last_words(said: bytes, limit: int = 300) -> str:
 class Host(Protocol):
     """A sandbox on which any program can be started, with a line to it."""
 
-    async def start(self, line: str) -> CommandLine:
-        """Start a program by a line for the login shell. Raises ConnectError; Unsupported if too many run already."""
+    async def start(self, line: str, *, walled: bool = True) -> CommandLine:
+        """Start a program by a line for the login shell, within the machine's walls if it has some.
+
+        Raises ConnectError; Unsupported if too many run already.
+        """
 
 
 class MachineWay(Way):
-    """A Way to a machine, which is opened when first needed and shared; its connection has errors of its own."""
+    """A Way to a machine, which is opened when first needed and shared; its connection has errors of its own.
 
-    def __init__(self, name: str, open_machine: Callable[[], Awaitable[Sandbox]]) -> None:
+    Only for lines of which no caller chooses a word is it not `walled`.
+    """
+
+    def __init__(self, name: str, open_machine: Callable[[], Awaitable[Sandbox]], *, walled: bool = True) -> None:
         self._name = name
         self._open_machine = open_machine
+        self._walled = walled
 
     @property
     def what(self) -> str:
@@ -185,4 +192,4 @@ class MachineWay(Way):
         machine = await self._open_machine()
         if not isinstance(machine, Host):
             raise Unsupported(f"{self._name} is reached in a way over which no program can be started beside it")
-        return await machine.start(shell_line)
+        return await machine.start(shell_line, walled=self._walled)

@@ -33,6 +33,7 @@ ENGINE_VARIABLES = (
     *("XDG_RUNTIME_DIR", "PATH"),
 )
 NOTHING: Mapping[str, str] = {}
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def login_line(*words: str) -> str:
@@ -42,21 +43,35 @@ def login_line(*words: str) -> str:
     return f"exec {join(['sh', '-c', f'command -v bash >/dev/null 2>&1 && exec bash -l {rest}; exec sh -l {rest}'])}"
 
 
+def plain_line(*words: str) -> str:
+    """The line that starts a shell with these words, which reads no files of the login."""
+    return f"exec /bin/sh {join(words)}"
+
+
 class Cli(Console):
     """Runs one engine's commands on its machine, a few at once."""
 
-    def __init__(self, machine: str, engine: Engine, way: Way, env: Mapping[str, str] = NOTHING) -> None:
-        """`env` are the machine's variables, of which an engine's client is given those that are about it."""
+    def __init__(
+        self, machine: str, engine: Engine, way: Way, env: Mapping[str, str] = NOTHING, *, beyond_walls: bool = False
+    ) -> None:
+        """`env` are the machine's variables, of which an engine's client is given those that are about it.
+
+        `beyond_walls`: what an agent may write there has walls, which this client is outside of. So it is not looked
+        for where a login would look, which may be a folder that the agent writes in.
+        """
         self.env = {name: value for name, value in env.items() if name in ENGINE_VARIABLES}
+        if beyond_walls:
+            self.env["PATH"] = SYSTEM_PATH
+        self._login = plain_line if beyond_walls else login_line
         first = [f"export {name}={quote(value)}" for name, value in self.env.items()]
         where = f"{engine.tool} on {machine}"
-        super().__init__(machine, way, where, start_line=login_line("-s"), first=first)
+        super().__init__(machine, way, where, start_line=self._login("-s"), first=first)
         self.engine = engine
 
     def line_of(self, words: Sequence[str]) -> str:
         """The line for the machine's login shell that runs an engine's command in the login environment."""
         given = ["env", *(f"{name}={value}" for name, value in self.env.items())] if self.env else []
-        return login_line("-c", f"exec {join([*given, *words])}")
+        return self._login("-c", f"exec {join([*given, *words])}")
 
     def problem(self, doing: str, said: ConsoleOutput) -> SandboxError:
         """Explain why a command failed, and what to do."""

@@ -75,6 +75,20 @@ def checked(order: SandboxOrder, where: str) -> SandboxOrder:
     return replace(order, limits=_limits(order.limits))
 
 
+def check_walls(order: SandboxOrder, engine: Engine, where: str) -> None:
+    """Refuse what leads past the walls of a machine on which only some folders may be written. Raises Unsupported.
+
+    What a container writes lies in its own layer. In a folder of the machine its root could leave a program that runs
+    as root there, or change a link while the engine mounts what it leads to.
+    """
+    if order.network:
+        raise Unsupported(f"network: on {where} only some folders may be written, and services of it write elsewhere")
+    if order.limits.gpus and not order.limits.cards:
+        raise Unsupported(f"gpu: on {where} only some folders may be written, so no job holds cards; name them, as 0,2")
+    if any(not volume.read_only or engine.tool != "docker" for volume in order.volumes):
+        raise Unsupported(f"volumes: on {where} only some folders may be written; mount them read_only, by docker")
+
+
 def _limits(asked: Limits) -> Limits:
     for card in asked.cards:
         if not CARD.match(card):
@@ -111,7 +125,9 @@ def run_words(
     # /dev/shm counts as memory; programs that share arrays between processes need more than the default 64 MB.
     words += [f"--pids-limit={limits.processes}", f"--shm-size={max(1, limits.memory_mb // 2)}m"]
     for volume in order.volumes:
-        read_only = ",readonly" if volume.read_only else ""
+        # Nor is it filled with what the image has in that place.
+        how = ",readonly,volume-nocopy" if engine.tool == "docker" else ",readonly"
+        read_only = how if volume.read_only else ""
         words.append(f"--mount=type=volume,source={volume.source},target={volume.target}{read_only}")
     words += gpu_words(engine, limits)
     until = f"+{max(1, life)}" if order.timeout_s else "0"

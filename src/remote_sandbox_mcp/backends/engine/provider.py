@@ -22,7 +22,7 @@ from ..command.console import ConsoleOutput
 from ..command.way import Way, last_words
 from . import kind_of, traits_of
 from .container import GONE, NO_IMAGE, NO_INIT, NOTHING, REMOVING, Cli, open_container
-from .order import KEY, MARK, Seen, checked, container_name, read_seen, remove_words, renewal, run_words
+from .order import KEY, MARK, Seen, check_walls, checked, container_name, read_seen, remove_words, renewal, run_words
 
 RUN_S, PULL_S = 60.0, 3600.0
 SWEEP_S, SOON_S, GONE_S = 30.0, 0.1, 10.0
@@ -52,12 +52,18 @@ class EngineProvider:
         mark: str,
         env: Mapping[str, str] = NOTHING,
         jobs: Callable[[], Awaitable[Jobs]] | None = None,
+        *,
+        beyond_walls: bool = False,
     ) -> None:
-        """`jobs` are the machine's: one of them holds the cards of each container that has some."""
+        """`jobs` are the machine's: one of them holds the cards of each container that has some.
+
+        `beyond_walls`: only some folders there may be written.
+        """
         self.rules = rules
         self.traits = traits_of(machine)
         self._kind = kind_of(engine.tool, machine)
-        self._cli = Cli(machine, engine, way, env)
+        self._cli = Cli(machine, engine, way, env, beyond_walls=beyond_walls)
+        self._beyond_walls = beyond_walls
         self._mark = mark
         # A SandboxError of a chore is not logged: the next request meets the same problem and reports it.
         self._chores = Chores("work on a container", expected=(SandboxError,))
@@ -81,6 +87,8 @@ class EngineProvider:
 
     async def create(self, disposable_id: str, order: SandboxOrder) -> Disposable:
         order, begun = checked(order, self._cli.machine), time.time()
+        if self._beyond_walls:
+            check_walls(order, self._cli.engine, self._cli.machine)
         doing = f"unable to create a sandbox from {order.image} on {self._cli.machine}"
         order, lease = await self._lease(disposable_id, order)
         try:

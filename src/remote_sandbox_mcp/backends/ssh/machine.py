@@ -134,13 +134,14 @@ def why_no_walls(machine: Machine, said: str) -> str:
 
 
 async def start_line(
-    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, ahead: bytes = b"", **options: Any
-) -> asyncssh.SSHClientProcess[bytes]:
+    connection: asyncssh.SSHClientConnection, machine: Machine, line: str, ahead: bytes = b"", *, walled: bool = True,
+    **options: Any,
+) -> asyncssh.SSHClientProcess[bytes]:  # fmt: skip
     """Start a line for the login shell, within walls where the operator wants them.
 
     `ahead` is the beginning of its input. It follows the request at once: an answer would take a round trip.
     """
-    if machine.writable is not None:
+    if machine.writable is not None and walled:
         line, walls = program.walled(line, machine.python, machine.writable)
         ahead = walls + ahead
 
@@ -341,23 +342,28 @@ class MachineSandbox(OutpostSandbox):
 
     beside: Callable[[OutpostClient, Opener[ProgramLine]], Awaitable[ProgramLine]]
 
-    async def start(self, line: str) -> ProgramLine:
+    async def start(self, line: str, *, walled: bool = True) -> ProgramLine:
         """Start a line for the login shell in a session that ends with its line. Raises ConnectError, Unsupported."""
-        return await self.beside(await self._reach(), functools.partial(start_program, line))
+        return await self.beside(await self._reach(), functools.partial(start_program, line, walled=walled))
 
 
 async def start_program(
-    line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection, closed: Callable[[], None]
+    line: str,
+    gate: LoginGate,
+    connection: asyncssh.SSHClientConnection,
+    closed: Callable[[], None],
+    *,
+    walled: bool = True,
 ) -> ProgramLine:
     """Start any program in a further session; open_session does that for our own."""
-    return ProgramLine(await start_further(line, gate, connection), closed)
+    return ProgramLine(await start_further(line, gate, connection, walled=walled), closed)
 
 
 async def start_further(
-    line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection, ahead: bytes = b""
+    line: str, gate: LoginGate, connection: asyncssh.SSHClientConnection, ahead: bytes = b"", *, walled: bool = True
 ) -> asyncssh.SSHClientProcess[bytes]:
     try:
-        process = await start_line(connection, gate.machine, line, ahead, window=LANE_WINDOW)
+        process = await start_line(connection, gate.machine, line, ahead, walled=walled, window=LANE_WINDOW)
     except asyncssh.ChannelOpenError as problem:
         raise Unsupported(f"{gate.machine.name}: no further session is granted: {problem.reason}") from None
     except (OSError, asyncssh.Error) as problem:

@@ -131,7 +131,7 @@ class PlainSandbox(ShellAlone):
     async def connect(self, port: int) -> Stream:
         return await self._ports.connect(port)
 
-    async def start(self, line: str) -> ProgramLine:
+    async def start(self, line: str, *, walled: bool = True) -> ProgramLine:
         """Start a program by a line for the login shell, on a channel of its own. Raises ConnectError."""
         process, let_go = await ask_again(self.description.name, lambda: self._channels.own_process(line))
         return ProgramLine(process, let_go)

@@ -63,8 +63,8 @@ class RootProcess:
 
     def start(self, environment: "dict[bytes, bytes]", out: int, err: int) -> None:
         """Start sudo, which reads the password from the pipe that later carries orders. Raises OSError."""
-        words = [root_python(), "-IS", "-c", ROOT_LOADER, self.token, self.run_id]
-        words = words if self.is_direct else self.by_sudo() + words
+        words = [] if self.is_direct else self.by_sudo()
+        words += [root_python(), "-IS", "-c", ROOT_LOADER, self.token, self.run_id]
         theirs, self.orders = os.pipe()
         try:
             english = dict(environment)

@@ -85,7 +85,8 @@ def connect(folder: str, seconds: "float | None" = ANSWER_S) -> socket.socket:
     """A connection to a session's supervisor. Raises OSError. Relative, because a socket's path has to be short."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     line.settimeout(seconds)
-    here = os.open(".", os.O_RDONLY)
+    # A folder that can be entered need not be one that can be listed.
+    here = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
     try:
         os.chdir(folder)
         line.connect(SOCKET)

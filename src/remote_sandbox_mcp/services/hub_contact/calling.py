@@ -69,6 +69,9 @@ class Packer(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, SandboxError):
             return revived, (type(value), value.args, value.__dict__)
+        if isinstance(value, Enum) and is_ours(type(value)):
+            # Before Python 3.11.4 it would be `getattr`, which nothing may call.
+            return type(value), (value.value,)
         if isinstance(value, Mapping) and not isinstance(value, dict):
             return dict, (dict(value),)
         if not is_ours(value if isinstance(value, type) else type(value)) and value not in (revived, dict):
