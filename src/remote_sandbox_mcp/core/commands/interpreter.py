@@ -65,18 +65,11 @@ class PythonOrder:
 
     def as_call(self, call_id: str, inline_s: float) -> dict[str, Any]:
         return {
-            "verb": "call",
-            "session": self.session,
-            "id": call_id,
-            "code": self.code,
-            "timeout": self.timeout_s,
-            "limit": 2 * self.limit + 100,
-            "python_given": bool(self.python),
-            "cwd_given": bool(self.cwd),
-            "inline": inline_s,
-            "cards": self.cards.count if self.cards else 0,
+            "verb": "call", "session": self.session, "id": call_id, "code": self.code, "timeout": self.timeout_s,
+            "limit": 2 * self.limit + 100, "python_given": bool(self.python), "cwd_given": bool(self.cwd),
+            "inline": inline_s, "cards": self.cards.count if self.cards else 0,
             "card_mb": self.cards.memory_mb if self.cards else 0,
-        }
+        }  # fmt: skip
 
 
 def packed(order: Mapping[str, Any]) -> list[str]:
@@ -186,21 +179,15 @@ def read_record(value: Any, call_id: str = "") -> PythonRecord:
     read |= {name: _whole(fields, name) for name in ("memory", "gpu", "earlier_dropped", "out", "err")}
     read |= {name: _number(fields, name) for name in ("seconds", "busy_s")}
     return PythonRecord(
-        **read,
-        state=state,
-        why=_text(fields, "why")[:1000],
-        exit_code=fields.whole("exit") if fields.has("exit") else None,
-        signal=_text(fields, "signal")[:40],
+        **read, state=state, why=_text(fields, "why")[:1000],
+        exit_code=fields.whole("exit") if fields.has("exit") else None, signal=_text(fields, "signal")[:40],
         images=tuple(map(_image, fields.list("images")[:MOST_IMAGES])) if fields.has("images") else (),
-        unseen=_unseen(fields),
-        is_new=fields.has("new"),
-        goes_on=fields.has("goes_on"),
-        python=_text(fields, "python")[:4096],
-        version=_text(fields, "version")[:40],
+        unseen=_unseen(fields), is_new=fields.has("new"), goes_on=fields.has("goes_on"),
+        python=_text(fields, "python")[:4096], version=_text(fields, "version")[:40],
         folder=_text(fields, "folder")[:4096],
         cards=card_names(map(to_text, fields.list("cards")[:MOST_CARDS])) if fields.has("cards") else (),
         busy_with=_text(fields, "busy_with")[:200],
-    )
+    )  # fmt: skip
 
 
 def _text(fields: Fields, name: str) -> str:

@@ -60,15 +60,10 @@ def parse_usage(text: str) -> Usage:
     # A rocm-smi left over on a machine with NVIDIA cards is not worth a message.
     error = nvidia.error or ("" if nvidia.gpus else amd.error)
     usage = Usage(
-        cpu=cpu,
-        memory=memory,
-        gpus=_leased(report, nvidia.gpus + amd.gpus),
-        disks=disks,
-        gpu_error=error,
-        clock=_clock(report),
-        problems=(*missing, *nvidia.problems, *amd.problems, *_unfinished(report)),
+        cpu=cpu, memory=memory, gpus=_leased(report, nvidia.gpus + amd.gpus), disks=disks, gpu_error=error,
+        clock=_clock(report), problems=(*missing, *nvidia.problems, *amd.problems, *_unfinished(report)),
         cluster=_cluster(report),
-    )
+    )  # fmt: skip
     if not (cpu or memory or disks or usage.gpus or error):
         raise ValueError(f"the machine's answer holds nothing that can be read: {tidy(text[:400], 120)!r}")
     return usage
@@ -263,17 +258,12 @@ def _nvidia_gpu(row: Mapping[str, str]) -> Gpu:
         return row.get(name, "")
 
     return Gpu(
-        index=_whole(cell("index")) or 0,
-        name=_value(cell("name")) or "NVIDIA GPU",
-        uuid=_value(cell("uuid")),
-        util_pct=_percent(cell("utilization.gpu")),
-        mem_total_mb=_number(cell("memory.total")),
-        mem_used_mb=_number(cell("memory.used")),
-        temperature_c=_number(cell("temperature.gpu")),
-        power_w=_number(cell("power.draw")),
-        compute_mode=_value(cell("compute_mode")),
+        index=_whole(cell("index")) or 0, name=_value(cell("name")) or "NVIDIA GPU", uuid=_value(cell("uuid")),
+        util_pct=_percent(cell("utilization.gpu")), mem_total_mb=_number(cell("memory.total")),
+        mem_used_mb=_number(cell("memory.used")), temperature_c=_number(cell("temperature.gpu")),
+        power_w=_number(cell("power.draw")), compute_mode=_value(cell("compute_mode")),
         mig=cell("mig.mode.current") == "Enabled",
-    )
+    )  # fmt: skip
 
 
 _SLICE = re.compile(r"\s*MIG\s+(\S+)\s+Device\s+[0-9]+:\s+\(UUID:\s+(MIG-[^)]+)\)")

@@ -148,16 +148,14 @@ class Tending:
         now = self._registry.now()
         if not policy.is_unused(kept, self.rules, now) and not policy.is_nearly_over(kept, now):
             return
-        if kept.disposable.status != PAUSED and await self._has_jobs(life):
+        try:
+            has_jobs = kept.disposable.status != PAUSED and await life.has_jobs()
+        except SandboxError as problem:
+            raise await life.explain(problem) from problem
+        if has_jobs:
             await self._keep_busy(life)
         elif policy.is_unused(kept, self.rules, now) and not life.is_busy:
             await self.sweep(kept, GONE, policy.CLEANED_UP)
-
-    async def _has_jobs(self, life: Life) -> bool:
-        try:
-            return await life.has_jobs()
-        except SandboxError as problem:
-            raise await life.explain(problem) from problem
 
     async def sweep(self, kept: Kept, status: str, why: str) -> None:
         """Delete one that is no longer needed, unless it was used since. Raises SandboxError."""
