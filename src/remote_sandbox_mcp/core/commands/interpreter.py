@@ -65,11 +65,18 @@ class PythonOrder:
 
     def as_call(self, call_id: str, inline_s: float) -> dict[str, Any]:
         return {
-            "verb": "call", "session": self.session, "id": call_id, "code": self.code, "timeout": self.timeout_s,
-            "limit": 2 * self.limit + 100, "python_given": bool(self.python), "cwd_given": bool(self.cwd),
-            "inline": inline_s, "cards": self.cards.count if self.cards else 0,
+            "verb": "call",
+            "session": self.session,
+            "id": call_id,
+            "code": self.code,
+            "timeout": self.timeout_s,
+            "limit": 2 * self.limit + 100,
+            "python_given": bool(self.python),
+            "cwd_given": bool(self.cwd),
+            "inline": inline_s,
+            "cards": self.cards.count if self.cards else 0,
             "card_mb": self.cards.memory_mb if self.cards else 0,
-        }  # fmt: skip
+        }
 
 
 def packed(order: Mapping[str, Any]) -> list[str]:
@@ -175,19 +182,31 @@ def read_record(value: Any, call_id: str = "") -> PythonRecord:
     state = fields.text("state")
     if state not in ENDED | NOT_RUN | OTHERS:
         raise ValueError("its state is none that there is")
-    read: dict[str, Any] = {name: _text(fields, name) for name in ("value", "traceback", "earlier")}
-    read |= {name: _whole(fields, name) for name in ("memory", "gpu", "earlier_dropped", "out", "err")}
-    read |= {name: _number(fields, name) for name in ("seconds", "busy_s")}
     return PythonRecord(
-        **read, state=state, why=_text(fields, "why")[:1000],
-        exit_code=fields.whole("exit") if fields.has("exit") else None, signal=_text(fields, "signal")[:40],
+        state=state,
+        value=_text(fields, "value"),
+        traceback=_text(fields, "traceback"),
+        why=_text(fields, "why")[:1000],
+        exit_code=fields.whole("exit") if fields.has("exit") else None,
+        signal=_text(fields, "signal")[:40],
         images=tuple(map(_image, fields.list("images")[:MOST_IMAGES])) if fields.has("images") else (),
-        unseen=_unseen(fields), is_new=fields.has("new"), goes_on=fields.has("goes_on"),
-        python=_text(fields, "python")[:4096], version=_text(fields, "version")[:40],
+        unseen=_unseen(fields),
+        is_new=fields.has("new"),
+        goes_on=fields.has("goes_on"),
+        python=_text(fields, "python")[:4096],
+        version=_text(fields, "version")[:40],
         folder=_text(fields, "folder")[:4096],
+        memory=_whole(fields, "memory"),
+        gpu=_whole(fields, "gpu"),
         cards=card_names(map(to_text, fields.list("cards")[:MOST_CARDS])) if fields.has("cards") else (),
+        earlier=_text(fields, "earlier"),
+        earlier_dropped=_whole(fields, "earlier_dropped"),
+        seconds=_number(fields, "seconds"),
+        busy_s=_number(fields, "busy_s"),
         busy_with=_text(fields, "busy_with")[:200],
-    )  # fmt: skip
+        out=_whole(fields, "out"),
+        err=_whole(fields, "err"),
+    )
 
 
 def _text(fields: Fields, name: str) -> str:

@@ -236,16 +236,20 @@ def make_policy(order: WatchOrder, cwd: str, allowed: Allowed, usual: Alerts = N
         check.text_argument(name, getattr(order, name), required=False)
     if order.auto_resume and not resume_command.strip():
         raise BadArgument("auto_resume needs something to resume with: give resume_command, or set auto_resume=false")
-    figures = ("interval_s", "alert_after_failures", "resume_delay_s", "max_resume_attempts", "log_lines")
-    same: dict[str, Any] = {name: getattr(order, name) for name in (*figures, "auto_resume", "notify_local")}
     return Policy(
-        **same,
+        interval_s=order.interval_s,
+        alert_after_failures=order.alert_after_failures,
+        auto_resume=order.auto_resume,
+        resume_delay_s=order.resume_delay_s,
+        max_resume_attempts=order.max_resume_attempts,
         resume_command=resume_command,
         resume_cwd=plan.cwd or cwd,
         resume_env=plan.env or {},
         checkpoint_path=order.checkpoint_path or plan.checkpoint_path,
         checkpoint_command=order.checkpoint_command or plan.checkpoint_command,
         checkpoint_format=checkpoint_format(order, plan),
+        log_lines=order.log_lines,
+        notify_local=order.notify_local,
         webhook_url=allowed.webhook(order.webhook_url) if order.webhook_url else "",
         hooks=wanted_hooks(order, allowed),
         alerts=read_alerts(order.alerts, usual),

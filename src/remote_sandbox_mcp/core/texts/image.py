@@ -65,10 +65,6 @@ def _png(data: bytes) -> Size:
     return (_big(data, 16, 4), _big(data, 20, 4)) if data[12:16] == b"IHDR" else UNKNOWN
 
 
-def _gif(data: bytes) -> Size:
-    return _little(data, 6, 2), _little(data, 8, 2)
-
-
 def _webp(data: bytes) -> Size:
     """Read the size of a WebP image from any of its three forms."""
     form = data[12:16]
@@ -118,7 +114,7 @@ _KINDS = (
     _Kind(
         "image/gif",
         lambda data: data.startswith((b"GIF87a", b"GIF89a")),
-        _gif,
+        lambda data: (_little(data, 6, 2), _little(data, 8, 2)),
         lambda data: data[-LAST_BYTES:].rstrip(b"\0\r\n").endswith(b";"),
     ),
     _Kind(

@@ -235,9 +235,7 @@ class Tending:
         async with self._round:
             living = await self._living()
             fates = await asyncio.to_thread(self._registry.fates, living)
-            over = [kept for kept in living if fates[kept.id] is SandboxFate.SWEEP and not self._is_tended_here(kept)]
+            # Not what this very process uses, and may still renew; but what it has begun to delete.
+            others = (it for it in living if it.owner != self._registry.me or it.disposable.status == ENDING)
+            over = [kept for kept in others if fates[kept.id] is SandboxFate.SWEEP]
             await asyncio.gather(*(self._attempt(kept, SandboxFate.SWEEP) for kept in over))
-
-    def _is_tended_here(self, kept: Kept) -> bool:
-        """Whether this very process uses it, and may still renew it; not one whose deletion was begun."""
-        return kept.owner == self._registry.me and kept.disposable.status != ENDING
