@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -302,6 +301,8 @@ def progress_of(value: Any, text: str = "") -> JobProgress | None:
 
 def parsed(text: str) -> Any:
     """The JSON value of a text; None where it is none."""
+    import json
+
     try:
         return json.loads(text) if len(text) <= 1 << 16 else None
     except (ValueError, RecursionError):
