@@ -34,7 +34,7 @@ from .services.jobs.service import JobService
 from .services.jobs.values import Which
 from .services.survey import Survey
 from .services.tasks import Tasks
-from .services.transfers.service import TransferService, no_routes, routes_between
+from .services.transfers.service import TransferService, routes_between
 
 if TYPE_CHECKING:
     from .backends.ssh.connection import LoginGate
@@ -262,7 +262,7 @@ class App:
         patience_s: float | None = None,
         settings: Settings | None = None,
         config_file: Path | None = None,
-        routes: Routes = no_routes,
+        routes: Routes | None = None,
         identity: str = "",
         private: Sequence[str] = (),
     ) -> None:
@@ -272,7 +272,7 @@ class App:
         self.problems = problems
         self.patience_s = patience_s
         self.settings = settings or Settings()
-        self.transfers = TransferService(fleet, self.settings, routes, private, identity)
+        self.transfers = TransferService(fleet, self.settings, routes or routes_between(()), private, identity)
         # Not the method itself: it would make the service, which most processes do not need.
         self.transfers.fetch = lambda order, listener: self.workspaces.fetch(order, listener)
         self.jobs = JobService(fleet, self.settings, config_file, identity)

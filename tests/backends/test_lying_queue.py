@@ -20,7 +20,7 @@ from remote_sandbox_mcp.backends.slurm.queue import ClusterQueue
 from remote_sandbox_mcp.core.commands.command import Environment
 from remote_sandbox_mcp.core.errors import SandboxError, UnknownSandbox
 from remote_sandbox_mcp.core.jobs.queue import SEPARATOR, read_sacct, read_squeue
-from remote_sandbox_mcp.core.sandboxes.cluster import SlurmReply, cluster_fields, cluster_score, read_cluster
+from remote_sandbox_mcp.core.sandboxes.cluster import Section, cluster_fields, cluster_score, read_cluster
 from remote_sandbox_mcp.core.sandboxes.disposable import Disposable, DisposableRules, SandboxOrder
 from remote_sandbox_mcp.core.sandboxes.sandbox import Sandbox
 from remote_sandbox_mcp.core.sandboxes.slurm import Cluster
@@ -202,15 +202,13 @@ lines = st.lists(
 ).map(tuple)
 replies = st.dictionaries(
     st.sampled_from(["nodes", "mine", "waiting", "limits", "qos"]),
-    st.builds(SlurmReply, st.sampled_from(["0", "0", "1", "", "127", "²"]), lines),
+    st.builds(Section, st.sampled_from(["0", "0", "1", "", "127", "²"]), lines),
 )
 
 
 @settings(torment, max_examples=4 * torment.max_examples)
 @given(age=st.sampled_from(WORDS), answers=replies, is_whole=st.booleans())
-def test_whatever_a_cluster_says_of_itself_is_a_survey(
-    age: str, answers: dict[str, SlurmReply], is_whole: bool
-) -> None:
+def test_whatever_a_cluster_says_of_itself_is_a_survey(age: str, answers: dict[str, Section], is_whole: bool) -> None:
     usage = read_cluster(age, answers, is_whole)
     fields = cluster_fields(usage)
     check_value(fields)
@@ -233,10 +231,10 @@ def texts(value: Any) -> Iterator[str]:
 def test_a_cluster_of_more_than_there_can_be_has_numbers_that_others_can_hold() -> None:
     for digits, cards in ((12, 6), (9, 4)):
         line = " ".join(["9" * digits] * 3 + ["main up infinite idle gpu:a100:" + "9" * cards])
-        usage = read_cluster("0", {"nodes": SlurmReply("0", (line,) * 10_000)}, True)
+        usage = read_cluster("0", {"nodes": Section("0", (line,) * 10_000)}, True)
         check_value(cluster_fields(usage))
 
 
 def test_a_time_far_away_is_a_time() -> None:
     line = f"oldest 7 main PENDING {'9' * 11} {'9' * 11} Priority"
-    check_value(cluster_fields(read_cluster("0", {"mine": SlurmReply("0", (line,))}, True)))
+    check_value(cluster_fields(read_cluster("0", {"mine": Section("0", (line,))}, True)))

@@ -12,7 +12,7 @@ from remote_sandbox_mcp.core.sandboxes.cluster import (
     ClusterUsage,
     GpuCount,
     Partition,
-    SlurmReply,
+    Section,
     cluster_fields,
     cluster_score,
     partition_score,
@@ -67,7 +67,7 @@ def test_a_cluster_is_as_good_as_its_best_partition() -> None:
 )
 def test_a_nodes_state_is_one_of_four(state: str, counted: str) -> None:
     row = f"3 0 12 main* up 1:00 {state} gpu:2 gpu:1"
-    (partition,) = read_cluster("0", {"nodes": SlurmReply("0", (row,))}, True).partitions
+    (partition,) = read_cluster("0", {"nodes": Section("0", (row,))}, True).partitions
     assert getattr(partition, counted) == 3
     idle = {"idle": 6, "mixed": 3, "allocated": 3, "down": 0}[counted]
     assert partition.gpus == (GpuCount("gpu", idle, 6, idle if counted == "idle" else 0),)
@@ -75,13 +75,13 @@ def test_a_nodes_state_is_one_of_four(state: str, counted: str) -> None:
 
 def test_used_gpus_without_a_type_are_of_the_only_type_that_the_node_has() -> None:
     row = "1 0 4 main up 1:00 mixed gpu:a100:4 gpu:-:3"
-    (partition,) = read_cluster("0", {"nodes": SlurmReply("0", (row,))}, True).partitions
+    (partition,) = read_cluster("0", {"nodes": Section("0", (row,))}, True).partitions
     assert partition.gpus == (GpuCount("a100", 1, 4),)
 
 
 def test_the_limits_of_several_clusters_are_told_apart() -> None:
     rows = ("one|lab|||normal|5|||||", "two|lab|||normal|9|||||")
-    limits = read_cluster("0", {"limits": SlurmReply("0", rows)}, True).limits
+    limits = read_cluster("0", {"limits": Section("0", rows)}, True).limits
     assert [(limit["cluster"], limit["max_jobs"]) for limit in limits] == [("one", "5"), ("two", "9")]
 
 
@@ -99,6 +99,6 @@ LINES = some.lists(some.text(alphabet="0123 |:,*()gpu-ab\u202e\x1b", max_size=60
     some.dictionaries(some.sampled_from(["nodes", "mine", "waiting", "limits", "qos"]), LINES), some.text(max_size=4)
 )
 def test_no_answer_makes_the_reading_fail(lines: dict[str, tuple[str, ...]], age: str) -> None:
-    seen = read_cluster(age, {name: SlurmReply("0", rows) for name, rows in lines.items()}, True)
+    seen = read_cluster(age, {name: Section("0", rows) for name, rows in lines.items()}, True)
     assert 0 <= cluster_score(seen) <= 1
     assert "\x1b" not in str(cluster_fields(seen))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remote_sandbox_mcp.core.jobs.progress import progress_of
+from remote_sandbox_mcp.core.jobs.curves import progress_of
 
 PROGRESS = {
     "steps": ({"value": {"step": 50, "total_steps": 200}}, 0.25),

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..core.jobs.curves import progress_of
 from ..core.jobs.job import Checkpoint, JobSeen, JobUsage
 from ..core.jobs.log import without_exit_line
-from ..core.jobs.progress import progress_of
 from ..core.jobs.queue import pending_text, queue_text
 from ..core.task import LIVE, Report, TaskSeen, TaskState, name_of, outcome_of
 from ..core.texts.text import harmless, span

@@ -26,7 +26,6 @@ from ..config.services import is_json
 from ..core.commands.command import Completed
 from ..core.errors import BadArgument, ConfigError, SandboxError
 from ..local.processes.process import is_in_cache
-from ..services.gate import allowing
 from ..services.gate.paths import Gate
 from ..services.platform_server import life
 from ..services.setup import clients, config_file, keeping
@@ -154,7 +153,7 @@ class Setup:
         _check_names(_words(self._options.clients), [client.key for client in clients.find()])
         configuration = await asyncio.to_thread(config_file.read, self._options.config)
         finder, gate = await asyncio.to_thread(Finder, configuration), Gate(configuration.settings)
-        named = allowing.checked_projects(self._options.projects, gate) if self._options.projects else ""
+        named = config_file.checked_projects(self._options.projects, gate) if self._options.projects else ""
         config_file.plan(self._file, [])
         self._greet()
         if await self._take_over(configuration):
@@ -349,10 +348,10 @@ class Setup:
     def _ask_projects(self, gate: Gate) -> str:
         if self._answers.is_person:
             self._page.print("", WHY_PROJECTS)
-        usual = allowing.usual_projects(gate)
+        usual = config_file.usual_projects(gate)
         while text := self._answers.projects(usual):
             try:
-                return allowing.checked_projects(text, gate)
+                return config_file.checked_projects(text, gate)
             except BadArgument as problem:
                 self._page.problems([str(problem)])
         return ""

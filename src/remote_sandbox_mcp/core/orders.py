@@ -416,7 +416,7 @@ class InspectPathAnswer(TypedDict):
 
 
 class ListingOrder(TypedDict):
-    """What an order to list a tree says of it."""
+    """Fields of an order to list a tree."""
 
     path: str
     rules: list[str]

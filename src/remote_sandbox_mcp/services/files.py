@@ -69,20 +69,18 @@ class FileService:
             current().versions.forget(member.name, path)
             raise FileProblem(f"{path} has changed since it was read; read it again, then repeat the edit", "stale")
         data, count = replaced(found.data, old, new)
-        if count == 0 or (count > 1 and not every):
-            raise FileProblem(_mismatch(path, count), "no_match" if not count else "ambiguous")
+        if not count:
+            why = "read the file and copy the text exactly, with its white space"
+            raise FileProblem(f"old_text does not occur in {path}; {why}", "no_match")
+        if count > 1 and not every:
+            why = "add surrounding lines until it is unique, or set replace_all"
+            raise FileProblem(f"old_text occurs {count} times in {path}; {why}", "ambiguous")
         return await self._put(member, path, data, found.version, force), count
 
     async def list(
-        self,
-        path: str,
-        *,
-        recursive: bool = False,
-        limit: int = 200,
-        name: str = "",
-        cursor: str = "",
+        self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "", cursor: str = "",
         most: int = MOST_ENTRIES,
-    ) -> Listing:
+    ) -> Listing:  # fmt: skip
         """One page of a folder's entries, of which the reader takes `most`; `cursor` is where the page before ended."""
         member, path = self._at(path, name, required=False)
         check.in_range("max_entries", limit, 1, MOST_ENTRIES)
@@ -135,9 +133,3 @@ def replaced(data: bytes, old: str, new: str) -> tuple[bytes, int]:
             text, count = replace_shown(data.decode("utf-8"), old, new)
             return text.encode("utf-8", "surrogateescape"), count
     return data.replace(raw, new.encode("utf-8", "surrogateescape")), data.count(raw)
-
-
-def _mismatch(path: str, count: int) -> str:
-    if not count:
-        return f"old_text does not occur in {path}; read the file and copy the text exactly, with its white space"
-    return f"old_text occurs {count} times in {path}; add surrounding lines until it is unique, or set replace_all"

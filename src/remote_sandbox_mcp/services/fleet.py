@@ -100,7 +100,9 @@ class Member:
 
     async def open(self) -> Sandbox:
         """The open sandbox; callers that come while it is being opened share the attempt. Raises ConnectError."""
-        if self.sandbox is not None and not self._waits_for_person(self.sandbox):
+        # Where it has to be opened again by a login that needs a person, that one can be asked only at this point.
+        needs_person = self.questions is not None and self.questions.need_person
+        if self.sandbox is not None and (not needs_person or self.sandbox.is_open):
             return self.sandbox
         is_preopened, self.preopened_until = time.monotonic() < self.preopened_until, 0.0
         if self.opening is None or (self.opening.done() and not is_preopened):
@@ -108,10 +110,6 @@ class Member:
             # Its caller may have left to ask a person, and may never come back for the result.
             self.opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
         return await (self.questions.attend(self.opening) if self.questions else asyncio.shield(self.opening))
-
-    def _waits_for_person(self, sandbox: Sandbox) -> bool:
-        """Whether it has to be opened again by a login that needs a person, who can be asked only at this point."""
-        return self.questions is not None and self.questions.need_person and not sandbox.is_open
 
     async def _open(self) -> Sandbox:
         if self.sandbox is None:

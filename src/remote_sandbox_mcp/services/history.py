@@ -179,19 +179,12 @@ def row_of(call: MadeCall, secrets: Sequence[str] = ()) -> CallRow:
         return " ".join(shorten_safely(text, secrets, most).split())
 
     return CallRow(
-        tool=short(call.tool),
-        outcome=call.outcome,
-        begun=call.begun,
-        seconds=call.seconds,
-        client=short(call.client),
-        version=short(call.version),
-        session=call.session,
-        folder=short(call.folder, LONGEST_FOLDER),
+        tool=short(call.tool), outcome=call.outcome, begun=call.begun, seconds=call.seconds, client=short(call.client),
+        version=short(call.version), session=call.session, folder=short(call.folder, LONGEST_FOLDER),
         sandbox=short(call.sandbox or named_in(call.arguments), LONGEST_FOLDER),
-        arguments=shown_arguments(call.arguments, secrets, call.takes),
-        exit_code=call.exit_code,
+        arguments=shown_arguments(call.arguments, secrets, call.takes), exit_code=call.exit_code,
         told=first_line(call.text, secrets),
-    )
+    )  # fmt: skip
 
 
 def call_fields(row: CallRow) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..core.commands.session_handle import SessionSeen
-from ..core.jobs.curves import JobMetrics
+from ..core.jobs.curves import JobMetrics, progress_of
 from ..core.jobs.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, Screen
-from ..core.jobs.progress import progress_of
 from ..core.jobs.queue import fate_text, odd_state, pending_text, queue_text
 from ..core.jobs.watch import Event, Watch
 from ..core.task import Outcome, Report, TaskSeen, event_end, job_outcome, outcome_of

@@ -10,7 +10,7 @@ import pytest
 
 from remote_sandbox_mcp.config.problems import parse_toml
 from remote_sandbox_mcp.core.errors import ConfigError
-from remote_sandbox_mcp.services.platform_server import needs
+from remote_sandbox_mcp.services.platform_server import life
 from remote_sandbox_mcp.services.platform_server.life import Images, PlatformFolder, render
 from tests.support.programs import look_in
 
@@ -59,37 +59,37 @@ def test_folders_that_the_operator_names_may_be_mounted(tmp_path: Path) -> None:
 def test_images_are_those_of_the_servers_own_example(path: Path) -> None:
     example = '[runtime]\nexecd_image = "execd:9"\n[egress]\nimage = "egress:9"'
     words = (program(path, "opensandbox-server", f"/bin/cat > \"$2\" <<'END'\n{example}\nEND"),)
-    assert needs.matching_images(words, os.environ, 10) == Images("execd:9", "egress:9")
+    assert life.matching_images(words, os.environ, 10) == Images("execd:9", "egress:9")
 
 
 @pytest.mark.parametrize("script", ["exit 3", "echo '[runtime]' > \"$2\"", "echo '=' > \"$2\""])
 def test_where_there_is_no_example_the_known_images_are_used(path: Path, script: str) -> None:
     words = (program(path, "opensandbox-server", script),)
-    assert needs.matching_images(words, os.environ, 10) == Images()
+    assert life.matching_images(words, os.environ, 10) == Images()
 
 
 def test_the_known_images_are_those_of_the_server_that_is_tested() -> None:
     words = (str(Path(sys.executable).with_name("opensandbox-server")),)
-    assert needs.matching_images(words, os.environ, 30) == Images()
+    assert life.matching_images(words, os.environ, 30) == Images()
 
 
 # The server's command
 
 
 def test_the_command_of_our_own_environment_comes_first() -> None:
-    assert needs.server_words() == (str(Path(sys.executable).with_name("opensandbox-server")),)
+    assert life.server_words() == (str(Path(sys.executable).with_name("opensandbox-server")),)
 
 
 def test_then_that_of_the_path_and_then_uvx(path: Path) -> None:
     uvx = program(path, "uvx")
-    assert needs.server_words() == (uvx, "--from", "opensandbox-server>=1.1,<2", "opensandbox-server")
+    assert life.server_words() == (uvx, "--from", "opensandbox-server>=1.1,<2", "opensandbox-server")
     installed = program(path, "opensandbox-server")
-    assert needs.server_words() == (installed,)
+    assert life.server_words() == (installed,)
 
 
 def test_where_there_is_none_it_is_told_what_to_install(path: Path) -> None:
     with pytest.raises(ConfigError, match="uv tool install opensandbox-server"):
-        needs.server_words()
+        life.server_words()
 
 
 # The engine
@@ -98,13 +98,13 @@ def test_where_there_is_none_it_is_told_what_to_install(path: Path) -> None:
 def test_the_engine_is_the_one_that_the_docker_command_uses(path: Path) -> None:
     docker(path)
     environ = {"PATH": str(path), "HOME": "/h", "DOCKER_CONFIG": "/c", "OPENSANDBOX_X": "1", "AWS_SECRET": "s"}
-    assert needs.engine_environ(environ) == {
+    assert life.engine_environ(environ) == {
         "PATH": str(path),
         "HOME": "/h",
         "DOCKER_CONFIG": "/c",
         "DOCKER_HOST": "unix:///run/user/1/docker.sock",
     }
-    named = needs.engine_environ({**environ, "DOCKER_HOST": "tcp://127.0.0.1:2375"})
+    named = life.engine_environ({**environ, "DOCKER_HOST": "tcp://127.0.0.1:2375"})
     assert named["DOCKER_HOST"] == "tcp://127.0.0.1:2375"
 
 
@@ -112,12 +112,12 @@ def test_the_engine_is_the_one_that_the_docker_command_uses(path: Path) -> None:
 def test_an_engine_on_another_machine_is_refused(path: Path, address: str) -> None:
     docker(path, address)
     with pytest.raises(ConfigError, match="on another machine"):
-        needs.engine_environ()
+        life.engine_environ()
 
 
 def test_without_docker_it_is_told_what_to_install(path: Path) -> None:
     with pytest.raises(ConfigError, match="the command docker is not installed"):
-        needs.engine_environ()
+        life.engine_environ()
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_without_docker_it_is_told_what_to_install(path: Path) -> None:
 def test_an_engine_that_does_not_answer_is_told(
     path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
-    monkeypatch.setattr(needs, "CALL_S", 0.2 if "sleep" in script else 20)
+    monkeypatch.setattr(life, "CALL_S", 0.2 if "sleep" in script else 20)
     program(path, "docker", script)
     with pytest.raises(ConfigError, match=f"does not answer: .*{why}") as told:
-        needs.engine_environ()
+        life.engine_environ()
     assert "\n" not in str(told.value)

@@ -187,7 +187,7 @@ async def test_a_repeated_call_finds_what_the_first_one_began(
     order = PythonOrder(code="open('counted', 'a').write('x'); len(open('counted').read())", session="again")
     begin_call(Call("a conversation 7"))
     first = await app.pythons.run(order)
-    app.pythons.learn(app.fleet.member(""), "again", is_there=False)
+    app.pythons.live.discard((app.fleet.member("").name, "again"))
     begin_call(Call("a conversation 7", again=True))
     second = await app.pythons.run(order)
     assert first.record

@@ -186,7 +186,8 @@ def _unseen(watch: Watch, trouble: NoContact, state: str, now: float) -> Decisio
     if trouble.config:
         summary = f"{_who(watch)} cannot be looked after, as its sandbox is not configured: {reason}"
     else:
-        summary = f"{_who(watch)} could not be looked at ({_times(failures)} in a row): {reason}"
+        times = "once" if failures == 1 else f"{failures} times"
+        summary = f"{_who(watch)} could not be looked at ({times} in a row): {reason}"
     after = replace(
         watch, failures=failures, alerted=watch.alerted or is_announced, last_state=state, last_summary=summary,
         last_error=reason, checked=now, due=now + watch.policy.interval_s,
@@ -413,7 +414,3 @@ def _short(reason: str) -> str:
 
 def _harmless(text: str) -> str:
     return _short(harmless(text.encode("utf-8", "surrogateescape")))
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

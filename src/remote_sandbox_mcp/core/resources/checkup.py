@@ -12,7 +12,7 @@ from enum import Enum
 from ..errors import SandboxError
 from ..sandboxes.cluster import ClusterUsage
 from ..sandboxes.login import login_command
-from ..sandboxes.machine import Hop, Machine, trouble
+from ..sandboxes.machine import Machine, trouble
 from ..sandboxes.transport import TransportChoice
 from ..texts.text import harmless
 from .usage import Usage
@@ -153,12 +153,9 @@ def by_hand(machine: Machine) -> str:
     """The OpenSSH command with which a person can try the same by hand."""
     login, port = machine.login, ["-p", str(machine.port)] if machine.port != 22 else []
     keys = [word for file in login.key_files[:1] for word in ("-i", file)]
-    jump = ["-J", ",".join(_jump(hop) for hop in machine.hops)] if machine.hops else []
+    jumps = (address(hop.login.user, hop.host, hop.port) for hop in machine.hops)
+    jump = ["-J", ",".join(jumps)] if machine.hops else []
     return f"by hand: {shlex.join(['ssh', *port, *keys, *jump, _at(login.user, machine.host)])}"
-
-
-def _jump(hop: Hop) -> str:
-    return address(hop.login.user, hop.host, hop.port)
 
 
 def address(user: str, host: str, port: int) -> str:

@@ -10,22 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ..jobs.cards import CardLease
-from ..sandboxes.cluster import OUT_OF_TIME, ClusterUsage, SlurmReply, read_cluster, tidy
+from ..sandboxes.cluster import OUT_OF_TIME, ClusterUsage, Section, read_cluster, tidy
 from .usage import Cpu, Disk, Gpu, GpuProcess, Memory, Usage
 
 _MIB = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class _Section:
-    """The words of a marker after its name, and the lines under it."""
-
-    words: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
-
-    @property
-    def status(self) -> str:
-        return self.words[0] if self.words else ""
 
 
 @dataclass(frozen=True)
@@ -41,7 +29,7 @@ class _Cards:
 _LAST_MOMENT = 1e11
 # Of /proc/stat, between two looks at it.
 LEAST_TICKS = 10
-_Report = Mapping[str, Sequence[_Section]]
+_Report = Mapping[str, Sequence[Section]]
 
 
 def parse_usage(text: str) -> Usage:
@@ -59,16 +47,12 @@ def parse_usage(text: str) -> Usage:
     ]
     # A rocm-smi left over on a machine with NVIDIA cards is not worth a message.
     error = nvidia.error or ("" if nvidia.gpus else amd.error)
+    unfinished = () if "end" in report else ("the machine's answer was cut off",)
     usage = Usage(
-        cpu=cpu,
-        memory=memory,
-        gpus=_leased(report, nvidia.gpus + amd.gpus),
-        disks=disks,
-        gpu_error=error,
-        clock=_clock(report),
-        problems=(*missing, *nvidia.problems, *amd.problems, *_unfinished(report)),
-        cluster=_cluster(report),
-    )
+        cpu=cpu, memory=memory, gpus=_leased(report, nvidia.gpus + amd.gpus), disks=disks, gpu_error=error,
+        clock=_number("".join(_first(report, "clock").lines[:1])), cluster=_cluster(report),
+        problems=(*missing, *nvidia.problems, *amd.problems, *unfinished),
+    )  # fmt: skip
     if not (cpu or memory or disks or usage.gpus or error):
         raise ValueError(f"the machine's answer holds nothing that can be read: {tidy(text[:400], 120)!r}")
     return usage
@@ -79,16 +63,17 @@ def parse_usage(text: str) -> Usage:
 
 def _sections(text: str) -> _Report:
     # Split at "\n" only: a process name of another user may hold characters at which splitlines would split.
-    report: dict[str, list[_Section]] = {}
+    report: dict[str, list[Section]] = {}
     for block in ("\n" + text).split("\n@@ ")[1:]:
         marker, *lines = block.split("\n")
         name, *words = marker.split() or [""]
-        report.setdefault(name, []).append(_Section(tuple(words), tuple(line[1:] for line in lines if line[:1] == " ")))
+        said = tuple(line[1:] for line in lines if line[:1] == " ")
+        report.setdefault(name, []).append(Section("".join(words[:1]), said, "".join(words[1:2])))
     return report
 
 
-def _first(report: _Report, name: str) -> _Section:
-    return report.get(name, (_Section(),))[0]
+def _first(report: _Report, name: str) -> Section:
+    return report.get(name, (Section(),))[0]
 
 
 def _number(text: str) -> float | None:
@@ -146,7 +131,7 @@ def _used_pct(report: _Report) -> float | None:
     return round(min(100.0, max(0.0, 100 * (busy - busy_then) / passed)), 1) if passed >= LEAST_TICKS else None
 
 
-def _busy_and_all(section: _Section) -> tuple[float, float] | None:
+def _busy_and_all(section: Section) -> tuple[float, float] | None:
     """Ticks in which CPUs computed, and all of them, of `cpu USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ STEAL ...`."""
     words = " ".join(section.lines[:1]).split()
     ticks = [number for number in map(_number, words[1:9]) if number is not None]
@@ -202,25 +187,17 @@ def _disk(lines: Iterable[str]) -> Disk | None:
     return None
 
 
-def _clock(report: _Report) -> float | None:
-    return _number("".join(_first(report, "clock").lines[:1]))
-
-
-def _unfinished(report: _Report) -> tuple[str, ...]:
-    return () if "end" in report else ("the machine's answer was cut off",)
-
-
 def _cluster(report: _Report) -> ClusterUsage | None:
     if "cluster" not in report:
         return None
-    answers = {name: SlurmReply(sections[0].status, sections[0].lines) for name, sections in report.items()}
+    answers = {name: sections[0] for name, sections in report.items()}
     return read_cluster(_first(report, "cluster").status, answers, "told" in report)
 
 
 # GPUs
 
 
-def _complaint(program: str, section: _Section, said: Sequence[str]) -> str:
+def _complaint(program: str, section: Section, said: Sequence[str]) -> str:
     text = tidy(" ".join(said), 300)
     if section.status in OUT_OF_TIME:
         return f"{program} did not answer in time; the driver may hang"
@@ -234,7 +211,7 @@ def _silent(report: _Report, program: str) -> _Cards:
     return _Cards(error=f"{program} did not answer in time; the driver may hang" if asked else "")
 
 
-def _cards(program: str, section: _Section, gpus: Sequence[Gpu], said: Sequence[str]) -> _Cards:
+def _cards(program: str, section: Section, gpus: Sequence[Gpu], said: Sequence[str]) -> _Cards:
     if gpus and section.status == "0":
         return _Cards(tuple(gpus), problems=(_complaint(program, section, said),) if said else ())
     return _Cards(tuple(gpus), error=_complaint(program, section, said))
@@ -244,7 +221,7 @@ def _nvidia(report: _Report) -> _Cards:
     if "nvidia" not in report:
         return _silent(report, "nvidia-smi")
     section = _first(report, "nvidia")
-    columns = "".join(section.words[1:2]).split(",")
+    columns = section.more.split(",")
     rows = [(line, _gpu_row(line, columns)) for line in section.lines if line.strip()]
     gpus = [piece for _, row in rows if row for piece in _pieces(_nvidia_gpu(row), _first(report, "slices").lines)]
     cards = _cards("nvidia-smi", section, gpus, [line for line, row in rows if not row])
@@ -263,17 +240,12 @@ def _nvidia_gpu(row: Mapping[str, str]) -> Gpu:
         return row.get(name, "")
 
     return Gpu(
-        index=_whole(cell("index")) or 0,
-        name=_value(cell("name")) or "NVIDIA GPU",
-        uuid=_value(cell("uuid")),
-        util_pct=_percent(cell("utilization.gpu")),
-        mem_total_mb=_number(cell("memory.total")),
-        mem_used_mb=_number(cell("memory.used")),
-        temperature_c=_number(cell("temperature.gpu")),
-        power_w=_number(cell("power.draw")),
-        compute_mode=_value(cell("compute_mode")),
+        index=_whole(cell("index")) or 0, name=_value(cell("name")) or "NVIDIA GPU", uuid=_value(cell("uuid")),
+        util_pct=_percent(cell("utilization.gpu")), mem_total_mb=_number(cell("memory.total")),
+        mem_used_mb=_number(cell("memory.used")), temperature_c=_number(cell("temperature.gpu")),
+        power_w=_number(cell("power.draw")), compute_mode=_value(cell("compute_mode")),
         mig=cell("mig.mode.current") == "Enabled",
-    )
+    )  # fmt: skip
 
 
 _SLICE = re.compile(r"\s*MIG\s+(\S+)\s+Device\s+[0-9]+:\s+\(UUID:\s+(MIG-[^)]+)\)")
@@ -344,10 +316,10 @@ def _leased(report: _Report, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     return tuple(replace(gpu, lease=leases.get(gpu.uuid.replace("/", "_"))) for gpu in gpus)
 
 
-def _lease(section: _Section) -> CardLease:
+def _lease(section: Section) -> CardLease:
     """A lease, as the machine tells it: any of its users may have written the lines."""
     said = dict(line.split(" ", 1) for line in section.lines if " " in line)
-    user = "".join(section.words[1:2])
+    user = section.more
     user = said.get("user", "") if user in ("", "-", "UNKNOWN") else user
     since, until = (_number(said.get(name, "")) or 0.0 for name in ("since", "until"))
     return CardLease(tidy(user, 64) or "unknown", tidy(said.get("job", ""), 60), _moment(since), _moment(until))

@@ -184,6 +184,13 @@ def _disk_fields(disk: Disk | None) -> dict[str, object]:
 
 
 def gpu_fields(gpu: Gpu) -> dict[str, object]:
+    lease = (
+        {}
+        if gpu.lease is None
+        else _filled(
+            user=gpu.lease.user, job=gpu.lease.job, since=time_text(gpu.lease.since), until=time_text(gpu.lease.until)
+        )
+    )
     return _filled(
         index=gpu.index,
         name=gpu.name,
@@ -196,16 +203,10 @@ def gpu_fields(gpu: Gpu) -> dict[str, object]:
         power_w=_short(gpu.power_w),
         mig=gpu.mig or None,
         compute_mode="" if gpu.compute_mode == "Default" else gpu.compute_mode,
-        lease=_lease_fields(gpu.lease),
+        lease=lease,
         processes=[_process_fields(process) for process in gpu.processes[:_LISTED_PROCESSES]],
         more_processes=max(0, len(gpu.processes) - _LISTED_PROCESSES) or None,
     )
-
-
-def _lease_fields(lease: CardLease | None) -> dict[str, object]:
-    if lease is None:
-        return {}
-    return _filled(user=lease.user, job=lease.job, since=time_text(lease.since), until=time_text(lease.until))
 
 
 def _process_fields(process: GpuProcess) -> dict[str, object]:

@@ -23,11 +23,12 @@ _TAKEN = frozenset({"allocated", "completing", "reserved", "planned", "blocked",
 
 
 @dataclass(frozen=True)
-class SlurmReply:
-    """Output of one command of Slurm, and its exit status."""
+class Section:
+    """A part of what a probe printed: the words of its marker, the first often an exit status, and its lines."""
 
     status: str = ""
     lines: tuple[str, ...] = ()
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,9 +170,9 @@ def _partition_fields(partition: Partition) -> dict[str, object]:
 # Reading what cluster.sh printed
 
 
-def read_cluster(age: str, answers: Mapping[str, SlurmReply], is_whole: bool) -> ClusterUsage:
+def read_cluster(age: str, answers: Mapping[str, Section], is_whole: bool) -> ClusterUsage:
     """Read the answers of sinfo, squeue and sacctmgr; what cannot be read is missing, and told in `problems`."""
-    nodes, mine, queue, limits = (answers.get(name, SlurmReply()) for name in ("nodes", "mine", "waiting", "limits"))
+    nodes, mine, queue, limits = (answers.get(name, Section()) for name in ("nodes", "mine", "waiting", "limits"))
     running, pending = _read_mine(mine.lines) if mine.status == "0" else ({}, {})
     return ClusterUsage(
         partitions=_read_partitions(nodes, _read_waiting(queue)),
@@ -185,7 +186,7 @@ def read_cluster(age: str, answers: Mapping[str, SlurmReply], is_whole: bool) ->
     )
 
 
-def _problems(nodes: SlurmReply, mine: SlurmReply, is_whole: bool) -> Iterable[str]:
+def _problems(nodes: Section, mine: Section, is_whole: bool) -> Iterable[str]:
     for what, program, answer in (("the partitions", "sinfo", nodes), ("your jobs", "squeue", mine)):
         if answer.status != "0":
             yield f"{what} are unknown: {_complaint(program, answer)}"
@@ -198,7 +199,7 @@ def _problems(nodes: SlurmReply, mine: SlurmReply, is_whole: bool) -> Iterable[s
         yield "the cluster's answer was cut off"
 
 
-def _complaint(program: str, answer: SlurmReply) -> str:
+def _complaint(program: str, answer: Section) -> str:
     if answer.status in ("", *OUT_OF_TIME):
         return f"{program} did not answer in time; the controller may be down or busy"
     if answer.status == "127":
@@ -279,7 +280,7 @@ def _read_gpus(text: str) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _read_waiting(queue: SlurmReply) -> Counter[str]:
+def _read_waiting(queue: Section) -> Counter[str]:
     """Return how many pending jobs wait for the nodes of each partition; a job may name several."""
     counts: Counter[str] = Counter()
     for line in queue.lines if queue.status == "0" else ():
@@ -291,7 +292,7 @@ def _read_waiting(queue: SlurmReply) -> Counter[str]:
     return counts
 
 
-def _read_partitions(nodes: SlurmReply, waiting: Mapping[str, int]) -> tuple[Partition, ...]:
+def _read_partitions(nodes: Section, waiting: Mapping[str, int]) -> tuple[Partition, ...]:
     """The default first, then by score."""
     groups: dict[str, list[_Nodes]] = {}
     for line in nodes.lines if nodes.status == "0" else ():
@@ -338,7 +339,7 @@ def _read_mine(lines: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
     return dict(sorted(running.items())), dict(sorted(pending.items()))
 
 
-def _read_oldest(mine: SlurmReply) -> OldestPending | None:
+def _read_oldest(mine: Section) -> OldestPending | None:
     for cells in (line.split(None, 6) for line in mine.lines if mine.status == "0"):
         if len(cells) == 7 and cells[0] == "oldest":
             _, number, partition, _, submitted, start, reason = cells
@@ -354,18 +355,18 @@ _QOS_COLUMNS = ("qos", "max_jobs", "max_submitted", "max_resources", "max_per_jo
 _NAMES = frozenset({"cluster", "account", "partition", "qos", "default_qos"})
 
 
-def _read_limits(answers: Mapping[str, SlurmReply]) -> tuple[Mapping[str, str], ...]:
+def _read_limits(answers: Mapping[str, Section]) -> tuple[Mapping[str, str], ...]:
     """Read the limits of the user's accounts, then those of the QOS that the accounts may use."""
-    accounts = [*_rows(answers.get("limits", SlurmReply()), _LIMIT_COLUMNS)]
+    accounts = [*_rows(answers.get("limits", Section()), _LIMIT_COLUMNS)]
     allowed = {name for row in accounts for name in row.get("qos", "").split(",")}
-    every = _rows(answers.get("qos", SlurmReply()), _QOS_COLUMNS)
+    every = _rows(answers.get("qos", Section()), _QOS_COLUMNS)
     limiting = [row for row in every if row.get("qos") in allowed and not row.keys() <= _NAMES]
     if len({row.get("cluster") for row in accounts}) == 1:
         accounts = [{name: value for name, value in row.items() if name != "cluster"} for row in accounts]
     return (*accounts, *limiting)
 
 
-def _rows(answer: SlurmReply, columns: Sequence[str]) -> Iterable[dict[str, str]]:
+def _rows(answer: Section, columns: Sequence[str]) -> Iterable[dict[str, str]]:
     for line in answer.lines if answer.status == "0" else ():
         cells = [tidy(cell) for cell in line.split("|")]
         if len(cells) == len(columns):

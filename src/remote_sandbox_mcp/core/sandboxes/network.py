@@ -96,7 +96,8 @@ class HostRule:
         """Whether it allows all that another rule does at this port."""
         if other.range is None:
             return self.allows_name(other.name, port)
-        return self._allows_port(port) and self.range is not None and _lies_in(other.range, self.range)
+        first, last = other.range[0], other.range[-1]
+        return self.allows_address(first, port) and self.allows_address(last, port)
 
     def _allows_port(self, port: int) -> bool:
         return port in self.ports
@@ -128,10 +129,6 @@ def unlisted(hosts: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
 def _is_covered(host: str, rules: Collection[HostRule]) -> bool:
     wanted = read_rule(host)
     return wanted is not None and all(any(rule.covers(wanted, port) for rule in rules) for port in wanted.ports)
-
-
-def _lies_in(inner: Range, outer: Range) -> bool:
-    return inner.version == outer.version and inner[0] in outer and inner[-1] in outer
 
 
 def is_target(text: str) -> bool:

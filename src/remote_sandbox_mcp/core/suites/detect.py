@@ -42,7 +42,11 @@ def _configured_javascript(found: SuiteFolder, report: str) -> Iterator[Suite]:
     """The runner named by package.json or by a settings file beside it."""
     package = _package(found)
     script = _script(package)
-    for runner, options in (("vitest", _vitest(report)), ("jest", _jest(report))):
+    runners = {
+        "vitest": ("--reporter=default", "--reporter=junit", f"--outputFile.junit={report}"),
+        "jest": ("--json", f"--outputFile={report}", "--testLocationInResults"),
+    }
+    for runner, options in runners.items():
         if _names(runner, package, script, found):
             yield _installed(runner, options, package, script, found)
     if _runs_node_tests(script):
@@ -103,14 +107,6 @@ def _installed(
         run = ("run",) if runner == "vitest" else ()
         return Suite(runner, ("env", "CI=1", program, *run, *options))
     return Suite(runner, missing=f"it is set up for {runner}, which is not installed there: run npm install first")
-
-
-def _vitest(report: str) -> tuple[str, ...]:
-    return "--reporter=default", "--reporter=junit", f"--outputFile.junit={report}"
-
-
-def _jest(report: str) -> tuple[str, ...]:
-    return "--json", f"--outputFile={report}", "--testLocationInResults"
 
 
 def _node(found: SuiteFolder, report: str, script: str, *, plain: bool) -> Suite:

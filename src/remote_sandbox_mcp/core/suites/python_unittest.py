@@ -39,14 +39,9 @@ def read_text(text: str) -> Reading | None:
     bad = {case.id.partition(" ")[0] for case in blocks if not case.id.endswith(tuple(f"({f})" for f in _FIXTURES))}
     unseen = max(0, failed + counts.get("errors", 0) - len(blocks))
     return Reading(
-        runner=NAME,
-        passed=max(0, ran - len(bad) - unseen - skipped),
-        failed=failed,
-        skipped=skipped,
-        errors=counts.get("errors", 0),
-        failures=failures_of(blocks),
-        problem=_unimported(text),
-    )
+        runner=NAME, passed=max(0, ran - len(bad) - unseen - skipped), failed=failed, skipped=skipped,
+        errors=counts.get("errors", 0), failures=failures_of(blocks), problem=_unimported(text),
+    )  # fmt: skip
 
 
 def unseen(text: str, modules: Iterable[str]) -> list[str]:

@@ -236,10 +236,8 @@ def place_in(text: str, file: str = "") -> tuple[str, int]:
     """The file and line that a failure's text points at, in `file` where that is known; ("", 0) for none."""
     for pattern, which in _PATTERNS:
         found = [(name, int(line)) for name, line in pattern.findall(text) if not _FOREIGN.search(name)]
-        if at := _line_in(found, file) or found:
+        # The test's own file is the best place.
+        own = [(file, line) for name, line in found if file and (name.endswith(file) or file.endswith(name))]
+        if at := own or found:
             return at[which]
     return "", 0
-
-
-def _line_in(found: list[tuple[str, int]], file: str) -> list[tuple[str, int]]:
-    return [(file, line) for name, line in found if file and (name.endswith(file) or file.endswith(name))]

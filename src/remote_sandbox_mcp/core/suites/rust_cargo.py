@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from .reading import Case, Reading, Verdict, failures_of, joined, tally
 
@@ -21,19 +20,13 @@ _ALL_TRIED = re.compile(r"^error: \d+ targets? failed:$", re.MULTILINE)
 _WORDS = {"ok": Verdict.PASSED, "FAILED": Verdict.FAILED, "ignored": Verdict.SKIPPED}
 
 
-@dataclass(frozen=True)
-class _Binary:
-    """Output of one test binary; `tests` is how many it announced."""
-
-    tests: int
-    text: str
-
-
 def read_text(text: str) -> Reading | None:
     """All binaries together; None where neither a test nor a failed build of cargo's is in it."""
     parts = _BINARY.split(text)
-    binaries = [_Binary(int(number), body) for number, body in zip(parts[1::2], parts[2::2], strict=True)]
-    readings = [_read(binary) for binary in binaries if _is_libtest(binary)]
+    # How many tests each binary announced, and what it printed.
+    binaries = zip(map(int, parts[1::2]), parts[2::2], strict=True)
+    signs = (_RESULT, _LINE, _DIED)
+    readings = [_read(tests, said) for tests, said in binaries if any(sign.search(said) for sign in signs)]
     if unbuilt := _UNBUILT.search(text):
         name = unbuilt.group(1)
         readings.append(Reading(runner=NAME, ended=False, problem=f"{name} could not be compiled"))
@@ -44,22 +37,18 @@ def read_text(text: str) -> Reading | None:
     return joined(readings) if readings else None
 
 
-def _is_libtest(binary: _Binary) -> bool:
-    return bool(_RESULT.search(binary.text) or _LINE.search(binary.text) or _DIED.search(binary.text))
-
-
-def _read(binary: _Binary) -> Reading:
-    cases = list(_cases(binary.text))
-    if result := _RESULT.search(binary.text):
+def _read(tests: int, text: str) -> Reading:
+    cases = list(_cases(text))
+    if result := _RESULT.search(text):
         passed, failed, ignored = map(int, result.groups())
         return Reading(runner=NAME, passed=passed, failed=failed, skipped=ignored, failures=failures_of(cases))
-    died = _DIED.search(binary.text)
+    died = _DIED.search(text)
     how = (
         f"{died.group(1).rpartition('/')[2]} ended without a result {died.group(2)}"
         if died
         else "a test binary gave no result"
     )
-    return tally(NAME, cases, ended=False, problem=f"{how}; {len(cases)} of its {binary.tests} tests are known")
+    return tally(NAME, cases, ended=False, problem=f"{how}; {len(cases)} of its {tests} tests are known")
 
 
 def _cases(text: str) -> Iterator[Case]:

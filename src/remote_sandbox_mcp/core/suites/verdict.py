@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..commands.command import Completed, Ending
 from ..texts.text import counted, last_line
 from . import golang, javascript, python_pytest, python_unittest, rust_cargo, tap
 from .junit import BadReport, parse_junit, read_junit
-from .reading import COUNTS, Reading, coverage_in, joined, shortened, shown_log
+from .reading import Reading, coverage_in, joined, shortened, shown_log
 from .suite import GIVEN, Suite, TestReport
 
 _SIGNALS = {
@@ -62,12 +61,16 @@ def make_report(suite: Suite, end: Completed, evidence: Evidence) -> TestReport:
     sound = (
         result.ended and not result.problem and result.total > 0 and not refused and not evidence.notes and not unrun
     )
-    same: dict[str, Any] = {name: getattr(result, name) for name in (*COUNTS, "failures", "slowest")}
     return TestReport(
         runner=result.runner if suite.runner in _STARTERS else suite.runner,
         command=suite.shown,
-        **same,
+        passed=result.passed,
+        failed=result.failed,
+        skipped=result.skipped,
+        errors=result.errors,
         duration=round(end.seconds, 3),
+        failures=result.failures,
+        slowest=result.slowest,
         coverage=coverage_in(evidence.text, evidence.files),
         exit_code=end.exit_code,
         log=shown_log(suite.runner, end.stdout, evidence.text),

@@ -46,27 +46,15 @@ class Image:
 
 def recognise(data: bytes) -> Image | None:
     """The image that these bytes begin; None for anything else. The file's name plays no role."""
-    for kind in _KINDS:
+    for mime_type, (is_begun_by, size, is_whole) in _KINDS.items():
         # A text may begin like an image; no image is without a zero byte.
-        if kind.is_begun_by(data) and b"\0" in data:
-            return Image(kind.mime_type, *kind.size(data), kind.is_whole(data))
+        if is_begun_by(data) and b"\0" in data:
+            return Image(mime_type, *size(data), is_whole(data))
     return None
-
-
-@dataclass(frozen=True)
-class _Kind:
-    mime_type: str
-    is_begun_by: Callable[[bytes], bool]
-    size: Callable[[bytes], Size]
-    is_whole: Callable[[bytes], bool]
 
 
 def _png(data: bytes) -> Size:
     return (_big(data, 16, 4), _big(data, 20, 4)) if data[12:16] == b"IHDR" else UNKNOWN
-
-
-def _gif(data: bytes) -> Size:
-    return _little(data, 6, 2), _little(data, 8, 2)
 
 
 def _webp(data: bytes) -> Size:
@@ -102,29 +90,27 @@ def _little(data: bytes, at: int, length: int) -> int:
     return int.from_bytes(data[at : at + length], "little")
 
 
-_KINDS = (
-    _Kind(
-        "image/png",
+Test = Callable[[bytes], bool]
+# By mime type: whether a file begins like it, its size, and whether its end is there.
+_KINDS: dict[str, tuple[Test, Callable[[bytes], Size], Test]] = {
+    "image/png": (
         lambda data: data.startswith(b"\x89PNG\r\n\x1a\n"),
         _png,
         lambda data: b"IEND\xaeB`\x82" in data[-LAST_BYTES:],
     ),
-    _Kind(
-        "image/jpeg",
+    "image/jpeg": (
         lambda data: data.startswith(b"\xff\xd8\xff"),
         _jpeg,
         lambda data: b"\xff\xd9" in data[-LAST_BYTES:],
     ),
-    _Kind(
-        "image/gif",
+    "image/gif": (
         lambda data: data.startswith((b"GIF87a", b"GIF89a")),
-        _gif,
+        lambda data: (_little(data, 6, 2), _little(data, 8, 2)),
         lambda data: data[-LAST_BYTES:].rstrip(b"\0\r\n").endswith(b";"),
     ),
-    _Kind(
-        "image/webp",
+    "image/webp": (
         lambda data: data[:4] == b"RIFF" and data[8:12] == b"WEBP",
         _webp,
         lambda data: len(data) >= _little(data, 4, 4) + 8,
     ),
-)
+}

@@ -359,7 +359,9 @@ def _after_names(text: str) -> Iterator[tuple[int, int]]:
         if span and text.startswith("%s", span[0]):
             # The format of a printf, whose arguments follow.
             span = span[0], _line_end(text, span[0])
-        if span and span[1] > span[0] and not _is_count(found[0], text[span[0] : span[1]]):
+        # A number of tokens is none, as in --max-tokens 512.
+        is_count = span and found[0].lower().startswith("tokens") and text[span[0] : span[1]].isdecimal()
+        if span and span[1] > span[0] and not is_count:
             done = span[1]
             yield span
 
@@ -411,11 +413,6 @@ def _gap_after_verb(text: str, found: re.Match[str], begun: int) -> re.Match[str
     line = max(text.rfind("\n", 0, begun) + 1, begun - VERB_CHARS)
     gap = _SET.match(text, found.end()) if _STRONG_NAME.match(found[0]) else None
     return gap if gap and (gap[1] or _VERB.search(text, line, begun)) else None
-
-
-def _is_count(name: str, value: str) -> bool:
-    """A number of tokens, as in --max-tokens 512."""
-    return name.lower().startswith("tokens") and value.isdecimal()
 
 
 def _after_words(text: str) -> Iterator[tuple[int, int]]:

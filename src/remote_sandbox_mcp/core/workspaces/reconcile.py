@@ -419,7 +419,9 @@ class _Reconciler:
             return
         if found is not None and found[:1] != text[:1] and b"d" in (found[:1], text[:1]):
             plan.clear.append(path)
-            plan.clear += [below for below in self.deleted_below(path, choice.to)]
+            # What is deleted in it is cleared before, too, not deleted after.
+            inside = ((below, its) for below, its in self.choices.items() if below.startswith(path + b"/"))
+            plan.clear += [below for below, its in inside if its.to == choice.to and its.text is None]
             found = None
         text = _with_special_bits_of(text, found or b"")
         meta = read_meta(text)
@@ -437,13 +439,6 @@ class _Reconciler:
     def is_only_furnished(self, path: bytes, text: bytes, found: bytes) -> bool:
         """Whether a file has the right content already, and needs a mode and a time."""
         return path in self.equal or (path not in self.edited and self.same_content(text, found))
-
-    def deleted_below(self, folder: bytes, side: str) -> Iterator[bytes]:
-        """List a side's entries in a folder whose place something else takes: cleared before, not deleted after."""
-        start = folder + b"/"
-        for path, choice in self.choices.items():
-            if path.startswith(start) and choice.to == side and choice.text is None:
-                yield path
 
     def delete_before_a_name_comes_back(self, plan: Plan) -> None:
         """A name of which only the case has changed is deleted first: both may be one file on the other side."""

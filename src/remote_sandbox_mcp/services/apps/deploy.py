@@ -242,19 +242,10 @@ def check_free(order: DeployOrder, answer: Health | None) -> None:
 def deployment_of(order: DeployOrder, started: JobStarted) -> Deployment:
     """An app right after its start."""
     return Deployment(
-        sandbox=order.sandbox,
-        port=order.port,
-        status="unhealthy",
-        health=silence(order.port),
-        task=started.session,
-        job_id=started.job_id,
-        command=order.command,
-        cwd=order.cwd,
-        health_path=order.health_path,
-        log_file=started.log_file,
-        notes=started.notes,
-        cards=started.cards,
-    )
+        sandbox=order.sandbox, port=order.port, status="unhealthy", health=silence(order.port), task=started.session,
+        job_id=started.job_id, command=order.command, cwd=order.cwd, health_path=order.health_path,
+        log_file=started.log_file, notes=started.notes, cards=started.cards,
+    )  # fmt: skip
 
 
 def spellings_of(command: str) -> tuple[str, ...]:
@@ -267,14 +258,9 @@ def spellings_of(command: str) -> tuple[str, ...]:
 def as_started(running: Deployment) -> JobStarted:
     """The job of an app that runs already."""
     return JobStarted(
-        job_id=running.job_id,
-        session=running.task,
-        log_file=running.log_file,
-        cwd=running.cwd,
-        via="",
-        recovered=True,
+        job_id=running.job_id, session=running.task, log_file=running.log_file, cwd=running.cwd, via="", recovered=True,
         notes=(SAME,),
-    )
+    )  # fmt: skip
 
 
 # Time for one answer; an app that does not answer is asked again.

@@ -218,14 +218,9 @@ class _Door:
 
     def forward(self) -> Forward:
         return Forward(
-            sandbox=self.sandbox,
-            port=self.port,
-            local_port=self.local_port,
-            answers=self.answers,
-            connections=len(self.carriers),
-            served=self.served,
-            trouble=self.trouble,
-        )
+            sandbox=self.sandbox, port=self.port, local_port=self.local_port, answers=self.answers,
+            connections=len(self.carriers), served=self.served, trouble=self.trouble,
+        )  # fmt: skip
 
     async def listen(self, local_port: int) -> bool:
         """Listen on loopback. False where the port is taken, or leads back to itself."""

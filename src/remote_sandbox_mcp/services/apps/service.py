@@ -33,13 +33,9 @@ class AppService:
     """The verbs on apps and ports; what they need is imported with the first call."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        jobs: JobService,
-        disposables: Disposables,
-        local_ports: Sequence[str] = (),
+        self, fleet: Fleet, jobs: JobService, disposables: Disposables, local_ports: Sequence[str] = (),
         configuration: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._configuration = configuration
         self._fleet = fleet
         self._local_ports = local_ports
@@ -195,13 +191,6 @@ def as_written(record: JobRecord) -> Deployment:
     """An app from its record, before it was looked at."""
     assert record.app
     return Deployment(
-        sandbox=record.sandbox,
-        port=record.app.port,
-        status="unknown",
-        task=record.session,
-        job_id=record.job_id,
-        command=record.command,
-        cwd=record.app.cwd,
-        health_path=record.app.health_path,
-        log_file=record.log_file,
-    )
+        sandbox=record.sandbox, port=record.app.port, status="unknown", task=record.session, job_id=record.job_id,
+        command=record.command, cwd=record.app.cwd, health_path=record.app.health_path, log_file=record.log_file,
+    )  # fmt: skip

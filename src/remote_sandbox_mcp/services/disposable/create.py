@@ -77,15 +77,9 @@ class Making:
 
     def _plan(self, order: SandboxOrder) -> Kept:
         plan = Disposable(
-            id=new_disposable_id(),
-            provider=order.provider,
-            name=order.name,
-            image=order.image,
-            status=CREATING,
-            created=self._registry.now(),
-            limits=order.limits,
-            network=bool(order.network),
-        )
+            id=new_disposable_id(), provider=order.provider, name=order.name, image=order.image, status=CREATING,
+            created=self._registry.now(), limits=order.limits, network=bool(order.network),
+        )  # fmt: skip
         return self._registry.planned(plan, order.timeout_s)
 
     async def _reserve(self, plan: Kept) -> None:

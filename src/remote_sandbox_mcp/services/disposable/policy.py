@@ -117,7 +117,8 @@ def checked(
 ) -> SandboxOrder:
     """The order with its image and provider filled in. Raises BadArgument, or ConfigError for the operator's part."""
     _check_name(order.name, names)
-    _check_timeout(order.timeout_s)
+    if order.timeout_s != 0:
+        check.in_range("timeout", order.timeout_s, 1, check.LONGEST_TIMEOUT_S)
     _check_limits(order.limits)
     _check_hosts(order.hosts)
     for name in order.env:
@@ -197,11 +198,6 @@ def _check_name(name: str, names: Collection[str]) -> None:
         raise BadArgument(f"name {name!r} looks like the id of a sandbox; choose another")
     if name in names:
         raise BadArgument(f"a sandbox is named {name!r} already; choose another name, or delete that one first")
-
-
-def _check_timeout(timeout_s: float) -> None:
-    if timeout_s != 0:
-        check.in_range("timeout", timeout_s, 1, check.LONGEST_TIMEOUT_S)
 
 
 def _check_limits(limits: Limits) -> None:

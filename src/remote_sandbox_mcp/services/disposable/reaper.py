@@ -148,16 +148,14 @@ class Tending:
         now = self._registry.now()
         if not policy.is_unused(kept, self.rules, now) and not policy.is_nearly_over(kept, now):
             return
-        if kept.disposable.status != PAUSED and await self._has_jobs(life):
+        try:
+            has_jobs = kept.disposable.status != PAUSED and await life.has_jobs()
+        except SandboxError as problem:
+            raise await life.explain(problem) from problem
+        if has_jobs:
             await self._keep_busy(life)
         elif policy.is_unused(kept, self.rules, now) and not life.is_busy:
             await self.sweep(kept, GONE, policy.CLEANED_UP)
-
-    async def _has_jobs(self, life: Life) -> bool:
-        try:
-            return await life.has_jobs()
-        except SandboxError as problem:
-            raise await life.explain(problem) from problem
 
     async def sweep(self, kept: Kept, status: str, why: str) -> None:
         """Delete one that is no longer needed, unless it was used since. Raises SandboxError."""
@@ -237,9 +235,7 @@ class Tending:
         async with self._round:
             living = await self._living()
             fates = await asyncio.to_thread(self._registry.fates, living)
-            over = [kept for kept in living if fates[kept.id] is SandboxFate.SWEEP and not self._is_tended_here(kept)]
+            # Not what this very process uses, and may still renew; but what it has begun to delete.
+            others = (it for it in living if it.owner != self._registry.me or it.disposable.status == ENDING)
+            over = [kept for kept in others if fates[kept.id] is SandboxFate.SWEEP]
             await asyncio.gather(*(self._attempt(kept, SandboxFate.SWEEP) for kept in over))
-
-    def _is_tended_here(self, kept: Kept) -> bool:
-        """Whether this very process uses it, and may still renew it; not one whose deletion was begun."""
-        return kept.owner == self._registry.me and kept.disposable.status != ENDING

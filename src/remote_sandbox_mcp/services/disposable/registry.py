@@ -29,13 +29,9 @@ class Registry:
     """Registry of the sandboxes that this process may use. Providers are made when first needed."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        offers: Mapping[str, Offer],
-        rows: DisposableRows,
-        clock: Callable[[], float] = time.time,
+        self, fleet: Fleet, offers: Mapping[str, Offer], rows: DisposableRows, clock: Callable[[], float] = time.time,
         configuration: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.fleet = fleet
         self.rows = rows
         self.now = clock
@@ -165,7 +161,8 @@ class Registry:
 
     def fates(self, all_kept: Iterable[Kept]) -> dict[str, SandboxFate]:
         all_kept = tuple(all_kept)
-        living = frozenset(owner for owner in {kept.owner for kept in all_kept} if owner == self.me or is_alive(owner))
+        owners = {kept.owner for kept in all_kept}
+        living = frozenset(it for it in owners if it == self.me or process.is_alive(it.pid, it.birth))
         return {kept.id: fate(kept, self.me, living, self.now(), self.configuration) for kept in all_kept}
 
     async def find(self, name: str) -> Kept:
@@ -178,10 +175,6 @@ class Registry:
             why = "is a machine and no disposable one" if name in self.fleet.names else "was never made, or long ago"
             raise UnknownSandbox(f"the sandbox {name[:80]!r} {why}; list_sandboxes shows those that there are")
         return kept
-
-
-def is_alive(owner: Owner) -> bool:
-    return process.is_alive(owner.pid, owner.birth)
 
 
 async def _open(life: Life) -> Sandbox:

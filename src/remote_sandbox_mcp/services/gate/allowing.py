@@ -1,11 +1,10 @@
-"""A person's word on what agents may use of this computer: allowed places, and the folder of projects."""
+"""A person's word on what agents may use of this computer: what is allowed, allowing a place, and taking that back."""
 
 from __future__ import annotations
 
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...config import allowances, paths
@@ -187,43 +186,3 @@ def _why_allowed(place: ResolvedPath, settings: Settings) -> str:
     for it in filter(holds, allowances.allowances()):
         return f"{place.path} is allowed as part of {it.path}; to take that back: {TAKE_BACK} {quote(it.path)}"
     return ""
-
-
-# Where people keep them, below the home folder.
-USUAL = ("projects", "Projects", "code", "src", "work", "dev", "repos", "git", "Developer", "Documents/GitHub")
-LONGEST_SHOWN = 300
-
-
-def usual_projects(gate: Gate) -> str:
-    """The first of the usual folders that can be used, else the folder of the project in which setup was started."""
-    found = (*(os.path.join("~", name) for name in USUAL), *_around_here())
-    return next((path for path in found if not _why_no_folder(os.path.expanduser(path), gate)), "")
-
-
-def _around_here() -> list[str]:
-    """The folder beside whose others this project is, and the project itself; nothing outside of a checkout."""
-    try:
-        here = Path.cwd()
-    except OSError:
-        return []
-    top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
-    return [str(top.parent), str(top)] if top else []
-
-
-def checked_projects(text: str, gate: Gate) -> str:
-    """The folder as config.toml names it. Raises BadArgument."""
-    path = os.path.realpath(os.path.expanduser(text))
-    if why := _why_no_folder(path, gate):
-        raise BadArgument(f"{plain(path, LONGEST_SHOWN)} is not the folder of your projects: {why}")
-    home = os.path.realpath(os.path.expanduser("~"))
-    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
-
-
-def _why_no_folder(path: str, gate: Gate) -> str:
-    if not os.path.isdir(path):
-        return "there is no such folder"
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return "its name is no valid text, which config.toml needs"
-    return why_no_project(path, gate)

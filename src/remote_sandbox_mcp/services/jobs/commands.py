@@ -9,7 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ...core.client import current_call
@@ -37,22 +37,6 @@ ANSWERED_S, ENDED_S = 30.0, 2.0
 MOMENT_S, SOON_S = 0.1, 0.25
 
 
-@dataclass(frozen=True)
-class Young:
-    """A command that just began, and the timer that records it if it does not end soon."""
-
-    record: RunRecord
-    timer: asyncio.TimerHandle
-
-
-@dataclass(frozen=True)
-class PendingWrite:
-    """A change waiting to be written. `then` is called once it is stored."""
-
-    change: RowChange
-    then: Callable[[], None] | None = None
-
-
 class Commands:
     """Rows of commands, written in the background: no command waits for them, or fails because of them.
 
@@ -62,9 +46,10 @@ class Commands:
 
     def __init__(self, registry: JobRegistry) -> None:
         self._registry = registry
-        self._young: dict[str, Young] = {}
-        # Written in order, so that an end never precedes its beginning.
-        self._queue: list[PendingWrite] = []
+        # Commands that just began, and the timer that records each if it does not end soon.
+        self._young: dict[str, tuple[RunRecord, asyncio.TimerHandle]] = {}
+        # Written in order, so that an end never precedes its beginning; with what is called once a change is stored.
+        self._queue: list[tuple[RowChange, Callable[[], None] | None]] = []
         self._timer: asyncio.TimerHandle | None = None
         # Runs that were answered, and when; their machines drop them later.
         self._answered: deque[tuple[float, Sandbox, str]] = deque()
@@ -77,7 +62,7 @@ class Commands:
         """Note a command that is about to start."""
         record = self._record(member, command.run_id, command.script)
         timer = asyncio.get_running_loop().call_later(MOMENT_S, self._write_young, command.run_id)
-        self._young[command.run_id] = Young(record, timer)
+        self._young[command.run_id] = record, timer
 
     def never_began(self, command: Command) -> None:
         if self._take_young(command.run_id) is None:
@@ -113,7 +98,7 @@ class Commands:
 
     def forget(self, sandbox: str) -> None:
         """Drop the commands of a disposable sandbox that is gone."""
-        for run_id in [run_id for run_id, young in self._young.items() if young.record.place == sandbox]:
+        for run_id in [run_id for run_id, (record, _) in self._young.items() if record.place == sandbox]:
             self._take_young(run_id)
         self._write(forgotten(sandbox))
 
@@ -123,18 +108,17 @@ class Commands:
 
     def _take_young(self, run_id: str) -> RunRecord | None:
         """Take the record of a command that is not written yet; the caller is responsible for it then."""
-        young = self._young.pop(run_id, None)
-        if young is None:
-            return None
-        young.timer.cancel()
-        return young.record
+        record, timer = self._young.pop(run_id, (None, None))
+        if timer:
+            timer.cancel()
+        return record
 
     def _write_young(self, run_id: str) -> None:
         if record := self._take_young(run_id):
             self._write(added(record), at_once=True)
 
     def _write(self, change: RowChange, then: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
-        self._queue.append(PendingWrite(change, then))
+        self._queue.append((change, then))
         if at_once:
             self._start_writing()
         elif self._timer is None:
@@ -152,14 +136,14 @@ class Commands:
         while self._queue:
             entries, self._queue = self._queue, []
             try:
-                await asyncio.to_thread(self._registry.runs.write, [entry.change for entry in entries])
+                await asyncio.to_thread(self._registry.runs.write, [change for change, _ in entries])
             except SandboxError as problem:
                 # The store has logged the reason, once. The machine keeps what it has: `then` is not called.
                 log.debug("commands could not be written down: %s", problem)
                 continue
-            for entry in entries:
-                if entry.then is not None:
-                    entry.then()
+            for _, then in entries:
+                if then is not None:
+                    then()
 
     async def settled(self, limit_s: float | None = None) -> None:
         """Wait until everything is written, or the time is over."""
@@ -275,14 +259,8 @@ def as_job(row: RunRecord, seen: Observation | None = None) -> JobSeen:
     is_stopped = seen.ending is Ending.STOPPED if isinstance(seen, Completed) else row.outcome.startswith(STOPPED)
     seconds = getattr(seen, "seconds", row.seconds) or (time.time() - row.created if state is JobState.RUNNING else 0.0)
     return JobSeen(
-        state=state,
-        job_id=row.run_id,
-        session=row.run_id,
-        command=row.command,
+        state=state, job_id=row.run_id, session=row.run_id, command=row.command,
         exit_code=seen.exit_code if isinstance(seen, Completed) else row.exit_code,
-        ending=STOPPED if is_stopped else "",
-        signal=seen.signal if isinstance(seen, Completed) else "",
-        reason=seen.reason if isinstance(seen, Missing) else "",
-        started=row.created,
-        seconds=seconds,
-    )
+        ending=STOPPED if is_stopped else "", signal=seen.signal if isinstance(seen, Completed) else "",
+        reason=seen.reason if isinstance(seen, Missing) else "", started=row.created, seconds=seconds,
+    )  # fmt: skip

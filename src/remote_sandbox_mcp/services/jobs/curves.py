@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from ...core.errors import SandboxError
-from ...core.jobs.curves import Curves, JobMetrics, left_of
+from ...core.jobs.curves import Curves, JobMetrics, left_of, parsed, progress_of
 from ...core.jobs.job import Checkpoint, JobQuery, JobSeen
-from ...core.jobs.progress import parsed, progress_of
 from ...core.sandboxes.sandbox import Sandbox
 from ...core.texts.text import harmless
 from ...local.waiting import within

@@ -214,20 +214,10 @@ class AskedJob:
 def recorded(record: JobRecord, why: str) -> JobSeen:
     """A job that has ended, from its row."""
     return JobSeen(
-        state=JobState.ENDED,
-        job_id=record.job_id,
-        session=record.session,
-        log_file=record.log_file,
-        cwd=record.cwd,
-        command=record.command,
-        via=record.via,
-        exit_code=record.exit_code,
-        signal=record.signal,
-        started=record.created,
-        seconds=max(0.0, record.ended - record.created),
-        recalled=why,
-        recalled_at=record.ended,
-    )
+        state=JobState.ENDED, job_id=record.job_id, session=record.session, log_file=record.log_file, cwd=record.cwd,
+        command=record.command, via=record.via, exit_code=record.exit_code, signal=record.signal,
+        started=record.created, seconds=max(0.0, record.ended - record.created), recalled=why, recalled_at=record.ended,
+    )  # fmt: skip
 
 
 def watch_outcome(watch: Watch) -> Outcome:
@@ -239,22 +229,14 @@ def watched(watch: Watch, why: str) -> JobSeen:
     """A watched job as the watchdog last saw it."""
     state = STATES.get(watch.last_state, JobState.MISSING)
     return JobSeen(
-        state=state,
-        job_id=watch.job_id,
-        session=watch.session,
-        log_file=watch.log_file,
-        cwd=watch.cwd,
-        command=watch.command,
-        exit_code=watch.last_exit_code,
+        state=state, job_id=watch.job_id, session=watch.session, log_file=watch.log_file, cwd=watch.cwd,
+        command=watch.command, exit_code=watch.last_exit_code,
         ending="stopped" if watch.last_state == "stopped" else "",
         resume=next_resume(watch) if state is JobState.GONE else None,
-        reason=_why(watch) if state in (JobState.GONE, JobState.MISSING) else "",
-        started=watch.created,
-        seconds=max(0.0, watch.checked - watch.created),
-        log=watch.last_log_tail.encode("utf-8", "surrogateescape"),
-        recalled=why,
-        recalled_at=watch.checked or watch.updated,
-    )
+        reason=_why(watch) if state in (JobState.GONE, JobState.MISSING) else "", started=watch.created,
+        seconds=max(0.0, watch.checked - watch.created), log=watch.last_log_tail.encode("utf-8", "surrogateescape"),
+        recalled=why, recalled_at=watch.checked or watch.updated,
+    )  # fmt: skip
 
 
 def _is_over(watch: Watch, record: JobRecord) -> bool:

@@ -33,13 +33,9 @@ class Starting:
     """Validates a request, records it, then starts the job."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        notify: Notify,
-        registry: JobRegistry,
-        origin: Origin = NO_ORIGIN,
+        self, fleet: Fleet, notify: Notify, registry: JobRegistry, origin: Origin = NO_ORIGIN,
         alerts: Alerts = NO_ALERTS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._fleet = fleet
         self._origin = origin
         self.notify = notify
@@ -95,24 +91,12 @@ class Starting:
         if session.home and policy.interval_s == WatchOrder.interval_s:
             policy = replace(policy, interval_s=WOKEN_INTERVAL_S)
         watch = Watch(
-            run_id=order.run_id,
-            name=order.name or job.session,
-            sandbox=sandbox,
-            session=job.session,
-            log_file=job.log_file,
-            cwd=job.cwd,
-            command=job.script,
-            job_id=job.job_id,
-            policy=policy,
+            run_id=order.run_id, name=order.name or job.session, sandbox=sandbox, session=job.session,
+            log_file=job.log_file, cwd=job.cwd, command=job.script, job_id=job.job_id, policy=policy,
             metadata=facts(read_object("metadata_json", order.metadata_json), read_plan(order.resume_plan_json).more),
-            created=now,
-            updated=now,
-            due=now + min(policy.interval_s, FIRST_CHECK_S),
-            client=session.client,
-            folder="" if session.is_over_http else client_folder(),
-            home=session.home,
-            seat=session.seat,
-        )
+            created=now, updated=now, due=now + min(policy.interval_s, FIRST_CHECK_S), client=session.client,
+            folder="" if session.is_over_http else client_folder(), home=session.home, seat=session.seat,
+        )  # fmt: skip
         return watch, left_out
 
     def _allowed(self) -> Allowed:
@@ -162,14 +146,9 @@ def make_order(wanted: Wanted) -> JobOrder:
     job_id = name_for_call("job") or new_job_id()
     session = wanted.session or f"bg-{time.strftime('%m%d-%H%M%S')}-{job_id[-8:]}"
     return JobOrder(
-        job_id=job_id,
-        session=session_name(check.text_argument("session_name", session)),
-        script=wanted.command,
-        cwd=wanted.cwd,
-        log_file=wanted.log_file,
-        cards=wanted.cards,
-        run_for_s=wanted.run_for_s,
-    )
+        job_id=job_id, session=session_name(check.text_argument("session_name", session)), script=wanted.command,
+        cwd=wanted.cwd, log_file=wanted.log_file, cards=wanted.cards, run_for_s=wanted.run_for_s,
+    )  # fmt: skip
 
 
 def submission(wanted: Wanted, member: Member) -> Submission | None:

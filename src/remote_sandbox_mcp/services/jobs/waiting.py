@@ -474,16 +474,9 @@ def as_seen(job: WaitingJob, ahead: int = 0) -> JobSeen:
     is_open = job.is_open
     before = f"{ahead} job{'' if ahead == 1 else 's'} ahead of it. " if ahead and is_open else ""
     return JobSeen(
-        state=JobState.PENDING if is_open else JobState.ENDED,
-        job_id=job.job_id,
-        session=job.session,
-        log_file=job.shown.get("log_file", ""),
-        cwd=job.shown.get("cwd", ""),
-        command=job.shown.get("command", ""),
-        ending="" if is_open else job.state,
-        fate=Fate.CANCELLED if job.state == REFUSED else None,
-        queue=QueueSeen(number="", reason=f"{before}{job.reason}"),
-        reason="" if is_open else job.reason,
-        started=job.created,
-        seconds=max(0.0, (time.time() if is_open else job.ended) - job.created),
-    )
+        state=JobState.PENDING if is_open else JobState.ENDED, job_id=job.job_id, session=job.session,
+        log_file=job.shown.get("log_file", ""), cwd=job.shown.get("cwd", ""), command=job.shown.get("command", ""),
+        ending="" if is_open else job.state, fate=Fate.CANCELLED if job.state == REFUSED else None,
+        queue=QueueSeen(number="", reason=f"{before}{job.reason}"), reason="" if is_open else job.reason,
+        started=job.created, seconds=max(0.0, (time.time() if is_open else job.ended) - job.created),
+    )  # fmt: skip

@@ -143,7 +143,9 @@ class WatchService:
                 "started with exec_bash_background",
                 NO_RESUME_COMMAND,
             )
-        if not command and is_incomplete(watch):
+        # What was hidden of it when the watch ended is gone.
+        needed = (watch.policy.resume_command, *watch.policy.resume_env.values())
+        if not command and any(HIDDEN in text for text in needed):
             raise NotStarted(
                 f"{query.session} on {name} was resumed with a secret, which is not kept after the end of its watch: "
                 "pass the whole command as resume_command",
@@ -244,8 +246,3 @@ def _as_seen(watch: Watch, seen: JobSeen) -> Watch:
 
 def with_command(watch: Watch, command: str) -> Watch:
     return replace(watch, policy=replace(watch.policy, resume_command=command))
-
-
-def is_incomplete(watch: Watch) -> bool:
-    """Whether a part of what it is resumed with was hidden when the watch ended."""
-    return any(HIDDEN in text for text in (watch.policy.resume_command, *watch.policy.resume_env.values()))

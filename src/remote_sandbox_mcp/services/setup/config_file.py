@@ -11,8 +11,11 @@ from typing import Any
 
 from ...config import paths
 from ...config.load import load
+from ...config.problems import plain
 from ...config.schema import Configuration
-from ...core.errors import ConfigError
+from ...core.errors import BadArgument, ConfigError
+from ..gate.allowing import why_no_project
+from ..gate.paths import Gate
 from . import files, toml_text
 from .journal import TOML, SetupChange
 from .json_text import NotEditable
@@ -20,6 +23,9 @@ from .json_text import NotEditable
 BEGINNING = "# The machines of remote-sandbox-mcp. `remote-sandbox-mcp config` prints what is in force.\n"
 # The table and the key of the folders that agents may use besides their project.
 SERVER, ROOTS = "server", "allowed_roots"
+# Where people keep their projects, below the home folder.
+USUAL = ("projects", "Projects", "code", "src", "work", "dev", "repos", "git", "Developer", "Documents/GitHub")
+LONGEST_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -128,3 +134,41 @@ def _put_back(planned: ConfigPlan) -> None:
         planned.path.unlink(missing_ok=True)
     else:
         files.write(planned.path, planned.before, planned.after)
+
+
+# The folder where a person's projects are: agents may use it, whatever folder their client was started in
+
+
+def usual_projects(gate: Gate) -> str:
+    """The first of the usual folders that can be used, else the folder of the project in which setup was started."""
+    found = (*(os.path.join("~", name) for name in USUAL), *_around_here())
+    return next((path for path in found if not _why_no_folder(os.path.expanduser(path), gate)), "")
+
+
+def _around_here() -> list[str]:
+    """The folder beside whose others this project is, and the project itself; nothing outside of a checkout."""
+    try:
+        here = Path.cwd()
+    except OSError:
+        return []
+    top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+    return [str(top.parent), str(top)] if top else []
+
+
+def checked_projects(text: str, gate: Gate) -> str:
+    """The folder as config.toml names it. Raises BadArgument."""
+    path = os.path.realpath(os.path.expanduser(text))
+    if why := _why_no_folder(path, gate):
+        raise BadArgument(f"{plain(path, LONGEST_SHOWN)} is not the folder of your projects: {why}")
+    home = os.path.realpath(os.path.expanduser("~"))
+    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
+
+
+def _why_no_folder(path: str, gate: Gate) -> str:
+    if not os.path.isdir(path):
+        return "there is no such folder"
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "its name is no valid text, which config.toml needs"
+    return why_no_project(path, gate)

@@ -107,7 +107,8 @@ def _whole(change: SetupChange, path: Path, now: str, is_dry: bool) -> Undone:
         else:
             files.write(path, before, now)
         _drop_backup(change)
-    return Undone(change, True, f"{path} {_is(is_dry)} {'as it was before' if before is not None else 'removed'}.")
+    now_is = "as it was before" if before is not None else "removed"
+    return Undone(change, True, f"{path} {_was(is_dry, 'is')} {now_is}.")
 
 
 def _without_ours(change: SetupChange, now: str) -> str | None:
@@ -152,12 +153,8 @@ def _by_command(change: SetupChange, is_dry: bool) -> Undone:
     return Undone(change, True, f"{change.what} {_was(is_dry)} removed.")
 
 
-def _was(is_dry: bool) -> str:
-    return "would be" if is_dry else "was"
-
-
-def _is(is_dry: bool) -> str:
-    return "would be" if is_dry else "is"
+def _was(is_dry: bool, otherwise: str = "was") -> str:
+    return "would be" if is_dry else otherwise
 
 
 def _kept(change: SetupChange) -> str:

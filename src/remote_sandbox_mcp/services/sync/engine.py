@@ -210,13 +210,9 @@ class Synchronization:
             await self._ask_target(order, begin + between.join(portion))
 
     async def _request_with_found(
-        self,
-        order: ClearOrder | DeleteOrder | TouchOrder,
-        parts: list[bytes],
-        paths: Sequence[bytes],
-        between: bytes = b"",
-        end: bytes = b"",
-    ) -> None:
+        self, order: ClearOrder | DeleteOrder | TouchOrder, parts: list[bytes], paths: Sequence[bytes],
+        between: bytes = b"", end: bytes = b"",
+    ) -> None:  # fmt: skip
         """Send requests with the scan's finding at the path of each part: the target keeps what has changed since."""
         for portion, found in portions(parts, [self.plan.found_at(path) for path in paths]):
             order["found"] = found

@@ -49,15 +49,9 @@ class LargeFile:
     """One large file on its way to the target."""
 
     def __init__(
-        self,
-        item: Item,
-        target_name: bytes,
-        found: bytes,
-        streams: Streams,
-        meter: Meter,
-        chunks: IndexMemory,
+        self, item: Item, target_name: bytes, found: bytes, streams: Streams, meter: Meter, chunks: IndexMemory,
         where: str,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.item = item
         # What the scan found in its place at the target.
         self.found = found

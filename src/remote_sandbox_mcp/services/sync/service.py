@@ -39,14 +39,10 @@ class Syncs:
     """All syncs of one process."""
 
     def __init__(
-        self,
-        open_sandbox: Callable[[str], Awaitable[Sandbox]],
-        open_here: Callable[[], Awaitable[Lane]],
-        chunks: IndexMemory,
-        routes: Routes = lambda source, target: None,
-        gate: Gate = here.settle,
+        self, open_sandbox: Callable[[str], Awaitable[Sandbox]], open_here: Callable[[], Awaitable[Lane]],
+        chunks: IndexMemory, routes: Routes = lambda source, target: None, gate: Gate = here.settle,
         opener_of: Callable[[str], Callable[[], Awaitable[Sandbox]]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`opener_of` binds a name to the sandbox that has it now, whatever has that name later."""
         self._opener_of = opener_of or (lambda name: functools.partial(open_sandbox, name))
         self._open_sandbox = open_sandbox

@@ -134,14 +134,9 @@ class Streams:
     """All streams of a transfer."""
 
     def __init__(
-        self,
-        sources: list[Lane],
-        targets: list[Lane],
-        roots: tuple[RootName, RootName],
-        squeeze: Squeeze,
-        flow: Flow,
+        self, sources: list[Lane], targets: list[Lane], roots: tuple[RootName, RootName], squeeze: Squeeze, flow: Flow,
         bridged: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         count = max(len(sources), len(targets))
         self.all = [SyncStream(sources[at % len(sources)], targets[at % len(targets)], bridged) for at in range(count)]
         self.source_root, self.target_root = roots
@@ -174,14 +169,9 @@ class Streams:
         self._changed.set()
 
     async def carry(
-        self,
-        stream: SyncStream,
-        order: SendOrder | PartOrder,
-        raw: bytes,
-        expected: ReceiveOrder,
-        target_raw: bytes,
+        self, stream: SyncStream, order: SendOrder | PartOrder, raw: bytes, expected: ReceiveOrder, target_raw: bytes,
         size: int,
-    ) -> tuple[Reply, Reply]:
+    ) -> tuple[Reply, Reply]:  # fmt: skip
         """Carry one item of `size` bytes; returns the source's and the target's reply.
 
         `expected` tells the target what comes, so that it need not take the source's word for it. Raises FileProblem,

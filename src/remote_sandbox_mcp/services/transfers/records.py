@@ -36,7 +36,8 @@ class TransferLog:
 
     def note_all(self, lines: list[str]) -> None:
         now = time.strftime("%Y-%m-%d %H:%M:%S%z")
-        data = "".join(f"{now} {_one_line(line)}\n" for line in lines).encode()
+        shown = (harmless(line.encode("utf-8", "surrogatepass")).replace("\n", "␊") for line in lines)
+        data = "".join(f"{now} {line}\n" for line in shown).encode()
         with suppress(OSError):
             fd = self.open()
             try:
@@ -71,10 +72,6 @@ def describe_outcome(outcome: Outcome) -> Iterator[str]:
         f"{size(outcome.wire_bytes)} over the line), {outcome.skipped_files} as they were, {deleted} deleted, "
         f"{counted(outcome.problem_count, 'problem')}"
     )
-
-
-def _one_line(text: str) -> str:
-    return harmless(text.encode("utf-8", "surrogatepass")).replace("\n", "␊")
 
 
 class TransferRecords:

@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 LARGEST_RULES = 1 << 20
 
 
-def no_routes(source: str, target: str) -> None:
-    """No direct routes: all files pass through this computer."""
-
-
 def _pattern(line: str) -> str:
     """Line of a .gitignore, where ./ and spaces at the beginning are as people mean them."""
     line = line.lstrip()

@@ -104,24 +104,20 @@ class Pulse:
 
 def file_fingerprint(file: Path) -> object:
     """Identity of the file, if it exists."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    return _facts(file, "st_dev", "st_ino")
 
 
 def change_fingerprint(*files: Path) -> object:
     """A value that changes when one of the files is written, replaced, created or removed."""
-    return tuple(_written(file) for file in files)
+    return tuple(_facts(file, "st_ino", "st_mtime_ns", "st_size") for file in files)
 
 
-def _written(file: Path) -> object:
+def _facts(file: Path, *names: str) -> object:
     try:
         found = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return tuple(getattr(found, name) for name in names)
 
 
 log = logging.getLogger(__name__)

@@ -89,9 +89,9 @@ class Launchd:
 
     async def facts(self) -> Facts:
         answer = await self._launchctl("print", self._target)
-        return Facts(
-            enabled=answer.code == 0, active="state = running" in answer.stdout, pid=printed_pid(answer.stdout)
-        )
+        found = re.search(r"^[ \t]*pid = (\d+)$", answer.stdout, re.MULTILINE)
+        is_active = "state = running" in answer.stdout
+        return Facts(enabled=answer.code == 0, active=is_active, pid=int(found[1]) if found else 0)
 
     async def _unload(self) -> None:
         """Wait until launchd has dropped it: until then it would refuse to load it again."""
@@ -106,9 +106,3 @@ class Launchd:
 
     async def _launchctl(self, *words: str) -> ManagerOutput:
         return await call("launchctl", *words)
-
-
-def printed_pid(text: str) -> int:
-    """Pid from the output of `launchctl print`; 0 where there is none."""
-    found = re.search(r"^[ \t]*pid = (\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else 0

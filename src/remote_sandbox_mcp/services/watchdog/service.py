@@ -139,18 +139,11 @@ async def _status(service: Service, state: Path) -> WatchdogStatus:
     lines = notes(installed, facts, found, beat, active, time.time())
     hub_log = await asyncio.to_thread(_log_of_hub, found.pid) if found and found.pid else ""
     return WatchdogStatus(
-        kind=service.kind,
-        installed=installed,
-        running=found is not None,
-        pid=found.pid or None if found else None,
-        last_beat=beat,
-        database=state / STATE_FILE,
-        active=active,
-        lingering=facts.lingering,
+        kind=service.kind, installed=installed, running=found is not None, pid=found.pid or None if found else None,
+        last_beat=beat, database=state / STATE_FILE, active=active, lingering=facts.lingering,
         log_file=Path(hub_log) if hub_log else _usual_log(state, is_service=installed or found is not None),
-        in_hub=True if hub_log else None,
-        notes=(*lines, *filter(None, [trouble])),
-    )
+        in_hub=True if hub_log else None, notes=(*lines, *filter(None, [trouble])),
+    )  # fmt: skip
 
 
 def notes(

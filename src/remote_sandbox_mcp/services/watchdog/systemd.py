@@ -107,7 +107,8 @@ class Systemd:
             enabled=shown.get("UnitFileState") == "enabled",
             active=shown.get("ActiveState") in ("active", "reloading"),
             pid=int(pid) if pid.isdigit() else 0,
-            lingering=is_lingering(),
+            # Whether the user's systemd runs without a login.
+            lingering=(LINGERING / pwd.getpwuid(os.getuid()).pw_name).exists(),
         )
 
     async def _systemctl(self, *words: str) -> ManagerOutput:
@@ -127,8 +128,3 @@ def with_runtime_folder(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables, with the folder of the user's systemd added if missing: some clients drop it."""
     usual = f"/run/user/{os.getuid()}"
     return {**environ, "XDG_RUNTIME_DIR": environ.get("XDG_RUNTIME_DIR") or usual}
-
-
-def is_lingering() -> bool:
-    """Whether the user's systemd runs without a login."""
-    return (LINGERING / pwd.getpwuid(os.getuid()).pw_name).exists()
