@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import paths
-from ..core.task import event_end, event_word
+from ..core.task import event_word
 from ..core.texts.redact import summary_of
 from ..local.store.database import STATE_FILE, Database
 from ..local.store.history import CallRow, HistoryRows, WantedCalls
 from ..services.history import call_fields
-from ..views.app_results import dated
 from .render import Page, is_read, one_line, styled, took, write
 from .verb import add_json, complain, with_app
 
@@ -99,6 +98,8 @@ async def _events(app: App, options: argparse.Namespace) -> int:
             return ()
         return await app.jobs.watching.events(after=after or None, limit=limit)
 
+    from ..views.job_results import event_fields
+
     return await _follow(options, newest, event_fields, _show_events, "no events yet; jobs that are watched have them")
 
 
@@ -114,12 +115,6 @@ def _show_events(found: Sequence[Event], is_first: bool) -> None:
         ],
         indent=0,
     )
-
-
-def event_fields(event: Event) -> dict[str, Any]:
-    """An event for programs, as list_background_watch_events names its parts."""
-    fields = {"id": event.id, "watch_id": event.watch_id, "event_type": event.type.value, "summary": event.summary}
-    return {**fields, **event_end(event), **dated(created=event.created), "payload": dict(event.payload)}
 
 
 # Calls

@@ -361,7 +361,10 @@ class Setup:
     async def _configure(self, chosen: Sequence[Chosen], projects: str, server: str) -> None:
         """Show the change of config.toml, and make it with the passwords that it names."""
         self._page.heading("config.toml", str(self._file))
-        machines = [_machine(one, self._references(one)) for one in chosen]
+        machines = []
+        for one in chosen:
+            kept = {it.key: keeping.reference_for(one.trial.name, it.key, self._file) for it in one.secrets}
+            machines.append(_machine(one, kept))
         planned = config_file.plan(self._file, machines, projects, server)
         self._done.config = {
             "file": str(planned.path),
@@ -380,9 +383,6 @@ class Setup:
         change = await self._write(chosen, projects, server)
         self._done.config |= {"changed": True, "backup": change.backup}
         self._page.print(self._written(planned.path, change.backup))
-
-    def _references(self, one: Chosen) -> dict[str, str]:
-        return {it.key: keeping.reference_for(one.trial.name, it.key, self._file) for it in one.secrets}
 
     async def _write(self, chosen: Sequence[Chosen], projects: str = "", server: str = "") -> SetupChange:
         """Raises ConfigError; then no secret is kept, either."""

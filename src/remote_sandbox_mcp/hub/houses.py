@@ -74,13 +74,13 @@ class Recorded(Mapping[str, str]):
         return all(self._environ.get(name) == environ.get(name) for name in self._asked)
 
 
-def client_of(said: Mapping[str, Any]) -> tuple[Path | None, Session]:
+def client_of(said: Mapping[str, Any], *, is_of_many: bool = False) -> tuple[Path | None, Session]:
     """Configuration file and session of a process, from its hello."""
     config = Path(str(said["config"])) if said.get("config") else None
     folder = str(said.get("folder") or "/")
     given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
     environ = ClientVariables(given, folder)
-    return config, Session(name=str(said.get("session") or ""), folder=folder, environ=environ)
+    return config, Session(name=str(said.get("session") or ""), folder=folder, environ=environ, is_of_many=is_of_many)
 
 
 def folder_of(environ: Mapping[str, str]) -> str:

@@ -81,14 +81,10 @@ class Form(Shown):
         if result.action != "accept":
             raise NoAnswer(DECLINED.format(action={"decline": "declined"}.get(result.action, "cancelled")))
         given = [(result.content or {}).get(name) for name in self._prompts]
-        answers = tuple(answer for answer in given if isinstance(answer, str) and _is_sendable(answer))
-        if len(answers) != len(given):
+        answers = tuple(answer for answer in given if isinstance(answer, str) and answer.isprintable())
+        if len(answers) != len(given) or any(len(answer) > LONGEST_ANSWER for answer in answers):
             raise NoAnswer(UNREADABLE)
         return answers
-
-
-def _is_sendable(answer: str) -> bool:
-    return len(answer) <= LONGEST_ANSWER and answer.isprintable()
 
 
 class Consent(Shown):

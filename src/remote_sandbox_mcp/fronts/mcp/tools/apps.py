@@ -14,10 +14,9 @@ from ....core.jobs.placement import place_of, read_request
 from ....core.sandboxes.port import DeployOrder
 from ....core.suites.report import TestReport
 from ....views.app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
-from ....views.texts import fields_text
 from ..clients import patience, room
 from ..reporting import Reporting, beats
-from ..results import placed, reply
+from ..results import placed, reply, told
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
 from ..toolbox import GET, RUN, Declaration
@@ -30,11 +29,9 @@ IN_REPORT_TEXT = ("passed", "failed", "skipped", "errors", "problem", "other_run
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(run_tests, title="Run a test suite", annotations=RUN, declaration=RUNS_TESTS)
-    starts = Declaration(starts=True, workspace=STARTS)
-    server.offer(deploy_app, title="Start an app and give its address", annotations=RUN, declaration=starts)
-    forwards = Declaration(is_on_page=True)
-    server.offer(forward_port, title="Bring a port to this machine", annotations=GET, declaration=forwards)
+    server.offer(run_tests, "Run a test suite", RUN, RUNS_TESTS)
+    server.offer(deploy_app, "Start an app and give its address", RUN, Declaration(starts=True, workspace=STARTS))
+    server.offer(forward_port, "Bring a port to this machine", GET, Declaration(is_on_page=True))
 
 
 async def run_tests(
@@ -70,10 +67,8 @@ async def run_tests(
 def suite_reply(report: TestReport | Running) -> CallToolResult:
     if isinstance(report, Running):
         again = f"still running; after wait_background_task, call run_tests(tmux_session={report.run_id!r})"
-        fields = running_fields(report)
-        return reply(fields, fields_text(again, fields, without=("running", "tmux_session")))
-    fields = report_fields(report, min(LOG_CHARS, room() // 4))
-    return reply(fields, fields_text(report_text(report), fields, without=IN_REPORT_TEXT))
+        return told(again, running_fields(report), "running", "tmux_session")
+    return told(report_text(report), report_fields(report, min(LOG_CHARS, room() // 4)), *IN_REPORT_TEXT)
 
 
 async def deploy_app(
@@ -104,7 +99,7 @@ async def deploy_app(
         deployed = await server.app.apps.deploy(order, beats(reporting))
     fields = deployed_fields(deployed)
     first = ": ".join(filter(None, (fields["status"], fields.get("url"))))
-    return reply(fields, fields_text(first, fields, without=("status", "url")))
+    return told(first, fields, "status", "url")
 
 
 async def forward_port(
@@ -120,4 +115,4 @@ async def forward_port(
         return reply({"status": "closed", "port": port}, f"port {port} is closed")
     opened = await server.app.apps.forward(sandbox_id, port, local_port=local_port)
     fields = forward_fields(opened)
-    return reply(fields, fields_text(f"{fields['url']} leads to port {port}", fields, without=("url", "port")))
+    return told(f"{fields['url']} leads to port {port}", fields, "url", "port")

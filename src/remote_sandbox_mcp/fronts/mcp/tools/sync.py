@@ -18,10 +18,10 @@ from ....core.sync.transfer import Headway, Listener, Order, Outcome, Place
 from ....core.texts.text import counted
 from ....views import originals, sync_results
 from ....views.results import lean, plain_text
-from ....views.texts import fields_text, transfers_text
+from ....views.texts import transfers_text
 from ..consent import Request, agreed, with_consent
 from ..reporting import Reporting
-from ..results import reply
+from ..results import reply, told
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
 from ..toolbox import ASK, CHANGE, Declaration, WorkspacePart
@@ -54,20 +54,15 @@ Number = StrictInt | SkipJsonSchema[str]
 
 def offer(server: SandboxServer) -> None:
     pushes, pulls = (replace(COPIES, earlier=earlier) for earlier in (originals.pushed, originals.pulled))
-    server.offer(sync_local_to_remote, title="Copy to a sandbox", annotations=CHANGE, declaration=pushes)
-    server.offer(sync_remote_to_local, title="Copy from a sandbox", annotations=CHANGE, declaration=pulls)
+    server.offer(sync_local_to_remote, "Copy to a sandbox", CHANGE, pushes)
+    server.offer(sync_remote_to_local, "Copy from a sandbox", CHANGE, pulls)
     waits = Declaration(only_waits=True, earlier=originals.transferred)
-    server.offer(check_file_transfer_task, title="Ask after a transfer", annotations=ASK, declaration=waits)
-    cancel = Declaration(is_on_page=True)
-    server.offer(cancel_file_transfer_task, title="Cancel a transfer", annotations=CHANGE, declaration=cancel)
+    server.offer(check_file_transfer_task, "Ask after a transfer", ASK, waits)
+    server.offer(cancel_file_transfer_task, "Cancel a transfer", CHANGE, Declaration(is_on_page=True))
     # Listed where the operator asks for advanced tools; clients that know its name may always call it.
-    server.offer(
-        sync_local_to_remote_background,
-        title="Copy to a sandbox in the background",
-        annotations=CHANGE,
-        is_listed=server.app.settings.expose_advanced_tools,
-        declaration=replace(COPIES, workspace=None),
-    )
+    copies, is_listed = replace(COPIES, workspace=None), server.app.settings.expose_advanced_tools
+    title = "Copy to a sandbox in the background"
+    server.offer(sync_local_to_remote_background, title, CHANGE, copies, is_listed=is_listed)
 
 
 async def sync_local_to_remote(
@@ -122,8 +117,7 @@ async def sync_local_to_remote_background(
     await ask_about_secrets(server, [order.source], order.target.sandbox)
     transfer = await server.app.transfers.sync(order, wait_s=0, background=True)
     assert not isinstance(transfer, Outcome)
-    fields = sync_results.started_fields(transfer)
-    return reply(fields, fields_text(f"{transfer.status} in the background", fields, without=("status", "mode")))
+    return told(f"{transfer.status} in the background", sync_results.started_fields(transfer), "status", "mode")
 
 
 async def check_file_transfer_task(
@@ -146,7 +140,7 @@ async def check_file_transfer_task(
     )
     text = sync_results.headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
     first = " ".join(filter(None, (transfer.status, text)))
-    return reply(fields, fields_text(first, fields, without=("status", "running", "pending")))
+    return told(first, fields, "status", "running", "pending")
 
 
 async def cancel_file_transfer_task(
@@ -157,8 +151,7 @@ async def cancel_file_transfer_task(
     """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
     in_range("force_kill_after_s", force_kill_after_s, 0, 45)
     done = await server.app.transfers.background.cancel(task_id, wait_s=force_kill_after_s)
-    fields = sync_results.cancelled_fields(done)
-    return reply(fields, fields_text(done.transfer.status, fields, without=("status",)))
+    return told(done.transfer.status, sync_results.cancelled_fields(done), "status")
 
 
 def order_of(server: SandboxServer, given: Mapping[str, Any], *, is_pull: bool = False) -> Order:
@@ -181,7 +174,7 @@ async def carry_out(
         fields = sync_results.preview_fields(job)
         files, size = counted(len(job.plan.send), "file"), counted(job.plan.bytes, "byte")
         first = f"would {'fetch' if order.is_pull else 'send'} {files}, {size}"
-        return reply(fields, fields_text(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
+        return told(first, fields, "mode", "would_send_files", "would_send_bytes")
     await ask_about_secrets(server, [order.source], order.target.sandbox)
     async with Reporting(ctx) as reporting:
 
@@ -194,13 +187,9 @@ async def carry_out(
         fields = {"mode": "inline"} | sync_results.outcome_fields(done, order)
         moved = "fetched" if order.is_pull else "sent"
         first = f"{counted(done.sent_files, 'file')} {moved}, {done.skipped_files} unchanged"
-        return reply(
-            fields, fields_text(first, fields, without=("mode", "uploaded_files", "downloaded_files", "skipped_files"))
-        )
+        return told(first, fields, "mode", "uploaded_files", "downloaded_files", "skipped_files")
     fields = {"auto_switched": True} | sync_results.started_fields(done)
-    return reply(
-        fields, fields_text(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched"))
-    )
+    return told(f"{done.status} in the background", fields, "status", "mode", "auto_switched")
 
 
 def to_delete(order: Order, problem: BadArgument) -> Request:
