@@ -18,7 +18,7 @@ from ...core.sandboxes.login import LONGEST_ANSWER, Challenge
 from ...local.asking import AnswerNeeded, Answers, NoAnswer, Question, asking
 from ...local.waiting import within
 from ...services.session import Session, current
-from .clients import CallContext
+from .clients import CallContext, abilities
 
 # Since this version a server does not ask during a call: the call returns the form, and is made again with the answer.
 ROUNDS_SINCE = "2026-07-28"
@@ -236,10 +236,6 @@ def is_in_rounds(context: Context[None, Any]) -> bool:
 
 def shows_forms(context: CallContext) -> bool:
     """Whether the client can show forms. Clients older than elicitation by URL announce elicitation without a kind."""
-    try:
-        capabilities = context.client_capabilities if context else None
-    except (ValueError, LookupError):
-        # Called outside of a request.
-        return False
-    elicitation = capabilities.elicitation if capabilities else None
+    found = abilities(context)
+    elicitation = found.elicitation if found else None
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
