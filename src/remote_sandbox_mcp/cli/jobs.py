@@ -185,14 +185,8 @@ def _row(snapshot: JobSnapshot) -> tuple[Text | str, ...]:
     seen, record = snapshot.seen, snapshot.record
     command = one_line(seen.command if seen and seen.command else record.command if record else "")
     ran = ago(seen.seconds) if seen and seen.seconds else ago(time.time() - snapshot.began) if snapshot.began else ""
-    outcome = snapshot.outcome
-    return (
-        one_line(snapshot.session),
-        snapshot.sandbox,
-        styled((outcome.short, STYLES[outcome.state.value])),
-        ran,
-        command,
-    )
+    state = styled((snapshot.outcome.short, STYLES[snapshot.outcome.state.value]))
+    return one_line(snapshot.session), snapshot.sandbox, state, ran, command
 
 
 def _fitted(rows: list[tuple[Text | str, ...]], width: int) -> list[tuple[Text | str, ...]]:
@@ -212,13 +206,8 @@ def _fitted(rows: list[tuple[Text | str, ...]], width: int) -> list[tuple[Text |
 
 def _session_row(seen: SessionSeen) -> tuple[Text | str, ...]:
     used = f"used {ago(time.time() - seen.used)} ago" if seen.used else ""
-    return (
-        str(seen.handle),
-        seen.sandbox,
-        styled((seen.status, STYLES.get(seen.status, ""))),
-        used,
-        one_line(seen.folder),
-    )
+    state = styled((seen.status, STYLES.get(seen.status, "")))
+    return str(seen.handle), seen.sandbox, state, used, one_line(seen.folder)
 
 
 # One task
@@ -496,9 +485,7 @@ def _progress(page: Page, found: Checkpoint | None, watch: Watch | None) -> Iter
 
 
 def _metrics(metrics: JobMetrics) -> Iterator[tuple[str, str]]:
-    numbers = [
-        f"{one_line(name)} {each.last:g} (min {each.min:g}) {each.trend}" for name, each in metrics.values.items()
-    ]
+    numbers = [f"{one_line(name)} {it.last:g} (min {it.min:g}) {it.trend}" for name, it in metrics.values.items()]
     yield "numbers", "; ".join(number.strip() for number in numbers[:4])
     yield "left", "" if metrics.left_s is None else f"about {span(metrics.left_s)}"
 

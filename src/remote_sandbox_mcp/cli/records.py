@@ -15,7 +15,7 @@ from ..core.texts.redact import summary_of
 from ..local.store.database import STATE_FILE, Database
 from ..local.store.history import CallRow, HistoryRows, WantedCalls
 from ..services.history import call_fields
-from .render import Page, is_read, one_line, styled, took, write
+from .render import Page, is_read, moment, one_line, styled, took, write
 from .verb import add_json, complain, with_app
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _show_events(found: Sequence[Event], is_first: bool) -> None:
     Page().rows(
         [
             (
-                styled((time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.created)), "dim")),
+                styled((moment(event.created), "dim")),
                 styled((word := event_word(event), STYLES.get(word, "yellow"))),
                 one_line(event.summary),
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -224,6 +225,10 @@ def clock(seconds: float) -> str:
 def took(seconds: float) -> str:
     """Seconds with a tenth up to ten, then as a clock."""
     return f"{seconds:.1f} s" if seconds < 9.95 else clock(seconds)
+
+
+def moment(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
 
 
 def ago(seconds: float) -> str:

@@ -241,9 +241,8 @@ def state_text(seen: JobSeen) -> str:
 def snapshot_fields(snapshot: JobSnapshot) -> dict[str, Any]:
     """One job of a list."""
     seen, record = snapshot.seen, snapshot.record
-    fields: dict[str, Any] = {"sandbox": snapshot.sandbox} | lean(
-        kind=snapshot.kind if snapshot.kind == COMMAND else ""
-    )
+    kind = snapshot.kind if snapshot.kind == COMMAND else ""
+    fields: dict[str, Any] = {"sandbox": snapshot.sandbox} | lean(kind=kind)
     if seen is not None:
         fields |= {"tmux_session": seen.session, "status": snapshot.state} | outcome_fields(snapshot.outcome)
         fields |= queue_fields(seen)

@@ -58,21 +58,14 @@ class Form(Shown):
         }
         asked = question.challenge
         quoted = [f"> {text}" for text in (asked.note, *(prompt.text for prompt in asked.prompts)) if text]
-        self.message = "\n".join(
-            (
-                f"To log in, {asked.host} asks, in its own words:",
-                *quoted,
-                "The answer goes to that machine alone and is not kept. Give a code for this machine, and no password.",
-            )
-        )
+        begin = f"To log in, {asked.host} asks, in its own words:"
+        end = "The answer goes to that machine alone and is not kept. Give a code for this machine, and no password."
+        self.message = "\n".join((begin, *quoted, end))
 
     def is_foreign(self, result: ElicitResult) -> bool:
         """Whether another form was filled in."""
-        return (
-            result.action == "accept"
-            and bool(result.content)
-            and not self._prompts.keys() & (result.content or {}).keys()
-        )
+        content = result.content or {}
+        return result.action == "accept" and bool(content) and not self._prompts.keys() & content.keys()
 
     def read(self, result: object) -> Answers:
         """Raises NoAnswer."""

@@ -129,15 +129,12 @@ async def check_file_transfer_task(
     """Check a transfer: its progress or outcome. Use wait_s instead of asking again and again."""
     transfers = server.app.transfers.background
     if not task_id:
-        tasks = [
-            sync_results.listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)
-        ]
+        tasks = [sync_results.listed_fields(it, await transfers.is_stale(it)) for it in await transfers.list(LISTED)]
         return reply({"tasks": tasks}, transfers_text(tasks))
     transfer = await server.app.transfers.check(task_id, wait_s=min(wait_s, LONGEST_WAIT_S))
     stale = await transfers.is_stale(transfer)
-    fields = sync_results.transfer_fields(transfer, stale) | lean(
-        log_tail="\n".join(transfers.log_tail(transfer, last_n_lines))
-    )
+    log_tail = "\n".join(transfers.log_tail(transfer, last_n_lines))
+    fields = sync_results.transfer_fields(transfer, stale) | lean(log_tail=log_tail)
     text = sync_results.headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
     first = " ".join(filter(None, (transfer.status, text)))
     return told(first, fields, "status", "running", "pending")
