@@ -104,17 +104,12 @@ async def _events(app: App, options: argparse.Namespace) -> int:
 
 
 def _show_events(found: Sequence[Event], is_first: bool) -> None:
-    Page().rows(
-        [
-            (
-                styled((moment(event.created), "dim")),
-                styled((word := event_word(event), STYLES.get(word, "yellow"))),
-                one_line(event.summary),
-            )
-            for event in found
-        ],
-        indent=0,
-    )
+    rows = []
+    for event in found:
+        word = event_word(event)
+        when, what = styled((moment(event.created), "dim")), styled((word, STYLES.get(word, "yellow")))
+        rows.append((when, what, one_line(event.summary)))
+    Page().rows(rows, indent=0)
 
 
 # Calls
@@ -142,18 +137,11 @@ def _show_calls(found: Sequence[CallRow], is_first: bool) -> None:
 
 
 def _row(row: CallRow, room: int) -> tuple[Text | str, ...]:
-    outcome, style = _outcome(row)
     what = one_line(summary_of(row.arguments) if row.outcome == "done" else row.told or summary_of(row.arguments))
     shown = what if len(what) <= max(20, room) else f"{what[: max(20, room) - 1]}…"
-    return (
-        styled((_when(row.begun), "dim")),
-        one_line(row.client[:LONGEST_CLIENT]),
-        one_line(row.sandbox[:LONGEST_CLIENT]),
-        one_line(row.tool),
-        styled((outcome, style)),
-        took(row.seconds),
-        styled((shown, "")),
-    )
+    when, outcome = styled((_when(row.begun), "dim")), styled(_outcome(row))
+    client, sandbox = one_line(row.client[:LONGEST_CLIENT]), one_line(row.sandbox[:LONGEST_CLIENT])
+    return when, client, sandbox, one_line(row.tool), outcome, took(row.seconds), styled((shown, ""))
 
 
 def _when(begun: float) -> str:

@@ -282,13 +282,8 @@ class Builder:
 
     def _login(self, entry: MachineEntry, usual: Login) -> Login:
         """`usual`, with all that the table says of it."""
-        login = replace(
-            usual,
-            password=entry.password,
-            key_passphrase=entry.key_passphrase,
-            otp=entry.otp,
-            otp_seed=entry.otp_seed,
-        )
+        secrets = {name: getattr(entry, name) for name in ("password", "key_passphrase", "otp", "otp_seed")}
+        login = replace(usual, **secrets)
         if entry.key_file:
             keys = tuple(map(self._whole, entry.key_file))
             certificates = tuple(certificates_beside(keys))

@@ -52,14 +52,9 @@ async def run_tests(
     if tmux_session:
         return placed(suite_reply(await server.app.suites.results_of(sandbox, tmux_session)), sandbox_id, sandbox)
     async with Reporting(ctx) as reporting:
+        limits = {"timeout_s": timeout, "patience_s": patience()}
         report = await server.app.suites.run_tests(
-            sandbox,
-            command=command,
-            path=path,
-            timeout_s=timeout,
-            patience_s=patience(),
-            progress=beats(reporting),
-            cards=cards,
+            sandbox, command=command, path=path, progress=beats(reporting), cards=cards, **limits
         )
     return placed(suite_reply(report), sandbox_id, sandbox)
 
