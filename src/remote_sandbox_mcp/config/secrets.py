@@ -205,7 +205,7 @@ def _doubt_keyring(reference: Reference) -> str:
 
 
 class _Kind(NamedTuple):
-    """How a secret of this kind is fetched, what looks wrong with its place, and what decides about it there."""
+    """Ways to fetch a secret of one kind, to doubt its place, and to tell what decides about it there."""
 
     fetch: Callable[[Reference], str]
     doubt: Callable[[Reference], str]

@@ -28,7 +28,7 @@ own_front: ContextVar[str] = ContextVar("own_front", default="")
 
 
 def introduction(context: CallContext) -> Implementation | None:
-    """What the client of a call has said of itself."""
+    """Introduction of the client of a call: its name and version."""
     params = context.session.client_params if context else None
     return params.client_info if params else None
 
@@ -40,7 +40,7 @@ def named_client(context: CallContext) -> str:
 
 
 def abilities(context: CallContext) -> ClientCapabilities | None:
-    """What the client of a call can do; None outside of a request, too."""
+    """Capabilities of the client of a call; None outside of a request, too."""
     try:
         return context.client_capabilities if context else None
     except (ValueError, LookupError):
