@@ -522,13 +522,9 @@ def compose(
     `for_all`: the app works on what was begun under any configuration, as the watchdog does. `members`: the
     configured sandboxes; with `are_lent` other apps share them, and they are not closed with this one.
     """
+    given = Stock().take(configuration) if members is None else members
     app = App(
-        Fleet(
-            Stock().take(configuration) if members is None else members,
-            configuration.default,
-            configuration.refusal,
-            are_lent=are_lent,
-        ),
+        Fleet(given, configuration.default, configuration.refusal, are_lent=are_lent),
         problems=configuration.problems,
         patience_s=configuration.settings.patience_s,
         settings=configuration.settings,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remote_sandbox_mcp.cli.job_card import show
-from remote_sandbox_mcp.cli.jobs import LEAST_COMMAND, _fitted
+from remote_sandbox_mcp.cli.jobs import LEAST_COMMAND, _fitted, show_card
 from remote_sandbox_mcp.core.jobs.job import Checkpoint, JobSeen, JobState
 
 COMMAND = "python3 train.py --epochs 40 --batch-size 256 --learning-rate 3e-4 --data /data/imagenet"
@@ -33,7 +32,7 @@ def test_a_card_says_how_a_job_stands_and_nothing_for_programs(capsys: pytest.Ca
         log=b"loss 0.2\nEXIT_CODE=3\n", log_file="/home/ann/.codex_logs/train.log",
         checkpoint=Checkpoint(text=b'{"step": 1, "total": 4}'),
     )  # fmt: skip
-    show(seen, "gpu1", None)
+    show_card(seen, "gpu1", None)
     said = capsys.readouterr().out
     assert "train  on gpu1" in said
     assert "failed with exit code 3 after 1 min" in said

@@ -87,12 +87,8 @@ def _disallow(path: str, configuration: Configuration, as_json: bool) -> int:
     if as_json:
         print_json({"taken_back": [allowing.fields(it) for it in gone.allowances], "still": gone.still})
         return 0
-    say(
-        *(
-            one_line(f"Taken back: agents could {allowing.uses(it)} {it.path} {allowing.until(it)}.")
-            for it in gone.allowances
-        )
-    )
+    told = (f"Taken back: agents could {uses(it)} {it.path} {until(it)}." for it in gone.allowances)
+    say(*map(one_line, told))
     complain(*filter(None, [one_line(gone.still)]))
     return 0
 

@@ -18,7 +18,7 @@ from ..services.hub_contact.place import HubPlace, NoHub, connect, current_folde
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import IO, Any
 
 # How long a hub may take to ask for the streams; one that has just been started needs longer.
 GREETING_S, FIRST_GREETING_S = 10.0, 20.0
@@ -40,8 +40,8 @@ def run(argv: Sequence[str], *, may_start: bool = True) -> int | None:
             line.settimeout(FIRST_GREETING_S if is_new else GREETING_S)
             can_ask = os.isatty(0) and os.isatty(2)
             line.sendall(say_hello(VERB, os.environ, current_folder(), argv=[*argv], can_ask=can_ask))
-            answers = Lines(line)
-            if answers.next().get("send") != "streams":
+            answers = line.makefile("rb")
+            if read_answer(answers.readline()).get("send") != "streams":
                 return None
             socket.send_fds(line, [b"\0"], [0, 1, 2])
         except (NoHub, OSError):
@@ -58,27 +58,10 @@ def _has_streams() -> bool:
         return False
 
 
-class Lines:
-    """Messages of the hub."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
-        self._rest = b""
-
-    def next(self) -> dict[str, Any]:
-        """The next message. Raises NoHub, OSError."""
-        while b"\n" not in self._rest:
-            if not (part := self._line.recv(1 << 16)):
-                raise ConnectionResetError
-            self._rest += part
-        whole, _, self._rest = self._rest.partition(b"\n")
-        return read_answer(whole)
-
-
 class Waiting:
     """Waits for the end of the verb; meanwhile signals and answers are passed on."""
 
-    def __init__(self, line: socket.socket, answers: Lines) -> None:
+    def __init__(self, line: socket.socket, answers: IO[bytes]) -> None:
         self._line = line
         self._answers = answers
         self._woken, self._wake = os.pipe()
@@ -96,7 +79,7 @@ class Waiting:
                     for received in os.read(self._woken, 64):
                         self._pass_on(received)
                 if self._line.fileno() in ready:
-                    said = self._answers.next()
+                    said = read_answer(self._answers.readline())
                     if "exit" in said:
                         return int(said["exit"])
                     if "ask" in said:

@@ -24,21 +24,11 @@ MOST_NAMES = 200
 OPTIONS = {"--sandbox": "sandboxes", "--on": "sandboxes", "--config": "files", "--exclude-file": "files"}
 OPTIONS |= {"--projects": "files"}
 POSITIONALS = {
-    ("doctor", "NAME"): "sandboxes",
-    ("clean", "NAME"): "sandboxes",
-    ("forward", "SANDBOX"): "sandboxes",
-    ("login", "NAME"): "sandboxes",
-    ("hosts", "NAME"): "sandboxes",
-    ("jobs", "NAME"): "jobs",
-    ("sessions", "HANDLE"): "sessions",
-    ("delete", "ID"): "disposables",
-    ("push", "LOCAL"): "files",
-    ("push", "REMOTE"): "places",
-    ("pull", "LOCAL"): "files",
-    ("pull", "REMOTE"): "places",
-    ("config", "PATH"): "files",
-    ("allow", "PATH"): "files",
-    ("disallow", "PATH"): "allowed",
+    **dict.fromkeys(((verb, "NAME") for verb in ("doctor", "clean", "login", "hosts")), "sandboxes"),
+    **{("forward", "SANDBOX"): "sandboxes", ("jobs", "NAME"): "jobs", ("sessions", "HANDLE"): "sessions"},
+    **{("push", "LOCAL"): "files", ("push", "REMOTE"): "places", ("pull", "LOCAL"): "files"},
+    **{("pull", "REMOTE"): "places", ("config", "PATH"): "files", ("allow", "PATH"): "files"},
+    **{("disallow", "PATH"): "allowed", ("delete", "ID"): "disposables"},
 }
 
 

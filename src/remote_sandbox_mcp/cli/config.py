@@ -166,17 +166,15 @@ def _workspace_file() -> dict[str, Any] | None:
 def _print(page: Page, shown: Mapping[str, Any], path: Path) -> None:
     file = shown_file(path, is_read=shown["file"] != "none")
     page.rows([("config file", file), ("default", shown["default"] or "none")], 0)
-    for machine in [*shown["machines"], *shown["sandboxes"]]:
-        page.heading(machine["name"], f"from {machine['source']}")
-        page.rows(
-            [(key, styled((_text(value), ""))) for key, value in machine.items() if key not in ("name", "source")]
-        )
-    if shown["local"]:
-        page.heading(shown["local"]["name"], "the embedded sandbox on this machine")
-        page.rows([(key, styled((_text(value), ""))) for key, value in shown["local"].items() if key != "name"])
+    parts = [(it, it["name"], f"from {it['source']}") for it in (*shown["machines"], *shown["sandboxes"])]
+    if local := shown["local"]:
+        parts.append((local, local["name"], "the embedded sandbox on this machine"))
     if found := shown["workspace_file"]:
-        page.heading(".remote-sandbox.toml", f"accepted, from {found['path']}")
-        page.rows([(key, styled((_text(value), ""))) for key, value in found.items() if key != "path"])
+        parts.append((found, ".remote-sandbox.toml", f"accepted, from {found['path']}"))
+    for values, name, origin in parts:
+        page.heading(name, origin)
+        told = {key: value for key, value in values.items() if key not in ("name", "source", "path")}
+        page.rows((key, _text(value)) for key, value in told.items())
     page.heading("settings")
     page.rows(
         (key, _text(setting["value"]), styled((setting["source"], "dim"))) for key, setting in shown["settings"].items()

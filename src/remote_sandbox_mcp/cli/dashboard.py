@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
     http = replace(configuration.settings.http, host=HOST, port=options.port)
     terms = agree(http, state)
     forget_key()
-    wanted = DashboardAddress(options.port, _config_of(options), _digest(terms))
+    config = os.path.realpath(os.path.expanduser(options.config or paths.config_file()))
+    wanted = DashboardAddress(options.port, config, _digest(terms))
     try:
         lock = Lock.take(state / LOCK_FILE)
     except BlockingIOError:
@@ -90,10 +91,6 @@ class DashboardAddress:
         if self.key != wanted.key:
             return "with another key"
         return f"at another port, {self.port}," if wanted.port not in (0, self.port) else ""
-
-
-def _config_of(options: argparse.Namespace) -> str:
-    return os.path.realpath(os.path.expanduser(options.config or paths.config_file()))
 
 
 def _digest(terms: Terms) -> str:

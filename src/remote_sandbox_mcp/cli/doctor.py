@@ -163,10 +163,10 @@ def _hub() -> str:
     """One line about the hub."""
     hubs = all_facts()
     lines = [
-        f"process {it['pid']} serves {count(len(it.get('clients', ())), 'client')}" for it in hubs if it["answers"]
-    ]
-    lines += [
-        f"process {it['pid']} does not answer; to end it: kill -9 {it['pid']}" for it in hubs if not it["answers"]
+        f"process {it['pid']} serves {count(len(it.get('clients', ())), 'client')}"
+        if it["answers"]
+        else f"process {it['pid']} does not answer; to end it: kill -9 {it['pid']}"
+        for it in sorted(hubs, key=lambda it: not it["answers"])
     ]
     return ", ".join(lines) or "does not run; the next client starts it"
 
@@ -200,15 +200,11 @@ async def _report(practice: Practice, chosen: bool) -> list[Checkup]:
     file = shown_file(practice.config_file, is_read=bool(configuration.file))
     # In a thread: a hub that hangs would delay the check-ups that already run.
     hub = await asyncio.to_thread(_hub)
-    own = [
-        ("config file", file),
-        (
-            "state folder",
-            styled((str(practice.state_folder), ""), (practice.trouble and f"\n{practice.trouble}", "red")),
-        ),
-        ("hub", styled((hub, ""))),
-    ]
-    page.rows([*own, ("agents use", styled((one_line(_use(configuration).line), "")))], indent=0)
+    folder = styled((str(practice.state_folder), ""), (practice.trouble and f"\n{practice.trouble}", "red"))
+    use = styled((one_line(_use(configuration).line), ""))
+    page.rows(
+        [("config file", file), ("state folder", folder), ("hub", styled((hub, ""))), ("agents use", use)], indent=0
+    )
     page.problems(configuration.problems)
     if not (configuration.machines or configuration.commands):
         page.print(styled((UNUSABLE, "red bold") if configuration.refusal else (NOTHING, "yellow")))

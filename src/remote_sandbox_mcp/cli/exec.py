@@ -58,12 +58,8 @@ def add_arguments(subparsers: Any) -> None:
         "error says which files moved.",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--sandbox",
-        metavar="NAME",
-        default="",
-        help="where (default: the folder's workspace, else the default sandbox)",
-    )
+    usual = "where (default: the folder's workspace, else the default sandbox)"
+    where.add_argument("--sandbox", metavar="NAME", default="", help=usual)
     where.add_argument("--on", metavar="NAME,NAME", help="run on these at once")
     where.add_argument("--all", action="store_true", help="run on all configured sandboxes at once")
     parser.add_argument("--cwd", metavar="DIR", default="", help="folder to start in (default: home, or the workspace)")

@@ -92,18 +92,14 @@ def facts_of(place: HubPlace) -> dict[str, Any] | None:
 def _show(hubs: Sequence[dict[str, Any]]) -> None:
     page = Page()
     if not hubs:
-        page.print(_nothing_runs())
+        unused = f"No hub runs, and none is started from here: {NO_HUB} is set."
+        page.print(unused if os.environ.get(NO_HUB) else NONE)
     elif not hubs[0]["own"]:
         page.print(NONE_OF_OURS, "")
     for number, facts in enumerate(hubs):
         if number:
             page.print("")
         page.facts(_rows(facts))
-
-
-def _nothing_runs() -> str:
-    unused = f"No hub runs, and none is started from here: {NO_HUB} is set."
-    return unused if os.environ.get(NO_HUB) else NONE
 
 
 def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

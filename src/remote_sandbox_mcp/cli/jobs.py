@@ -6,23 +6,26 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadArgument, NotStarted, Unsupported
 from ..core.jobs.alerts import with_run_for
-from ..core.jobs.job import JobSeen, JobWait
+from ..core.jobs.curves import progress_of
+from ..core.jobs.job import Checkpoint, JobSeen, JobUsage, JobWait
 from ..core.jobs.log import exit_line_size, without_exit_line
 from ..core.jobs.placement import place_of, read_request
+from ..core.jobs.queue import pending_text, queue_text
 from ..core.jobs.watch import Watch, WatchOrder
-from ..core.task import TaskSeen, TaskState, name_of, outcome_of
-from ..core.texts.text import harmless, size, without_broken_end, without_broken_start
+from ..core.task import LIVE, Report, TaskSeen, TaskState, name_of, outcome_of
+from ..core.texts.text import harmless, size, span, without_broken_end, without_broken_start
 from ..services.jobs.values import Begun, JobSnapshot, Wanted, Which
 from ..services.jobs.watches import NO_RESUME_COMMAND
 from ..views.job_results import begun_fields, seen_fields, session_fields, snapshot_fields, state_text, task_result
 from . import attach, terminal
 from .exec import source
-from .render import Page, ago, cut, is_read, one_line, print_json, styled, write
+from .render import COMMAND, Page, ago, cut, is_read, one_line, print_json, styled, write
 from .verb import add_json, complain, say, with_app
 from .workspaces import at_hand
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from ..app import App
     from ..core.commands.session_handle import SessionSeen
+    from ..core.jobs.curves import JobMetrics
     from ..services.workspaces.service import WorkspaceCall
 
 # Exit codes of `wait`: of a job whose end is not known, and of a wait that reached its time limit.
@@ -48,6 +52,8 @@ STYLES = {
 STATES = (*STYLES, "ended", "gone")
 # Where the command of a listed job gets less than this, names beside it are cut to these lengths.
 LEAST_COMMAND, LONGEST_NAME, LONGEST_PLACE = 28, 16, 10
+# Of a card: lines of the log, and the width of the bar of progress.
+CARD_LINES, BAR = 10, 20
 # What the event of a resume says of who asked for it.
 ASKED_BY = "the command line"
 ABSENT = argparse.SUPPRESS
@@ -179,14 +185,8 @@ def _row(snapshot: JobSnapshot) -> tuple[Text | str, ...]:
     seen, record = snapshot.seen, snapshot.record
     command = one_line(seen.command if seen and seen.command else record.command if record else "")
     ran = ago(seen.seconds) if seen and seen.seconds else ago(time.time() - snapshot.began) if snapshot.began else ""
-    outcome = snapshot.outcome
-    return (
-        one_line(snapshot.session),
-        snapshot.sandbox,
-        styled((outcome.short, STYLES[outcome.state.value])),
-        ran,
-        command,
-    )
+    state = styled((snapshot.outcome.short, STYLES[snapshot.outcome.state.value]))
+    return one_line(snapshot.session), snapshot.sandbox, state, ran, command
 
 
 def _fitted(rows: list[tuple[Text | str, ...]], width: int) -> list[tuple[Text | str, ...]]:
@@ -206,13 +206,8 @@ def _fitted(rows: list[tuple[Text | str, ...]], width: int) -> list[tuple[Text |
 
 def _session_row(seen: SessionSeen) -> tuple[Text | str, ...]:
     used = f"used {ago(time.time() - seen.used)} ago" if seen.used else ""
-    return (
-        str(seen.handle),
-        seen.sandbox,
-        styled((seen.status, STYLES.get(seen.status, ""))),
-        used,
-        one_line(seen.folder),
-    )
+    state = styled((seen.status, STYLES.get(seen.status, "")))
+    return str(seen.handle), seen.sandbox, state, used, one_line(seen.folder)
 
 
 # One task
@@ -298,9 +293,7 @@ async def _show(app: App, options: argparse.Namespace) -> int:
     if options.json:
         return _print_json(seen, _exit_code(seen))
     watch = await _watch(app, which, seen)
-    from .job_card import show
-
-    show(seen, options.sandbox or await app.tasks.whereabouts(which), watch)
+    show_card(seen, options.sandbox or await app.tasks.whereabouts(which), watch)
     return _exit_code(seen)
 
 
@@ -440,3 +433,80 @@ async def _stop(app: App, options: argparse.Namespace) -> int:
 def _print_json(seen: TaskSeen, code: int) -> int:
     print_json(task_result(seen, MOST_BYTES, lines=LOGGED)[0])
     return code
+
+
+# One task as a card: how it stands, what it is, how far it is, and the end of its log
+
+
+def show_card(seen: TaskSeen, sandbox: str, watch: Watch | None) -> None:
+    """Print the card."""
+    page, name = Page(), name_of(seen)
+    where = f"on {sandbox}" if sandbox else ""
+    page.print(styled((one_line(name), "bold"), (f"  {where}", "dim")))
+    page.rows(((styled((title, "dim")), text) for title, text in _card_rows(page, seen, watch) if str(text)), indent=2)
+    if lines := _log_lines(seen):
+        page.print("", *(styled((f"  {line}", "")) for line in lines[-CARD_LINES:]))
+    if isinstance(seen, JobSeen):
+        rest = "logs -f" if outcome_of(seen).state in LIVE else "logs"
+        page.print("", styled((f"  all of its log: {COMMAND} jobs {rest} {one_line(name)}", "dim")))
+
+
+def _card_rows(page: Page, seen: TaskSeen, watch: Watch | None) -> Iterator[tuple[str, Text | str]]:
+    now, outcome = time.time(), outcome_of(seen)
+    seconds = seen.seconds if isinstance(seen, JobSeen) else 0.0
+    after = span(seconds) if seconds else ""
+    live = f"{outcome.state.value} for {after}" if after else outcome.state.value
+    text = live if outcome.state in LIVE else outcome.text(now, after)
+    yield "state", styled((text, STYLES[outcome.state.value]))
+    if not isinstance(seen, JobSeen):
+        yield "started", "by a call of exec_bash" if isinstance(seen, Report) else "by a call that keeps its state"
+        return
+    if seen.recalled:
+        yield "", styled((f"as it was last seen: {one_line(seen.recalled)}", "yellow"))
+    yield "command", one_line(seen.command)
+    yield "folder", one_line(seen.cwd)
+    waits = pending_text(seen.queue, now).removeprefix("pending: ") if seen.is_unplaced and not seen.is_over else ""
+    yield "waits", one_line(waits)
+    yield "queue", one_line(queue_text(seen, now))
+    yield from _progress(page, seen.checkpoint, watch)
+    yield from _metrics(seen.metrics) if seen.metrics else ()
+    yield "uses", _usage(seen.usage) if seen.usage and outcome.state is TaskState.RUNNING else ""
+    yield "watched", _watched(watch, now) if watch and not outcome.is_over else ""
+
+
+def _progress(page: Page, found: Checkpoint | None, watch: Watch | None) -> Iterator[tuple[str, Text | str]]:
+    text = harmless(found.text) if found and not found.problem else watch.last_checkpoint if watch else ""
+    if not text:
+        return
+    if progress := progress_of(None, text):
+        yield "progress", page.bar(progress.share, BAR) + styled((f" {progress.words}", ""))
+    else:
+        yield "checkpoint", one_line(text[-200:])
+
+
+def _metrics(metrics: JobMetrics) -> Iterator[tuple[str, str]]:
+    numbers = [f"{one_line(name)} {it.last:g} (min {it.min:g}) {it.trend}" for name, it in metrics.values.items()]
+    yield "numbers", "; ".join(number.strip() for number in numbers[:4])
+    yield "left", "" if metrics.left_s is None else f"about {span(metrics.left_s)}"
+
+
+def _usage(usage: JobUsage) -> str:
+    cards = [f"GPU {index}: {used / 1024:.0f} GB" for index, used in sorted(usage.gpus.items())]
+    count = f"{usage.processes} process{'' if usage.processes == 1 else 'es'}"
+    return ", ".join([count, size(usage.memory_mb * 1e6), *cards])
+
+
+def _watched(watch: Watch, now: float) -> str:
+    policy = watch.policy
+    resumes = f"resumes by itself, {watch.resume_attempts} of {policy.max_resume_attempts} attempts used"
+    checked = f"last check {span(now - watch.checked)} ago" if watch.checked else ""
+    return ", ".join(filter(None, (resumes if policy.auto_resume else "", checked)))
+
+
+def _log_lines(seen: TaskSeen) -> list[str]:
+    if isinstance(seen, JobSeen):
+        return harmless(without_exit_line(seen.log, seen.exit_code)).rstrip("\n").split("\n") if seen.log else []
+    if isinstance(seen, Report):
+        text = "\n".join(filter(None, (seen.stdout.text, seen.stderr.text)))
+        return text.rstrip("\n").split("\n") if text else []
+    return []

@@ -126,8 +126,9 @@ def _answered_at_once(arguments: Sequence[str]) -> int | None:
 
         return replace_original()
     verb = verb_of(arguments)
-    # Behind the verb, the word belongs to a command that is run.
-    if verb in BY_HUB and "--no-hub" not in arguments[: arguments.index(verb)] and not _asks_for_help(arguments):
+    # Options are shown for the width of the terminal here. Behind the verb, a word belongs to a command that is run.
+    wants_help = {"-h", "--help"} & {*arguments[:3]}
+    if verb in BY_HUB and "--no-hub" not in arguments[: arguments.index(verb)] and not wants_help:
         from .by_hub import run
 
         return run(arguments)
@@ -143,11 +144,6 @@ def verb_of(arguments: Sequence[str]) -> str:
         elif not word.startswith("-"):
             return word if word in VERBS else ""
     return ""
-
-
-def _asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether the options are asked for, which are set for the width of the terminal here."""
-    return bool({"-h", "--help"} & {*arguments[:3]})
 
 
 def _plain_server(arguments: Sequence[str]) -> tuple[str, bool] | None:

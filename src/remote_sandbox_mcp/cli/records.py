@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import paths
-from ..core.task import event_end, event_word
+from ..core.task import event_word
 from ..core.texts.redact import summary_of
 from ..local.store.database import STATE_FILE, Database
 from ..local.store.history import CallRow, HistoryRows, WantedCalls
 from ..services.history import call_fields
-from ..views.app_results import dated
-from .render import Page, is_read, one_line, styled, took, write
+from .render import Page, is_read, moment, one_line, styled, took, write
 from .verb import add_json, complain, with_app
 
 if TYPE_CHECKING:
@@ -99,27 +98,18 @@ async def _events(app: App, options: argparse.Namespace) -> int:
             return ()
         return await app.jobs.watching.events(after=after or None, limit=limit)
 
+    from ..views.job_results import event_fields
+
     return await _follow(options, newest, event_fields, _show_events, "no events yet; jobs that are watched have them")
 
 
 def _show_events(found: Sequence[Event], is_first: bool) -> None:
-    Page().rows(
-        [
-            (
-                styled((time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.created)), "dim")),
-                styled((word := event_word(event), STYLES.get(word, "yellow"))),
-                one_line(event.summary),
-            )
-            for event in found
-        ],
-        indent=0,
-    )
-
-
-def event_fields(event: Event) -> dict[str, Any]:
-    """An event for programs, as list_background_watch_events names its parts."""
-    fields = {"id": event.id, "watch_id": event.watch_id, "event_type": event.type.value, "summary": event.summary}
-    return {**fields, **event_end(event), **dated(created=event.created), "payload": dict(event.payload)}
+    rows = []
+    for event in found:
+        word = event_word(event)
+        when, what = styled((moment(event.created), "dim")), styled((word, STYLES.get(word, "yellow")))
+        rows.append((when, what, one_line(event.summary)))
+    Page().rows(rows, indent=0)
 
 
 # Calls
@@ -147,18 +137,11 @@ def _show_calls(found: Sequence[CallRow], is_first: bool) -> None:
 
 
 def _row(row: CallRow, room: int) -> tuple[Text | str, ...]:
-    outcome, style = _outcome(row)
     what = one_line(summary_of(row.arguments) if row.outcome == "done" else row.told or summary_of(row.arguments))
     shown = what if len(what) <= max(20, room) else f"{what[: max(20, room) - 1]}…"
-    return (
-        styled((_when(row.begun), "dim")),
-        one_line(row.client[:LONGEST_CLIENT]),
-        one_line(row.sandbox[:LONGEST_CLIENT]),
-        one_line(row.tool),
-        styled((outcome, style)),
-        took(row.seconds),
-        styled((shown, "")),
-    )
+    when, outcome = styled((_when(row.begun), "dim")), styled(_outcome(row))
+    client, sandbox = one_line(row.client[:LONGEST_CLIENT]), one_line(row.sandbox[:LONGEST_CLIENT])
+    return when, client, sandbox, one_line(row.tool), outcome, took(row.seconds), styled((shown, ""))
 
 
 def _when(begun: float) -> str:

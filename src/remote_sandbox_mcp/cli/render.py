@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -104,12 +105,13 @@ class Page:
     """Standard output for a person: coloured and wrapped on a terminal, plain and unwrapped elsewhere."""
 
     def __init__(self) -> None:
-        self.is_terminal = streams.stdout().isatty()
-        self.is_silent = False
+        out = streams.stdout()
+        self.is_terminal, self.is_silent = out.isatty(), False
         # A terminal's encoding may lack some characters, and printing them must not fail.
-        if isinstance(out := streams.stdout(), TextIOWrapper):
+        if isinstance(out, TextIOWrapper):
             out.reconfigure(errors="replace")
-        self.console = console(streams.stdout(), self._width())
+        width = min(WIDEST, os.get_terminal_size(out.fileno()).columns) or None if self.is_terminal else PIPED_WIDTH
+        self.console = console(out, width)
 
     @classmethod
     def silent(cls) -> Page:
@@ -117,11 +119,6 @@ class Page:
         page = cls()
         page.is_terminal, page.is_silent = False, True
         return page
-
-    def _width(self) -> int | None:
-        if not self.is_terminal:
-            return PIPED_WIDTH
-        return min(WIDEST, os.get_terminal_size(streams.stdout().fileno()).columns) or None
 
     def print(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
         if self.is_silent:
@@ -228,6 +225,10 @@ def clock(seconds: float) -> str:
 def took(seconds: float) -> str:
     """Seconds with a tenth up to ten, then as a clock."""
     return f"{seconds:.1f} s" if seconds < 9.95 else clock(seconds)
+
+
+def moment(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
 
 
 def ago(seconds: float) -> str:

@@ -114,12 +114,8 @@ def _usage_rows(page: Page, usage: Usage) -> Iterator[tuple[Text | str, ...]]:
         used = disk.used_pct / 100
         yield "disk", page.bar(used), f"{disk.free_gb:.0f} GB free", styled((disk.path, "dim"))
     for gpu in usage.gpus:
-        yield (
-            f"GPU {gpu.index}",
-            page.bar(_share(gpu)),
-            _gpu_use(gpu),
-            styled((gpu.name, "dim"), (f"  {gpu_users(gpu_fields(gpu))}", "")),
-        )
+        whose = styled((gpu.name, "dim"), (f"  {gpu_users(gpu_fields(gpu))}", ""))
+        yield f"GPU {gpu.index}", page.bar(_share(gpu)), _gpu_use(gpu), whose
 
 
 def _limited(usage: Usage) -> str:

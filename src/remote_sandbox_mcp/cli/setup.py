@@ -361,14 +361,13 @@ class Setup:
     async def _configure(self, chosen: Sequence[Chosen], projects: str, server: str) -> None:
         """Show the change of config.toml, and make it with the passwords that it names."""
         self._page.heading("config.toml", str(self._file))
-        machines = [_machine(one, self._references(one)) for one in chosen]
+        machines = []
+        for one in chosen:
+            kept = {it.key: keeping.reference_for(one.trial.name, it.key, self._file) for it in one.secrets}
+            machines.append(_machine(one, kept))
         planned = config_file.plan(self._file, machines, projects, server)
-        self._done.config = {
-            "file": str(planned.path),
-            "changed": False,
-            "backup": "",
-            "diff": "\n".join(planned.diff()),
-        }
+        self._done.config = {"file": str(planned.path), "changed": False, "backup": ""}
+        self._done.config["diff"] = "\n".join(planned.diff())
         if planned.is_empty:
             self._page.print("  nothing to change")
             return
@@ -380,9 +379,6 @@ class Setup:
         change = await self._write(chosen, projects, server)
         self._done.config |= {"changed": True, "backup": change.backup}
         self._page.print(self._written(planned.path, change.backup))
-
-    def _references(self, one: Chosen) -> dict[str, str]:
-        return {it.key: keeping.reference_for(one.trial.name, it.key, self._file) for it in one.secrets}
 
     async def _write(self, chosen: Sequence[Chosen], projects: str = "", server: str = "") -> SetupChange:
         """Raises ConfigError; then no secret is kept, either."""
@@ -459,9 +455,8 @@ class Setup:
         if any(machine.why_not not in ("", CONFIGURED) for machine in machines):
             return found
         names = ", ".join(machine.name for machine in machines)
-        question = (
-            f"{found.client.title} starts 0.x with {names}. Move them to config.toml, and secrets to the keyring?"
-        )
+        title = found.client.title
+        question = f"{title} starts 0.x with {names}. Move them to config.toml, and secrets to the keyring?"
         if not self._answers.confirms(question, is_named=False):
             return found
         taken = Takeover(paths.state_folder(), machines=machines)
@@ -553,9 +548,8 @@ class Setup:
         if configured or self._options.hosts or not is_wanted or configuration.local is None:
             return ""
         if why := await local.why_not():
-            self._done.leave(
-                f"No command can run yet: no machine is ready, nor the sandbox on this computer ({why.rstrip('.')})"
-            )
+            why = why.rstrip(".")
+            self._done.leave(f"No command can run yet: no machine is ready, nor the sandbox on this computer ({why})")
             return ""
         return configuration.local.name
 
@@ -576,12 +570,9 @@ class Setup:
             page.heading("Say to your agent", "restart it first, so that it finds the server")
             page.print("  Which of my sandboxes is free? Run uname -a there, and tell me what you see.")
         page.heading("Next")
-        verbs = (
-            ("doctor", "checks each machine, step by step"),
-            ("dashboard", "shows in your browser what agents do"),
-            ("setup undo", "takes back what setup has changed"),
-        )
-        page.rows((f"{_program()} {words}", use) for words, use in verbs)
+        verbs = {"doctor": "checks each machine, step by step", "dashboard": "shows in your browser what agents do"}
+        verbs |= {"setup undo": "takes back what setup has changed"}
+        page.rows((f"{_program()} {words}", use) for words, use in verbs.items())
 
 
 def _program() -> str:

@@ -132,12 +132,8 @@ class LiveRows:
 
             doing: RenderableType = Spinner("dots") if self._live else ""
             return doing, candidate.name, styled((candidate.address, "dim")), styled((heard or "waiting", "dim"))
-        return (
-            self._page.mark(mark(heard)),
-            candidate.name,
-            styled((candidate.address, "dim")),
-            styled((said(heard), "")),
-        )
+        address, stands = styled((candidate.address, "dim")), styled((said(heard), ""))
+        return self._page.mark(mark(heard)), candidate.name, address, stands
 
 
 class SetupAnswers:

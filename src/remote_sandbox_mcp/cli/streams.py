@@ -310,7 +310,7 @@ def called_by(who: Caller) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]]:
+async def stopped_by_signals(task: asyncio.Task[Any], signals: Sequence[int] = SIGNALS) -> AsyncIterator[list[int]]:
     """Signals cancel the task, which stops the command on the far side; the list holds the signals that came."""
     its, caught = caller(), list[int]()
 
@@ -318,10 +318,10 @@ async def stopped_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[list[int]
         caught.append(number)
         task.cancel()
 
-    for number in SIGNALS:
+    for number in signals:
         its.on_signal(number, partial(stop, number))
     try:
         yield caught
     finally:
-        for number in SIGNALS:
+        for number in signals:
             its.off_signal(number)

@@ -10,7 +10,6 @@ import signal
 import termios
 import tty
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 
 from . import streams
 
@@ -108,23 +107,11 @@ async def heard(typed: Callable[[bytes], None], resized: Callable[[], None]) -> 
         caller.off_signal(signal.SIGWINCH)
 
 
-@contextlib.asynccontextmanager
-async def ended_by_signals() -> AsyncIterator[list[int]]:
+def ended_by_signals() -> contextlib.AbstractAsyncContextManager[list[int]]:
     """Cancels the caller when the process is told to end, so that the terminal is given back; says by what."""
-    caller, task, caught = streams.caller(), asyncio.current_task(), list[int]()
-
-    def end(number: int) -> None:
-        caught.append(number)
-        if task:
-            task.cancel()
-
-    for number in SIGNALS:
-        caller.on_signal(number, partial(end, number))
-    try:
-        yield caught
-    finally:
-        for number in SIGNALS:
-            caller.off_signal(number)
+    task = asyncio.current_task()
+    assert task is not None
+    return streams.stopped_by_signals(task, SIGNALS)
 
 
 _SEQUENCES = {

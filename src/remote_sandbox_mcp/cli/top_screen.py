@@ -119,7 +119,9 @@ def some_lines(lines: list[Text], passed: int, room: int) -> list[Text]:
 def block(row: Row, points: Sequence[Point], widths: Widths) -> list[Text]:
     """All about a machine: its GPUs and, of a cluster, its partitions."""
     used = row.get("resources", {})
-    return [*with_gpus(row, points, widths), *(cluster_lines_of(used["cluster"]) if "cluster" in used else ())]
+    # As an agent gets them: they are a table already.
+    partitions = cluster_lines(used["cluster"]) if "cluster" in used else ()
+    return [*with_gpus(row, points, widths), *(styled((f"   {line}", "dim")) for line in partitions)]
 
 
 def with_gpus(row: Row, points: Sequence[Point], widths: Widths) -> list[Text]:
@@ -202,11 +204,6 @@ def gpu_line(gpu: Row, points: Sequence[Share], widths: Widths) -> Text:
     words, look = gpu_words(gpu)
     line.append_text(styled((f" {words} ", look), ("".join(f" {part}" for part in parts), "")))
     return line
-
-
-def cluster_lines_of(cluster: Row) -> list[Text]:
-    """Return the lines that an agent gets for a cluster's partitions and queue: they are a table already."""
-    return [styled((f"   {line}", "dim")) for line in cluster_lines(cluster)]
 
 
 # Jobs

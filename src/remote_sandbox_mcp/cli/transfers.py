@@ -12,7 +12,7 @@ from ..core.errors import BadArgument
 from ..views.results import plain_text
 from ..views.sync_results import cancelled_fields, transfer_fields
 from .bar import Bar
-from .render import Page, ago, clock, one_line, percent, print_json, shorten, size, styled
+from .render import Page, ago, clock, moment, one_line, percent, print_json, shorten, size, styled
 from .summary import outcome_lines, show_outcome
 from .syncing import until_stopped
 from .verb import add_json, complain, say, with_app
@@ -135,9 +135,9 @@ def _facts(transfer: Transfer, stale: bool) -> Iterator[tuple[str, Text | str]]:
     yield "from", one_line(str(transfer.order.source))
     yield "to", one_line(str(transfer.order.target))
     yield from ((name, text) for name, text in _news(transfer, stale) if text)
-    yield "began", _moment(transfer.created)
+    yield "began", moment(transfer.created)
     if transfer.ended:
-        yield "ended", _moment(transfer.ended)
+        yield "ended", moment(transfer.ended)
     yield "log", transfer.log_file
 
 
@@ -152,10 +152,6 @@ def _news(transfer: Transfer, stale: bool) -> Iterator[tuple[str, str]]:
     left = f"{clock(headway.left_s)} left" if headway and headway.left_s and not transfer.is_over and not stale else ""
     yield "done", ", ".join(filter(None, (*_done(transfer, stale), left)))
     yield "error", one_line(transfer.error)
-
-
-def _moment(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
 
 
 async def _wait(app: App, options: argparse.Namespace) -> int:

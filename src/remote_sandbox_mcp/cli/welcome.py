@@ -35,12 +35,9 @@ async def show(config: Path | None) -> int:
     program = command_path()
     _show_agents(page, program)
     page.heading("Next")
-    first = [] if configuration.machines else [("setup", "find your machines, and tell your clients")]
-    for words, description in (
-        *first,
-        ("doctor", "check each machine, step by step"),
-        ("--help", "list sandboxes, run commands, ..."),
-    ):
+    steps = [("doctor", "check each machine, step by step"), ("--help", "list sandboxes, run commands, ...")]
+    setup = [] if configuration.machines else [("setup", "find your machines, and tell your clients")]
+    for words, description in (*setup, *steps):
         line = styled((f"  {shlex.quote(program)} {words}", ""), (f"  {description}", "dim"))
         page.print(line, soft_wrap=True)
     return 0
@@ -53,10 +50,7 @@ def _origin(configuration: Configuration, file: str) -> str:
 
 
 def _machines(configuration: Configuration) -> Iterator[tuple[str, str, str]]:
-    rows = [
-        (machine.name, "ssh", address(machine.login.user, machine.host, machine.port))
-        for machine in configuration.machines
-    ]
+    rows = [(it.name, "ssh", address(it.login.user, it.host, it.port)) for it in configuration.machines]
     rows += [(place.name, "command", place.shown) for place in configuration.commands]
     for name, kind, where in rows[:MOST_SANDBOXES]:
         yield _name(configuration, name), kind, where
@@ -74,9 +68,8 @@ async def _local(configuration: Configuration) -> list[tuple[str, str, str]]:
         reason = await within(local.why_not(), LOCAL_S)
     except (asyncio.TimeoutError, TimeoutError):
         reason = "bubblewrap does not answer"
-    return [
-        (_name(configuration, place.name), "local", f"not offered: {reason}" if reason else "isolated, on this machine")
-    ]
+    how = f"not offered: {reason}" if reason else "isolated, on this machine"
+    return [(_name(configuration, place.name), "local", how)]
 
 
 def _name(configuration: Configuration, name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from ..services.workspaces.service import WorkspaceCall
 from ..views.results import plain_text
 from . import streams
 from .bar import Bar
-from .render import Page, one_line, print_json, styled
+from .render import Page, moment, one_line, print_json, styled
 from .syncing import asked, until_stopped
 from .verb import add_json, complain, complain_plainly, say, with_app
 
@@ -267,7 +266,7 @@ async def _trash(app: App, options: argparse.Namespace) -> int:
         return 0
     page = Page()
     rows = [
-        (styled((_when(each.at), "dim")), styled((size(each.bytes), "")), styled((one_line(each.place), "bold")))
+        (styled((moment(each.at), "dim")), styled((size(each.bytes), "")), styled((one_line(each.place), "bold")))
         for each in found
     ]
     page.rows(rows, indent=0)
@@ -290,11 +289,7 @@ async def _restore(app: App, options: argparse.Namespace) -> int:
 
 
 def _trashed_fields(each: Trashed) -> dict[str, Any]:
-    return {"path": plain_text(each.place), "bytes": each.bytes, "at": _when(each.at)}
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return {"path": plain_text(each.place), "bytes": each.bytes, "at": moment(each.at)}
 
 
 def _real(path: str) -> str:

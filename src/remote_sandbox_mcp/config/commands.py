@@ -34,17 +34,6 @@ _CONTEXT = re.compile(r"(?!-).+")
 _POD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:/[a-z0-9][a-z0-9.-]*){0,2}", re.ASCII)
 
 
-def _fitting(pattern: re.Pattern[str], what: str) -> Reader:
-    def read(value: object) -> str:
-        given = readers.text(value)
-        if not pattern.fullmatch(given):
-            raise Fault(f"must be {what}")
-        return given
-
-    read.__doc__ = what
-    return read
-
-
 def _workspace(value: object) -> str:
     found = readers.folders([value])
     if len(found) != 1:
@@ -54,12 +43,12 @@ def _workspace(value: object) -> str:
 
 COMMAND_READERS: dict[str, Reader] = {
     "command": readers.program,
-    "container": _fitting(_NAME, 'the name or the id of a container, as in "web"'),
+    "container": readers.fitting(_NAME, 'must be the name or the id of a container, as in "web"'),
     "engine": readers.word(*ENGINES),
-    "user": _fitting(_NAME, 'a user of the container, as in "dev" or "1000"'),
-    "pod": _fitting(_POD, 'a pod, as in "namespace/web" or "namespace/deployment/web"'),
-    "pod_container": _fitting(_NAME, 'the name of a container of the pod, as in "app"'),
-    "context": _fitting(_CONTEXT, "the name of a context, which does not begin with a dash"),
+    "user": readers.fitting(_NAME, 'must be a user of the container, as in "dev" or "1000"'),
+    "pod": readers.fitting(_POD, 'must be a pod, as in "namespace/web" or "namespace/deployment/web"'),
+    "pod_container": readers.fitting(_NAME, 'must be the name of a container of the pod, as in "app"'),
+    "context": readers.fitting(_CONTEXT, "must be the name of a context, which does not begin with a dash"),
     "devcontainer": _workspace,
     "python": readers.text,
     "shell": readers.words,

@@ -176,16 +176,14 @@ def _fresh(
 
 def _agent(here: _Found, environ: Mapping[str, str]) -> str:
     """Socket of the SSH agent that one of these machines uses."""
-    return environ.get(AGENT, "") if any(_asks_agent(entry) for _, entry in here.values()) else ""
+    entries = [entry for _, entry in here.values()]
+    is_asked = any(it.agent == AGENT or not (it.agent or it.key_file or it.password) for it in entries)
+    return environ.get(AGENT, "") if is_asked else ""
 
 
 def _stamped(before: Mapping[str, Any] | None, entry: dict[str, Any]) -> dict[str, Any]:
     """An entry with the time of its hand-over, which stays if the entry is unchanged."""
     return dict(before) if before and before["entry"] == entry else {"saved": time.time(), "entry": entry}
-
-
-def _asks_agent(entry: MachineEntry) -> bool:
-    return entry.agent == AGENT or not (entry.agent or entry.key_file or entry.password)
 
 
 def _portable(raw: Mapping[str, Any], entry: MachineEntry, environ: Mapping[str, str]) -> dict[str, Any]:

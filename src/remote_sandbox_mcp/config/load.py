@@ -352,14 +352,8 @@ def _local(document: Mapping[str, Any], file: str, taken: Iterable[str], report:
     environment = Environment(values.get("shell", ()), values.get("init", ()), values.get("env", {}))
     network = replace(values.get("network", NO_NETWORK), private_ranges=values.get("private_ranges", ()))
     held = Limits(**{name: values[name] for name in ("cpu", "memory_mb", "processes", "disk_mb") if name in values})
-    local = LocalPlace(
-        values.get("name") or "local",
-        network,
-        environment,
-        limits=held,
-        shm_mb=values.get("shm_mb", 0),
-        walls=values.get("walls", ""),
-    )
+    more = {name: values[name] for name in ("shm_mb", "walls") if name in values}
+    local = LocalPlace(values.get("name") or "local", network, environment, limits=held, **more)
     if local.name in taken:
         report(
             f"The embedded sandbox is left out: a machine is named {quoted(local.name)} as well; "

@@ -30,6 +30,8 @@ _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^\]]+\]|[^:@\[\]/]+)(?::(\d+))?
 AT_ONCE = 8
 # Of a host that a caller names.
 LONGEST_NAME = 255
+# Fields that a machine has as they are written.
+AS_WRITTEN = ("name", "python", "direct", "sudo", "slurm", "is_by_pattern", "forward_agent", "transport", "writable")
 
 
 @dataclass(frozen=True)
@@ -199,22 +201,14 @@ class Builder:
         """The machine by its table alone: every key counts, however the machine is named, before anything is asked."""
         strict = entry.strict_host_keys
         return Machine(
-            name=entry.name,
             host=entry.host or entry.ssh_alias,
             port=entry.port or 22,
             login=self._login(entry, Login(entry.user)),
             strict_host_keys=self._settings.strict_host_keys if strict is None else strict,
             connect_timeout_s=entry.connect_timeout_s or self._settings.connect_timeout_s,
-            python=entry.python,
             environment=Environment(entry.shell, entry.init, entry.env),
-            direct=entry.direct,
-            sudo=entry.sudo,
             engine=engine_of(entry),
-            slurm=entry.slurm,
-            is_by_pattern=entry.is_by_pattern,
-            forward_agent=entry.forward_agent,
-            transport=entry.transport,
-            writable=entry.writable,
+            **{name: getattr(entry, name) for name in AS_WRITTEN},
         )
 
     def complete(self, entry: MachineEntry, report: Reporter) -> Machine:
@@ -288,13 +282,8 @@ class Builder:
 
     def _login(self, entry: MachineEntry, usual: Login) -> Login:
         """`usual`, with all that the table says of it."""
-        login = replace(
-            usual,
-            password=entry.password,
-            key_passphrase=entry.key_passphrase,
-            otp=entry.otp,
-            otp_seed=entry.otp_seed,
-        )
+        secrets = {name: getattr(entry, name) for name in ("password", "key_passphrase", "otp", "otp_seed")}
+        login = replace(usual, **secrets)
         if entry.key_file:
             keys = tuple(map(self._whole, entry.key_file))
             certificates = tuple(certificates_beside(keys))

@@ -47,6 +47,28 @@ def text(value: object) -> str:
     return value.strip()
 
 
+def fitting(pattern: re.Pattern[str], fault: str, *, may_be_empty: bool = False) -> Callable[[object], str]:
+    """A reader of lines that fit a pattern."""
+
+    def read(value: object) -> str:
+        given = text(value)
+        if not pattern.fullmatch(given) and (given or not may_be_empty):
+            raise Fault(fault)
+        return given
+
+    return read
+
+
+# A host of ~/.ssh/config; it may become part of a command line there, so no shell characters.
+alias = fitting(_ALIAS, "must be the name of one host in ~/.ssh/config", may_be_empty=True)
+# Host and port of a registry, as in the names of its images.
+registry = fitting(
+    _AUTHORITY, 'must be a host as images name it, with or without a port, as in "registry.example.org:5000"'
+)
+# What begins with /, ~ or . would be a folder of this computer.
+image_name = fitting(_IMAGE, 'must be the name of an image, as in "python:3.12", and no folder', may_be_empty=True)
+
+
 def title(value: object) -> str:
     """A short line that clients show."""
     if len(given := text(value)) > LONGEST_TITLE:
@@ -75,14 +97,6 @@ def host(value: object) -> str:
     given = given[1:-1] if given.startswith("[") and given.endswith("]") else given
     if given and not _HOST.fullmatch(given):
         raise Fault("must be a host name or an address alone; the user and the port have their own keys")
-    return given
-
-
-def alias(value: object) -> str:
-    """A host of ~/.ssh/config; it may become part of a command line there, so no shell characters."""
-    given = text(value)
-    if given and not _ALIAS.fullmatch(given):
-        raise Fault("must be the name of one host in ~/.ssh/config")
     return given
 
 
@@ -304,22 +318,6 @@ def server_url(value: object) -> str:
     return address.rstrip("/")
 
 
-def registry(value: object) -> str:
-    """Host and port of a registry, as in the names of its images."""
-    given = text(value)
-    if not _AUTHORITY.fullmatch(given):
-        raise Fault('must be a host as images name it, with or without a port, as in "registry.example.org:5000"')
-    return given
-
-
-def image_name(value: object) -> str:
-    """Name of an image; what begins with /, ~ or . would be a folder of this computer."""
-    given = text(value)
-    if given and not _IMAGE.fullmatch(given):
-        raise Fault('must be the name of an image, as in "python:3.12", and no folder')
-    return given
-
-
 def pool(value: object) -> dict[str, int]:
     """Read how many sandboxes of which image are kept ready."""
     if not isinstance(value, Mapping):
@@ -378,11 +376,7 @@ def _one_of(given: str, right: tuple[str, ...]) -> str:
 
 
 def word(*right: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        return _one_of(text(value).lower(), right)
-
-    read.__doc__ = f"one of {', '.join(right)}"
-    return read
+    return lambda value: _one_of(text(value).lower(), right)
 
 
 hook_kind = word(*AGENTS)

@@ -60,11 +60,7 @@ NOTIFY_READERS: dict[str, Reader] = {
     "mcp_events": readers.flag,
 }
 WATCH_READERS: dict[str, Reader] = {"gpu_idle": readers.span, "silent": readers.span}
-HOOK_READERS: dict[str, Reader] = {
-    "command": readers.program,
-    "timeout_s": readers.seconds,
-    "kind": readers.hook_kind,
-}
+HOOK_READERS: dict[str, Reader] = {"command": readers.program, "timeout_s": readers.seconds, "kind": readers.hook_kind}
 OPENSANDBOX_READERS: dict[str, Reader] = {
     "server_url": readers.server_url,
     "use_server_proxy": readers.flag,
@@ -89,11 +85,7 @@ HTTP_READERS: dict[str, Reader] = {
     "allowed_hosts": readers.host_names,
     "allowed_origins": readers.origins,
 }
-LOGGING_READERS: dict[str, Reader] = {
-    "level": readers.level,
-    "file": readers.text,
-    "max_size_mb": readers.amount,
-}
+LOGGING_READERS: dict[str, Reader] = {"level": readers.level, "file": readers.text, "max_size_mb": readers.amount}
 # What clients are told that the server is.
 JSON_SERVER_READERS: dict[str, Reader] = dict.fromkeys(("name", "version", "description"), readers.title)
 SERVICE_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {

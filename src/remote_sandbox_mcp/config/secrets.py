@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ..core.client import Variables
 from ..core.errors import ConfigError
@@ -39,7 +40,7 @@ class Reference:
     decisive: object = field(default=None, repr=False)
 
     def __call__(self) -> str:
-        return _FETCHERS[self.kind](self)
+        return _KINDS[self.kind].fetch(self)
 
     @property
     def place(self) -> str:
@@ -58,7 +59,7 @@ def resolve_secret(text: str, environ: Mapping[str, str] = os.environ) -> Secret
 def doubt(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """Describe a visible fault of a reference, without fetching it, as the end of a sentence; else ''."""
     reference = _reference(text, environ)
-    return _DOUBTS[reference.kind](reference) if reference else ""
+    return _KINDS[reference.kind].doubt(reference) if reference else ""
 
 
 def report_doubt(where: str, key: str, text: str, environ: Mapping[str, str], report: Reporter) -> None:
@@ -68,10 +69,7 @@ def report_doubt(where: str, key: str, text: str, environ: Mapping[str, str], re
 
 def _reference(text: str, environ: Mapping[str, str]) -> Reference | None:
     kind, colon, rest = text.partition(":")
-    if not colon or kind not in _FETCHERS:
-        return None
-    decisive = _DECISIVE[kind](rest, environ) if kind in _DECISIVE else None
-    return Reference(kind, rest, environ, decisive)
+    return Reference(kind, rest, environ, _KINDS[kind].decisive(rest, environ)) if colon and kind in _KINDS else None
 
 
 def _keyring_variables(environ: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
@@ -206,23 +204,19 @@ def _doubt_keyring(reference: Reference) -> str:
     return "" if service and user else "it must read keyring:SERVICE/USER"
 
 
-_DECISIVE: dict[str, Callable[[str, Mapping[str, str]], object]] = {
-    "env": lambda name, environ: environ.get(name),
-    "file": from_folder,
-    "command": lambda _, environ: Variables(environ),
-    "keyring": lambda _, environ: _keyring_variables(environ),
-}
-_FETCHERS: dict[str, Callable[[Reference], str]] = {
-    "env": _from_env,
-    "file": _from_file,
-    "command": _from_command,
-    "keyring": _from_keyring,
-}
-_DOUBTS: dict[str, Callable[[Reference], str]] = {
-    "env": _doubt_env,
-    "file": _doubt_file,
-    "command": _doubt_command,
-    "keyring": _doubt_keyring,
+class _Kind(NamedTuple):
+    """Ways to fetch a secret of one kind, to doubt its place, and to tell what decides about it there."""
+
+    fetch: Callable[[Reference], str]
+    doubt: Callable[[Reference], str]
+    decisive: Callable[[str, Mapping[str, str]], object]
+
+
+_KINDS = {
+    "env": _Kind(_from_env, _doubt_env, lambda name, environ: environ.get(name)),
+    "file": _Kind(_from_file, _doubt_file, from_folder),
+    "command": _Kind(_from_command, _doubt_command, lambda _, environ: Variables(environ)),
+    "keyring": _Kind(_from_keyring, _doubt_keyring, lambda _, environ: _keyring_variables(environ)),
 }
 
 

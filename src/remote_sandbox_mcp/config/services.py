@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from ..core.sandboxes.disposable import DisposableRules, Platform, RegistryLogin
 from ..core.sandboxes.network import PACKAGE_INDEXES
 from ..core.sandboxes.secret import Secret
 from ..core.serving import Http, Logging
+from ..local.processes.locks import holder
 from . import paths, readers, schema
 from .original import is_machine_list
 from .problems import Fault, Reporter, plain, read_document
@@ -79,7 +79,7 @@ def read_services(files: Sequence[ConfigFile], environ: Mapping[str, str], repor
             shares_host_network=values["disposable"].get("network", False),
             private_ranges=values["disposable"].get("private_ranges", ()),
             network_hosts=values["disposable"].get("network_hosts", PACKAGE_INDEXES),
-            **_renamed(values["opensandbox"]),
+            **{RULES[key]: value for key, value in values["opensandbox"].items() if key in RULES},
         ),
         http=Http(**values["http"]),
         logging=Logging(**values["logging"]),
@@ -111,10 +111,6 @@ def _unusable_server(files: Sequence[ConfigFile], environ: Mapping[str, str]) ->
     if places:
         return f"correct the address in {places[0]}, or take it out."
     return next((written.refusal for written in files if written.refusal), "")
-
-
-def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {RULES[key]: value for key, value in values.items() if key in RULES}
 
 
 def _section(
@@ -238,21 +234,10 @@ def running_platform(environ: Mapping[str, str] = os.environ) -> Platform | None
     """Our own server, if it runs. Reads two files and sends nothing."""
     folder = paths.state_path(environ) / FOLDER
     try:
-        if not _is_held(folder / LOCK_FILE):
+        # The server inherited the lock, which the kernel releases when it dies.
+        if holder(folder / LOCK_FILE) is None:
             return None
         url = (folder / URL_FILE).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return None
     return Platform(server_url=url, api_key=resolve_secret(f"file:{folder / KEY_FILE}", environ)) if url else None
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether the server lives: it inherited the lock, which the kernel releases when it dies. Raises OSError."""
-    fd = os.open(lock, os.O_RDONLY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

@@ -23,11 +23,10 @@ def show(configuration: Configuration) -> dict[str, Any]:
         "file": configuration.file or "none",
         "default": configuration.default,
         "machines": [
-            _machine(machine) | {"source": sources.get(f"machines.{machine.name}", "")}
-            for machine in configuration.machines
+            _machine(it) | {"source": sources.get(f"machines.{it.name}", "")} for it in configuration.machines
         ],
         "sandboxes": [
-            _command(place) | {"source": sources.get(f"sandboxes.{place.name}", "")} for place in configuration.commands
+            _command(it) | {"source": sources.get(f"sandboxes.{it.name}", "")} for it in configuration.commands
         ],
         "local": _local(configuration.local) if configuration.local else None,
         "settings": {
@@ -64,12 +63,8 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def _command(place: CommandPlace) -> dict[str, Any]:
-    return _filled(
-        name=place.name,
-        command=place.shown,
-        **_shown(place, "python", "connect_timeout_s"),
-        **_environment(place.environment),
-    )
+    shown = _shown(place, "python", "connect_timeout_s") | _environment(place.environment)
+    return _filled(name=place.name, command=place.shown, **shown)
 
 
 def _hop(hop: Hop) -> dict[str, Any]:
@@ -83,9 +78,8 @@ def _login(login: Login) -> dict[str, Any]:
 
 def _local(local: LocalPlace) -> dict[str, Any]:
     limits = {name: getattr(local.limits, name) for name in ("cpu", "memory_mb", "processes", "disk_mb")}
-    set_ones = {
-        name: value for name, value in {**limits, "shm_mb": local.shm_mb, "walls": local.walls}.items() if value
-    }
+    limits |= {"shm_mb": local.shm_mb, "walls": local.walls}
+    set_ones = {name: value for name, value in limits.items() if value}
     shown = {"private_ranges": list(local.network.private_ranges), **_environment(local.environment), **set_ones}
     return _filled(name=local.name, network=_network(local.network), **shown)
 

@@ -153,14 +153,8 @@ def _understood(content: str) -> WorkspaceFile:
 def _read(content: str, path: str, report: Reporter) -> tuple[dict[str, Any], list[str]]:
     from . import readers
 
-    allowed = {
-        "sandbox": _target,
-        "excludes": _patterns,
-        "includes": _names,
-        "pull": _patterns,
-        "init": _lines,
-        "only_remote": readers.flag,
-    }
+    patterns = {"excludes": _patterns, "includes": _names, "pull": _patterns}
+    allowed = {"sandbox": _target, **patterns, "init": _lines, "only_remote": readers.flag}
     try:
         document = parse_toml(content.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as unreadable:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from .houses import House, Houses, client_of
 
 if TYPE_CHECKING:
     from ..fronts.mcp.stdio import LineReader
-from .passing import say
+from .passing import Caller
 
 # After the client's end: time for calls to stop their commands.
 WIND_DOWN_S = 0.15
@@ -30,22 +29,15 @@ QUIET_S = 0.005
 MOVE_S = 10.0
 
 
-async def converse(
-    houses: Houses,
-    said: dict[str, Any],
-    front: int,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    leaving: asyncio.Event,
-) -> None:
-    """Serve one front until it goes. Once `leaving` is set, nothing more is answered."""
-    config, session = client_of(said)
+async def converse(houses: Houses, front: Caller) -> None:
+    """Serve one front until it goes."""
+    config, session = client_of(front.said)
     house = await houses.enter(config, session)
-    session.selection = selection = KeptSelection(house.app.identity, front)
-    conversation = Conversation(house, session, said, AnswerWriter(writer, leaving))
+    session.selection = selection = KeptSelection(house.app.identity, front.pid)
+    conversation = Conversation(house, session, front.said, AnswerWriter(front.writer, front.leaving))
     try:
-        await say(writer, {"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
-        heard = Heard(reader)
+        await front.say({"pid": os.getpid(), "version": __version__, "notes": house.app.problems})
+        heard = Heard(front.reader)
         if not house.is_made:
             await heard.until(house.made, Opening(house.app, selection, session.folder))
         await conversation.hold(heard)
@@ -192,9 +184,9 @@ class Terminal:
 
     is_terminal = True
 
-    def __init__(self, reader: LineReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: LineReader, caller: Caller) -> None:
         self._reader = reader
-        self._writer = writer
+        self._caller = caller
 
     def takes(self, challenge: Challenge) -> bool:
         return True
@@ -212,27 +204,24 @@ class Terminal:
         return tuple(answers)
 
     async def say(self, what: dict[str, Any]) -> None:
-        self._writer.write(json.dumps(what).encode() + b"\n")
         # That the person is gone shows at the next read.
         with contextlib.suppress(ConnectionError):
-            await self._writer.drain()
+            await self._caller.say(what)
 
 
 def _is_answer(answer: object) -> bool:
     return isinstance(answer, str) and len(answer) <= LONGEST_ANSWER
 
 
-async def log_in(
-    houses: Houses, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
+async def log_in(houses: Houses, caller: Caller) -> None:
     """Open the machine that the caller names, with the caller's configuration, and send how that ended."""
-    config, session = client_of(said)
+    config, session = client_of(caller.said)
     house = await houses.enter(config, session)
-    terminal = Terminal(reader, writer)
+    terminal = Terminal(caller.reader, caller)
     begin(session)
     asking.set(terminal)
     try:
-        member = house.app.fleet.member(str(said.get("name") or ""))
+        member = house.app.fleet.member(str(caller.said.get("name") or ""))
         if member.questions is None:
             raise Unsupported(f"{member.name} is no SSH machine, so there is nothing to log in to")
         was_open = member.sandbox is not None and member.sandbox.is_open

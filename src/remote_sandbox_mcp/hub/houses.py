@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import sys
 import time
@@ -74,13 +73,13 @@ class Recorded(Mapping[str, str]):
         return all(self._environ.get(name) == environ.get(name) for name in self._asked)
 
 
-def client_of(said: Mapping[str, Any]) -> tuple[Path | None, Session]:
+def client_of(said: Mapping[str, Any], *, is_of_many: bool = False) -> tuple[Path | None, Session]:
     """Configuration file and session of a process, from its hello."""
     config = Path(str(said["config"])) if said.get("config") else None
     folder = str(said.get("folder") or "/")
     given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
     environ = ClientVariables(given, folder)
-    return config, Session(name=str(said.get("session") or ""), folder=folder, environ=environ)
+    return config, Session(name=str(said.get("session") or ""), folder=folder, environ=environ, is_of_many=is_of_many)
 
 
 def folder_of(environ: Mapping[str, str]) -> str:
@@ -98,7 +97,8 @@ class House:
     source: ConfigSource
     app: App
     log: SessionLog
-    make: Callable[[House], tuple[SandboxServer, Upkeep]]
+    stock: Stock
+    members: Sequence[Member]
     sessions: set[Session] = field(default_factory=set)
     left_at: float = 0.0
     reviving: asyncio.Task[None] | None = None
@@ -129,10 +129,16 @@ class House:
         sys.setswitchinterval(TURN_S)
         await asyncio.to_thread(load, ".stdio")
         sys.setswitchinterval(turn)
-        from ..fronts.mcp.server import prepare
+        from ..fronts.mcp.clients import Conversations
+        from ..fronts.mcp.server import build, prepare
+        from ..fronts.mcp.upkeep import Upkeep
 
         await prepare(self.app)
-        return self.make(self)
+        server = build(self.app, Conversations())
+        # Keeps it up to date with its files.
+        upkeep = Upkeep(server, self.source, self.stock, self.members)
+        upkeep.changed = self.changed
+        return server, upkeep
 
     def is_for(self, where: tuple[str, str], recorded: Recorded, environ: Mapping[str, str]) -> bool:
         return self.where == where and self.environ.agrees(environ) and recorded.agrees(self.first)
@@ -159,18 +165,6 @@ class House:
             _, upkeep = await self.made()
             await upkeep.close()
         self.log.close()
-
-
-def make_server(stock: Stock, members: Sequence[Member], house: House) -> tuple[SandboxServer, Upkeep]:
-    """The server of a house, and what keeps it up to date with its files."""
-    from ..fronts.mcp.clients import Conversations
-    from ..fronts.mcp.server import build
-    from ..fronts.mcp.upkeep import Upkeep
-
-    server = build(house.app, Conversations())
-    upkeep = Upkeep(server, house.source, stock, members)
-    upkeep.changed = house.changed
-    return server, upkeep
 
 
 class Houses:
@@ -229,8 +223,7 @@ class Houses:
         app = compose(source.current, members=members, are_lent=True)
         app.begin_watching = self.begin_watching
         app.sends_in_background = True
-        make = functools.partial(make_server, self.stock, members)
-        house = House(where, first, environ, source, app, SessionLog(), make)
+        house = House(where, first, environ, source, app, SessionLog(), self.stock, members)
         house.log.follow(app.settings.logging)
         house.reviving = asyncio.ensure_future(app.revive())
         return house

@@ -8,15 +8,13 @@ import json
 import logging
 import socket
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.client import ClientVariables
 from ..core.errors import ConfigError
 from ..fronts.http.listener import Terms, address_of, listener_among, read_terms
 from ..services.session import Session, begin
-from .houses import House, Houses
-from .passing import passed, say
+from .houses import House, Houses, client_of
+from .passing import Caller
 
 if TYPE_CHECKING:
     from ..fronts.http.connections import Unfinished
@@ -38,32 +36,25 @@ class HttpServices:
         self._services: dict[asyncio.Task[Any], HttpService] = {}
         self._unfinished: Unfinished | None = None
 
-    async def serve(
-        self,
-        said: dict[str, Any],
-        front: int,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        leaving: asyncio.Event,
-    ) -> None:
+    async def serve(self, front: Caller) -> None:
         """Take the front's socket and serve on it until the front goes, or the hub ends."""
         task = asyncio.current_task()
         assert task is not None
         try:
-            terms = read_terms(dict(said.get("http") or {}))
-            listener = listener_among(await passed(writer, "socket"), terms)
+            terms = read_terms(dict(front.said.get("http") or {}))
+            listener = listener_among(await front.passed("socket"), terms)
         except ConfigError as problem:
-            log.warning("HTTP is not served for process %d: %s", front, problem)
-            await say(writer, {"refused": str(problem)})
+            log.warning("HTTP is not served for process %d: %s", front.pid, problem)
+            await front.say({"refused": str(problem)})
             return
         with listener:
             self._services[task] = service = HttpService(self._houses, listener, terms, front)
-            log.info("HTTP is served on %s for process %d", service.address, front)
+            log.info("HTTP is served on %s for process %d", service.address, front.pid)
             try:
-                await service.run(said, reader, writer, leaving, self._limits())
+                await service.run(self._limits())
             finally:
                 del self._services[task]
-                log.info("HTTP is no longer served on %s for process %d", service.address, front)
+                log.info("HTTP is no longer served on %s for process %d", service.address, front.pid)
 
     def _limits(self) -> Unfinished:
         # On the event loop, not in a thread: two threads that import modules at once can deadlock.
@@ -75,7 +66,7 @@ class HttpServices:
     def needs(self) -> list[str]:
         """Explain why this process is needed, as sentences."""
         services = self._services.values()
-        return [f"it serves HTTP on {service.address} for pid {service.front}" for service in services]
+        return [f"it serves HTTP on {service.address} for pid {service.front.pid}" for service in services]
 
     def facts(self) -> list[dict[str, Any]]:
         return [service.fields() for service in self._services.values()]
@@ -89,7 +80,7 @@ class HttpServices:
 class HttpService:
     """HTTP on one socket, for one front."""
 
-    def __init__(self, houses: Houses, listener: socket.socket, terms: Terms, front: int) -> None:
+    def __init__(self, houses: Houses, listener: socket.socket, terms: Terms, front: Caller) -> None:
         self._houses = houses
         self._listener = listener
         self._terms = terms
@@ -100,31 +91,23 @@ class HttpService:
 
     def fields(self) -> dict[str, Any]:
         page = {"page": f"http://{self.address}/ui/"} if self._terms.key else {}
-        return {"address": self.address, "process": self.front, "since": self._since, **page}
+        return {"address": self.address, "process": self.front.pid, "since": self._since, **page}
 
-    async def run(
-        self,
-        said: dict[str, Any],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        leaving: asyncio.Event,
-        unfinished: Unfinished,
-    ) -> None:
+    async def run(self, unfinished: Unfinished) -> None:
         """Serve until the front is gone, the hub is leaving, or the front must come again for another configuration."""
         from ..fronts.mcp.logs import FrontLog
 
-        folder = str(said.get("folder") or "/")
-        given = {str(name): str(value) for name, value in dict(said.get("environ") or {}).items()}
-        session = Session(folder=folder, environ=ClientVariables(given, folder), is_of_many=True)
-        house = await self._houses.enter(Path(str(said["config"])) if said.get("config") else None, session)
-        session.log = own_log = FrontLog(house.log, LineLog(writer))
-        ends = [asyncio.ensure_future(end) for end in (_gone(reader), session.moved.wait(), leaving.wait())]
-        serving = asyncio.ensure_future(self._serve(house, session, writer, unfinished))
+        front = self.front
+        config, session = client_of(front.said, is_of_many=True)
+        house = await self._houses.enter(config, session)
+        session.log = own_log = FrontLog(house.log, LineLog(front.writer))
+        ends = [asyncio.ensure_future(end) for end in (_gone(front.reader), session.moved.wait(), front.leaving.wait())]
+        serving = asyncio.ensure_future(self._serve(house, session, unfinished))
         try:
             await asyncio.wait((serving, *ends), return_when=asyncio.FIRST_COMPLETED)
             if session.moved.is_set():
                 await asyncio.wait((asyncio.ensure_future(session.calls.settled()),), timeout=MOVE_S)
-                await say(writer, {"again": True})
+                await front.say({"again": True})
             await self._wind_down(serving)
         finally:
             for end in ends:
@@ -132,9 +115,7 @@ class HttpService:
             own_log.close()
             self._houses.leave_house(house, session)
 
-    async def _serve(
-        self, house: House, session: Session, writer: asyncio.StreamWriter, unfinished: Unfinished
-    ) -> None:
+    async def _serve(self, house: House, session: Session, unfinished: Unfinished) -> None:
         server, _ = await house.made()
         # Imported here for the same reason: not in a thread.
         from ..fronts.http.serve import HttpServer
@@ -142,7 +123,7 @@ class HttpService:
         # Connections are accepted, and requests answered, in this task's context.
         begin(session)
         self._http = HttpServer(server, self._listener, self._terms, house.live(self._houses.about), unfinished)
-        await say(writer, {"serving": True})
+        await self.front.say({"serving": True})
         await self._http.begin()
 
     async def _wind_down(self, serving: asyncio.Future[None]) -> None:

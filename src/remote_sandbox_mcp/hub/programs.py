@@ -10,33 +10,29 @@ from ..api import CALLS, Sandboxes
 from ..core.client import Call, begin_call
 from ..core.errors import Defect, SandboxError
 from ..core.progress import Beat, StreamName
+from ..local.waiting import end_all
 from ..services.fleet import unforeseen
 from ..services.hub_contact.calling import BOXES, INPUT, LISTENER, next_frame, pack, suits
 from ..services.session import begin
 from .houses import Houses, client_of
+from .passing import Caller
 
 
-async def serve_program(
-    houses: Houses,
-    said: Mapping[str, Any],
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    leaving: asyncio.Event,
-) -> None:
+async def serve_program(houses: Houses, caller: Caller) -> None:
     """Serve one program until it goes; then what is being carried out for it is stopped."""
-    if not suits(said):
+    if not suits(caller.said):
         return
-    config, session = client_of(said)
+    config, session = client_of(caller.said)
     begin(session)
     try:
         house = await houses.enter(config, session, refresh=True)
     except SandboxError as problem:
-        writer.write(pack(("ready", problem), lambda value: None))
-        return await writer.drain()
-    program = Program(Sandboxes(_app=house.app, _is_free=True), session.name, writer, leaving)
+        caller.writer.write(pack(("ready", problem), lambda value: None))
+        return await caller.writer.drain()
+    program = Program(Sandboxes(_app=house.app, _is_free=True), session.name, caller)
     try:
         await program.say("ready", tuple(house.app.standing_problems()))
-        await program.listen(reader)
+        await program.listen(caller.reader)
     finally:
         await program.close()
         houses.leave_house(house, session)
@@ -79,11 +75,10 @@ class Work:
 class Program:
     """A program at the other end of a line."""
 
-    def __init__(self, boxes: Sandboxes, session: str, writer: asyncio.StreamWriter, leaving: asyncio.Event) -> None:
+    def __init__(self, boxes: Sandboxes, session: str, caller: Caller) -> None:
         self._boxes = boxes
         self._session = session
-        self._writer = writer
-        self._leaving = leaving
+        self._caller = caller
         self._draining = asyncio.Lock()
         self._works: dict[int, Work] = {}
         self._named: Work | None = None
@@ -102,20 +97,17 @@ class Program:
                 work.take(*rest)
 
     async def close(self) -> None:
-        tasks = [work.task for work in self._works.values() if work.task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all([work.task for work in self._works.values() if work.task])
 
     def put(self, *what: Any) -> None:
         """Send something, unless the hub is leaving: the next one then answers."""
-        if not self._leaving.is_set() and not self._writer.is_closing():
-            self._writer.write(pack(what, lambda value: BOXES if value is self._boxes else None))
+        if not self._caller.leaving.is_set() and not self._caller.writer.is_closing():
+            self._caller.writer.write(pack(what, lambda value: BOXES if value is self._boxes else None))
 
     async def say(self, *what: Any) -> None:
         self.put(*what)
         async with self._draining:
-            await self._writer.drain()
+            await self._caller.writer.drain()
 
     def _object(self, name: str) -> object:
         """Stand-in for an object of the program."""

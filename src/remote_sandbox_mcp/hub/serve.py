@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import json
 import logging
 import os
 import signal
@@ -25,6 +24,7 @@ from ..local.processes import descriptors, loading
 from ..local.waiting import within
 from ..services.hub_contact.hello import ASK, HTTP, LOGIN, PROGRAM, SERVE, VERB, read
 from ..services.hub_contact.place import HubPlace, NoHub, check_peer
+from .passing import Caller
 
 if TYPE_CHECKING:
     from ..local.processes.locks import Lock
@@ -204,42 +204,40 @@ class Hub:
             log.warning("a caller was refused: %s", problem)
             return
         said = read(await within(reader.readline(), HELLO_S) or b"{}")
-        if said.get("hello") == ASK:
-            writer.write(json.dumps(await self._answer(said, front)).encode() + b"\n")
-            await writer.drain()
-        elif said.get("hello") == SERVE:
-            self._served += 1
-            visit = ConnectedClient(str(said.get("folder") or "/"), front)
-            self._visits.append(visit)
-            try:
-                await self._converse(visit, said, reader, writer)
-            finally:
-                self._visits.remove(visit)
-        elif said.get("hello") == LOGIN:
+        hello, caller = said.get("hello"), Caller(said, front, reader, writer, self._stopped)
+        if hello == ASK:
+            await caller.say(await self._answer(said, front))
+        elif hello == SERVE:
+            await self._converse(caller)
+        elif hello == LOGIN:
             from .conversation import log_in
 
-            await log_in(self._houses, said, reader, writer)
-        elif said.get("hello") == VERB:
+            await log_in(self._houses, caller)
+        elif hello == VERB:
             from .verbs import serve_verb
 
-            await serve_verb(self._houses, said, reader, writer)
-        elif said.get("hello") == PROGRAM:
+            await serve_verb(self._houses, caller)
+        elif hello == PROGRAM:
             from .programs import serve_program
 
-            await serve_program(self._houses, said, reader, writer, self._stopped)
-        elif said.get("hello") == HTTP:
+            await serve_program(self._houses, caller)
+        elif hello == HTTP:
             from .http_service import HttpServices
 
             self._http = self._http or HttpServices(self._houses)
-            await self._http.serve(said, front, reader, writer, self._stopped)
+            await self._http.serve(caller)
 
-    async def _converse(
-        self, visit: ConnectedClient, said: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _converse(self, front: Caller) -> None:
         from .conversation import converse
 
+        self._served += 1
+        visit = ConnectedClient(str(front.said.get("folder") or "/"), front.pid)
+        self._visits.append(visit)
         introduced.set(visit.introduce)
-        await converse(self._houses, said, visit.front, reader, writer, self._stopped)
+        try:
+            await converse(self._houses, front)
+        finally:
+            self._visits.remove(visit)
 
     async def _answer(self, said: dict[str, Any], asker: int) -> dict[str, Any]:
         """Answer a question about the hub itself, from a person or a front."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,22 @@ from ..services.hub_contact.hello import read
 from ..services.session import Session, begin
 from .conversation import Terminal, next_line
 from .houses import Houses, client_of
-from .passing import passed
+from .passing import Caller
 
 STREAMS = 3
 FAILED = 1
 
 
-async def serve_verb(
-    houses: Houses, said: Mapping[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
+async def serve_verb(houses: Houses, caller: Caller) -> None:
     """Carry out one verb until it ends or its process goes; sends the exit code."""
-    descriptors = await passed(writer, "streams")
+    descriptors = await caller.passed("streams")
     if len(descriptors) != STREAMS:
         for fd in descriptors:
             os.close(fd)
         raise ConfigError(f"{len(descriptors)} descriptors instead of {STREAMS} were handed over")
-    client = VerbClient(houses, said, descriptors, writer)
+    client = VerbClient(houses, caller, descriptors)
     task = asyncio.ensure_future(client.run())
-    listening = asyncio.ensure_future(client.listen(reader, task))
+    listening = asyncio.ensure_future(client.listen(caller.reader, task))
     try:
         code = await task
     except asyncio.CancelledError:
@@ -46,17 +43,15 @@ async def serve_verb(
 class VerbClient:
     """A process that waits for its verb: its streams, signals and answers."""
 
-    def __init__(
-        self, houses: Houses, said: Mapping[str, Any], descriptors: list[int], writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, houses: Houses, caller: Caller, descriptors: list[int]) -> None:
         # The command line is above the hub: which verbs there are is decided there.
         self._verbs: Any = importlib.import_module("..cli.in_hub", __package__)
         self._houses = houses
-        self._said = said
-        _, self._session = client_of(said)
+        self._said = caller.said
+        _, self._session = client_of(caller.said)
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()
         self.caller = self._verbs.HubCaller(descriptors, self._session.environ)
-        self.terminal = Terminal(self, writer)
+        self.terminal = Terminal(self, caller)
         # The signal that ended it.
         self.signalled = 0
 

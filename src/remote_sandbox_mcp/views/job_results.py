@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.commands.session_handle import SessionSeen
 from ..core.jobs.curves import JobMetrics, progress_of
-from ..core.jobs.job import SLURM, ArrayCounts, Checkpoint, JobSeen, JobState, JobUsage, Screen
+from ..core.jobs.job import SLURM, Checkpoint, JobSeen, JobState, JobUsage, Screen
 from ..core.jobs.queue import fate_text, odd_state, pending_text, queue_text
 from ..core.jobs.watch import Event, Watch
 from ..core.task import Outcome, Report, TaskSeen, event_end, job_outcome, outcome_of
@@ -138,15 +138,13 @@ def queue_fields(seen: JobSeen) -> dict[str, Any]:
     if seen.state is JobState.PENDING:
         fields |= lean(reason=plain_text(queue.reason), dependency=plain_text(queue.dependency))
     fields |= lean(partition=plain_text(queue.partition), nodes=plain_text(queue.nodes))
-    fields |= lean(restarts=queue.restarts or None, array=queue.array and array_fields(queue.array))
+    counts = asdict(queue.array) if queue.array else {}
+    array = {name: number for name, number in counts.items() if number}
+    fields |= lean(restarts=queue.restarts or None, array=array if queue.array else None)
     if not seen.is_over:
         fields |= dated(start=queue.start, limit=queue.end)
         fields |= lean(age_s=round(queue.age_s) or None, trouble=sentence(queue.trouble))
     return lean(queue=fields or None, fate=seen.fate and seen.fate.value)
-
-
-def array_fields(counts: ArrayCounts) -> dict[str, int]:
-    return {name: number for name, number in asdict(counts).items() if number}
 
 
 def usage_fields(usage: JobUsage) -> dict[str, Any]:
@@ -242,9 +240,8 @@ def state_text(seen: JobSeen) -> str:
 def snapshot_fields(snapshot: JobSnapshot) -> dict[str, Any]:
     """One job of a list."""
     seen, record = snapshot.seen, snapshot.record
-    fields: dict[str, Any] = {"sandbox": snapshot.sandbox} | lean(
-        kind=snapshot.kind if snapshot.kind == COMMAND else ""
-    )
+    kind = snapshot.kind if snapshot.kind == COMMAND else ""
+    fields: dict[str, Any] = {"sandbox": snapshot.sandbox} | lean(kind=kind)
     if seen is not None:
         fields |= {"tmux_session": seen.session, "status": snapshot.state} | outcome_fields(snapshot.outcome)
         fields |= queue_fields(seen)

@@ -39,10 +39,8 @@ T = TypeVar("T")
 
 def warning_of(fields: Mapping[str, Any]) -> str:
     """Says that a result has something in it that should go no further; else empty."""
-    found = tokens_in("\n".join(texts_of(fields)))
-    return (
-        f"this has what looks like a secret in it ({', '.join(found[:MOST_NAMED])}): do not repeat it" if found else ""
-    )
+    found = ", ".join(tokens_in("\n".join(texts_of(fields)))[:MOST_NAMED])
+    return f"this has what looks like a secret in it ({found}): do not repeat it" if found else ""
 
 
 def all_visible(value: Any) -> Any:
@@ -176,9 +174,8 @@ def task_fields(report: Report, lines: int) -> dict[str, Any]:
     if isinstance(seen, Missing):
         fields["error"] = f"the run is lost: {seen.reason}"
     else:
-        fields |= {
-            key: value for key, value in exec_fields(report).items() if key not in ("stdout", "stderr", "running")
-        }
+        told = exec_fields(report).items()
+        fields |= {key: value for key, value in told if key not in ("stdout", "stderr", "running")}
     tail = _last_lines(report.stdout.text, lines)
     return fields | lean(log_tail=tail, stderr_tail=_last_lines(report.stderr.text, lines))
 

@@ -58,9 +58,7 @@ def secret_fields(outcome: Outcome, is_sent: bool = False) -> dict[str, Any]:
 
 
 def problem_fields(problems: tuple[Problem, ...], count: int) -> dict[str, Any]:
-    shown = [
-        {"path": plain_text(problem.path), "reason": sentence(problem.reason)} for problem in problems[:MOST_SHOWN]
-    ]
+    shown = [{"path": plain_text(it.path), "reason": sentence(it.reason)} for it in problems[:MOST_SHOWN]]
     return lean(problems=shown, problem_count=count if count > len(shown) else None)
 
 
@@ -91,10 +89,8 @@ def started_fields(transfer: Transfer) -> dict[str, Any]:
 
 def transfer_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {"task_id": transfer.number, "status": transfer.status}
-    fields |= lean(
-        running=transfer.status == "running" and not stale, pending=transfer.status == "queued" and not stale
-    )
-    return fields | lean(stale=stale) | _news(transfer)
+    status = "" if stale else transfer.status
+    return fields | lean(running=status == "running", pending=status == "queued", stale=stale) | _news(transfer)
 
 
 def listed_fields(transfer: Transfer, stale: bool) -> dict[str, Any]:

@@ -32,7 +32,7 @@ async def look(*_):
 
 async def begin():
     conversation.converse = look
-    await serve.Hub(HubPlace(os.environ))._converse(serve.ConnectedClient("/", 1), {}, None, None)
+    await serve.Hub(HubPlace(os.environ))._converse(serve.Caller({}, 1, None, None, None))
 
 asyncio.run(begin())
 """

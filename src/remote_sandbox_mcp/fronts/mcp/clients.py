@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from mcp.server.mcpserver import Context
+from mcp.types import ClientCapabilities, Implementation
 
 from ...core.client import OURS, STRANGER, Client, client_named, introduced
 from ...services.session import Session, current
@@ -26,10 +27,24 @@ calling: ContextVar[Client] = ContextVar("calling", default=STRANGER)
 own_front: ContextVar[str] = ContextVar("own_front", default="")
 
 
+def introduction(context: CallContext) -> Implementation | None:
+    """Introduction of the client of a call: its name and version."""
+    params = context.session.client_params if context else None
+    return params.client_info if params else None
+
+
 def named_client(context: CallContext) -> str:
     """The name with which the client of a call has introduced itself; empty if it has not."""
-    params = context.session.client_params if context else None
-    return params.client_info.name if params else ""
+    info = introduction(context)
+    return info.name if info else ""
+
+
+def abilities(context: CallContext) -> ClientCapabilities | None:
+    """Capabilities of the client of a call; None outside of a request, too."""
+    try:
+        return context.client_capabilities if context else None
+    except (ValueError, LookupError):
+        return None
 
 
 def asked_by(context: CallContext) -> str:

@@ -123,7 +123,7 @@ def offer(server: SandboxServer) -> None:
 
 def offer_one(server: SandboxServer, own: Own) -> None:
     if own.offered.kind == "tool":
-        server.offer_own(tool_function(server, own), title=own.name.replace("_", " ").capitalize(), annotations=RUN)
+        server.offer_own(tool_function(server, own), own.name.replace("_", " ").capitalize(), RUN)
     elif own.offered.kind == "resource":
         server.resource(own.offered.uri, name=own.name, mime_type="text/plain")(text_function(server, own))
     else:

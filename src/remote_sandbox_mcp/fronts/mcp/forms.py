@@ -18,7 +18,7 @@ from ...core.sandboxes.login import LONGEST_ANSWER, Challenge
 from ...local.asking import AnswerNeeded, Answers, NoAnswer, Question, asking
 from ...local.waiting import within
 from ...services.session import Session, current
-from .clients import CallContext
+from .clients import CallContext, abilities
 
 # Since this version a server does not ask during a call: the call returns the form, and is made again with the answer.
 ROUNDS_SINCE = "2026-07-28"
@@ -58,21 +58,14 @@ class Form(Shown):
         }
         asked = question.challenge
         quoted = [f"> {text}" for text in (asked.note, *(prompt.text for prompt in asked.prompts)) if text]
-        self.message = "\n".join(
-            (
-                f"To log in, {asked.host} asks, in its own words:",
-                *quoted,
-                "The answer goes to that machine alone and is not kept. Give a code for this machine, and no password.",
-            )
-        )
+        begin = f"To log in, {asked.host} asks, in its own words:"
+        end = "The answer goes to that machine alone and is not kept. Give a code for this machine, and no password."
+        self.message = "\n".join((begin, *quoted, end))
 
     def is_foreign(self, result: ElicitResult) -> bool:
         """Whether another form was filled in."""
-        return (
-            result.action == "accept"
-            and bool(result.content)
-            and not self._prompts.keys() & (result.content or {}).keys()
-        )
+        content = result.content or {}
+        return result.action == "accept" and bool(content) and not self._prompts.keys() & content.keys()
 
     def read(self, result: object) -> Answers:
         """Raises NoAnswer."""
@@ -81,14 +74,10 @@ class Form(Shown):
         if result.action != "accept":
             raise NoAnswer(DECLINED.format(action={"decline": "declined"}.get(result.action, "cancelled")))
         given = [(result.content or {}).get(name) for name in self._prompts]
-        answers = tuple(answer for answer in given if isinstance(answer, str) and _is_sendable(answer))
-        if len(answers) != len(given):
+        answers = tuple(answer for answer in given if isinstance(answer, str) and answer.isprintable())
+        if len(answers) != len(given) or any(len(answer) > LONGEST_ANSWER for answer in answers):
             raise NoAnswer(UNREADABLE)
         return answers
-
-
-def _is_sendable(answer: str) -> bool:
-    return len(answer) <= LONGEST_ANSWER and answer.isprintable()
 
 
 class Consent(Shown):
@@ -240,10 +229,6 @@ def is_in_rounds(context: Context[None, Any]) -> bool:
 
 def shows_forms(context: CallContext) -> bool:
     """Whether the client can show forms. Clients older than elicitation by URL announce elicitation without a kind."""
-    try:
-        capabilities = context.client_capabilities if context else None
-    except (ValueError, LookupError):
-        # Called outside of a request.
-        return False
-    elicitation = capabilities.elicitation if capabilities else None
+    found = abilities(context)
+    elicitation = found.elicitation if found else None
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)

@@ -42,12 +42,8 @@ class JobLogs:
         self._listening: Counter[str] = Counter()
         self._following = Chores("following logs of jobs")
 
-    async def names(self) -> Sequence[str]:
-        """Names of the latest jobs, from what is recorded here."""
-        return await self._app.tasks.names()
-
     async def listed(self) -> list[Resource]:
-        names = [name for name in dict.fromkeys(await self.names())][:MOST_LISTED]
+        names = [*dict.fromkeys(await self._app.tasks.names())][:MOST_LISTED]
         return [Resource(uri=address_of(name), name=f"log of {name}", mime_type="text/plain") for name in names]
 
     async def read(self, name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mcp.types import CallToolResult, Implementation, InputRequiredResult, TextContent, ToolAnnotations
+from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
 
 from ... import __version__
 from ...config import paths
@@ -21,7 +21,7 @@ from ...local.store.database import STATE_FILE, Database
 from ...local.store.sessions import CallRecord, CallRows
 from ...services.history import MOST_TEXT, History, MadeCall
 from ...services.session import current
-from .clients import CallContext, own_front
+from .clients import CallContext, introduction, own_front
 from .results import Answer, failed, fields_of
 from .toolbox import PLAIN, Declaration
 
@@ -89,7 +89,7 @@ def begun(
     own = own_front.get()
     if context is None and not own:
         return None
-    info, session = _client_info(context), current()
+    info, session = introduction(context), current()
     call = MadeCall(
         tool=tool,
         arguments=arguments,
@@ -119,11 +119,6 @@ def ended(
             text=_text(answer),
         )
     )
-
-
-def _client_info(context: CallContext) -> Implementation | None:
-    params = context.session.client_params if context else None
-    return params.client_info if params else None
 
 
 def _text(answer: object) -> str:

@@ -105,18 +105,14 @@ def _wanted(wanted: Logging) -> tuple[logging.Handler | None, str]:
     """The configured log file, if any, or why it cannot be used."""
     if not wanted.file:
         return None, ""
-    try:
-        return _file(Path(wanted.file), wanted.max_size_mb), ""
-    except OSError as error:
-        return None, f"unable to log into {wanted.file}: {error.strerror}"
-
-
-def _file(path: Path, max_size_mb: float) -> logging.Handler:
-    """Raises OSError."""
     from ...services.watchdog.daemon import OwnLog
 
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handler = OwnLog(path, max(1, int(max_size_mb * (1 << 20))))
-    if path.is_file():
-        os.chmod(path, 0o600)
-    return handler
+    path = Path(wanted.file)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handler = OwnLog(path, max(1, int(wanted.max_size_mb * (1 << 20))))
+        if path.is_file():
+            os.chmod(path, 0o600)
+    except OSError as error:
+        return None, f"unable to log into {wanted.file}: {error.strerror}"
+    return handler, ""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
 from mcp.types import ListRootsRequest, ListRootsResult
 from pydantic import ValidationError
@@ -20,7 +18,7 @@ from ...core.permission import is_loopback
 from ...local.waiting import within
 from ...services.gate.paths import Gate
 from ...services.session import Session, current
-from .clients import CallContext
+from .clients import CallContext, abilities
 from .consent import Request, agreed
 from .forms import is_in_rounds
 
@@ -64,7 +62,8 @@ async def learn_roots(context: CallContext) -> None:
 async def _has_new_roots(session: Session, context: CallContext) -> bool:
     """Ask the client which folders it works in; whether they are others than before."""
     roots = session.roots
-    if context is None or is_in_rounds(context) or not _has_roots(context):
+    found = abilities(context)
+    if context is None or is_in_rounds(context) or found is None or found.roots is None:
         return False
     try:
         # Not list_roots: the SDK warns that the newest protocol has no roots any more.
@@ -80,14 +79,6 @@ def _is_near(context: CallContext) -> bool:
     request = context.request_context.request if context else None
     peer = getattr(request, "client", None)
     return peer is not None and is_loopback(peer.host)
-
-
-def _has_roots(context: Context[None, Any]) -> bool:
-    try:
-        capabilities = context.client_capabilities
-    except (ValueError, LookupError):
-        return False
-    return capabilities is not None and capabilities.roots is not None
 
 
 def _path_of(uri: str) -> str:

@@ -144,7 +144,7 @@ def offer_completions(server: SandboxServer) -> None:
         if argument.name in ("sandbox", "id"):
             values = tuple(server.app.fleet.names)
         elif argument.name == "name" and not isinstance(reference, PromptReference):
-            values = tuple(await server.job_logs.names())
+            values = tuple(await server.app.tasks.names())
         elif argument.name == "image" and isinstance(reference, PromptReference):
             default = server.app.settings.rules.default_image
             values = (*([default] if default else []), *RUNTIMES)

@@ -28,7 +28,7 @@ from ...views.results import (
     warning_of,
     with_fate,
 )
-from ...views.texts import one_line
+from ...views.texts import fields_text, one_line
 from .clients import calling
 from .toolbox import Declaration
 
@@ -62,6 +62,11 @@ def reply(
     return CallToolResult(
         content=[TextContent(type="text", text=shorten(visible(text), longest)), *images], structured_content=fitted
     )
+
+
+def told(first: str, fields: dict[str, Any], *without: str, images: Sequence[ImageContent] = ()) -> CallToolResult:
+    """Reply with fields; the text is a first line, then those of them that this line does not tell."""
+    return reply(fields, fields_text(first, fields, without=without), images=images)
 
 
 def as_shown(answer: Answer, tool: Declaration, given: Mapping[str, Any]) -> Answer:

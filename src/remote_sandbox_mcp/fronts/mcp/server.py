@@ -249,22 +249,17 @@ class SandboxServer(MCPServer[None]):
             await connection.send_resource_updated(uri)
 
     def offer(
-        self,
-        tool: ToolFunction,
-        *,
-        title: str,
-        annotations: ToolAnnotations,
+        self, tool: ToolFunction, title: str, hints: ToolAnnotations, declaration: Declaration = PLAIN, *,
         is_listed: bool = True,
-        declaration: Declaration = PLAIN,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Register a tool, whose first parameter is this server; one that is not listed can be called all the same."""
-        self._toolbox.offer(OfferedTool(MethodType(tool, self), title, annotations, is_listed, declaration))
+        self._toolbox.offer(OfferedTool(MethodType(tool, self), title, hints, is_listed, declaration))
 
-    def offer_own(self, tool: ToolFunction, *, title: str, annotations: ToolAnnotations) -> None:
+    def offer_own(self, tool: ToolFunction, title: str, hints: ToolAnnotations) -> None:
         """Register a tool of the operator's, with its schema made at once. Raises what is wrong with it."""
         if self._toolbox.has(name := tool.__name__):
             raise BadArgument(f"{name} is the name of another tool; give it another name")
-        self._toolbox.offer(OfferedTool(tool, title, annotations))
+        self._toolbox.offer(OfferedTool(tool, title, hints))
         try:
             self._toolbox.get_tool(name)
         except BaseException:

@@ -82,10 +82,8 @@ async def leave(app: App, failed: BaseException | None, ending_s: float) -> NoRe
 
 async def close(app: App, ending_s: float) -> None:
     """Close everything within this time, and hand unfinished transfers to the hub."""
-    patience, has_transfers = (
-        max(LONG_FAREWELL_S, ending_s) if app.has_disposables else ending_s,
-        bool(app.transfers.needs()),
-    )
+    patience = max(LONG_FAREWELL_S, ending_s) if app.has_disposables else ending_s
+    has_transfers = bool(app.transfers.needs())
     await asyncio.wait((asyncio.ensure_future(app.close()),), timeout=patience)
     if has_transfers:
         await asyncio.wait((asyncio.ensure_future(_leave_transfers(app)),), timeout=LONG_FAREWELL_S)

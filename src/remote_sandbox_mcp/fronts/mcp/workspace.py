@@ -42,15 +42,16 @@ class Workspaces:
     """The workspaces of one server's clients. Any number of calls may be made in one of them at the same time."""
 
     def __init__(self, app: App) -> None:
-        self._app = app
+        self.app = app
         # Passes that outlast their call's patience, and what they moved: the next call tells it.
         self._late = Chores("bringing a workspace in step")
         self._untold: dict[str, Moved] = {}
-        self._fetched: OrderedDict[tuple[str, str], None] = OrderedDict()
+        # Jobs and commands whose results were fetched after their end, by workspace.
+        self.fetched: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     @property
     def service(self) -> WorkspaceService:
-        return self._app.workspaces
+        return self.app.workspaces
 
     def at_hand(self) -> Workspace | None:
         """The workspace that the client's current folder is in."""
@@ -65,13 +66,10 @@ class Workspaces:
 
     def _name(self, sandbox: str) -> str:
         try:
-            return self._app.fleet.member(sandbox).name
+            return self.app.fleet.member(sandbox).name
         except UnknownSandbox:
             # The tool reports it.
             return ""
-
-    async def was_begun(self, sandbox: str) -> bool:
-        return await self._app.commands.was_begun(sandbox)
 
     def leave(self, workspace: Workspace, late: asyncio.Future[Moved]) -> None:
         """Let a pass go on after its call; what it moves is told with the next one."""
@@ -93,16 +91,10 @@ class Workspaces:
     def take_untold(self, workspace: Workspace) -> Moved:
         return self._untold.pop(workspace.id, Moved())
 
-    def is_fetched(self, workspace: Workspace, handle: str) -> bool:
-        return (workspace.id, handle) in self._fetched
-
-    def forget_fetched(self, workspace: Workspace, handle: str) -> None:
-        self._fetched.pop((workspace.id, handle), None)
-
     def note_fetched(self, workspace: Workspace, handle: str) -> None:
-        self._fetched[workspace.id, handle] = None
-        if len(self._fetched) > MOST_FETCHED:
-            self._fetched.popitem(last=False)
+        self.fetched[workspace.id, handle] = None
+        if len(self.fetched) > MOST_FETCHED:
+            self.fetched.popitem(last=False)
 
 
 class InWorkspace:
@@ -197,7 +189,7 @@ class InWorkspace:
 
     async def _send(self) -> Moved:
         workspace, sandbox = self._workspace, self._workspace.sandbox
-        if is_again() and await self._workspaces.was_begun(sandbox):
+        if is_again() and await self._workspaces.app.commands.was_begun(sandbox):
             # An earlier process of ours has sent it, and the command may be running on it.
             return Moved()
         hearing = Hearing(f"sending what changed to {sandbox}")
@@ -225,13 +217,13 @@ class InWorkspace:
         """A job may have the name of one that is over and whose results were fetched: its own are fetched, too."""
         fields = answer.structured_content or {}
         if fields.get("running") or fields.get("pending") or not self._handle:
-            self._workspaces.forget_fetched(self._workspace, str(fields.get("tmux_session") or ""))
+            self._workspaces.fetched.pop((self._workspace.id, str(fields.get("tmux_session") or "")), None)
 
     def _is_bringing(self, answer: CallToolResult) -> bool:
         fields = answer.structured_content or {}
         if not self._part.brings or answer.is_error or fields.get("running") or fields.get("pending"):
             return False
-        return not (self._handle and self._workspaces.is_fetched(self._workspace, self._handle))
+        return not (self._handle and (self._workspace.id, self._handle) in self._workspaces.fetched)
 
     async def _bring(self) -> Moved:
         workspace, sandbox = self._workspace, self._workspace.sandbox

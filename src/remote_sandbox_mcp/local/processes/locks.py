@@ -26,7 +26,10 @@ class Lock:
     @classmethod
     def take(cls, file: Path, brief_s: float = BRIEF_S) -> Lock:
         """Take the lock, not signed yet. Raises BlockingIOError where another process holds it, ConfigError."""
-        fd, deadline = _open(file), time.monotonic() + brief_s
+        try:
+            fd, deadline = os.open(file, os.O_RDWR | os.O_CREAT, 0o600), time.monotonic() + brief_s
+        except OSError as error:
+            raise ConfigError(f"unable to open {file}: {error.strerror}") from error
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,7 +63,7 @@ class LockHolder:
 
     def is_alive(self) -> bool:
         """Whether that very process is alive: a later process with its pid has another start time."""
-        return bool(self.pid and self.started and process.started(self.pid) == self.started)
+        return process.is_alive(self.pid, self.started)
 
 
 def holder(file: Path) -> LockHolder | None:
@@ -78,10 +81,3 @@ def holder(file: Path) -> LockHolder | None:
         return None
     finally:
         os.close(fd)
-
-
-def _open(file: Path) -> int:
-    try:
-        return os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise ConfigError(f"unable to open {file}: {error.strerror}") from error

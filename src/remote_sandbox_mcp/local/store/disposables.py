@@ -181,13 +181,8 @@ class DisposableRows(Rows[Kept]):
     def _read(self, row: sqlite3.Row) -> Kept:
         detail = json.loads(row["detail"])
         fields: dict[str, Any] = {name: row[name] for name in _PLAIN}
-        disposable = Disposable(
-            **fields,
-            image=detail["image"],
-            network=detail["network"],
-            notes=tuple(detail["notes"]),
-            limits=Limits.recorded(detail["limits"]),
-        )
+        limits, notes = Limits.recorded(detail["limits"]), tuple(detail["notes"])
+        disposable = Disposable(**fields, image=detail["image"], network=detail["network"], notes=notes, limits=limits)
         plain = {name: row[name] for name in ("timeout_s", "pool", "idle_since", "ended", "why", "configuration")}
         return Kept(disposable=disposable, owner=Owner(row["owner_pid"], row["owner_birth"]), **plain)
 

@@ -61,11 +61,8 @@ class Keeper:
 
     def wanted(self, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split a job or a watch into what is kept and the texts of its policy that are needed as they are."""
-        kept = {
-            **fields,
-            "command": self.command(fields.get("command", "")),
-            "metadata": self.values(fields.get("metadata")),
-        }
+        command, metadata = self.command(fields.get("command", "")), self.values(fields.get("metadata"))
+        kept = {**fields, "command": command, "metadata": metadata}
         policy = dict(fields.get("policy", {}))
         hidden = {name: self.command(policy[name]) for name in NEEDED if policy.get(name)}
         if policy.get("resume_env"):

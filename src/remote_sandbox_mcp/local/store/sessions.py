@@ -115,14 +115,9 @@ class SelectionRows(Rows[SelectedSandbox]):
 
 
 def _values(choice: SelectedSandbox) -> dict[str, object]:
-    return {
-        "client_pid": choice.client.pid,
-        "client_birth": choice.client.birth,
-        "configuration": choice.configuration,
-        "server_pid": choice.server.pid,
-        "server_birth": choice.server.birth,
-        "sandbox": choice.sandbox,
-    }
+    client = {"client_pid": choice.client.pid, "client_birth": choice.client.birth}
+    server = {"server_pid": choice.server.pid, "server_birth": choice.server.birth}
+    return {**client, **server, "configuration": choice.configuration, "sandbox": choice.sandbox}
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,8 @@ FULL, READ_ONLY, LOCKED, DESCRIPTORS, DAMAGED, OTHER = "full", "read_only", "loc
 ELSEWHERE = "or set REMOTE_SANDBOX_MCP_HOME to a folder {}"
 REPAIR = "`remote-sandbox-mcp doctor --repair` copies it, and saves what can be read"
 _WORDS = {
-    "not a database": DAMAGED,
-    "malformed": DAMAGED,
-    "locked": LOCKED,
-    "disk is full": FULL,
-    "readonly": READ_ONLY,
+    **{"not a database": DAMAGED, "malformed": DAMAGED, "locked": LOCKED},
+    **{"disk is full": FULL, "readonly": READ_ONLY},
 }
 _ERRNOS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), FULL),
@@ -153,10 +150,7 @@ def ends(file: Path) -> None:
         return
     with _turn:
         if (known := _outages.pop(file, None)) is not None:
-            log.log(
-                logging.WARNING if file.name == STATE_FILE else logging.DEBUG,
-                "%s can be written again; what was kept in memory until now is not written later",
-                file,
-            )
+            level = logging.WARNING if file.name == STATE_FILE else logging.DEBUG
+            log.log(level, "%s can be written again; what was kept in memory until now is not written later", file)
             if known.memory is not None:
                 known.memory.close()

@@ -339,11 +339,9 @@ def _fields(watch: Watch, keeper: Keeper) -> dict[str, object]:
 def _checkpoint(watch: Watch, keeper: Keeper) -> str:
     if watch.policy.checkpoint_format != "json":
         return keeper.stored(watch.last_checkpoint, LONGEST_CHECKPOINT)
-    return (
-        json.dumps(keeper.values(read_json(watch.last_checkpoint)), separators=(",", ":"), ensure_ascii=False)
-        if watch.last_checkpoint
-        else ""
-    )
+    if not watch.last_checkpoint:
+        return ""
+    return json.dumps(keeper.values(read_json(watch.last_checkpoint)), separators=(",", ":"), ensure_ascii=False)
 
 
 def _event(row: sqlite3.Row) -> Event:

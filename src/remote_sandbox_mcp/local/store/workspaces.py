@@ -33,7 +33,9 @@ class WorkspaceRows(Rows[WorkspaceRow]):
         workspace = row.workspace
         values = {name: getattr(workspace, name) for name in ("id", "folder", "sandbox", "remote", "free")}
         rules = json.dumps(dataclasses.asdict(workspace.rules))
-        values |= {"configuration": row.configuration, "inode": _signed(row.inode), "rules": rules}
+        values |= {"configuration": row.configuration, "rules": rules}
+        # SQLite's integers have a sign.
+        values["inode"] = row.inode - (1 << 64) if row.inode >= 1 << 63 else row.inode
         self._change("put", **values, created=time.time())
 
     def all(self) -> tuple[WorkspaceRow, ...]:
@@ -49,8 +51,3 @@ class WorkspaceRows(Rows[WorkspaceRow]):
         rules, free = Rules(**fields), bool(row["free"])
         workspace = Workspace(row["id"], row["folder"], row["sandbox"], row["remote"], rules, free)
         return WorkspaceRow(workspace, row["configuration"], row["inode"] & (1 << 64) - 1)
-
-
-def _signed(inode: int) -> int:
-    """SQLite's integers have a sign."""
-    return inode - (1 << 64) if inode >= 1 << 63 else inode

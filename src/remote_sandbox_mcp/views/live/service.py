@@ -249,9 +249,7 @@ class Live:
         parts: dict[str, Any] = {"version": __version__, "pid": os.getpid(), "began": self._began, "clients": []}
         file = self._app.jobs.config_file
         parts |= {"config_file": plain_text(str(file)) if file else "", "jobs_left_out": self._jobs_left_out}
-        return (
-            parts | {"problems": [sentence(problem) for problem in self._app.standing_problems()]} | dict(self._about())
-        )
+        return parts | {"problems": [sentence(it) for it in self._app.standing_problems()]} | dict(self._about())
 
 
 def shown_first(snapshots: Iterable[JobSnapshot]) -> dict[str, JobSnapshot]:

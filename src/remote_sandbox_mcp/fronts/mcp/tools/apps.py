@@ -14,13 +14,12 @@ from ....core.jobs.placement import place_of, read_request
 from ....core.sandboxes.port import DeployOrder
 from ....core.suites.suite import TestReport
 from ....views.app_results import LOG_CHARS, deployed_fields, forward_fields, report_fields, report_text, running_fields
-from ....views.texts import fields_text
 from ..clients import patience, room
 from ..reporting import Reporting, beats
-from ..results import placed, reply
+from ..results import placed, reply, told
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
-from ..toolbox import GET, RUN, Declaration
+from ..toolbox import GET, RUN, Declaration, order_of
 from .containers import SandboxId
 from .exec import RUNS, STARTS
 
@@ -30,11 +29,9 @@ IN_REPORT_TEXT = ("passed", "failed", "skipped", "errors", "problem", "other_run
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(run_tests, title="Run a test suite", annotations=RUN, declaration=RUNS_TESTS)
-    starts = Declaration(starts=True, workspace=STARTS)
-    server.offer(deploy_app, title="Start an app and give its address", annotations=RUN, declaration=starts)
-    forwards = Declaration(is_on_page=True)
-    server.offer(forward_port, title="Bring a port to this machine", annotations=GET, declaration=forwards)
+    server.offer(run_tests, "Run a test suite", RUN, RUNS_TESTS)
+    server.offer(deploy_app, "Start an app and give its address", RUN, Declaration(starts=True, workspace=STARTS))
+    server.offer(forward_port, "Bring a port to this machine", GET, Declaration(is_on_page=True))
 
 
 async def run_tests(
@@ -55,14 +52,9 @@ async def run_tests(
     if tmux_session:
         return placed(suite_reply(await server.app.suites.results_of(sandbox, tmux_session)), sandbox_id, sandbox)
     async with Reporting(ctx) as reporting:
+        limits = {"timeout_s": timeout, "patience_s": patience()}
         report = await server.app.suites.run_tests(
-            sandbox,
-            command=command,
-            path=path,
-            timeout_s=timeout,
-            patience_s=patience(),
-            progress=beats(reporting),
-            cards=cards,
+            sandbox, command=command, path=path, progress=beats(reporting), cards=cards, **limits
         )
     return placed(suite_reply(report), sandbox_id, sandbox)
 
@@ -70,10 +62,8 @@ async def run_tests(
 def suite_reply(report: TestReport | Running) -> CallToolResult:
     if isinstance(report, Running):
         again = f"still running; after wait_background_task, call run_tests(tmux_session={report.run_id!r})"
-        fields = running_fields(report)
-        return reply(fields, fields_text(again, fields, without=("running", "tmux_session")))
-    fields = report_fields(report, min(LOG_CHARS, room() // 4))
-    return reply(fields, fields_text(report_text(report), fields, without=IN_REPORT_TEXT))
+        return told(again, running_fields(report), "running", "tmux_session")
+    return told(report_text(report), report_fields(report, min(LOG_CHARS, room() // 4)), *IN_REPORT_TEXT)
 
 
 async def deploy_app(
@@ -91,20 +81,12 @@ async def deploy_app(
     """Start an app as a background job, wait for its port, and return a URL that opens on the user's machine."""
     async with Reporting(ctx) as reporting:
         sandbox, places = place_of(sandbox_id)
-        order = DeployOrder(
-            sandbox="" if places else server.app.fleet.member(sandbox).name,
-            places=places,
-            cards=read_request(gpus, gpu_memory),
-            command=command,
-            port=port,
-            cwd=cwd,
-            health_path=health_path,
-            timeout_s=min(timeout, patience()),
-        )
+        name, cards = "" if places else server.app.fleet.member(sandbox).name, read_request(gpus, gpu_memory)
+        order = order_of(DeployOrder, locals(), sandbox=name, timeout_s=min(timeout, patience()))
         deployed = await server.app.apps.deploy(order, beats(reporting))
     fields = deployed_fields(deployed)
     first = ": ".join(filter(None, (fields["status"], fields.get("url"))))
-    return reply(fields, fields_text(first, fields, without=("status", "url")))
+    return told(first, fields, "status", "url")
 
 
 async def forward_port(
@@ -120,4 +102,4 @@ async def forward_port(
         return reply({"status": "closed", "port": port}, f"port {port} is closed")
     opened = await server.app.apps.forward(sandbox_id, port, local_port=local_port)
     fields = forward_fields(opened)
-    return reply(fields, fields_text(f"{fields['url']} leads to port {port}", fields, without=("url", "port")))
+    return told(f"{fields['url']} leads to port {port}", fields, "url", "port")

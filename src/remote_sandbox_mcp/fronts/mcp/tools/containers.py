@@ -35,11 +35,11 @@ from ....services.session import absolute, current
 from ....views.app_results import disposable_fields
 from ....views.results import exec_fields, exec_text, lean, plain_text, sentence
 from ....views.sync_results import MOST_SHOWN, copied_fields, problem_fields
-from ....views.texts import fields_text, files_text, taken_text
+from ....views.texts import files_text, taken_text
 from ..clients import calling, own_front, patience, room
 from ..consent import Request, with_consent
 from ..reporting import Reporting, beats, with_signs_of_life
-from ..results import ResultImages, read_slice, reply
+from ..results import ResultImages, read_slice, reply, told
 from ..server import GpuMemory, Places, SandboxServer
 from ..shapes import CommandShape, DisposableShape, FilesShape
 from ..toolbox import CHANGE, GET, MAKE, RUN, UNLISTED, Declaration
@@ -65,15 +65,12 @@ class Upload(TypedDict, total=False):
 
 
 def offer(server: SandboxServer) -> None:
-    make = Declaration(makes_sandbox=True, is_on_page=True)
-    server.offer(create_sandbox, title="Make a disposable sandbox", annotations=MAKE, declaration=make)
-    server.offer(run_command, title="Run a command in a sandbox", annotations=RUN, declaration=RUNS_COMMAND)
-    put = replace(WRITES, paths=("files",))
-    server.offer(upload_files, title="Put files into a sandbox", annotations=CHANGE, declaration=put)
-    take = replace(READS, paths=("paths",))
-    server.offer(download_files, title="Take files out of a sandbox", annotations=GET, declaration=take)
+    server.offer(create_sandbox, "Make a disposable sandbox", MAKE, Declaration(makes_sandbox=True, is_on_page=True))
+    server.offer(run_command, "Run a command in a sandbox", RUN, RUNS_COMMAND)
+    server.offer(upload_files, "Put files into a sandbox", CHANGE, replace(WRITES, paths=("files",)))
+    server.offer(download_files, "Take files out of a sandbox", GET, replace(READS, paths=("paths",)))
     end = Declaration(means_selected=False, answers_once=True, is_on_page=True)
-    server.offer(delete_sandbox, title="Throw a sandbox away", annotations=CHANGE, declaration=end)
+    server.offer(delete_sandbox, "Throw a sandbox away", CHANGE, end)
 
 
 async def create_sandbox(
@@ -130,8 +127,7 @@ async def create_sandbox(
     if not (server.app.fleet.default or server.app.fleet.refusal) and session:
         # Where nothing else is configured, it becomes the client's selected sandbox.
         await session.selection.choose(made.id)
-    fields = disposable_fields(made)
-    return reply(fields, fields_text(f"{made.id} is {made.status}", fields, without=("sandbox_id", "status")))
+    return told(f"{made.id} is {made.status}", disposable_fields(made), "sandbox_id", "status")
 
 
 def to_reach(order: SandboxOrder, rules: DisposableRules, problem: BadArgument) -> Request:

@@ -28,8 +28,7 @@ RUNS_COMMAND = Declaration(starts=True, names_its_work=True, workspace=RUNS, is_
 
 
 def offer(server: SandboxServer) -> None:
-    first = replace(RUNS_COMMAND, is_first=True)
-    server.offer(exec_bash, title="Run a command", annotations=RUN, declaration=first)
+    server.offer(exec_bash, "Run a command", RUN, replace(RUNS_COMMAND, is_first=True))
 
 
 async def exec_bash(

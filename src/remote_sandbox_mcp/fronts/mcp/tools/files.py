@@ -50,7 +50,7 @@ def offer(server: SandboxServer) -> None:
         (edit_remote_file, "Edit a file", RUN, WRITES),
         (search_remote_files, "Search files", ASK, IN_FOLDER),
     ):
-        server.offer(tool, title=title, annotations=hints, declaration=declaration)
+        server.offer(tool, title, hints, declaration)
 
 
 async def list_remote_files(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
@@ -23,13 +23,13 @@ from ....services.jobs.service import LONGEST_WAIT_S, Wanted, Which
 from ....services.jobs.values import Ensure
 from ....views.job_results import begun_fields, begun_text, screen_fields, session_fields, snapshot_fields, task_result
 from ....views.results import plain_text
-from ....views.texts import fields_text, tasks_text
+from ....views.texts import tasks_text
 from ..clients import asked_by, patience, room
 from ..reporting import Reporting, beats
-from ..results import reply
+from ..results import reply, told
 from ..server import GpuMemory, Gpus, Places, SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
-from ..toolbox import ASK, CHANGE, MAKE, RUN, UNLISTED, Declaration, WorkspacePart
+from ..toolbox import ASK, CHANGE, MAKE, RUN, UNLISTED, Declaration, WorkspacePart, order_of
 from .exec import STARTS
 
 Session = Annotated[str, Field(description="As exec_bash_background or exec_bash returned it")]
@@ -70,25 +70,19 @@ STILL_QUEUED = "it was told to stop but is still in the queue; ask again with ch
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(exec_bash_background, title="Start a background job", annotations=RUN, declaration=STARTS_JOB)
+    server.offer(exec_bash_background, "Start a background job", RUN, STARTS_JOB)
     check = replace(ASKS, is_card=True, is_on_page=True)
-    server.offer(
-        check_background_task, title="Ask after a job or a running command", annotations=ASK, declaration=check
-    )
-    server.offer(
-        wait_background_task, title="Wait for a job", annotations=ASK, declaration=replace(ASKS, only_waits=True)
-    )
-    stop = replace(ASKS, is_on_page=True)
-    server.offer(stop_background_task, title="End a job or a running command", annotations=CHANGE, declaration=stop)
-    of_all = Declaration(means_selected=False)
-    server.offer(list_background_tasks, title="List background jobs", annotations=ASK, declaration=of_all)
-    server.offer(send_background_input, title="Type into a job", annotations=MAKE)
+    server.offer(check_background_task, "Ask after a job or a running command", ASK, check)
+    server.offer(wait_background_task, "Wait for a job", ASK, replace(ASKS, only_waits=True))
+    server.offer(stop_background_task, "End a job or a running command", CHANGE, replace(ASKS, is_on_page=True))
+    server.offer(list_background_tasks, "List background jobs", ASK, Declaration(means_selected=False))
+    server.offer(send_background_input, "Type into a job", MAKE)
     # The same as check_background_task with screen, under the name that agents look for.
-    server.offer(read_screen, title="See a job's window", annotations=ASK, is_listed=False)
+    server.offer(read_screen, "See a job's window", ASK, is_listed=False)
     # For people, through the page in the browser: an agent starts a job anew, or leaves it to the watchdog.
     people = Declaration(is_on_page=True)
-    server.offer(resume_background_task, title="Resume a job", annotations=RUN, is_listed=False, declaration=people)
-    server.offer(raise_background_task, title="Start a job first", annotations=RUN, is_listed=False, declaration=people)
+    server.offer(resume_background_task, "Resume a job", RUN, people, is_listed=False)
+    server.offer(raise_background_task, "Start a job first", RUN, people, is_listed=False)
 
 
 async def exec_bash_background(
@@ -132,32 +126,13 @@ async def exec_bash_background(
 
     Then wait_background_task, or check_background_task. A job that ended is never resumed."""
     given, run_for_s = with_run_for(alerts, run_for)
-    order = watch_order(locals(), name=watch_name, log_lines=max_log_lines, alerts=given)
-    sandbox, places = place_of(sandbox_name)
-    wanted = Wanted(
-        command=command,
-        session=session_name,
-        log_file=log_file,
-        cwd=cwd,
-        sandbox=sandbox,
-        slurm=slurm,
-        watch=order if watch else None,
-        places=places,
-        cards=read_request(gpus, gpu_memory),
-        run_for_s=run_for_s,
-        after=tuple(after),
-        priority=priority,
-        waits=wait_for_gpus,
-    )
+    order = order_of(WatchOrder, locals(), name=watch_name, log_lines=max_log_lines, alerts=given)
+    cards, (sandbox, places) = read_request(gpus, gpu_memory), place_of(sandbox_name)
+    named = {"session": session_name, "watch": order if watch else None, "after": tuple(after)}
+    wanted = order_of(Wanted, locals(), **named, waits=wait_for_gpus)
     begun = await server.app.jobs.start(wanted, ensure(server) if ensure_watchdog else None)
-    fields = begun_fields(begun)
     without = ("status", "tmux_session", "log_file", "sandbox", "queue")
-    return reply(fields, fields_text(begun_text(begun), fields, without=without))
-
-
-def watch_order(given: Mapping[str, Any], **more: Any) -> WatchOrder:
-    """The order to watch a job, from those arguments of a tool that have the names of its fields."""
-    return WatchOrder(**({it.name: given[it.name] for it in fields(WatchOrder) if it.name in given} | more))
+    return told(begun_text(begun), begun_fields(begun), *without)
 
 
 async def check_background_task(
@@ -262,9 +237,7 @@ async def resume_background_task(
     begun = await server.app.jobs.resume(which, asked_by=asked_by(ctx), command=resume_command, ensure=ensure(server))
     fields = begun_fields(begun)
     how = f"{fields['status']} {fields['tmux_session']} again"
-    return reply(
-        fields, fields_text(f"{how} on {begun.sandbox}", fields, without=("status", "tmux_session", "sandbox"))
-    )
+    return told(f"{how} on {begun.sandbox}", fields, "status", "tmux_session", "sandbox")
 
 
 async def raise_background_task(

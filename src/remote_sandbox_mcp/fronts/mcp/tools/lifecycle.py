@@ -10,8 +10,7 @@ from pydantic import Field
 from ....core.sandboxes.disposable import Disposable, NeedsHeaders, SandboxOrder
 from ....views.app_results import disposable_fields
 from ....views.results import lean
-from ....views.texts import fields_text
-from ..results import reply
+from ..results import reply, told
 from ..server import SandboxServer
 from ..shapes import DisposableShape, EndpointShape, SnapshotShape
 from ..toolbox import GET, MAKE, Declaration
@@ -26,17 +25,16 @@ def offer(server: SandboxServer) -> None:
     """Listed only where the operator asks for them."""
     if not server.app.settings.expose_advanced_tools:
         return
-    server.offer(renew_sandbox, title="Let a sandbox live longer", annotations=GET, declaration=OF_ONE)
-    server.offer(pause_sandbox, title="Pause a sandbox", annotations=GET, declaration=OF_ONE)
-    server.offer(resume_sandbox, title="Resume a sandbox", annotations=GET, declaration=OF_ONE)
-    server.offer(snapshot_sandbox, title="Keep a sandbox's files", annotations=MAKE, declaration=OF_ONE)
-    server.offer(restore_sandbox, title="Make a sandbox of a snapshot", annotations=MAKE)
-    server.offer(get_sandbox_endpoint, title="Show a port's address", annotations=GET, declaration=OF_ONE)
+    server.offer(renew_sandbox, "Let a sandbox live longer", GET, OF_ONE)
+    server.offer(pause_sandbox, "Pause a sandbox", GET, OF_ONE)
+    server.offer(resume_sandbox, "Resume a sandbox", GET, OF_ONE)
+    server.offer(snapshot_sandbox, "Keep a sandbox's files", MAKE, OF_ONE)
+    server.offer(restore_sandbox, "Make a sandbox of a snapshot", MAKE)
+    server.offer(get_sandbox_endpoint, "Show a port's address", GET, OF_ONE)
 
 
 def made_reply(made: Disposable, first: str) -> CallToolResult:
-    fields = disposable_fields(made)
-    return reply(fields, fields_text(first, fields, without=("sandbox_id",)))
+    return told(first, disposable_fields(made), "sandbox_id")
 
 
 async def renew_sandbox(

@@ -15,13 +15,12 @@ from ....core.jobs.placement import read_request
 from ....core.texts.image import recognise
 from ....core.texts.text import clip, harmless
 from ....views.results import exec_head, lean, plain_text, truncation
-from ....views.texts import fields_text
 from ..clients import patience, room
 from ..reporting import Reporting, beats
-from ..results import ResultImages, placed, reply
+from ..results import ResultImages, placed, told
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import PythonShape
-from ..toolbox import RUN, UNLISTED
+from ..toolbox import RUN, UNLISTED, order_of
 from .exec import RUNS, RUNS_COMMAND
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ GOES_ON = "the code did not end when it was interrupted and still runs; the sess
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(run_python, title="Run Python", annotations=RUN, declaration=RUNS_PYTHON)
+    server.offer(run_python, "Run Python", RUN, RUNS_PYTHON)
 
 
 async def run_python(
@@ -50,10 +49,8 @@ async def run_python(
     max_output_chars: Annotated[int, UNLISTED] = 20000,
 ) -> Annotated[CallToolResult, PythonShape]:
     """Run code in a Python that lives on the sandbox between calls, with its variables. Figures are shown."""
-    order = PythonOrder(
-        code=code, session=session, timeout_s=timeout_s, python=python, cwd=cwd, limit=max_output_chars,
-        cards=read_request(gpus, gpu_memory),
-    )  # fmt: skip
+    cards = read_request(gpus, gpu_memory)
+    order = order_of(PythonOrder, locals(), limit=max_output_chars)
     async with Reporting(ctx) as reporting:
         report = await server.app.pythons.run(
             order, name=sandbox_name, patience_s=patience(), room=room(), progress=beats(reporting)
@@ -66,14 +63,16 @@ def result_of(report: PythonReport, limit: int) -> CallToolResult:
     if report.record is None or isinstance(report.seen, Running):
         fields = {"running": True, "tmux_session": report.seen.run_id}
         fields |= lean(stdout=report.stdout.text, stderr=report.stderr.text) | truncation(report)
-        return reply(fields, fields_text(exec_head(report), fields, without=("running", "tmux_session")))
+        return told(exec_head(report), fields, "running", "tmux_session")
     images = ResultImages()
     fields = record_fields(report, report.record, limit) | lean(images=image_fields(report, images))
     without = ("new", "python", "timed_out", "interrupted")
-    return reply(fields, fields_text(first_line(report.record), fields, without=without), images=images.blocks)
+    return told(first_line(report.record), fields, *without, images=images.blocks)
 
 
 def record_fields(report: PythonReport, record: PythonRecord, limit: int) -> dict[str, Any]:
+    # Of the session, that it is new, or in another folder than the call wanted.
+    python, gpus = (f"{record.version} {record.python}", [*record.cards]) if record.is_new else ("", [])
     return lean(
         value=clipped(record.value, limit),
         stdout=report.stdout.text,
@@ -85,19 +84,15 @@ def record_fields(report: PythonReport, record: PythonRecord, limit: int) -> dic
         died=plain_text(record.death),
         earlier_output=clipped(record.earlier, limit // 3),
         earlier_output_dropped=record.earlier_dropped or None,
-        **session_fields(record),
+        new=record.is_new,
+        python=plain_text(python),
+        folder=plain_text(record.folder),
+        gpus=gpus,
         note=report.note,
         images_not_shown=record.unseen or None,
         memory_mb=round(record.memory / MEGABYTE) or None,
         gpu_memory_mb=round(record.gpu / MEGABYTE) or None,
     ) | truncation(report)
-
-
-def session_fields(record: PythonRecord) -> dict[str, Any]:
-    """Return facts about the session for the caller: that it is new, or in another folder than the call wanted."""
-    python = plain_text(f"{record.version} {record.python}") if record.is_new else ""
-    gpus = list(record.cards) if record.is_new else []
-    return {"new": record.is_new, "python": python, "folder": plain_text(record.folder), "gpus": gpus}
 
 
 def image_fields(report: PythonReport, images: ResultImages) -> list[dict[str, Any]]:

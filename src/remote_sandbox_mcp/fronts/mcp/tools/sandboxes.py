@@ -28,11 +28,9 @@ NO_SESSION = (
 
 
 def offer(server: SandboxServer) -> None:
-    first = Declaration(is_first=True, is_card=True)
-    server.offer(list_sandboxes, title="List sandboxes", annotations=ASK, declaration=first)
-    select = Declaration(means_selected=False)
-    server.offer(select_sandbox, title="Select a sandbox", annotations=SET, declaration=select)
-    server.offer(get_active_sandbox, title="Show the active sandbox", annotations=ASK)
+    server.offer(list_sandboxes, "List sandboxes", ASK, Declaration(is_first=True, is_card=True))
+    server.offer(select_sandbox, "Select a sandbox", SET, Declaration(means_selected=False))
+    server.offer(get_active_sandbox, "Show the active sandbox", ASK)
 
 
 async def list_sandboxes(

@@ -18,13 +18,13 @@ from ....core.sync.transfer import Headway, Listener, Order, Outcome, Place
 from ....core.texts.text import counted
 from ....views import originals, sync_results
 from ....views.results import lean, plain_text
-from ....views.texts import fields_text, transfers_text
+from ....views.texts import transfers_text
 from ..consent import Request, agreed, with_consent
 from ..reporting import Reporting
-from ..results import reply
+from ..results import reply, told
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
-from ..toolbox import ASK, CHANGE, Declaration, WorkspacePart
+from ..toolbox import ASK, CHANGE, Declaration, WorkspacePart, order_of
 
 if TYPE_CHECKING:
     from ....local.store.transfers import Transfer
@@ -54,20 +54,15 @@ Number = StrictInt | SkipJsonSchema[str]
 
 def offer(server: SandboxServer) -> None:
     pushes, pulls = (replace(COPIES, earlier=earlier) for earlier in (originals.pushed, originals.pulled))
-    server.offer(sync_local_to_remote, title="Copy to a sandbox", annotations=CHANGE, declaration=pushes)
-    server.offer(sync_remote_to_local, title="Copy from a sandbox", annotations=CHANGE, declaration=pulls)
+    server.offer(sync_local_to_remote, "Copy to a sandbox", CHANGE, pushes)
+    server.offer(sync_remote_to_local, "Copy from a sandbox", CHANGE, pulls)
     waits = Declaration(only_waits=True, earlier=originals.transferred)
-    server.offer(check_file_transfer_task, title="Ask after a transfer", annotations=ASK, declaration=waits)
-    cancel = Declaration(is_on_page=True)
-    server.offer(cancel_file_transfer_task, title="Cancel a transfer", annotations=CHANGE, declaration=cancel)
+    server.offer(check_file_transfer_task, "Ask after a transfer", ASK, waits)
+    server.offer(cancel_file_transfer_task, "Cancel a transfer", CHANGE, Declaration(is_on_page=True))
     # Listed where the operator asks for advanced tools; clients that know its name may always call it.
-    server.offer(
-        sync_local_to_remote_background,
-        title="Copy to a sandbox in the background",
-        annotations=CHANGE,
-        is_listed=server.app.settings.expose_advanced_tools,
-        declaration=replace(COPIES, workspace=None),
-    )
+    copies, is_listed = replace(COPIES, workspace=None), server.app.settings.expose_advanced_tools
+    title = "Copy to a sandbox in the background"
+    server.offer(sync_local_to_remote_background, title, CHANGE, copies, is_listed=is_listed)
 
 
 async def sync_local_to_remote(
@@ -88,7 +83,7 @@ async def sync_local_to_remote(
     """Make remote_path like local_path: sends only what differs (new or other size or time), with modes and times.
 
     A large transfer goes on in the background: ask with check_file_transfer_task(task_id)."""
-    return await carry_out(server, order_of(server, locals()), ctx, dry_run, confirm=confirm_delete)
+    return await carry_out(server, sync_order(server, locals()), ctx, dry_run, confirm=confirm_delete)
 
 
 async def sync_remote_to_local(
@@ -105,7 +100,7 @@ async def sync_remote_to_local(
     dry_run: DryRun = False,
 ) -> Annotated[CallToolResult, PullShape]:
     """Make local_path like remote_path; as sync_local_to_remote, and nothing is deleted."""
-    return await carry_out(server, order_of(server, locals(), is_pull=True), ctx, dry_run)
+    return await carry_out(server, sync_order(server, locals(), is_pull=True), ctx, dry_run)
 
 
 async def sync_local_to_remote_background(
@@ -118,12 +113,11 @@ async def sync_local_to_remote_background(
     sandbox_name: SandboxName = "",
 ) -> Annotated[CallToolResult, PushShape]:
     """Do sync_local_to_remote in the background at once, however little it is."""
-    order = order_of(server, locals())
+    order = sync_order(server, locals())
     await ask_about_secrets(server, [order.source], order.target.sandbox)
     transfer = await server.app.transfers.sync(order, wait_s=0, background=True)
     assert not isinstance(transfer, Outcome)
-    fields = sync_results.started_fields(transfer)
-    return reply(fields, fields_text(f"{transfer.status} in the background", fields, without=("status", "mode")))
+    return told(f"{transfer.status} in the background", sync_results.started_fields(transfer), "status", "mode")
 
 
 async def check_file_transfer_task(
@@ -135,18 +129,15 @@ async def check_file_transfer_task(
     """Check a transfer: its progress or outcome. Use wait_s instead of asking again and again."""
     transfers = server.app.transfers.background
     if not task_id:
-        tasks = [
-            sync_results.listed_fields(each, await transfers.is_stale(each)) for each in await transfers.list(LISTED)
-        ]
+        tasks = [sync_results.listed_fields(it, await transfers.is_stale(it)) for it in await transfers.list(LISTED)]
         return reply({"tasks": tasks}, transfers_text(tasks))
     transfer = await server.app.transfers.check(task_id, wait_s=min(wait_s, LONGEST_WAIT_S))
     stale = await transfers.is_stale(transfer)
-    fields = sync_results.transfer_fields(transfer, stale) | lean(
-        log_tail="\n".join(transfers.log_tail(transfer, last_n_lines))
-    )
+    log_tail = "\n".join(transfers.log_tail(transfer, last_n_lines))
+    fields = sync_results.transfer_fields(transfer, stale) | lean(log_tail=log_tail)
     text = sync_results.headway_text(transfer.headway) if transfer.headway and not transfer.is_over else ""
     first = " ".join(filter(None, (transfer.status, text)))
-    return reply(fields, fields_text(first, fields, without=("status", "running", "pending")))
+    return told(first, fields, "status", "running", "pending")
 
 
 async def cancel_file_transfer_task(
@@ -157,19 +148,17 @@ async def cancel_file_transfer_task(
     """End a transfer. Files that have arrived stay; of each other file the old one is still there."""
     in_range("force_kill_after_s", force_kill_after_s, 0, 45)
     done = await server.app.transfers.background.cancel(task_id, wait_s=force_kill_after_s)
-    fields = sync_results.cancelled_fields(done)
-    return reply(fields, fields_text(done.transfer.status, fields, without=("status",)))
+    return told(done.transfer.status, sync_results.cancelled_fields(done), "status")
 
 
-def order_of(server: SandboxServer, given: Mapping[str, Any], *, is_pull: bool = False) -> Order:
-    """The order to sync, from the arguments of a tool; most have the names of its fields. Raises BadArgument."""
+def sync_order(server: SandboxServer, given: Mapping[str, Any], *, is_pull: bool = False) -> Order:
+    """The order to sync, from the arguments of a tool. Raises BadArgument."""
     transfers = server.app.transfers
     here = transfers.place(given["local_path"], sandbox=None)
     there = transfers.place(given["remote_path"], sandbox=given["sandbox_name"])
     rules = transfers.rules(given["excludes"], given["exclude_file"])
-    flags = ("default_excludes", "respect_gitignore", "checksum", "delete_extras")
     source, target = (there, here) if is_pull else (here, there)
-    return Order(source=source, target=target, excludes=rules, **{it: given[it] for it in flags if it in given})
+    return order_of(Order, given, source=source, target=target, excludes=rules)
 
 
 async def carry_out(
@@ -181,7 +170,7 @@ async def carry_out(
         fields = sync_results.preview_fields(job)
         files, size = counted(len(job.plan.send), "file"), counted(job.plan.bytes, "byte")
         first = f"would {'fetch' if order.is_pull else 'send'} {files}, {size}"
-        return reply(fields, fields_text(first, fields, without=("mode", "would_send_files", "would_send_bytes")))
+        return told(first, fields, "mode", "would_send_files", "would_send_bytes")
     await ask_about_secrets(server, [order.source], order.target.sandbox)
     async with Reporting(ctx) as reporting:
 
@@ -194,13 +183,9 @@ async def carry_out(
         fields = {"mode": "inline"} | sync_results.outcome_fields(done, order)
         moved = "fetched" if order.is_pull else "sent"
         first = f"{counted(done.sent_files, 'file')} {moved}, {done.skipped_files} unchanged"
-        return reply(
-            fields, fields_text(first, fields, without=("mode", "uploaded_files", "downloaded_files", "skipped_files"))
-        )
+        return told(first, fields, "mode", "uploaded_files", "downloaded_files", "skipped_files")
     fields = {"auto_switched": True} | sync_results.started_fields(done)
-    return reply(
-        fields, fields_text(f"{done.status} in the background", fields, without=("status", "mode", "auto_switched"))
-    )
+    return told(f"{done.status} in the background", fields, "status", "mode", "auto_switched")
 
 
 def to_delete(order: Order, problem: BadArgument) -> Request:

@@ -13,7 +13,7 @@ from pydantic import Field
 from ....config import paths
 from ....core.errors import ConnectError, LostContact, UnknownSandbox
 from ....core.jobs.job import Checkpoint
-from ....core.jobs.watch import Watch
+from ....core.jobs.watch import Watch, WatchOrder
 from ....core.texts.text import harmless
 from ....services.jobs.records import watch_outcome
 from ....services.jobs.service import Which
@@ -24,10 +24,10 @@ from ....views.job_results import checkpoint_fields, event_fields, fit_log, seen
 from ....views.results import lean, sentence
 from ....views.texts import fields_text, rows_text
 from ..clients import room
-from ..results import reply
+from ..results import reply, told
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
-from ..toolbox import ASK, RUN, SET, UNLISTED, Declaration
+from ..toolbox import ASK, RUN, SET, UNLISTED, Declaration, order_of
 from . import jobs
 
 NOT_ASKED = "it could not be asked; this is what was seen last"
@@ -39,11 +39,10 @@ def offer(server: SandboxServer) -> None:
     """Listed only where the operator asks for them."""
     if not server.app.settings.expose_advanced_tools:
         return
-    watched = Declaration(earlier=originals.watched)
-    server.offer(watch_background_task, title="Watch a job that runs", annotations=RUN, declaration=watched)
+    server.offer(watch_background_task, "Watch a job that runs", RUN, Declaration(earlier=originals.watched))
     started = named(jobs.exec_bash_background, "exec_bash_background_watch")
     started.__doc__ = "Another name for exec_bash_background."
-    server.offer(started, title="Start a watched job", annotations=RUN, declaration=jobs.STARTS_JOB)
+    server.offer(started, "Start a watched job", RUN, jobs.STARTS_JOB)
     for tool, title, earlier in (
         (list_background_watches, "List watches", originals.watches),
         (get_background_watch, "Show a watch", originals.watch),
@@ -53,14 +52,13 @@ def offer(server: SandboxServer) -> None:
         (read_background_watch_checkpoint, "Read a watched job's checkpoint", originals.checkpoint),
         (get_watchdog_status, "Show the watchdog's state", None),
     ):
-        server.offer(tool, title=title, annotations=ASK, declaration=Declaration(earlier=earlier))
-    plain = Declaration(earlier=originals.watch)
-    server.offer(cancel_background_watch, title="Stop watching a job", annotations=SET, declaration=plain)
+        server.offer(tool, title, ASK, Declaration(earlier=earlier))
+    server.offer(cancel_background_watch, "Stop watching a job", SET, Declaration(earlier=originals.watch))
     # Old names of the same tool, for clients that know them.
     for name in ("install_watchdog", "install_macos_watchdog"):
-        server.offer(named(install_watchdog, name), title="Install the watchdog", annotations=SET)
+        server.offer(named(install_watchdog, name), "Install the watchdog", SET)
     for name in ("uninstall_watchdog", "uninstall_macos_watchdog"):
-        server.offer(named(uninstall_watchdog, name), title="Remove the watchdog", annotations=SET)
+        server.offer(named(uninstall_watchdog, name), "Remove the watchdog", SET)
 
 
 def named(tool: Any, name: str) -> Any:
@@ -104,7 +102,7 @@ async def watch_background_task(
     alerts: jobs.Alerts = jobs.NO_ALERTS,
 ) -> Annotated[CallToolResult, WatchShape]:
     """Have a job watched that runs already, also one that was started by hand in tmux."""
-    order = jobs.watch_order(locals(), log_lines=max_log_lines)
+    order = order_of(WatchOrder, locals(), log_lines=max_log_lines)
     which = Which(session=tmux_session, log_file=log_file, sandbox=sandbox_name)
     ensure = jobs.ensure(server) if ensure_watchdog else None
     watching = server.app.jobs.watching
@@ -261,4 +259,4 @@ def status_reply(status: Any, *notes: str) -> CallToolResult:
     shown_notes = [sentence(note) for note in (*status.notes, *filter(None, notes))]
     running = "runs" if status.running else "does not run"
     fields |= lean(notes=shown_notes)
-    return reply(fields, fields_text(f"the watchdog {running} ({status.kind})", fields, without=("kind", "running")))
+    return told(f"the watchdog {running} ({status.kind})", fields, "kind", "running")

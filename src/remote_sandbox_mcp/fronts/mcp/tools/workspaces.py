@@ -18,10 +18,10 @@ from ....core.workspaces.workspace import LinkOrder, Moved, Preview, Workspace
 from ....services.session import absolute, client_folder
 from ....views.results import plain_text, sentence
 from ....views.sync_results import linked_fields, moved_fields, notes, place_fields, state_fields, unlinked_fields
-from ....views.texts import fields_text, one_line
+from ....views.texts import one_line
 from ..consent import Request, agreed
 from ..reporting import Reporting
-from ..results import reply
+from ..results import reply, told
 from ..server import SandboxServer
 from ..shapes import WorkspaceShape
 from ..toolbox import CHANGE, UNLISTED, Declaration
@@ -36,7 +36,7 @@ LESS = "exclude data by a line in .gitignore"
 
 
 def offer(server: SandboxServer) -> None:
-    server.offer(link_workspace, title="Edit here, run there", annotations=CHANGE, declaration=LINKS)
+    server.offer(link_workspace, "Edit here, run there", CHANGE, LINKS)
 
 
 async def link_workspace(
@@ -96,7 +96,7 @@ class Verbs:
         if dry_run:
             fields = place_fields("would link", preview.folder, preview.sandbox, preview.remote)
             fields |= {"would_send_files": preview.files, "would_send_bytes": preview.bytes, **notes(preview)}
-            return reply(fields, fields_text(f"would link, and send {preview.first_line}", fields, without=("status",)))
+            return told(f"would link, and send {preview.first_line}", fields, "status")
         if preview.is_large:
             await agreed(to_send(preview), confirm=confirm)
         async with Reporting(self._ctx) as reporting:
@@ -107,11 +107,8 @@ class Verbs:
             await session.selection.choose("")
         if linked is None:
             fields = place_fields("linking", preview.folder, preview.sandbox, preview.remote) | notes(preview)
-            return reply(
-                fields, fields_text(f"linking, and still sending {preview.first_line}", fields, without=("status",))
-            )
-        fields = linked_fields(linked)
-        return reply(fields, fields_text("linked", fields, without=("status",)))
+            return told(f"linking, and still sending {preview.first_line}", fields, "status")
+        return told("linked", linked_fields(linked), "status")
 
     async def _order(self, sandbox: str, remote_path: str, local_path: str) -> LinkOrder:
         app = self._server.app
@@ -139,8 +136,7 @@ class Verbs:
 
     async def unlink(self, workspace: Workspace) -> CallToolResult:
         gone = await self._service.unlink(workspace.folder)
-        fields = unlinked_fields(gone)
-        return reply(fields, fields_text("unlinked; both sides keep their files", fields, without=("status",)))
+        return told("unlinked; both sides keep their files", unlinked_fields(gone), "status")
 
     async def decide(
         self, workspace: Workspace, keep_local: Sequence[str], keep_remote: Sequence[str]
@@ -151,7 +147,7 @@ class Verbs:
     async def show(self, workspace: Workspace, moved: Moved | None = None) -> CallToolResult:
         state = await self._service.state(workspace)
         fields = state_fields(state) | (moved_fields(moved) if moved else {})
-        return reply(fields, fields_text(fields["status"], fields, without=("status",)))
+        return told(fields["status"], fields, "status")
 
 
 def to_send(preview: Preview) -> Request:
