@@ -78,9 +78,15 @@ class FileService:
         return await self._put(member, path, data, found.version, force), count
 
     async def list(
-        self, path: str, *, recursive: bool = False, limit: int = 200, name: str = "", cursor: str = "",
+        self,
+        path: str,
+        *,
+        recursive: bool = False,
+        limit: int = 200,
+        name: str = "",
+        cursor: str = "",
         most: int = MOST_ENTRIES,
-    ) -> Listing:  # fmt: skip
+    ) -> Listing:
         """One page of a folder's entries, of which the reader takes `most`; `cursor` is where the page before ended."""
         member, path = self._at(path, name, required=False)
         check.in_range("max_entries", limit, 1, MOST_ENTRIES)

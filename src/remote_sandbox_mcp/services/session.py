@@ -372,9 +372,15 @@ class Session:
     """
 
     def __init__(
-        self, selection: Selection | None = None, *, name: str = "", folder: str = "",
-        environ: Mapping[str, str] = os.environ, is_of_many: bool = False, is_over_http: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        selection: Selection | None = None,
+        *,
+        name: str = "",
+        folder: str = "",
+        environ: Mapping[str, str] = os.environ,
+        is_of_many: bool = False,
+        is_over_http: bool = False,
+    ) -> None:
         self.selection = selection or Selection()
         self.name = name or os.urandom(6).hex()
         self.folder = folder

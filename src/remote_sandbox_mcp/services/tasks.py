@@ -130,9 +130,15 @@ class Tasks:
         return await self._with_record(which, await self._jobs.check(which, lines=lines, cursor=cursor))
 
     async def wait(
-        self, which: Which, wait: JobWait, *, lines: int = 50, cursor: int | None = None, room: int | None = None,
+        self,
+        which: Which,
+        wait: JobWait,
+        *,
+        lines: int = 50,
+        cursor: int | None = None,
+        room: int | None = None,
         progress: Progress = silent,
-    ) -> TaskWaited:  # fmt: skip
+    ) -> TaskWaited:
         """Wait until a task ends or, for a session, until nothing runs in it; for a job also by its log."""
         if isinstance(which.handle, Job):
             waited = await self._jobs.wait(which, wait, lines=lines, cursor=cursor, progress=progress)

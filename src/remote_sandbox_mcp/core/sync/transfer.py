@@ -240,9 +240,16 @@ class Lane(Protocol):
         """Whether it remembers listings, and answers what differs from one (follow)."""
 
     def begin(
-        self, order: LaneOrder, raw: bytes = b"", *, number: int = 0, to: Lane | None = None,
-        heard: Callable[[bytes], None] | None = None, room: int = SMALL_ANSWER, passes: int = MOST_PASSED,
-    ) -> Awaitable[Reply]:  # fmt: skip
+        self,
+        order: LaneOrder,
+        raw: bytes = b"",
+        *,
+        number: int = 0,
+        to: Lane | None = None,
+        heard: Callable[[bytes], None] | None = None,
+        room: int = SMALL_ANSWER,
+        passes: int = MOST_PASSED,
+    ) -> Awaitable[Reply]:
         """Send a request; the answer may be awaited, or not. It takes no more than `room` bytes.
 
         Raises FileProblem (with the far side's reason) or Unreachable when it is awaited, never before.

@@ -33,9 +33,13 @@ class AppService:
     """The verbs on apps and ports; what they need is imported with the first call."""
 
     def __init__(
-        self, fleet: Fleet, jobs: JobService, disposables: Disposables, local_ports: Sequence[str] = (),
+        self,
+        fleet: Fleet,
+        jobs: JobService,
+        disposables: Disposables,
+        local_ports: Sequence[str] = (),
         configuration: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._configuration = configuration
         self._fleet = fleet
         self._local_ports = local_ports

@@ -29,9 +29,13 @@ class Registry:
     """Registry of the sandboxes that this process may use. Providers are made when first needed."""
 
     def __init__(
-        self, fleet: Fleet, offers: Mapping[str, Offer], rows: DisposableRows, clock: Callable[[], float] = time.time,
+        self,
+        fleet: Fleet,
+        offers: Mapping[str, Offer],
+        rows: DisposableRows,
+        clock: Callable[[], float] = time.time,
         configuration: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.fleet = fleet
         self.rows = rows
         self.now = clock

@@ -45,10 +45,17 @@ class Disposables:
     """
 
     def __init__(
-        self, fleet: Fleet, rules: DisposableRules, offers: Mapping[str, Offer], rows: Callable[[], DisposableRows], *,
-        mark: Callable[[], Path] | None = None, clock: Callable[[], float] = time.time, configuration: str = "",
+        self,
+        fleet: Fleet,
+        rules: DisposableRules,
+        offers: Mapping[str, Offer],
+        rows: Callable[[], DisposableRows],
+        *,
+        mark: Callable[[], Path] | None = None,
+        clock: Callable[[], float] = time.time,
+        configuration: str = "",
         best: Best | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`mark` (store.mark) is a file that exists while any lives; without it, no database is opened.
 
         `configuration` limits what is visible to sandboxes made under it; an empty one sees all.

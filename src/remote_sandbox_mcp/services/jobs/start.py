@@ -33,9 +33,13 @@ class Starting:
     """Validates a request, records it, then starts the job."""
 
     def __init__(
-        self, fleet: Fleet, notify: Notify, registry: JobRegistry, origin: Origin = NO_ORIGIN,
+        self,
+        fleet: Fleet,
+        notify: Notify,
+        registry: JobRegistry,
+        origin: Origin = NO_ORIGIN,
         alerts: Alerts = NO_ALERTS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._fleet = fleet
         self._origin = origin
         self.notify = notify

@@ -43,9 +43,14 @@ class ShellService:
         self._swept: set[str] = set()
 
     async def run(
-        self, member: Member, sandbox: Sandbox, command: Command, name: str, patience_s: float | None,
+        self,
+        member: Member,
+        sandbox: Sandbox,
+        command: Command,
+        name: str,
+        patience_s: float | None,
         progress: Progress,
-    ) -> tuple[Completed | Running, str]:  # fmt: skip
+    ) -> tuple[Completed | Running, str]:
         """Run a command in a session; returns what came of it, and of the session's state. Raises as Sandbox.run."""
         begun = time.monotonic()
         limit_s = min(command.timeout_s, patience_s or WAIT_S)

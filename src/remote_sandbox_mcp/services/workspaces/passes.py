@@ -101,9 +101,14 @@ class Pass:
     """One pass. A quick one looks at this side only, and takes the common state for the other one."""
 
     def __init__(
-        self, workspace: Workspace, inode: int, syncs: Syncs, records: WorkspaceRecords, followers: Followers,
+        self,
+        workspace: Workspace,
+        inode: int,
+        syncs: Syncs,
+        records: WorkspaceRecords,
+        followers: Followers,
         listener: Listener,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises BadArgument where the gate closes the folder by now, SideLost where another one is in its place."""
         self.workspace = workspace
         self._syncs = syncs

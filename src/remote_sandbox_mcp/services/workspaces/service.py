@@ -361,9 +361,12 @@ class WorkspaceService:
         return WorkspaceState(workspace, moves(result.push), moves(result.pull), conflicts, kept, len(result.held))
 
     async def _pass(
-        self, workspace: Workspace, listener: Listener, work: Callable[[Pass], Awaitable[Moved]],
+        self,
+        workspace: Workspace,
+        listener: Listener,
+        work: Callable[[Pass], Awaitable[Moved]],
         scans_there: bool = True,
-    ) -> Moved:  # fmt: skip
+    ) -> Moved:
         """Do one piece of work on a workspace, again after a cut. Problems that were told before are not repeated."""
         from ..sync.patience import persist
 
