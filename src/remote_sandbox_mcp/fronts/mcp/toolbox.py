@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any
 
 from mcp.server.mcpserver.tools import Tool, ToolManager
 from mcp.types import CallToolResult, Icon, ToolAnnotations
@@ -21,7 +21,6 @@ MAKE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_
 GET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
 SET = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
-T = TypeVar("T")
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 # Claude Code hides tools behind a search, except for those marked like this: the ones that work begins with.
 ALWAYS_LOADED = {"anthropic/alwaysLoad": True}
@@ -267,12 +266,6 @@ def as_meant(given: Mapping[str, Any], takes: Parameters) -> dict[str, Any]:
     if isinstance(folder := meant.get(FOLDER), str):
         meant[FOLDER] = _HOME.sub("~", folder, count=1) if _HOME.match(folder) else folder
     return meant
-
-
-def order_of(kind: type[T], given: Mapping[str, Any], **more: Any) -> T:
-    """An order, from those arguments of a tool that have the names of its fields; `more` are its other fields."""
-    named = {it.name: given[it.name] for it in fields(cast(Any, kind)) if it.name in given}
-    return kind(**(named | more))
 
 
 def _as_list(value: Any) -> Any:

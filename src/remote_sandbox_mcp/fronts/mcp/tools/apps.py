@@ -19,7 +19,7 @@ from ..reporting import Reporting, beats
 from ..results import placed, reply, told
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import DeployedShape, ForwardShape, SuiteShape
-from ..toolbox import GET, RUN, Declaration, order_of
+from ..toolbox import GET, RUN, Declaration
 from .containers import SandboxId
 from .exec import RUNS, STARTS
 
@@ -81,8 +81,16 @@ async def deploy_app(
     """Start an app as a background job, wait for its port, and return a URL that opens on the user's machine."""
     async with Reporting(ctx) as reporting:
         sandbox, places = place_of(sandbox_id)
-        name, cards = "" if places else server.app.fleet.member(sandbox).name, read_request(gpus, gpu_memory)
-        order = order_of(DeployOrder, locals(), sandbox=name, timeout_s=min(timeout, patience()))
+        order = DeployOrder(
+            sandbox="" if places else server.app.fleet.member(sandbox).name,
+            places=places,
+            cards=read_request(gpus, gpu_memory),
+            command=command,
+            port=port,
+            cwd=cwd,
+            health_path=health_path,
+            timeout_s=min(timeout, patience()),
+        )
         deployed = await server.app.apps.deploy(order, beats(reporting))
     fields = deployed_fields(deployed)
     first = ": ".join(filter(None, (fields["status"], fields.get("url"))))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context
@@ -29,7 +29,7 @@ from ..reporting import Reporting, beats
 from ..results import reply, told
 from ..server import GpuMemory, Gpus, Places, SandboxName, SandboxServer
 from ..shapes import JobShape, JobsShape, SentShape, StartedShape, WaitedShape
-from ..toolbox import ASK, CHANGE, MAKE, RUN, UNLISTED, Declaration, WorkspacePart, order_of
+from ..toolbox import ASK, CHANGE, MAKE, RUN, UNLISTED, Declaration, WorkspacePart
 from .exec import STARTS
 
 Session = Annotated[str, Field(description="As exec_bash_background or exec_bash returned it")]
@@ -126,13 +126,31 @@ async def exec_bash_background(
 
     Then wait_background_task, or check_background_task. A job that ended is never resumed."""
     given, run_for_s = with_run_for(alerts, run_for)
-    order = order_of(WatchOrder, locals(), name=watch_name, log_lines=max_log_lines, alerts=given)
-    cards, (sandbox, places) = read_request(gpus, gpu_memory), place_of(sandbox_name)
-    named = {"session": session_name, "watch": order if watch else None, "after": tuple(after)}
-    wanted = order_of(Wanted, locals(), **named, waits=wait_for_gpus)
+    order = watch_order(locals(), name=watch_name, log_lines=max_log_lines, alerts=given)
+    sandbox, places = place_of(sandbox_name)
+    wanted = Wanted(
+        command=command,
+        session=session_name,
+        log_file=log_file,
+        cwd=cwd,
+        sandbox=sandbox,
+        slurm=slurm,
+        watch=order if watch else None,
+        places=places,
+        cards=read_request(gpus, gpu_memory),
+        run_for_s=run_for_s,
+        after=tuple(after),
+        priority=priority,
+        waits=wait_for_gpus,
+    )
     begun = await server.app.jobs.start(wanted, ensure(server) if ensure_watchdog else None)
     without = ("status", "tmux_session", "log_file", "sandbox", "queue")
     return told(begun_text(begun), begun_fields(begun), *without)
+
+
+def watch_order(given: Mapping[str, Any], **more: Any) -> WatchOrder:
+    """The order to watch a job, from those arguments of a tool that have the names of its fields."""
+    return WatchOrder(**({it.name: given[it.name] for it in fields(WatchOrder) if it.name in given} | more))
 
 
 async def check_background_task(

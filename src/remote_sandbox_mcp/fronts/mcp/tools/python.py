@@ -20,7 +20,7 @@ from ..reporting import Reporting, beats
 from ..results import ResultImages, placed, told
 from ..server import GpuMemory, Gpus, Places, SandboxServer
 from ..shapes import PythonShape
-from ..toolbox import RUN, UNLISTED, order_of
+from ..toolbox import RUN, UNLISTED
 from .exec import RUNS, RUNS_COMMAND
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ async def run_python(
     max_output_chars: Annotated[int, UNLISTED] = 20000,
 ) -> Annotated[CallToolResult, PythonShape]:
     """Run code in a Python that lives on the sandbox between calls, with its variables. Figures are shown."""
-    cards = read_request(gpus, gpu_memory)
-    order = order_of(PythonOrder, locals(), limit=max_output_chars)
+    order = PythonOrder(
+        code=code, session=session, timeout_s=timeout_s, python=python, cwd=cwd, limit=max_output_chars,
+        cards=read_request(gpus, gpu_memory),
+    )  # fmt: skip
     async with Reporting(ctx) as reporting:
         report = await server.app.pythons.run(
             order, name=sandbox_name, patience_s=patience(), room=room(), progress=beats(reporting)

@@ -24,7 +24,7 @@ from ..reporting import Reporting
 from ..results import reply, told
 from ..server import SandboxName, SandboxServer
 from ..shapes import CancelledShape, PullShape, PushShape, TransferShape
-from ..toolbox import ASK, CHANGE, Declaration, WorkspacePart, order_of
+from ..toolbox import ASK, CHANGE, Declaration, WorkspacePart
 
 if TYPE_CHECKING:
     from ....local.store.transfers import Transfer
@@ -83,7 +83,7 @@ async def sync_local_to_remote(
     """Make remote_path like local_path: sends only what differs (new or other size or time), with modes and times.
 
     A large transfer goes on in the background: ask with check_file_transfer_task(task_id)."""
-    return await carry_out(server, sync_order(server, locals()), ctx, dry_run, confirm=confirm_delete)
+    return await carry_out(server, order_of(server, locals()), ctx, dry_run, confirm=confirm_delete)
 
 
 async def sync_remote_to_local(
@@ -100,7 +100,7 @@ async def sync_remote_to_local(
     dry_run: DryRun = False,
 ) -> Annotated[CallToolResult, PullShape]:
     """Make local_path like remote_path; as sync_local_to_remote, and nothing is deleted."""
-    return await carry_out(server, sync_order(server, locals(), is_pull=True), ctx, dry_run)
+    return await carry_out(server, order_of(server, locals(), is_pull=True), ctx, dry_run)
 
 
 async def sync_local_to_remote_background(
@@ -113,7 +113,7 @@ async def sync_local_to_remote_background(
     sandbox_name: SandboxName = "",
 ) -> Annotated[CallToolResult, PushShape]:
     """Do sync_local_to_remote in the background at once, however little it is."""
-    order = sync_order(server, locals())
+    order = order_of(server, locals())
     await ask_about_secrets(server, [order.source], order.target.sandbox)
     transfer = await server.app.transfers.sync(order, wait_s=0, background=True)
     assert not isinstance(transfer, Outcome)
@@ -151,14 +151,15 @@ async def cancel_file_transfer_task(
     return told(done.transfer.status, sync_results.cancelled_fields(done), "status")
 
 
-def sync_order(server: SandboxServer, given: Mapping[str, Any], *, is_pull: bool = False) -> Order:
-    """The order to sync, from the arguments of a tool. Raises BadArgument."""
+def order_of(server: SandboxServer, given: Mapping[str, Any], *, is_pull: bool = False) -> Order:
+    """The order to sync, from the arguments of a tool; most have the names of its fields. Raises BadArgument."""
     transfers = server.app.transfers
     here = transfers.place(given["local_path"], sandbox=None)
     there = transfers.place(given["remote_path"], sandbox=given["sandbox_name"])
     rules = transfers.rules(given["excludes"], given["exclude_file"])
+    flags = ("default_excludes", "respect_gitignore", "checksum", "delete_extras")
     source, target = (there, here) if is_pull else (here, there)
-    return order_of(Order, given, source=source, target=target, excludes=rules)
+    return Order(source=source, target=target, excludes=rules, **{it: given[it] for it in flags if it in given})
 
 
 async def carry_out(

@@ -13,7 +13,7 @@ from pydantic import Field
 from ....config import paths
 from ....core.errors import ConnectError, LostContact, UnknownSandbox
 from ....core.jobs.job import Checkpoint
-from ....core.jobs.watch import Watch, WatchOrder
+from ....core.jobs.watch import Watch
 from ....core.texts.text import harmless
 from ....services.jobs.records import watch_outcome
 from ....services.jobs.service import Which
@@ -27,7 +27,7 @@ from ..clients import room
 from ..results import reply, told
 from ..server import SandboxName, SandboxServer
 from ..shapes import EventsShape, ProgressShape, WatchdogShape, WatchesShape, WatchShape
-from ..toolbox import ASK, RUN, SET, UNLISTED, Declaration, order_of
+from ..toolbox import ASK, RUN, SET, UNLISTED, Declaration
 from . import jobs
 
 NOT_ASKED = "it could not be asked; this is what was seen last"
@@ -102,7 +102,7 @@ async def watch_background_task(
     alerts: jobs.Alerts = jobs.NO_ALERTS,
 ) -> Annotated[CallToolResult, WatchShape]:
     """Have a job watched that runs already, also one that was started by hand in tmux."""
-    order = order_of(WatchOrder, locals(), log_lines=max_log_lines)
+    order = jobs.watch_order(locals(), log_lines=max_log_lines)
     which = Which(session=tmux_session, log_file=log_file, sandbox=sandbox_name)
     ensure = jobs.ensure(server) if ensure_watchdog else None
     watching = server.app.jobs.watching
