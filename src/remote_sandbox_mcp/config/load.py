@@ -50,7 +50,7 @@ def load(config_path: Path | None = None, environ: Mapping[str, str] = os.enviro
     given_json = config_path if is_json(config_path) else None
     path = paths.config_file() if given_json or config_path is None else config_path
     file = str(path)
-    found = read_document(path, "TOML", parse_toml, blame, is_wanted=path is config_path)
+    found = read_document(path, "it is not valid TOML", parse_toml, blame, is_wanted=path is config_path)
     document = found or {}
     for key in (key for key in document if key not in schema.TOP_KEYS):
         report_unknown(key, schema.TOP_KEYS, file, report)

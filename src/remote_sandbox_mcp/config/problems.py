@@ -41,11 +41,11 @@ def position(error: Exception) -> str:
 
 
 def read_document(
-    path: Path, kind: str, parse: Callable[[str], Any], report: Reporter, *, is_wanted: bool = True, most: int = -1
+    path: Path, fault: str, parse: Callable[[str], Any], report: Reporter, *, is_wanted: bool = True, most: int = -1
 ) -> Any:
     """A configuration file, parsed; None, with the reason reported, where it cannot be used.
 
-    One that is not there is reported only if it `is_wanted`.
+    `fault` says what one is that cannot be parsed; one that is not there is reported only if it `is_wanted`.
     """
     try:
         with open(os.path.expanduser(path), encoding="utf-8-sig") as opened:
@@ -56,7 +56,7 @@ def read_document(
     except OSError as error:
         report(f"{path} is passed over: it cannot be read ({error.strerror}); check its permissions.")
     except (ValueError, RecursionError) as error:
-        report(f"{path} is passed over: it is not valid {kind}{position(error)}; correct it there.")
+        report(f"{path} is passed over: {fault}{position(error)}; correct it there.")
     return None
 
 

@@ -215,7 +215,7 @@ def read_json(path: Path, report: Reporter, blame: Reporter) -> ConfigFile | Non
     import json
 
     # A longer file is cut, and then is not valid JSON. In a tuple, because null is JSON, too.
-    document = read_document(path, "JSON", lambda text: (json.loads(text),), blame, most=LARGEST)
+    document = read_document(path, "it is not valid JSON", lambda text: (json.loads(text),), blame, most=LARGEST)
     if document is None:
         return None
     (found,) = document

@@ -152,7 +152,7 @@ async def ask_from(peer: str, page: PageApp, path: str, body: Any, **headers: st
 
     given = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
     raw = [(name.encode(), value.encode()) for name, value in given.items()]
-    scope = {"method": "POST", "path": path, "query_string": b"", "headers": raw, "client": (peer, 5)}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": raw, "client": (peer, 5)}
     await page(scope, receive, send)
     answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], answered, json.loads(sent[1]["body"])

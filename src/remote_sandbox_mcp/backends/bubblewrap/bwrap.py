@@ -262,9 +262,12 @@ def python_home() -> Path:
 
 
 def has_system_python() -> bool:
-    # Judged by its real name: running it would take as long as opening the sandbox.
-    python = SYSTEM_PYTHON.resolve()
-    return SYSTEM_PYTHON.exists() and is_new_enough(python) and python.is_relative_to("/usr")
+    return SYSTEM_PYTHON.exists() and is_usable(SYSTEM_PYTHON.resolve())
+
+
+def is_usable(python: Path) -> bool:
+    """Judged by its real name: running it would take as long as opening the sandbox."""
+    return is_new_enough(python) and python.is_relative_to("/usr")
 
 
 def is_new_enough(python: Path) -> bool:

@@ -192,4 +192,4 @@ class MachineWay(Way):
         machine = await self._open_machine()
         if not isinstance(machine, Host):
             raise Unsupported(f"{self._name} is reached in a way over which no program can be started beside it")
-        return await machine.start(shell_line, walled=self._walled)
+        return await (machine.start(shell_line) if self._walled else machine.start(shell_line, walled=False))

@@ -146,7 +146,7 @@ class OpenSshWay:
 
     what = "OpenSSH's client"
 
-    async def open(self, shell_line: str) -> ProcessLine:
+    async def open(self, shell_line: str, *, walled: bool = True) -> ProcessLine:
         ssh = self.gate.machine.openssh
         assert ssh is not None
         # Checked again: the user may have closed the connection, and another user may have taken the socket's place.
@@ -155,7 +155,7 @@ class OpenSshWay:
             # Only a new login has to wait after a refused one.
             self.gate.check_pause()
         machine, sent = self.gate.machine, b""
-        if machine.writable is not None:
+        if machine.writable is not None and walled:
             shell_line, sent = program.walled(shell_line, machine.python, machine.writable)
         line = await LocalCommand(arguments(self.gate, ssh, master), variables_of(ssh)).open(shell_line)
         line.write(sent)

@@ -639,7 +639,7 @@ export const SENTENCES = {
   "as_root is for SSH machines whose table in config.toml has {words}": "as_root 只用于 config.toml 表中有 {words} 的 SSH 机器",
   "{name}: nothing can be run as {words} there, because that needs python3; nothing was run": "{name}：那里不能以 {words} 运行，因为需要 python3；没有运行任何命令",
   "without python3 there, no command gets {words}; use a file": "那里没有 python3，命令得不到 {words}；请使用文件",
-  "nothing is known of it on this machine": "这台机器上没有它的记录", "nothing is known of it in this sandbox": "这个沙箱中没有它的记录", "nothing is known of it {words}": "没有它的记录（{words}）",
+  "nothing is known of it here": "这里没有它的记录", "nothing is known of it on this machine": "这台机器上没有它的记录", "nothing is known of it in this sandbox": "这个沙箱中没有它的记录", "nothing is known of it {words}": "没有它的记录（{words}）",
   "it is not known {words}": "没有它的记录（{words}）", "the {kind} was restarted": "{kind} 重启过", "the process that kept it was killed": "看护它的进程被杀死",
   "the process that ran it was killed, and the command with it, if it had begun": "运行它的进程被杀死；命令如果已经开始，也随之结束",
   "it could not be opened within {n} s": "{n} 秒内没有打开", "{name} failed in a way that was not foreseen ({words}); the log says more": "{name} 出现意外故障（{words}）；详情见日志",
