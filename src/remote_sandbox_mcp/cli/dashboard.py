@@ -21,7 +21,7 @@ from ..local.files import write_private
 from ..local.processes.locks import Lock, holder
 from .browser import browser_here, is_confined, name_of, sweep, write_lead
 from .main import port
-from .serve import configured, forget_key, serve_http
+from .serve import configured, forget_key, leave_on_signal, serve_http
 from .verb import add_json, complain, say
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def run(options: argparse.Namespace) -> int:
     with listen(HOST, options.port) as listener:
         port = listener.getsockname()[1]
         _note(lock, state, replace(wanted, port=port))
+        # Python drops a KeyboardInterrupt that comes while a module is loaded, and Ctrl-C would end nothing.
+        leave_on_signal()
         _show(state, terms, port, options)
         threading.Thread(target=_keep_sweeping, args=(state,), daemon=True).start()
         serve_http(listener, terms, configuration, options.config)
