@@ -128,8 +128,13 @@ class Watched(Nearby):
         super().__init__()
         self.lanes: list[OutpostLane] = []
         self.stop_before = ""
+        # A transfer opens it when its paths are allowed, and reads nothing before.
+        self.is_asked, self.may_open = False, asyncio.Event()
+        self.may_open.set()
 
     async def open_lane(self) -> Lane:
+        self.is_asked = True
+        await self.may_open.wait()
         lane = await here.open_lane()
         begin = lane.begin
 
@@ -238,14 +243,14 @@ async def test_a_link_that_appears_while_a_push_waits_is_not_followed(home: Path
     door = home / "project" / "door"
     door.mkdir()
     async with attacker() as (tools, sandbox):
-        sandbox.stop_before = "rest"
+        sandbox.may_open.clear()
         waiting = asyncio.ensure_future(
             tools.fail("sync_local_to_remote", local_path=str(door), remote_path=str(far / "got"))
         )
-        await until(lambda: sandbox.lanes and not sandbox.stop_before, "the push to wait")
+        await until(lambda: sandbox.is_asked, "the push to wait")
         door.rmdir()
         door.symlink_to(home / ".ssh")
-        os.kill(pid_of(sandbox.lanes[0]), signal.SIGCONT)
+        sandbox.may_open.set()
         problem = await waiting
     assert "a link was put there" in problem["error"]
     assert not holds_secret(far)
