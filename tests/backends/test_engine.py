@@ -43,6 +43,7 @@ from tests.support.cards import StandInCards, stand_in_cards
 from tests.support.disposables import ORDINARY_USER
 from tests.support.engine_place import NO_SHELL, PLAIN, WITH_PYTHON, Place
 from tests.support.means import require_program
+from tests.support.openssh import open_it, over_openssh
 from tests.support.pace import Deadline
 from tests.support.podman import PodmanContainer
 from tests.support.root import as_root
@@ -553,18 +554,25 @@ async def test_a_container_holds_its_cards_as_long_as_it_lives(
 # Where only some folders of the machine may be written
 
 
-@pytest.fixture
-async def walled(place: Place, tmp_path: Path) -> AsyncIterator[tuple[EngineProvider, Sandbox]]:
+@pytest.fixture(params=["our own line", "OpenSSH's client"])
+async def walled(
+    request: pytest.FixtureRequest, place: Place, tmp_path: Path
+) -> AsyncIterator[tuple[EngineProvider, Sandbox]]:
     """The engine of a machine with walls; a login there looks for programs in a folder that the agent may write."""
     (place.sshd.home / "project").mkdir(exist_ok=True)
     os.chown(place.sshd.home / "project", place.sshd.uid, place.sshd.uid)
     profile = place.sshd.home / ".profile"
     profile.write_text("PATH=~/project:$PATH\n")
-    machine = await open_machine(place.sshd.machine(writable=("~/project",)), tmp_path / "known_hosts")
-    made = engine_on(machine, place.words, mark=tmp_path.name, beyond_walls=True)
-    yield made, machine
+    known_hosts, machine = tmp_path / "known_hosts", place.sshd.machine(writable=("~/project",))
+    if request.param == "our own line":
+        opened: Sandbox = await open_machine(machine, known_hosts)
+    else:
+        options = ("-o", "StrictHostKeyChecking=accept-new", "-o", f"UserKnownHostsFile={known_hosts}")
+        opened = await open_it(over_openssh(place.sshd, options=options, writable=machine.writable), known_hosts)
+    made = engine_on(opened, place.words, mark=tmp_path.name, beyond_walls=True)
+    yield made, opened
     await made.close()
-    await machine.close()
+    await opened.close()
     profile.unlink()
     shutil.rmtree(place.sshd.home / "project")
     await until(lambda: not place.left(), "the engine to be empty", 15)
